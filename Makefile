@@ -12,6 +12,10 @@ JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 MAKEFLAGS += $(JOBS)
 # make V=1 shows the commands.
 Q := $(if $(V),,@)
+# [3/225]: the files that this make compiles or links, counted by a dry run when the first of them begins.
+TOTAL = $(eval TOTAL := $(shell MAKEFLAGS= $(MAKE) -n NO_DEPS=1 TOTAL=0 $(MAKEOVERRIDES) $(MAKECMDGOALS) 2>/dev/null \
+        | grep -c '^echo "  \[.*\] [cln]'))$(TOTAL)
+COUNT = $(eval DONE += x)[$(words $(DONE))/$(TOTAL)]
 BUILD ?= build
 OPT ?= -O3
 # GCC 12 sees -Wrestrict in its own std::string. CI adds -Werror.
@@ -29,7 +33,10 @@ endif
 
 # Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN `flatgpt
 # bench` compares our products with nothing, without MPI there are no CPU ranks.
-DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
+NO_TESTS := flatgpt bench demo chat install uninstall dist clean ladders gpu-time    # these goals do without doctest
+WITH_TESTS := $(if $(filter-out $(NO_TESTS),$(MAKECMDGOALS)),tests)
+DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) $(WITH_TESTS) >&2 || \
+        echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
 # Only MPI's headers: the library is loaded at run time, when it is needed.
 MPI := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -show 2>/dev/null)))
@@ -97,7 +104,7 @@ ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp emulated_grids.cpp launc
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
 # What nvcc compiles comes first, as it takes longest: a parallel build then does not wait for it at its end.
-LINK = @echo "  link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
+LINK = @echo "  $(COUNT) link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
 $(BUILD)/flatgpt: $(CUDA_OBJ) $(BUILD)/main.cpp.o $(OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 # Products come first: of an inline function that tests hold, too, theirs is kept, which may be sanitized.
@@ -141,24 +148,24 @@ $(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
 $(BUILD)/layers/onednn.cpp.o $(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
-	@echo "  c++  $<"
+	@echo "  $(COUNT) c++  $<"
 	$(Q)$(CXX) $(FLAGS) -c $< -o $@
 $(BUILD)/cuda/model/device.cpp.o: model/device.cpp
 	@mkdir -p $(@D)
-	@echo "  c++  $< (with CUDA)"
+	@echo "  $(COUNT) c++  $< (with CUDA)"
 	$(Q)$(CXX) $(FLAGS) -DHAVE_CUDA -c $< -o $@
 $(BUILD)/train_gpt.cu.o: train_gpt.cu
 	@mkdir -p $(@D)
-	@echo "  c++  $<"
+	@echo "  $(COUNT) c++  $<"
 	$(Q)$(CXX) $(FLAGS) -x c++ -c $< -o $@
 $(BUILD)/%.cu.o: %.cu $(BUILD)/arch
 	@mkdir -p $(@D)
-	@echo "  nvcc $<"
+	@echo "  $(COUNT) nvcc $<"
 	$(Q)$(NVCC) $(NVFLAGS) -x cu -c $< -o $@ 2>$@.log; status=$$?; cat $@.log >&2; exit $$status
 $(BUILD)/layers/attention/sm90%.cu.o: ONLY = $(filter 90a,$(ARCH))
 $(BUILD)/emu/%.o: %
 	@mkdir -p $(@D)
-	@echo "  c++  $< (emulated GPU)"
+	@echo "  $(COUNT) c++  $< (emulated GPU)"
 	$(Q)$(CXX) $(FLAGS) $(EMU_FLAGS) -x c++ -c $< -o $@
 # Sanitized loops take minutes to compile: only those of base and of this CPU's best instruction set are.
 HAS = $(shell grep -m1 -ow '$(CPUINFO_$1)' /proc/cpuinfo)
@@ -167,7 +174,7 @@ loop_flags = $(if $(filter $1,$(SANITIZED)),$(FLAGS),$(filter-out -fsanitize=%,$
 define isa
 $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)
-	@echo "  c++  $$< ($1)"
+	@echo "  $$(COUNT) c++  $$< ($1)"
 	$$(Q)$$(CXX) $$(call loop_flags,$1) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
 	@! nm -C $$@ | grep ' W ' || { echo "$$@: inline functions that every CPU could be given"; rm $$@; false; } >&2
 endef

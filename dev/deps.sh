@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs what the build needs and is missing: Debian or Ubuntu packages, by apt-get. Called by make.
-# Usage: deps.sh [quiet] [PACKAGE...]   extra packages are installed when they are missing, too
-quiet=; [ "$1" = quiet ] && { quiet=1; shift; }
+# Usage: deps.sh [quiet] [tests] [PACKAGE...]   with what tests need; extra packages are installed when they are missing
+quiet= tests=
+[ "$1" = quiet ] && { quiet=1; shift; }
+[ "$1" = tests ] && { tests=1; shift; }
 want= may=
 # A header counts as there in the system's place or in a folder of $CPATH, where somebody without root may unpack it.
 has() {
@@ -15,7 +17,7 @@ has_mpi() {
 need() { has "$1" || want="$want $2"; }
 command -v "${CXX:-g++}" >/dev/null || want="$want g++"
 need CLI/CLI.hpp libcli11-dev
-need doctest/doctest.h doctest-dev
+[ -z "$tests" ] || need doctest/doctest.h doctest-dev
 need nlohmann/json.hpp nlohmann-json3-dev
 need pcre2.h libpcre2-dev
 need utf8proc.h libutf8proc-dev
@@ -37,13 +39,28 @@ without() {
 [ -n "$quiet" ] || has dnnl.hpp || has oneapi/dnnl/dnnl.hpp || may="$may libdnnl-dev"
 has_mpi || may="$may libopenmpi-dev"
 command -v mpirun >/dev/null || may="$may openmpi-bin"
-command -v ip >/dev/null || may="$may iproute2"
+[ -z "$tests" ] || command -v ip >/dev/null || may="$may iproute2"
 ls /usr/lib/*/libedit.so.2 /usr/lib*/libedit.so.2 2>/dev/null | grep -q . || may="$may libedit2"
 ls /usr/lib/*/libcairo.so.2 /usr/lib*/libcairo.so.2 2>/dev/null | grep -q . || may="$may libcairo2"
 tried=build/deps-tried    # optional packages are asked for once; `make deps` asks again
-[ -z "$want" ] && [ -n "$quiet" ] && [ "$(cat $tried 2>/dev/null)" = "$may" ] && may=
+if [ -n "$quiet" ]; then
+    all=$may may=
+    for p in $all; do grep -qsx "$p" $tried || may="$may $p"; done
+fi
 [ -z "$want$may" ] && { [ -n "$quiet" ] || echo "deps: everything is installed"; exit 0; }
-sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
+sudo=
+if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null; then
+        sudo=sudo
+    elif [ -n "$want" ]; then
+        echo "deps: not root, and no sudo here. As root, run: apt-get install$want$may"
+        exit 1
+    else
+        for p in $may; do echo "deps: no $p: $(without "$p")"; done
+        mkdir -p build && printf "%s\n" $may >>$tried
+        exit 0
+    fi
+fi
 install() {
     [ $# = 0 ] && return
     echo "deps: installing $*"
@@ -55,7 +72,7 @@ install() {
     tail -5 build-deps.log
     false
 }
-mkdir -p build && echo "$may" >$tried
+mkdir -p build && printf "%s\n" $may >>$tried
 install $want $may && exit 0
 install $want ||
     { echo "deps: could not install$want; install them by hand (names of Debian packages) and run make again"; exit 1; }
