@@ -1,4 +1,5 @@
 // test_train_ranks.cpp - `flatgpt train` as several ranks under mpirun, on the CPU.
+#include "sanitizers.h"
 #include "tensors.h"
 #include "toy_ranks.h"
 
@@ -134,10 +135,13 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
 }
 
 namespace {
-const std::vector<std::string> LONG_RUN = {"--steps", "1000", "--save-every", "100"};
+// Long enough that a rank is killed while it trains. A sanitized run takes six times as long, so it has fewer steps.
+std::vector<std::string> long_run() { return {"--steps", ASAN || TSAN ? "200" : "1000", "--save-every", "100"}; }
+constexpr double WHOLE_RUN = 280;    // seconds, just below FLATGPT_TEST_LIMIT: the limit of a run that nobody kills
 
 std::vector<std::string> going_on(std::vector<std::string> more) {
-    more.insert(more.begin(), LONG_RUN.begin(), LONG_RUN.end());
+    const std::vector<std::string> run = long_run();
+    more.insert(more.begin(), run.begin(), run.end());
     more.insert(more.end(), {"--resume", "auto"});
     return more;
 }
@@ -190,7 +194,7 @@ TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the
     const std::string outs[] = {"killed_0", "killed_1"};
     int named[2] = {};
     // These runs mostly wait, so two series and the uninterrupted run go side by side.
-    Process whole(mpirun(2, toy.program("whole", LONG_RUN)), mpirun_options(120));
+    Process whole(mpirun(2, toy.program("whole", long_run())), mpirun_options(WHOLE_RUN));
     std::vector<std::thread> halves;
     for (int h = 0; h < 2; h++)
         halves.emplace_back([&, h] { named[h] = kill_ranks(toy, outs[h], h * runs / 2, (h + 1) * runs / 2); });
@@ -199,8 +203,8 @@ TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the
     const ProcessResult never = whole.wait();
     INFO(never.err);
     REQUIRE(never.exit_code == 0);
-    Process rest[] = {Process(mpirun(2, toy.program(outs[0], going_on({}))), mpirun_options(120)),
-                      Process(mpirun(2, toy.program(outs[1], going_on({}))), mpirun_options(120))};
+    Process rest[] = {Process(mpirun(2, toy.program(outs[0], going_on({}))), mpirun_options(WHOLE_RUN)),
+                      Process(mpirun(2, toy.program(outs[1], going_on({}))), mpirun_options(WHOLE_RUN))};
     for (int h = 0; h < 2; h++) {
         const ProcessResult r = rest[h].wait();
         INFO(r.err);
