@@ -135,8 +135,9 @@ Status flag_set(const Flag& f, const Strings& values) {
         std::string expected = wanted(f);
         if (holds<int>(f) && f.max > INT_MAX && read_integer(v) && std::fabs(double(*read_integer(v))) > INT_MAX)
             expected += " and at most " + std::to_string(INT_MAX);
-        return fail(Exit::usage, "%s: expected %s, found %s", f.name.c_str(),
-                    expected.empty() ? "text without NUL" : expected.c_str(), in_quotes(v).c_str());
+        return fail(Exit::usage, "%s: expected %s, found %s%s", f.name.c_str(),
+                    expected.empty() ? "text without NUL" : expected.c_str(), in_quotes(v).c_str(),
+                    did_you_mean(v, f.choices).c_str());
     }
     return {};
 }
@@ -162,6 +163,18 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }   // namespace
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
+    // What other programs call these: first their word, then ours.
+    static const std::pair<const char*, const char*> ELSEWHERE[] = {
+        {"generate", "sample"}, {"run", "sample"}, {"complete", "sample"}, {"evaluate", "eval"}, {"perplexity", "eval"},
+        {"finetune", "train"}, {"pretrain", "train"}, {"quantize", "convert"}, {"export", "convert"},
+        {"--learning-rate", "--lr"}, {"--batch-size", "--batch"}, {"--micro-batch-size", "--batch"},
+        {"--max-tokens", "--tokens"}, {"--max-new-tokens", "--tokens"}, {"--n-predict", "--tokens"},
+        {"--max-steps", "--steps"}, {"--block-size", "--seq-len"}, {"--sequence-length", "--seq-len"},
+        {"--dataset", "--data"}, {"--output", "--out"}, {"--warmup-steps", "--warmup"},
+        {"gpu", "cuda"}, {"nvidia", "cuda"}};
+    for (auto& [theirs, ours] : ELSEWHERE)
+        if (word == theirs && std::count(known.begin(), known.end(), ours))
+            return std::string("; did you mean ") + ours + "?";
     std::string best;
     size_t distance = std::max<size_t>(2, word.size() / 3) + 1;
     for (auto& k : known) {

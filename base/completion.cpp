@@ -169,7 +169,7 @@ std::string man_rest() {
 std::string man_page(const std::vector<Command>& commands, const std::string& version, const std::string& date) {
     std::string out = ".TH FLATGPT 1 \"" + date + "\" \"flatgpt " + roff(version) + "\" \"User Commands\"\n"
                       ".SH NAME\n"
-                      "flatgpt \\- train GPT-2-style language models and generate text with them\n"
+                      "flatgpt \\- train GPT-style language models, talk with them and generate text\n"
                       ".SH SYNOPSIS\n"
                       "\\fBflatgpt\\fR \\fICOMMAND\\fR [\\fIoptions\\fR]\n"
                       ".SH DESCRIPTION\n"

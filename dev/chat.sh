@@ -47,7 +47,12 @@ if [ ! -e "$dir/$name" ]; then
         exit 1
     } >&2
 fi
-# The likeliest words, and none too often, from activations that are not rounded to 8 bits: a model this small goes
-# astray otherwise.
-[ $# -gt 0 ] || set -- --temperature 0 --repetition-penalty 1.1 --dtype fp32
-exec ./flatgpt chat "$dir/$name" "$@"
+# Defaults for a model this small, which goes astray otherwise: the likeliest words, none too often, and activations that
+# are not rounded to 8 bits. An option that is given here takes the place of its default.
+defaults=()
+for option in "--temperature 0" "--repetition-penalty 1.1" "--dtype fp32"; do
+    case " $* " in *" ${option% *} "* | *" ${option% *}="*) ;; *) defaults+=($option) ;; esac
+done
+set -- "$dir/$name" "${defaults[@]}" "$@"
+{ printf '$ ./flatgpt chat' && printf ' %q' "$@" && echo; } >&2
+exec ./flatgpt chat "$@"

@@ -217,13 +217,13 @@ def losses():
 def bench():
     step("bench", 110, [f"{BIN}/flatgpt", *BENCH],
          r"ceilings|tokens/s|training step|generation, (1|64) |attention_(for|back)ward  |linear_forward (qkv|fc)  ",
-         14)
+         20)
 
 
 def profile():
     """Training and generation alone: what an operation takes within a step."""
-    step("steps", 70, [f"{BIN}/flatgpt", *BENCH, "--steps-only", "--profile"],
-         r"ceilings|tokens/s|training step|generation, |prompt", 12)
+    step("steps", 70, [f"{BIN}/flatgpt", *BENCH, "--filter", "training|generation|prompt", "--profile"],
+         r"ceilings|tokens/s|training step|generation, |prompt", 18)
 
 
 def variants():

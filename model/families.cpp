@@ -1,7 +1,9 @@
 // families.cpp - GPT-2's row, the list of all families, and models by name.
 #include "families.h"
 
+#include <cctype>
 #include <cstdlib>
+#include <cstring>
 
 const Family GPT2 = {
     .type = "gpt2",
@@ -53,19 +55,19 @@ const std::vector<const Family*>& families() {
 
 const char* missing_for(const std::string& type) {
     static const std::pair<const char*, const char*> known[] = {
-        {"phimoe", "experts"},
-        {"granitemoe", "experts"},
-        {"gpt_oss", "experts and attention sinks"},
-        {"deepseek_v2", "experts and latent attention"},
-        {"deepseek_v3", "experts and latent attention"},
-        {"openai-gpt", "norms after the residual sum"},
+        {"phimoe", "its SparseMixer router"},
+        {"granitemoe", "the names of its experts, whose gate and up matrices are one tensor"},
+        {"gpt_oss", "attention sinks, and experts with biases and clamped gates"},
+        {"deepseek_v2", "latent attention and groups of experts"},
+        {"deepseek_v3", "latent attention and groups of experts"},
+        {"openai-gpt", "the names of its tensors"},
         {"nanochat", "QK-norm after the rotation"},
-        {"falcon", "its fused qkv"},
-        {"llama4_text", "experts and chunked attention"},
-        {"qwen3_next", "linear attention"},
+        {"falcon", "the layout of its fused qkv"},
+        {"llama4_text", "chunked attention, and QK-norm after the rotation"},
+        {"qwen3_next", "gated delta rule layers and gated attention"},
         {"mamba", "state spaces"},
         {"mamba2", "state spaces"},
-        {"bert", "attention in both directions"},
+        {"bert", "token types, and the transform before its head"},
         {"t5", "an encoder"},
     };
     for (auto& [name, lacks] : known)
@@ -106,28 +108,52 @@ static Config sized(const Family& family, const Preset& p) {
 }
 
 std::string config_names() {
-    std::string names;
-    for (const Family* family : families())
+    std::string names, types;
+    for (const Family* family : families()) {
         for (const Preset& preset : family->presets) names += std::string(preset.name) + ", ";
-    return names + "dN (N layers, 64 N channels; llama:dN and so on: of another family)";
+        types += (types.empty() ? "" : ", ") + std::string(family->type);
+        for (const char* also : family->also) types += std::string(", ") + also;
+    }
+    return names + "dN (a GPT-2 with N layers and 64 N channels), FAMILY:dN (FAMILY is one of " + types + ")";
+}
+
+// "GPT-NeoX", "gptneox" and "gpt_neox" are one name.
+static std::string letters(const std::string& name) {
+    std::string text;
+    for (char c : name)
+        if (!strchr("-_.", c)) text += char(tolower(static_cast<unsigned char>(c)));
+    return text;
+}
+// The family of FAMILY:dN; null: none has this name.
+static const Family* family_named(const std::string& name) {
+    for (const Family* family : families()) {
+        if (letters(name) == letters(family->type)) return family;
+        for (const char* also : family->also)
+            if (letters(name) == letters(also)) return family;
+    }
+    return nullptr;
 }
 
 Result<Config> config_named(const std::string& name) {
-    for (const Family* family : families())
-        for (const Preset& preset : family->presets)
-            if (name == preset.name) return sized(*family, preset);
+    std::vector<std::string> known;
     const size_t colon = name.find(':');
-    const std::string type = colon == name.npos ? "gpt2" : name.substr(0, colon);
     const std::string size = colon == name.npos ? name : name.substr(colon + 1);
+    for (const Family* family : families()) {
+        for (const Preset& preset : family->presets) {
+            if (name == preset.name) return sized(*family, preset);
+            known.push_back(preset.name);
+        }
+        if (colon != name.npos) known.push_back(family->type + (":" + size));
+    }
+    const Family* family = colon == name.npos ? &GPT2 : family_named(name.substr(0, colon));
     char* end = nullptr;
     const long depth = size.size() > 1 && size[0] == 'd' ? strtol(size.c_str() + 1, &end, 10) : 0;
-    if (depth >= 1 && depth <= 1024 && !*end && size[1] >= '0' && size[1] <= '9')
-        for (const Family* family : families())
-            if (type == family->type) {
-                const int N = int(depth);
-                Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
-                c.fill_experts();
-                return c;
-            }
-    return fail(Exit::usage, "model '%s': expected %s", name.c_str(), config_names().c_str());
+    if (family && depth >= 1 && depth <= 1024 && !*end && isdigit(static_cast<unsigned char>(size[1]))) {
+        const int N = int(depth);
+        Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
+        c.fill_experts();
+        return c;
+    }
+    return fail(Exit::usage, "model '%s'%s\nexpected %s", name.c_str(), did_you_mean(name, known).c_str(),
+                config_names().c_str());
 }

@@ -37,6 +37,7 @@ struct ConfigKey {
 struct Family {
     const char* type;            // model_type of config.json
     const char* architecture;    // the class of transformers that loads it
+    std::vector<const char*> also = {};    // further names of it in FAMILY:dN
     Config kinds = {};           // what its models have in common, whatever their sizes
     void (*sized)(Config& c) = nullptr;    // sets kinds that follow from sizes, after plain() has set those
     std::vector<ConfigKey> keys = {};

@@ -14,6 +14,7 @@ void no_biases(Config& c) { c.qkv_bias = c.proj_bias = c.up_bias = c.down_bias =
 const std::vector<Family> ROWS = {
     {.type = "gpt_neox",
      .architecture = "GPTNeoXForCausalLM",
+     .also = {"pythia"},
      .kinds = kinds([](Config& c) {
          c.activation = Act::gelu, c.parallel = Parallel::two, c.position = Position::rope, c.tied = false;
      }),

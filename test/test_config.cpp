@@ -57,6 +57,22 @@ Config flagged(std::initializer_list<std::pair<const char*, const char*>> given,
 }
 }    // namespace
 
+TEST_CASE("config: models by their names, by other spellings of a family, and what was meant") {
+    for (auto [spelt, type] : {std::pair{"GPT-NeoX:d2", "gpt_neox"}, {"pythia:d2", "gpt_neox"},
+                               {"gemma3:d2", "gemma3_text"}, {"qwen2.5:d2", "qwen2"}, {"d2", "gpt2"}}) {
+        const Result<Config> c = config_named(spelt);
+        CHECK_MESSAGE((c.ok() && c.value.family->type == std::string(type) && c.value.L == 2), spelt);
+    }
+    for (auto [wrong, meant] : {std::pair{"lama:d4", "llama:d4"}, {"qwen3-0.6", "qwen3-0.6b"},
+                                {"gpt2-mdium", "gpt2-medium"}}) {
+        const Status s = config_named(wrong).status;
+        CHECK(s.code == Exit::usage);
+        CHECK_MESSAGE(contains(s.message, std::string("did you mean ") + meant + "?"), s.message);
+    }
+    for (const char* wrong : {"llama:d0", "llama:d", ":d4", "llama:x4", "d1025", "d4x"})
+        CHECK_FALSE(config_named(wrong).ok());
+}
+
 TEST_CASE("config: kinds are asked for by their names, and what follows from them follows") {
     const Config d6 = config_named("d6").value;
     Config c = flagged({{"--position", "rope"}});

@@ -187,7 +187,7 @@ TEST_CASE("cuda command line: no GPU") {
 TEST_CASE("cuda command line: bench takes a step and a token apart") {
     NEED_EMULATED();
     auto bench = [](const char* dtype, const char* filter) {
-        ProcessResult r = run_emulated({"bench", "--device", "cuda", "--dtype", dtype, "--steps-only", "--profile",
+        ProcessResult r = run_emulated({"bench", "--device", "cuda", "--dtype", dtype, "--profile",
                                         "--layers", "2", "--heads", "2", "--channels", "64", "--vocab", "61",
                                         "--batch", "2", "--seq-len", "16", "--json", "--filter", filter});
         INFO(r.err);

@@ -307,7 +307,7 @@ TEST_CASE("gpu call: cut off in the middle of a step, it leaves all that came be
 TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of the day's call before") {
     Tree t;
     t.set("CASE_LIMIT", "1");
-    t.tool("gpu/flatgpt", "if [[ \"$*\" == bench*--steps-only* ]]; then " + printed("steps") +
+    t.tool("gpu/flatgpt", "if [[ \"$*\" == bench*training* ]]; then " + printed("steps") +
                               "elif [[ \"$*\" == bench* ]]; then " + printed("bench") + "else " + TRAINS + "\nfi");
     t.tool("gpu/ladder_token", printed("ladder_token"));
     t.tool("bin/ncu", printed("ncu-forward"));

@@ -290,6 +290,8 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     CHECK(contains(said({"--steps", "7"}), "(accumulated); 7 steps = 1.8k tokens\n"));
     CHECK(contains(said({"--steps", "7", "--warmup", "8"}, 2), "--warmup 8 is longer than --steps 7"));
     CHECK(contains(said({"--data", toy.dir + "/train.bin", "--vocab", "257"}), " epochs\n"));
+    // A known size has a vocabulary of its own.
+    CHECK(contains(run_flatgpt({"train", "--model", "qwen3-0.6b", "--dry-run"}).out, "vocabulary 151936, "));
     // Nobody trains on sequences of 131072 tokens by default.
     const std::string long_context = run_flatgpt({"train", "--model", "llama-3.2-1b", "--dry-run"}).out;
     CHECK(contains(long_context, "context 131072"));
@@ -347,6 +349,7 @@ TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
         CHECK_MESSAGE(contains(r.err, why), r.err);
     };
     refused({"--gpu", "nothing"}, 2, "--gpu nothing: expected one of h100, h100-pcie, h200, b200, a100-40, a100-80, ");
+    refused({"--gpu", "h101"}, 2, "did you mean h100?");
     refused({"--gpu", "v100"}, 2, "--gpu v100: compute capability 7.0, needed is 8.0");
     refused({"--gpu", "h100", "--device", "cpu"}, 2, "--gpu h100: --device cpu has none");
     refused({"--gpu", "l4", "--model", "gpt2-xl", "--batch", "auto", "--seq-len", "1024"}, 5, "out of memory");

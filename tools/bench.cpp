@@ -8,6 +8,7 @@
 #include "bench.h"
 
 #include <memory>
+#include <sstream>
 
 #include "base/console.h"
 #include "files/json.h"
@@ -35,6 +36,9 @@ void Bench::print(const std::string& name, std::vector<double> times, const Work
     }
     fflush(stdout);
 }
+void Bench::print_tokens(double per_second) const {
+    if (!o.json) printf("%-46s %.*f tokens/s\n", "", per_second < 10 ? 1 : 0, per_second);
+}
 void Bench::short_of_memory(const std::string& what) const {
     fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
 }
@@ -42,7 +46,9 @@ void Bench::short_of_memory(const std::string& what) const {
 bool Bench::wanted(const std::string& name) {
     const std::string first = name.substr(0, name.find_first_of(" ,"));
     if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
-    const bool is = name.find(o.filter) != std::string::npos;
+    bool is = false;
+    std::istringstream texts(o.filter.empty() ? "|" : o.filter);
+    for (std::string text; std::getline(texts, text, '|');) is = is || name.find(text) != std::string::npos;
     any = any || is;
     return is;
 }
@@ -96,7 +102,7 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     bench.print(training(B, S), times, work);
     std::sort(times.begin(), times.end());
     // A GPU at its power limit is slower the longer it works: there the median is a run's speed.
-    if (!bench.o.json) printf("%-46s %.0f tokens/s\n", "", N / times[ahead ? times.size() / 2 : 0]);
+    bench.print_tokens(N / times[ahead ? times.size() / 2 : 0]);
     return {};
 }
 
@@ -125,6 +131,7 @@ Status run(const BenchOptions& o) {
             TRY(profile_training(bench, c, B, S));
         }
     }
+    if (o.steps_only) return bench.close();
     for (const char* weights : {"", "q8_0", "q4_k_m"}) {
         if (gpu && *weights) continue;
         for (int rows : {1, 2, 4, 8, 16, 64}) {
@@ -138,10 +145,8 @@ Status run(const BenchOptions& o) {
         TRY(reopen(false));
         TRY(bench_prompt(bench, c, PROMPT, weights));
     }
-    if (!o.steps_only) {
-        TRY(reopen(true));
-        TRY(bench_operations(bench, c, B, S));
-    }
+    TRY(reopen(true));
+    TRY(bench_operations(bench, c, B, S));
     return bench.close();
 }
 }    // namespace
@@ -157,8 +162,8 @@ Command bench_command() {
                      "the CPU", 0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
-         {{"--filter", &o->filter, "only rows with this text in their name"},
-          {"--steps-only", &o->steps_only, "no single operations"},
+         {{"--filter", &o->filter, "only rows with this text in their name, or with one of several: 'prompt|1 seq'"},
+          {"--steps-only", &o->steps_only, "the training step alone"},
           {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
           {"--json", &o->json, "one JSON object per row on standard output"}}},
         {"Sizes", sizes},

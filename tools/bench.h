@@ -25,6 +25,7 @@ struct Bench {
     // floor 0: what the peaks give for this work. ratio 0: the floor over the best time
     void print(const std::string& name, std::vector<double> times, const Work& work, double floor = 0,
                double ratio = 0) const;
+    void print_tokens(double per_second) const;    // below a row
     void short_of_memory(const std::string& what) const;
     bool wanted(const std::string& name);
     Status close() const;    // exit 2 if no row matched --filter; lists the rows

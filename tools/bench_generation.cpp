@@ -127,8 +127,7 @@ Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string
     work.bytes = 0;
     if (!weights.empty()) work.products = 0;    // no peak is measured for integers
     bench.print(prompt(tokens, weights), times, work, bench.peak.floor(work));
-    if (!bench.o.json)
-        printf("%-46s %.0f tokens/s\n", "", tokens / *std::min_element(times.begin(), times.end()));
+    bench.print_tokens(tokens / *std::min_element(times.begin(), times.end()));
     return {};
 }
 
@@ -182,6 +181,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
     const double floor = middle(each(tokens, [](const Measured& t) { return t.floor; }));
     const double ratio = middle(each(tokens, [](const Measured& t) { return t.floor / t.seconds; }));
     bench.print(generation(rows, weights), times, tokens[tokens.size() / 2].work, floor, ratio);
+    bench.print_tokens(rows / middle(times));
     if (cpu && !bench.o.json) print_ratios(tokens);
     return {};
 }

@@ -196,6 +196,8 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
         if (!same) tokenizer = given;
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
+        // A plan of a known size without data has that size's vocabulary.
+        if (base.path.empty() && o.data.empty() && config.V != gpt2.vocab_size()) return {};
         vocabulary_assumed = base.path.empty();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
         if (base.path.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
