@@ -1,4 +1,5 @@
-// plot.cpp - `flatgpt plot`: the loss curves of runs as braille dots in the terminal, or all metrics as CSV.
+// plot.cpp - `flatgpt plot`: the loss curves of runs as braille dots in the terminal or as a picture, or all metrics as
+// CSV.
 #include <algorithm>
 #include <memory>
 
@@ -6,6 +7,7 @@
 #include "base/console.h"
 #include "base/csv.h"
 #include "base/draw.h"
+#include "base/picture.h"
 #include "train/metrics.h"
 
 using Json = nlohmann::json;
@@ -17,6 +19,7 @@ struct Options {
     Strings runs;
     int width = 0, height = 0, smooth = 0;
     bool log_x = false, csv = false;
+    std::string picture;
 };
 struct Losses {
     std::string name;
@@ -87,35 +90,44 @@ std::string legend(const Losses& c, const std::vector<Point>& train) {
     }
     return text;
 }
-void draw(const std::vector<Losses>& runs, const Options& o) {
+Status draw(const std::vector<Losses>& runs, const Options& o) {
     std::vector<Curve> curves;
     for (auto& c : runs) {
         auto reach = o.smooth ? int64_t(o.smooth) / 2 : int64_t(c.train.size()) / 100;
         const std::vector<Point> line = smoothed(c.train, reach);
         curves.push_back({legend(c, line), line, c.val});
     }
+    if (!o.picture.empty())
+        return write_curves(o.picture, {"loss of each step, smoothed", "step", "loss", o.log_x, curves});
     print_curves(curves, {.width = o.width, .height = o.height, .log_x = o.log_x});
+    return {};
+}
+Status check_picture(const Options& o) {
+    for (auto [flag, given] : {std::pair{"--csv", o.csv}, {"--width", o.width != 0}, {"--height", o.height != 0}})
+        if (given) return fail(Exit::usage, "--picture, %s: expected one of them", flag);
+    return picture_check(o.picture);
 }
 }   // namespace
 
 Command plot_command() {
     auto o = std::make_shared<Options>();
     return {.name = "plot",
-            .summary = "Draw the loss curves of runs in the terminal.",
-            .example = "flatgpt plot runs/a runs/b --log-x",
+            .summary = "Draw the loss curves of runs in the terminal or as a picture.",
+            .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a --picture loss.svg",
             .flags =
                 {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
                  {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
+                 {.name = "--picture", .to = &o->picture, .help = "a .png or .svg of the curves instead"},
                  {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
                  {.name = "--smooth", .to = &o->smooth, .help = "average over this many steps; 0: 2 % of all", .min = 0,
                   .max = 1e6},
                  {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
                  {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
-            .run = [o] {
+            .run = [o]() -> Status {
+                if (!o->picture.empty()) TRY(check_picture(*o));
                 if (o->csv) return print_csv(o->runs);
                 std::vector<Losses> runs;
                 for (auto& run : o->runs) runs.push_back(TRY(read_losses(run)));
-                draw(runs, *o);
-                return Status{};
+                return draw(runs, *o);
             }};
 }
