@@ -44,7 +44,12 @@ TEST_CASE("info: checkpoints and runs") {
     CHECK(j["error"].get<std::string>().find("step_00000002/config.json") != std::string::npos);
     CHECK(info(run + "/step_00000002", 3)["kind"] == "checkpoint");
     write_file(run + "/step_00000001/MANIFEST", "");
-    info(run, 3);
+    j = info(run, 3);
+    const ProcessResult people = run_flatgpt({"info", run});
+    for (const char* file : {"step_00000001/MANIFEST", "step_00000002/config.json"}) {
+        CHECK(j["error"].get<std::string>().find(file) != std::string::npos);
+        CHECK(people.out.find("  damaged         " + run + "/" + file) != std::string::npos);
+    }
     info(temporary_directory(), 3);
     info(run + "/none", 3);
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
@@ -301,10 +302,10 @@ Status run_info(const std::string& run, Rows& rows) {
         add_error(&status, s);
         if (s.ok() && name.empty()) name = *dir, newest = one;
     }
-    if (name.empty() && (!dirs.empty() || losses.rows == 0)) return checkpoint_find(run, nullptr).status;
+    if (name.empty() && losses.rows == 0 && status.ok()) return checkpoint_find(run, nullptr).status;
     rows = {kind("run"), {"checkpoints", dirs.size()}};
-    if (name.empty()) rows.push_back(count_row("step", losses.last));
-    else {
+    if (name.empty() && losses.rows) rows.push_back(count_row("step", losses.last));
+    if (!name.empty()) {
         rows.push_back({"newest", name});
         rows.insert(rows.end(), newest.begin() + 1, newest.end());
     }
@@ -377,7 +378,9 @@ void print(const std::string& path, const Rows& rows, const Status& status, bool
         std::string text = row.text.empty() ? value : row.text;
         printf("  %-16s%s\n", key.c_str(), escape_control(text).c_str());
     }
-    if (!status.ok()) puts("  damaged");
+    std::istringstream errors(status.message);
+    for (std::string line; std::getline(errors, line);)
+        printf("  %-16s%s\n", "damaged", escape_control(line).c_str());
 }
 }   // namespace
 
