@@ -6,6 +6,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
@@ -39,16 +41,41 @@ std::string hex(const Token& t) {
     return s;
 }
 
+std::string text_of(const std::string& path) {    // a file of /proc, whose size is not known before
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+// The ranks of this job whose processes on this machine a signal has stopped: "rank 1 (pid 4711)". Their environment
+// says who they are, as this process's own does.
+std::string stopped_here(const Place& mine) {
+    std::string list;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
+        const std::string pid = at->path().filename(), stat = text_of(at->path().string() + "/stat");
+        const size_t state = stat.rfind(") ") + 2;    // "4711 (flatgpt) T ..."
+        if (pid.find_first_not_of("0123456789") != pid.npos || stat.size() < state + 1 || stat[state] != 'T') continue;
+        const std::string all = '\0' + text_of(at->path().string() + "/environ");
+        const Result<Place> theirs = comm_place({}, [&](const char* name) -> const char* {
+            const std::string key = '\0' + std::string(name) + "=";
+            const size_t found = all.find(key);
+            return found == all.npos ? nullptr : all.c_str() + found + key.size();
+        });
+        if (!theirs.ok() || theirs.value.job != mine.job || theirs.value.ranks != mine.ranks) continue;
+        list += (list.empty() ? "" : ", ") + ("rank " + std::to_string(theirs.value.rank)) + " (pid " + pid + ")";
+    }
+    return list;
+}
+
 // Ends the process with exit 7 unless the thread is gone in time. It guards a call that waits for other ranks before
 // there is a watch.
-std::jthread deadline(double seconds, const std::string& text) {
+std::jthread deadline(double seconds, std::function<std::string()> text) {
     return std::jthread([seconds, text](std::stop_token stop) {
         std::mutex mutex;
         std::unique_lock lock(mutex);
         std::condition_variable_any never;
         never.wait_for(lock, stop, std::chrono::duration<double>(seconds), [] { return false; });
         if (stop.stop_requested()) return;
-        fprintf(stderr, "flatgpt: %s\n", text.c_str());
+        fprintf(stderr, "flatgpt: %s\n", text().c_str());
         end_process(Exit::peer);
     });
 }
@@ -65,10 +92,12 @@ Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<C
         } else told = "! " + l.status.message;
     }
     {
-        const std::jthread guard =
-            deadline(timeout, fail(Exit::peer, "rank %d: MPI has not brought all %d ranks together within %.3g s "
-                                   "(--timeout): one has not started, or has stopped", place.rank, place.ranks,
-                                   timeout).message);
+        const std::jthread guard = deadline(timeout, [&] {
+            const std::string stopped = stopped_here(place);
+            return formatted("rank %d: MPI has not brought all %d ranks together within %.3g s (--timeout): ",
+                             place.rank, place.ranks, timeout) +
+                   (stopped.empty() ? "one has not started, or has stopped" : "stopped by a signal: " + stopped);
+        });
         *comm = TRY(mpi_open(place));
         told = mpi_broadcast(**comm, told);
     }

@@ -214,6 +214,21 @@ TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the
     }
 }
 
+TEST_CASE("train ranks: a rank that is stopped before it has met the others is named") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const std::string dir = toy.dir + "/notes";
+    fs::create_directory(dir);
+    Killer killer{dir};
+    std::vector<std::string> program = toy.program("x", {"--timeout", "2"});
+    program.insert(program.begin(), {"sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec \"$@\"", "sh"});
+    Process p(mpirun(2, noted(dir, program)), mpirun_options(60));
+    for (int k = 0; k < 30000 && p.running() && !contains(p.err(), "together within"); k++) usleep(1000);
+    CHECK(contains(p.err(), "rank 0: MPI has not brought all 2 ranks together within 2 s (--timeout): stopped by a "
+                            "signal: rank 1 (pid " + std::to_string(numbers(dir + "/pids")[1]) + ")"));
+    p.send(SIGKILL);
+}
+
 TEST_CASE("train ranks: a signal to one saves on all") {
     NEED_MPIRUN();
     RanksToy toy;
