@@ -1,8 +1,11 @@
 // main.cpp - commands by name, --help, --version; the only place that ends the process.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <new>
-#include <unistd.h>
+#include <system_error>
 
 #include "base/command.h"
 #include "base/console.h"
@@ -10,6 +13,36 @@
 #include "layers/cpu.h"
 
 namespace {
+// Without these three a command's first file would have one of their numbers, and what is meant for people would be
+// written into it. A standard output that was closed still refuses results: the null device is open for reading there.
+void open_standard_files() {
+    for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+        if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+}
+[[noreturn]] void end_without(const char* what) {    // which may be memory: nothing is allocated here
+    for (const char* part : {"flatgpt: out of ", what, ": the machine or a limit of this process (ulimit) has no more; "
+                             "checkpoints stay as they are\n"})
+        fputs(part, stderr);
+    quick_exit(int(Exit::device));
+}
+// Standard libraries throw where the system has no more threads or memory. Other exceptions are our mistakes.
+void end_by_exception() {
+    try {
+        if (std::current_exception()) throw;
+    } catch (const std::system_error& e) {
+        if (e.code() == std::errc::resource_unavailable_try_again) end_without("threads");
+        if (e.code() == std::errc::not_enough_memory) end_without("memory");
+    } catch (const std::bad_alloc&) {
+        end_without("memory");
+    } catch (...) {}
+    abort();
+}
+// Before the first static object allocates.
+[[gnu::constructor(101)]] void set_handlers() {
+    std::set_new_handler([] { end_without("memory"); });
+    std::set_terminate(end_by_exception);
+}
+
 std::string version() {
     return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices();
 }
@@ -39,12 +72,10 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
 }   // namespace
 
 int main(int argc, char** argv) {
+    open_standard_files();
     cpu_spin_less(argv);
     signal(SIGPIPE, SIG_DFL);    // `flatgpt ... | head` ends quietly, whatever the parent process ignores
-    std::set_new_handler([] {
-        fputs("flatgpt: out of memory\n", stderr);
-        _exit(int(Exit::run));
-    });
+    signal(SIGXFSZ, SIG_IGN);    // a write beyond `ulimit -f` fails like one to a full disk
     std::vector<Command> commands = ::commands();
     commands.push_back(help_command(&commands));
     commands.push_back(completion_command(&commands));

@@ -48,6 +48,7 @@ Status Trainer::run() {
     TRY(ranks.open(o.comm));
     progress.quiet = !ranks.first();
     Status s = set_up();
+    if (!s.ok()) forget_run();
     if (s.ok()) catch_signals(!progress.quiet);
     if (s.ok()) s = loop();
     if (!ranks.watch) return s;

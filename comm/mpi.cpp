@@ -13,6 +13,8 @@
 // MPI is loaded when it is wanted, never linked: the binary runs where there is none.
 #include "comm.h"
 
+#include "base/memory.h"
+
 #include <cstring>
 
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0) {
@@ -295,7 +297,7 @@ class Mover {
         if (const int64_t need = round_up(n * int64_t(sizeof(T)), 64); need > stage_bytes) {
             free(stage);
             stage = static_cast<char*>(aligned_alloc(64, size_t(need)));
-            CHECK(stage, "out of memory: %lld bytes to exchange", static_cast<long long>(need));
+            if (!stage) out_of_memory();
             stage_bytes = need;
         }
         return reinterpret_cast<T*>(stage);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/console.h"
+#include "base/memory.h"
 #include "byte_alphabet.h"
 #include "files/json.h"
 
@@ -221,13 +222,13 @@ Splitter::Splitter(const Pretokenizer& pretokenizer) : s(new State) {
     s->steps = pretokenizer.steps;
     s->match.reset(pcre2_match_data_create(1, nullptr));
     s->context.reset(pcre2_match_context_create(nullptr));
-    CHECK(s->match && s->context, "out of memory");
+    if (!s->match || !s->context) out_of_memory();
     const uint32_t most = s->steps->trusted ? UINT32_MAX : MOST_STEPS;    // a long run may need many
     pcre2_set_match_limit(s->context.get(), most);
     pcre2_set_depth_limit(s->context.get(), most);
     if (s->steps->trusted) return;
     s->stack.reset(pcre2_jit_stack_create(32 << 10, STACK, nullptr));
-    CHECK(s->stack, "out of memory");
+    if (!s->stack) out_of_memory();
     pcre2_jit_stack_assign(s->context.get(), nullptr, s->stack.get());
 }
 Splitter::~Splitter() = default;

@@ -16,6 +16,8 @@
 #include <optional>
 #include <sstream>
 
+#include "base/memory.h"
+
 namespace {
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ void* cpu_scratch(int64_t bytes) {
         release(scratch.p, scratch.bytes);
         scratch.bytes = mapped_size(bytes);
         scratch.p = allocate(scratch.bytes);
-        CHECK(scratch.p, "out of memory: %lld bytes of scratch", static_cast<long long>(bytes));
+        if (!scratch.p) out_of_memory();    // in the middle of a step
     }
     return scratch.p;
 }

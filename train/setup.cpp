@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -322,10 +323,12 @@ Status Trainer::open_run() {
                       : fail(Exit::io, "--out %s is another directory here than on rank 0: it must be on a file system "
                              "that all ranks share", o.out.c_str()));
 }
+static std::string made_directory;
 Status Trainer::take_run() {
     std::error_code error;
-    std::filesystem::create_directories(o.out, error);
+    const bool made = std::filesystem::create_directories(o.out, error);
     if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
+    if (made) made_directory = o.out, std::at_quick_exit(forget_run);    // which is how the end of memory ends it
     const std::string path = o.out + "/lock";
     lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
@@ -345,6 +348,15 @@ Status Trainer::take_run() {
                     "%s holds checkpoints already: --resume auto goes on from the newest, another --out starts afresh",
                     o.out.c_str());
     return {};
+}
+
+void Trainer::forget_run() {    // it allocates nothing
+    const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat rows;
+    if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
+    for (const char* name : {"lock", "run.toml", "metrics.jsonl"}) unlinkat(dir, name, 0);
+    close(dir);
+    rmdir(made_directory.c_str());
 }
 
 Status Trainer::open_metrics() {

@@ -92,6 +92,7 @@ struct Trainer {
     std::string by_whom() const;
     Status open_run();    // the directory, locked
     Status take_run();
+    static void forget_run();    // the directory that this process made for it, where no step is in it
     Status open_metrics();
 
     // train/start.cpp
