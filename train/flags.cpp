@@ -30,6 +30,13 @@ std::vector<Flag> optimizer_flags(TrainOptions& o) {
         {"--skip-norm-z", &o.skip_norm_z, "the same for the gradient norm", 0, 1e9},
     };
 }
+std::vector<Flag> model_flags(TrainOptions& o) {
+    std::vector<Flag> flags = config_flags(o.shape);
+    flags.insert(flags.begin(), {"--context", &o.context, "most positions of a sequence: of a new model, or with "
+                                 "--from more than it has, unless its positions are learned (--rope-scaling slows "
+                                 "those that turn); 0: the model's", 0, 1 << 20});
+    return flags;
+}
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {{"Common", {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
@@ -49,11 +56,11 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
          "afresh; or the directory of a checkpoint to go on from"},
         {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
-        {"--seq-len", &o.seq_len, "tokens per sequence, and a new model's context; 0: the model's, at most 2048",
-         0, 1 << 20},
+        {"--seq-len", &o.seq_len, "tokens per sequence, and without --context a new model's context; 0: the model's, "
+         "at most 2048", 0, 1 << 20},
         {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
         {"--lr", &o.lr, "peak learning rate", 0, 10},
-    }}, {"Model", config_flags(o.shape)}, {"Data", {
+    }}, {"Model", model_flags(o)}, {"Data", {
         {"--objective", &o.objective, "what is learnt: the next token (causal); the next one after a prefix whose "
          "tokens all see each other, of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a model "
          "that does not write text). auto: the model's, causal in a new one", 0, 0,

@@ -76,6 +76,22 @@ Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     return checkpoint_config(found);
 }
 
+Status Trainer::longer_context() {
+    if (!o.context) return {};
+    if (resuming ? o.context != config.T : o.context < config.T)
+        return fail(Exit::usage, "--context %d: %s has %d already%s", o.context, start.c_str(), config.T,
+                    resuming ? "; a resumed run keeps it, another --out with --from may have more"
+                             : "; --seq-len says how long the sequences are");
+    if (resuming) return {};
+    Stretch to;
+    to.context = o.context;
+    for (size_t i = 0; i < config_rows().size(); i++) {
+        if (config_rows()[i].member == ConfigRow::Member(&Config::rope_scaling)) to.scaling = o.shape.words[i];
+        if (config_rows()[i].member == ConfigRow::Member(&Config::rope_factor)) to.factor = o.shape.numbers[i];
+    }
+    return config_stretch(&config, to);
+}
+
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
 Status Trainer::choose_model() {
     std::error_code error;
@@ -89,6 +105,7 @@ Status Trainer::choose_model() {
     const Result<Config> named = named_model(there, base);
     if (!resuming && !o.model.empty()) TRY(named.status);
     config = TRY(base.path.empty() ? named : checkpoint_config(base));
+    if (!start.empty()) TRY(longer_context());
     Config asked = config;
     // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared, nor
     // the one that the checkpoint's run began with: its options of the shape came on top.
@@ -100,7 +117,7 @@ Status Trainer::choose_model() {
     if (compared && !(resuming && (!o.from.empty() || began_with_it()))) {
         asked = named.value;
         asked.V = config.V, asked.norm_eps = config.norm_eps;
-        asked.T = resuming && o.seq_len ? o.seq_len : config.T;
+        asked.T = resuming && o.seq_len && !o.context ? o.seq_len : config.T;
     }
     asked = config_with(asked, o.shape);
     for (Sees sees : {Sees::causal, Sees::prefix, Sees::all})
@@ -108,7 +125,7 @@ Status Trainer::choose_model() {
     if (!resuming) config.sees = asked.sees;    // weights may go on with another one
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
-    const int context = start.empty() && o.seq_len ? o.seq_len : asked.T;
+    const int own = o.context ? o.context : o.seq_len, context = start.empty() && own ? own : asked.T;
     // In some families a layer turns by its window.
     const bool turns_by_it = asked.rope_local_theta > 0 || (asked.family->layers & Family::local_turns);
     if (asked.window >= context && !turns_by_it && (start.empty() || asked.window != config.window)) {
@@ -129,7 +146,7 @@ Status Trainer::choose_model() {
     }
     if (start.empty()) {
         if (!o.shape.V && tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
-        if (o.seq_len) config.T = o.seq_len;
+        if (own) config.T = own;
     }
     TRY(tokenizer.fits(config.V, Exit::usage,
                        start.empty() || resuming ? "" : "; --resize-vocab adds rows for them"));
@@ -290,6 +307,7 @@ Status Trainer::resume() {
     // The shape that is not given again stays in run.toml as it was.
     std::map<std::string, std::string> before = rows_of(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
+    if (before.contains("context")) resolve("context", "0", before["context"]);
     for (const Flag& flag : config_flags(o.shape))
         if (const std::string key = flag.name.substr(2); before.contains(key))
             resolve(key, !flag.choices.empty() ? "\"model\"" : holds<double>(flag) ? "0.0" : "0", before[key]);

@@ -13,7 +13,7 @@
 struct TrainOptions {
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
     Asked shape = config_nothing();    // what the flags ask of the model
-    int batch = 8, seq_len = 0, keep = 3, sample_tokens = 64;
+    int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
     int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_tokens = 1000000, patience = 0,
             sample_every = 0, save_every = 0, seed = 1;
     double save_minutes = 15;
@@ -99,6 +99,7 @@ struct Trainer {
     Result<ModelSource> newest(const std::string& path);
     Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
     Status look_for_start();
+    Status longer_context();    // --context of a model that is here
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();    // config and tokenizer
     Status choose_tokenizer(const ModelSource& base);
