@@ -151,7 +151,7 @@ std::string Trainer::experts_json() const {
            "],\"router_z\":[" + z.substr(1) + "]";
 }
 
-Status Trainer::report(const Step& s, double seconds) {
+Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
     if (state.step == first_step + 1)    // measured: all that a step takes is held now
@@ -171,17 +171,41 @@ Status Trainer::report(const Step& s, double seconds) {
                       (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
-    std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
+    state.unwritten += "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
                       (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
                       ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
-                      experts_json() + extra + "}\n";
+                      experts_json();
+    if (!whole) return {};
+    state.unwritten += extra + "}\n";
     extra.clear();
-    if (fwrite(row.data(), 1, row.size(), metrics) != row.size() || fflush(metrics) != 0)
-        return fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
-    state.metrics_bytes += int64_t(row.size());
+    return write_rows();
+}
+
+// All or nothing: rows that the file did not take go into the next checkpoint, and a resumed run writes them.
+Status Trainer::write_rows() {
+    std::string& rows = state.unwritten;
+    if (metrics && fwrite(rows.data(), 1, rows.size(), metrics) != rows.size()) {
+        const Status failed = fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
+        clearerr(metrics);
+        [[maybe_unused]] const int cut = ftruncate(fileno(metrics), state.metrics_bytes);    // open_metrics cuts, too
+        return failed;
+    }
+    if (metrics) state.metrics_bytes += int64_t(rows.size());
+    rows.clear();
     return {};
+}
+
+// The checkpoint was written after a row of metrics.jsonl, a validation or a sample had failed.
+Status Trainer::catch_up() {
+    if (!state.unwritten.ends_with('\n')) {
+        TRY(between_steps());
+        state.unwritten += extra + "}\n";
+        extra.clear();
+    }
+    TRY(write_rows());
+    return save();
 }
 
 // A failed write is a warning, not the end: the older checkpoints are whole, and the next write may succeed.
@@ -206,6 +230,8 @@ Status Trainer::save() {
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
+        if (o.keep_best && state.best_step == state.step)    // it is not there
+            std::tie(state.best_step, state.best_loss) = best_before;
         return written;
     }
     return ranks.agree(ranks.first() ? checkpoint_prune(o.out, o.keep) : Status{});
@@ -229,13 +255,16 @@ bool Trainer::due_after(int64_t steps) const {
     return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every);
 }
 
-// Validation, sample: at their steps and at the end. They only read the weights.
+// Validation, sample: at their steps and at the end. They only read the weights. A resumed run repeats what failed.
 Status Trainer::between_steps() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
-    if (!o.val.empty() && (due(o.eval_every) || last)) TRY(validate());
-    if (due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) TRY(sample_text());
-    return {};
+    const TrainState before = state;
+    Status done;
+    if (!o.val.empty() && (due(o.eval_every) || last)) done = validate();
+    if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
+    if (!done.ok()) state = before, extra.clear();
+    return done;
 }
 
 Status Trainer::validate() {
@@ -300,6 +329,7 @@ Status Trainer::loop() {
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
     Status saved;
+    if (!state.unwritten.empty()) TRY(catch_up());
     auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
     while (goes_on() || issued > state.step) {    // what has been given to the device is awaited
         if (ranks.watch) ranks.watch->pulse.at("a step"), ranks.watch->pulse.step = state.step + 1;
@@ -313,7 +343,7 @@ Status Trainer::loop() {
         const Step step = outcome();
         const double seconds = now_seconds() - since;
         Status between = issued == state.step ? between_steps() : Status{};
-        if (Status s = report(step, seconds); !s.ok()) return after_saving(s);
+        if (Status s = report(step, seconds, between.ok()); !s.ok()) return after_saving(s);
         since = now_seconds();
         if (!between.ok()) return after_saving(between);
         if (state.bad_in_a_row >= 3) {
@@ -323,7 +353,6 @@ Status Trainer::loop() {
         if (issued > state.step) continue;
         const bool best = o.keep_best && state.best_step == state.step;
         if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) saved = save();
-        if (!saved.ok() && best) std::tie(state.best_step, state.best_loss) = best_before;    // it is not there
         if (together) return saved;    // the ranks are apart
     }
     together = true;

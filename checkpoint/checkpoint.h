@@ -60,6 +60,7 @@ struct TrainState {
     uint64_t validation = 0;        // hash of what the validation loss is measured on
     std::string dtype, backend;     // what computed the products: "bf16", "cpu bf16 (AMX)"
     std::string algorithms;         // device_choices(): what the products were computed with
+    std::string unwritten;          // rows that metrics.jsonl would not take; an open last one awaits its validation
     std::string config;             // the resolved command line (TOML), for people
     bool operator==(const TrainState&) const = default;
 };

@@ -1,5 +1,6 @@
 // json.cpp - state.json, both ways. Hostile until checked: every field has a range.
 #include <cfloat>
+#include <filesystem>
 
 #include "checkpoint.h"
 #include "base/file.h"
@@ -38,7 +39,8 @@ constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"documents", &TrainState::documents}};
 constexpr Row<std::string> OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
                                                {"backend", &TrainState::backend},
-                                               {"algorithms", &TrainState::algorithms}};
+                                               {"algorithms", &TrainState::algorithms},
+                                               {"unwritten", &TrainState::unwritten}};
 
 int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
 
@@ -113,5 +115,11 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
 
 Result<TrainState> checkpoint_state(const std::string& dir) {
     const std::string path = dir + "/state.json";
-    return state_parse(TRY(read_file(path, 64 << 20)), path);
+    const TrainState s = TRY(state_parse(TRY(read_file(path, 64 << 20)), path));
+    const std::string name = std::filesystem::path(dir).filename().string();    // or one that somebody chose
+    const bool numbered = name.starts_with("step_") && name.find_first_not_of("0123456789", 5) == name.npos;
+    if (const int64_t named = checkpoint_step(dir); numbered && named != s.step)
+        return fail(Exit::input, "%s: step: expected %lld, the number in its directory's name, found %lld",
+                    path.c_str(), (long long)named, (long long)s.step);
+    return s;
 }

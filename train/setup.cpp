@@ -364,6 +364,7 @@ Status Trainer::open_metrics() {
     const std::string jsonl = o.out + "/metrics.jsonl";
     TRY(replace_file(o.out + "/run.toml", o.resolved));
     metrics = fopen(jsonl.c_str(), "a");
+    if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // a row that the disk refuses is not tried again at the end
     // What a killed run wrote after its last checkpoint will be written again.
     std::error_code error;
     state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));

@@ -294,6 +294,11 @@ Status Trainer::resume() {
     if (s.step > o.steps)
         return fail(Exit::usage, "--steps %lld: the run has done %s already; to go on, ask for more than that",
                     (long long)o.steps, counted(s.step, "step").c_str());
+    int64_t samples = 0;    // that the run has had
+    if (!mul_checked(s.epoch, data.samples(), &samples) || __builtin_add_overflow(samples, s.index, &samples) ||
+        samples >= int64_t(1) << 62)
+        return fail(Exit::input, "%s/state.json: epoch %lld, index %lld: expected less than 2^62 sequences in all",
+                    start.c_str(), (long long)s.epoch, (long long)s.index);
     device_choose(s.algorithms);
     TRY(checkpoint_weights(start, *device.model));
     TRY(checkpoint_optimizer(start, *device.model));

@@ -118,7 +118,9 @@ struct Trainer {
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
     int word_to_ranks() const;    // what update takes: the signal that stops this rank, and whether to save
     Step outcome();                         // waits for the oldest step issued, and counts it
-    Status report(const Step& step, double seconds);
+    Status report(const Step& step, double seconds, bool whole = true);    // whole: what follows the step did not fail
+    Status write_rows();     // state.unwritten to metrics.jsonl
+    Status catch_up();       // what a resumed run has not written or not validated
     double busiest_expert() const;    // its rows in the last step, over the mean of its layer
     std::string experts_json() const;
     Status between_steps();    // validation, sample
