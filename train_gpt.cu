@@ -151,6 +151,10 @@ std::string Trainer::experts_json() const {
            "],\"router_z\":[" + z.substr(1) + "]";
 }
 
+// Guessing has a loss of ln V. New weights of 8192 channels with logits that are not scaled begin 1.6 above that.
+double Trainer::guess_limit() const { return std::log(double(config.V)) + 2; }
+constexpr int GUESS_STEPS = 20;    // a few steps above it may be those of a large rate, or of other data
+
 Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
@@ -171,6 +175,12 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                       (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
+    const bool above = state.loss.least_of_last(GUESS_STEPS) > guess_limit();
+    if (above && !above_guessing)
+        progress.note(formatted("warning: the loss has been far above %.4g, that of a random guess, for %d steps: the "
+                                "run learns nothing; a lower --lr, a longer --warmup or a smaller --grad-clip may help",
+                                std::log(double(config.V)), GUESS_STEPS));
+    above_guessing = above;
     state.unwritten += "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
@@ -370,6 +380,10 @@ Status Trainer::finished() {
                                 (long long)o.patience));
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
                           : human_time(now_seconds() - started) + "; saved " + whole);
+    if (const double last = state.loss.least_of_last(1); last > guess_limit())
+        progress.note(formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "
+                                "weights have learnt nothing; a lower --lr, a longer --warmup or a smaller --grad-clip "
+                                "may help", last, std::log(double(config.V))));
     if (o.keep_best && state.best_step >= 0 && state.best_step < state.step)
         progress.note(formatted("the best by validation is step %lld, %.4f: sample and eval take it with "
                                 "--checkpoint best", (long long)state.best_step, state.best_loss));

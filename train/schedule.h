@@ -11,7 +11,13 @@ struct Schedule {
     // The last step's rate is lr * final_fraction, if it comes two steps after the warm-up or later.
     double lr = 1e-3, final_fraction = 0.1;
     int64_t warmup = 0, steps = 0;
+    bool operator==(const Schedule&) const = default;
 };
+inline int64_t usual_warmup(int64_t steps) { return std::min<int64_t>(700, steps / 10); }
+inline Decay decay_named(const std::string& name) {    // a choice of --lr-schedule
+    return name == "cosine" ? Decay::cosine : name == "linear" ? Decay::linear : name == "wsd" ? Decay::wsd
+                                                                                                : Decay::constant;
+}
 
 // Learning rate of step 0 .. steps-1. Warm-up is linear and reaches lr at step warmup-1.
 inline double learning_rate(const Schedule& s, int64_t step) {
@@ -47,6 +53,12 @@ struct Detector {
     }
     void add(double x) {
         if (std::isfinite(x)) window[seen++ % WINDOW] = x;
+    }
+    // The smallest of the last n values, n <= WINDOW; minus infinity below n of them.
+    double least_of_last(int n) const {
+        double least = seen < n ? -INFINITY : INFINITY;
+        for (int64_t i = seen; i-- > std::max<int64_t>(0, seen - n);) least = std::min(least, window[i % WINDOW]);
+        return least;
     }
     bool operator==(const Detector&) const = default;
 

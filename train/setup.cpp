@@ -299,14 +299,10 @@ Status Trainer::plan_steps() {
     accumulate = int(o.total_batch / all);
     const bool known = o.steps || !o.data.empty();    // a dry run may have no data
     if (o.steps == 0 && known) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
-    if (o.warmup < 0) o.warmup = std::min<int64_t>(700, o.steps / 10);
+    if (o.warmup < 0) o.warmup = usual_warmup(o.steps);
     if (o.warmup > o.steps && known)
         return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
-    schedule = {o.lr_schedule == "cosine"   ? Decay::cosine
-                : o.lr_schedule == "linear" ? Decay::linear
-                : o.lr_schedule == "wsd"    ? Decay::wsd
-                                            : Decay::constant,
-                o.lr, o.final_lr_frac, o.warmup, o.steps};
+    schedule = {decay_named(o.lr_schedule), o.lr, o.final_lr_frac, o.warmup, o.steps};
     tokens.resize(size_t(micro)), targets.resize(size_t(micro));
     return {};
 }

@@ -321,5 +321,26 @@ Status Trainer::resume() {
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);
     progress.note("resumed from " + start + " after step " + std::to_string(state.step) +
                   (changed.empty() ? "" : "; changed: ") + join(changed, ", "));
+    if (const std::string rate = new_rate(s); !rate.empty()) progress.note(rate);
     return {};
+}
+
+// A schedule spans all of the run's steps: with another number of steps, or another --lr, the rate jumps here.
+std::string Trainer::new_rate(const TrainState& before) const {
+    std::map<std::string, std::string> rows = rows_of(before.config);
+    for (const char* key : {"lr", "final-lr-frac", "warmup", "steps", "lr-schedule", "total-batch"})
+        if (!rows.contains(key)) return "";
+    auto number = [&](const char* key) { return atof(rows[key].c_str()); };
+    const std::string decay = rows["lr-schedule"];
+    Schedule old = {decay_named(decay.substr(1, decay.size() - 2)), number("lr"), number("final-lr-frac"),
+                    int64_t(number("warmup")), int64_t(number("steps"))};
+    if (old.steps == 0 && number("total-batch") > 0)    // one pass over the same data
+        old.steps = std::max<int64_t>(1, int64_t(double(data.samples()) * o.seq_len / number("total-batch")));
+    if (old.warmup < 0) old.warmup = usual_warmup(old.steps);
+    const int64_t next = before.step;
+    if (old == schedule || next == 0 || next >= o.steps) return "";
+    const double was = learning_rate(old, next - 1), now = learning_rate(schedule, next);
+    const std::string without = formatted(", where the old one had %.3g", learning_rate(old, next));
+    return formatted("the schedule of the learning rate changes: %.3g in step %lld, then %.3g in step %lld%s", was,
+                     (long long)next, now, (long long)next + 1, next < old.steps ? without.c_str() : "");
 }

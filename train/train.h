@@ -56,6 +56,7 @@ struct Trainer {
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
     int start_vocabulary = 0;    // with --resize-vocab: what start has
+    bool above_guessing = false;    // the losses of the last steps lie far above a guess's
     bool vocabulary_assumed = false;    // no option and no file names a vocabulary: GPT-2's is taken
     bool together = false;    // all ranks end here, each by itself
     int stop = 0;             // the signal that ends the run, of whichever rank
@@ -107,6 +108,7 @@ struct Trainer {
     Status load();        // weights: resumed, --from, or new ones
     Status load_resized();
     Status resume();
+    std::string new_rate(const TrainState& before) const;    // what another schedule does to the learning rate; or ""
 
     // train/dry_run.cpp
     Status dry_run();
@@ -121,6 +123,7 @@ struct Trainer {
     Status report(const Step& step, double seconds, bool whole = true);    // whole: what follows the step did not fail
     Status write_rows();     // state.unwritten to metrics.jsonl
     Status catch_up();       // what a resumed run has not written or not validated
+    double guess_limit() const;    // losses above it are far above those of guessing
     double busiest_expert() const;    // its rows in the last step, over the mean of its layer
     std::string experts_json() const;
     Status between_steps();    // validation, sample
