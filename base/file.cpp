@@ -4,8 +4,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 File::~File() {
     if (descriptor >= 0) close(descriptor);
@@ -71,16 +75,121 @@ Status check_writable(const std::string& path, const char* flag) {
         return fail(Exit::usage, "%s: expected the name of a file, found the directory %s", flag, path.c_str());
     if (there && !S_ISREG(s.st_mode))
         return fail(Exit::usage, "%s %s: expected a new name or a regular file", flag, path.c_str());
-    const std::string temporary = path + ".tmp";    // left as it is where it is there already
-    const int f = open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-    if (f < 0 && errno != EEXIST)
-        return fail(Exit::io, "%s: %s cannot be written: %s", flag, path.c_str(), strerror(errno));
-    if (f >= 0) close(f), unlink(temporary.c_str());
-    return {};
+    const Status created = NewFile::create(path).status;
+    return created.ok() ? created : fail(created.code, "%s: %s", flag, created.message.c_str());
 }
 std::string without_slashes(std::string path) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     return path;
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr const char *MARK = ".flatgpt-", *ENDING = ".tmp";
+constexpr size_t DIGITS = 16, MARK_LENGTH = 9 + DIGITS + 4;
+
+// "DIR/", "" where it is this directory; the rest, cut so that a mark still fits into the 255 bytes of a name.
+std::pair<std::string, std::string> split(const std::string& path) {
+    const size_t slash = path.rfind('/') + 1;    // npos + 1 is 0
+    return {path.substr(0, slash), path.substr(slash, 255 - MARK_LENGTH)};
+}
+bool is_temporary(const std::string& name) {
+    if (name.size() <= MARK_LENGTH || !name.ends_with(ENDING)) return false;
+    const std::string mark = name.substr(name.size() - MARK_LENGTH);
+    return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
+}
+// Whether another process holds the lock; if none does, it is ours from here on. NFS locks no directories.
+bool locked_elsewhere(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
+}    // namespace
+
+std::string temporary_name(const std::string& path) {
+    uint64_t digits = 0;
+    CHECK(getrandom(&digits, sizeof digits, 0) == sizeof digits, "%s", strerror(errno));
+    const auto [dir, name] = split(path);
+    return dir + name + MARK + formatted("%016llx", (unsigned long long)digits) + ENDING;
+}
+
+Status remove_leftovers(const std::string& path, const std::function<Status(const std::string& left)>& remove) {
+    const auto [dir, start] = split(path);
+    std::vector<std::string> names;
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end;
+         it.increment(error))
+        if (const std::string name = it->path().filename().string(); name.starts_with(start) && is_temporary(name))
+            names.push_back(dir + name);
+    for (const std::string& name : names) {
+        constexpr int FLAGS = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+        int f = open(name.c_str(), O_RDWR | FLAGS);    // NFS locks what is open for writing
+        if (f < 0 && errno == EISDIR) f = open(name.c_str(), O_RDONLY | O_DIRECTORY | FLAGS);
+        const Status removed = f >= 0 && !locked_elsewhere(f) ? remove(name) : Status{};
+        if (f >= 0) close(f);
+        TRY(removed);
+    }
+    return {};
+}
+
+TemporaryLock::TemporaryLock(const std::string& directory)
+    : descriptor(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)) {
+    if (descriptor >= 0) (void)locked_elsewhere(descriptor);
+}
+TemporaryLock::~TemporaryLock() {
+    if (descriptor >= 0) close(descriptor);
+}
+
+NewFile::~NewFile() {
+    if (descriptor < 0) return;
+    unlink(temporary.c_str());
+    close(descriptor);
+}
+NewFile& NewFile::operator=(NewFile&& other) noexcept {
+    std::swap(name, other.name);
+    std::swap(temporary, other.temporary);
+    std::swap(descriptor, other.descriptor);
+    return *this;
+}
+Status NewFile::failed() const { return fail(Exit::io, "%s cannot be written: %s", name.c_str(), strerror(errno)); }
+
+Result<NewFile> NewFile::create(const std::string& path) {
+    NewFile file;
+    file.name = path;
+    struct stat s;
+    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
+        return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
+    (void)remove_leftovers(path, [](const std::string& left) { return unlink(left.c_str()), Status{}; });
+    // Until it is locked, another process may take it for a leftover and remove it.
+    for (int tries = 0; tries < 10; tries++) {
+        file.temporary = temporary_name(path);
+        file.descriptor = open(file.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (file.descriptor < 0 && errno != EINTR) return file.failed();
+        if (!locked_elsewhere(file.descriptor) && fstat(file.descriptor, &s) == 0 && s.st_nlink > 0) return file;
+        file = NewFile();
+        file.name = path;
+    }
+    errno = EBUSY;
+    return file.failed();
+}
+
+Status NewFile::write(int64_t offset, const void* from, int64_t bytes) {
+    for (int64_t done = 0; done < bytes;) {
+        const ssize_t n = pwrite(descriptor, static_cast<const char*>(from) + done, size_t(bytes - done),
+                                 offset + done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return failed();
+        done += n;
+    }
+    return {};
+}
+
+Status NewFile::commit() {
+    if (fsync(descriptor) != 0 || rename(temporary.c_str(), name.c_str()) != 0) return failed();
+    close(std::exchange(descriptor, -1));
+    const std::string dir = split(name).first;
+    const int f = open(dir.empty() ? "." : dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool synced = f >= 0 && (fsync(f) == 0 || errno == EINVAL);    // some file systems cannot
+    const Status status = synced ? Status{} : failed();
+    if (f >= 0) close(f);
+    return status;
 }
 
 Status replace_file(const std::string& path, const std::string& text) {
@@ -88,19 +197,19 @@ Status replace_file(const std::string& path, const std::string& text) {
 }
 
 Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce) {
-    struct stat s;
-    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
-        return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
-    const std::string temporary = path + ".tmp";
-    auto failed = [&] { return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno)); };
-    FILE* f = fopen(temporary.c_str(), "wb");
-    if (!f) return failed();
-    Status status = produce([&](const void* data, int64_t bytes) {
-        return fwrite(data, 1, size_t(bytes), f) == size_t(bytes) ? Status{} : failed();
-    });
-    if (status.ok() && (fflush(f) != 0 || fsync(fileno(f)) != 0)) status = failed();
-    if (fclose(f) != 0 && status.ok()) status = failed();
-    if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = failed();
-    if (!status.ok()) remove(temporary.c_str());
-    return status;
+    NewFile file = TRY(NewFile::create(path));
+    std::string waiting;
+    int64_t offset = 0;    // where the waiting bytes go
+    auto flush = [&]() -> Status {
+        TRY(file.write(offset, waiting.data(), int64_t(waiting.size())));
+        offset += int64_t(waiting.size());
+        waiting.clear();
+        return {};
+    };
+    TRY(produce([&](const void* data, int64_t bytes) {
+        waiting.append(static_cast<const char*>(data), size_t(bytes));
+        return waiting.size() >= 1 << 20 ? flush() : Status{};
+    }));
+    TRY(flush());
+    return file.commit();
 }

@@ -31,7 +31,47 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes);
 // 2: it is a directory, or no regular file; 4.
 Status check_writable(const std::string& path, const char* flag);
 std::string without_slashes(std::string path);    // those at its end
-// By way of path.tmp, fsync and rename: the old text or the new one, never a part. Exit 2: path is no regular file; 4.
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+//
+// A file or directory is written under a temporary name beside its own, PATH.flatgpt-0123456789abcdef.tmp, and renamed
+// when it is whole. The digits are random, so no file of another's is opened, and the name is our mark: nothing that
+// lacks it is ever removed. Whoever writes holds a lock on it, so what a killed process left is known by its free lock.
+
+std::string temporary_name(const std::string& path);
+// Calls `remove` on each temporary name that begins with `path` and whose lock is free. Links are passed over.
+Status remove_leftovers(const std::string& path, const std::function<Status(const std::string& left)>& remove);
+
+// The lock on a temporary directory while this object lives, where the file system has locks.
+class TemporaryLock {
+  public:
+    explicit TemporaryLock(const std::string& directory);
+    ~TemporaryLock();
+    TemporaryLock(const TemporaryLock&) = delete;
+
+  private:
+    int descriptor;
+};
+
+// A file that takes its name with commit(); without that it goes, and what was there before stays.
+class NewFile {
+  public:
+    NewFile() = default;
+    ~NewFile();
+    NewFile(NewFile&& other) noexcept { *this = std::move(other); }
+    NewFile& operator=(NewFile&& other) noexcept;
+    // Removes what killed processes left for this name. Exit 2: path is there, and no regular file; 4.
+    static Result<NewFile> create(const std::string& path);
+    Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4
+    Status commit();    // fsync, rename, fsync of the directory; exit 4
+
+  private:
+    Status failed() const;
+    std::string name, temporary;
+    int descriptor = -1;
+};
+
+// The old text or the new one, never a part. Exit 2: path is no regular file; 4.
 Status replace_file(const std::string& path, const std::string& text);
 // The same of bytes that come in pieces: `produce` hands each of them to its argument, and may fail.
 typedef std::function<Status(const void* data, int64_t bytes)> FileSink;

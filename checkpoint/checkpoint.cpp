@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 const Disk& real_disk() {
     static const Disk disk = {
         [](const char* path) {
-            int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+            int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
             return fd < 0 ? -errno : fd;
         },
         [](int fd, const void* data, int64_t bytes) {
@@ -190,12 +190,12 @@ void gather_sums(std::vector<Sum>* sums, Watch& watch) {
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk, Watch* watch, const GenerationConfig& generation) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
-    const std::string dir = step_directory(run, state.step), temporary = dir + ".tmp";
     const bool first = g.plan.rank == 0;
+    const std::string dir = step_directory(run, state.step), name = first ? temporary_name(dir) : "";
+    const std::string temporary = watch ? watch->broadcast(name) : name;
     auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
     TRY(at_first([&] {
-        TRY(remove_directory(temporary, disk));    // left by a write that was interrupted
         return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
     }));
     std::vector<Sum> sums;
@@ -218,13 +218,14 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
 }
 
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
-    for (const std::string& name : names_in(run))
-        if (name.starts_with("step_") && name.ends_with(".tmp")) TRY(remove_directory(run + "/" + name, disk));
+    auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
+    TRY(remove_leftovers(run + "/step_", remove));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
     std::string best;    // directory of best_step in the newest whole checkpoint
     int whole = 0;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        if (!exists(*dir + "/MANIFEST")) continue;    // no checkpoint of this program
         if (whole == keep) {
             if (*dir != best) unwanted.push_back(*dir);
         } else if (checkpoint_verify(*dir).ok() && whole++ == 0) {
@@ -235,20 +236,20 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     if (unwanted.empty()) return {};
     // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
     for (const std::string& dir : unwanted) {
-        std::string away = dir + ".tmp";
+        const std::string away = temporary_name(dir);
         TRY(disk_status(dir, "rename", uninterrupted([&] { return disk.rename(dir.c_str(), away.c_str()); })));
     }
     TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
-    for (const std::string& dir : unwanted) TRY(remove_directory(dir + ".tmp", disk));
-    return {};
+    return remove_leftovers(run + "/step_", remove);
 }
 
 Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
                          const GenerationConfig& generation, const Disk& disk) {
     if (exists(dir)) return fail(Exit::usage, "%s: expected a new directory, it is already there", dir.c_str());
-    const std::string temporary = dir + ".tmp";
-    TRY(remove_directory(temporary, disk));
+    TRY(remove_leftovers(dir, [&](const std::string& left) { return remove_directory(left, disk); }));
+    const std::string temporary = temporary_name(dir);
     TRY(disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })));
+    const TemporaryLock lock(temporary);
     std::vector<Sum> sums;
     std::vector<TensorSource> weights;
     checkpoint_tensors(g, Part::weights, "", &weights);

@@ -3,9 +3,9 @@
 //
 // RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json,
 //                    generation_config.json, optimizer.safetensors, state.json, MANIFEST}
-// Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
-// the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
-// nothing of the new one. Several ranks each write the tensors that config_owners gives them, to
+// Written under a temporary name (base/file.h) in RUN, every file fsynced, MANIFEST (size and CRC-32C of each file,
+// then of itself) last, the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints
+// and either all or nothing of the new one. Several ranks each write the tensors that config_owners gives them, to
 // {model,optimizer}-00001-of-00008.safetensors, ..., which {model,optimizer}.safetensors.index.json lists (Hugging
 // Face's way to divide a model); any number of ranks reads them back.
 #pragma once
@@ -68,7 +68,7 @@ struct TrainState {
 // The file calls of a checkpoint as a table, so that tests can make each of them fail. Each returns 0 or -errno, write
 // the bytes written.
 struct Disk {
-    int (*open_write)(const char* path);                       // create, truncate: fd or -errno
+    int (*open_write)(const char* path);                       // a new file: fd or -errno
     int64_t (*write)(int fd, const void* data, int64_t bytes);
     int (*sync)(int fd);
     int (*close)(int fd);

@@ -43,8 +43,7 @@ Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, i
 // Files of a glob pattern (or a comma-separated list of them), sorted by name; a pattern that matches none is exit 3.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard: the header last, when the count is known; fsync, then rename from path.tmp, which goes where there
-// is no commit. Errors: exit 4.
+// Writes one shard, as a NewFile (base/file.h): the header last, when the count is known. Errors: exit 4.
 class ShardWriter {
   public:
     // vocab > 65536 takes uint32. tokenizer: the fingerprint of the one with this vocabulary; 0: none is named.

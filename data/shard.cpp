@@ -158,32 +158,19 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
 
 struct ShardWriter::State {
     std::string path;
-    int fd = -1, vocab = 0;
+    NewFile file;
+    int vocab = 0;
+    bool open = false;
     Kind kind{};
     uint64_t tokenizer = 0;
     int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: of the buffer
     std::string buffer;
 
-    Status failed(const char* what) { return fail(Exit::io, "%s.tmp: %s: %s", path.c_str(), what, strerror(errno)); }
-    Status write(const void* data, size_t bytes, int64_t at) {
-        for (size_t done = 0; done < bytes;) {
-            ssize_t n = pwrite(fd, static_cast<const char*>(data) + done, bytes - done, at + int64_t(done));
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return failed("write");
-            done += size_t(n);
-        }
-        return {};
-    }
     Status flush() {
-        TRY(write(buffer.data(), buffer.size(), offset));
+        TRY(file.write(offset, buffer.data(), int64_t(buffer.size())));
         offset += int64_t(buffer.size());
         buffer.clear();
         return {};
-    }
-    ~State() {
-        if (fd < 0) return;
-        close(fd);
-        unlink((path + ".tmp").c_str());
     }
 };
 int64_t ShardWriter::tokens() const { return s ? s->tokens : 0; }
@@ -194,12 +181,13 @@ Status ShardWriter::open(const std::string& path, int vocab, uint64_t tokenizer)
     s->vocab = vocab;
     s->tokenizer = tokenizer;
     s->kind = KINDS[vocab > 65536];
-    s->fd = ::open((path + ".tmp").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    return s->fd < 0 ? s->failed("cannot be created") : Status{};
+    s->file = TRY(NewFile::create(path));
+    s->open = true;
+    return {};
 }
 
 Status ShardWriter::append(const int* tokens, int64_t count) {
-    CHECK(s && s->fd >= 0);
+    CHECK(s && s->open);
     if (count > MAX_TOKENS - s->tokens)
         return fail(Exit::usage, "%s: one shard holds at most %lld tokens", s->path.c_str(), (long long)MAX_TOKENS);
     for (int64_t i = 0; i < count; i++) {
@@ -212,12 +200,12 @@ Status ShardWriter::append(const int* tokens, int64_t count) {
 }
 
 void ShardWriter::count_document() {
-    CHECK(s && s->fd >= 0);
+    CHECK(s && s->open);
     s->documents++;
 }
 
 Status ShardWriter::commit() {
-    CHECK(s && s->fd >= 0);
+    CHECK(s && s->open);
     TRY(s->flush());
     int32_t header[HEADER_BYTES / 4] = {s->kind.magic, s->kind.version, int32_t(s->tokens)};
     if (s->tokenizer) {
@@ -225,15 +213,7 @@ Status ShardWriter::commit() {
         memcpy(&header[4], &s->tokenizer, 8);
     }
     header[6] = int32_t(s->documents);
-    TRY(s->write(header, sizeof header, 0));
-    if (fsync(s->fd)) return s->failed("fsync");
-    if (rename((s->path + ".tmp").c_str(), s->path.c_str())) return s->failed("rename");
-    close(std::exchange(s->fd, -1));
-    size_t slash = s->path.rfind('/');
-    std::string parent = slash == std::string::npos ? "." : s->path.substr(0, slash + 1);
-    int dir = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool synced = dir >= 0 && fsync(dir) == 0;
-    if (!synced) return s->failed("fsync of the directory");
-    close(dir);
-    return {};
+    TRY(s->file.write(0, header, sizeof header));
+    s->open = false;
+    return s->file.commit();
 }

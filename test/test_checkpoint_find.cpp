@@ -10,8 +10,9 @@ namespace fs = std::filesystem;
 TEST_CASE("checkpoint: prune keeps the newest whole ones") {
     std::string run = temporary_directory();
     for (int step = 1; step <= 6; step++) write_toy(run, step, 1);
-    fs::create_directory(run + "/step_00000009.tmp");
-    write_file(run + "/step_00000009.tmp/model.safetensors", "x");
+    const std::string left = temporary_name(run + "/step_00000009");
+    fs::create_directory(left);
+    write_file(left + "/model.safetensors", "x");
     write_file(run + "/metrics.jsonl", "{}\n");
     auto steps = [&] {
         std::string text;
@@ -20,16 +21,17 @@ TEST_CASE("checkpoint: prune keeps the newest whole ones") {
     };
     REQUIRE(checkpoint_prune(run, 0).ok());
     CHECK(steps() == "123456");
-    CHECK(!fs::exists(run + "/step_00000009.tmp"));
+    CHECK(!fs::exists(left));
+    fs::create_directory(run + "/step_00000000");    // without a MANIFEST: not one that we wrote
     write_file(run + "/step_00000005/state.json", "{}");    // does not count, and stays to be looked at
     REQUIRE(checkpoint_prune(run, 3).ok());
-    CHECK(steps() == "3456");
+    CHECK(steps() == "03456");
     REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "6");
+    CHECK(steps() == "06");
     write_file(run + "/step_00000006/MANIFEST", "");
     REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "6");
-    CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 2);    // and metrics.jsonl
+    CHECK(steps() == "06");
+    CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 3);    // and metrics.jsonl
 }
 
 namespace {

@@ -64,8 +64,7 @@ Status check_out(const Options& o) {
     if (const fs::path in = fs::path(o.out).parent_path(); !in.empty() && !fs::is_directory(in, none))
         return fail(Exit::io, "--out %s: there is no directory %s", o.out.c_str(), in.c_str());
     if (o.csv == o.out) return fail(Exit::usage, "--out, --csv %s: expected two names", o.csv.c_str());
-    const bool left = fs::is_directory(o.out + ".tmp", none);    // by one that was killed; will be removed
-    return left ? Status{} : check_writable(o.out, "--out");
+    return check_writable(o.out, "--out");
 }
 Status check_flags(const Options& o) {
     const bool asked = !o.heads.empty() || o.kv_heads;

@@ -1,0 +1,131 @@
+// test_new_file.cpp - what is written never touches another's file, and what killed processes left goes.
+#include <cerrno>
+#include <filesystem>
+#include <fcntl.h>
+#include <set>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "data/loader.h"
+#include "toy_checkpoint.h"
+
+#include "test.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+const std::string MARKED = ".flatgpt-0123456789abcdef.tmp";
+
+std::set<std::string> names_in(const std::string& dir) {
+    std::set<std::string> names;
+    for (auto& e : fs::directory_iterator(dir)) names.insert(e.path().filename());
+    return names;
+}
+}    // namespace
+
+TEST_CASE("new file: names that end with .tmp are others', for every writer") {
+    const std::string dir = temporary_directory(), mine = dir + "/mine";
+    write_file(mine, "mine");
+    for (const char* name : {"a.json", "a.bin", "model", "step_00000001"})
+        fs::create_symlink(mine, dir + "/" + name + ".tmp");
+    fs::create_directory(dir + "/q.tmp");
+    write_file(dir + "/q.tmp/notes", "mine");
+    std::set<std::string> before = names_in(dir);
+
+    REQUIRE(replace_file(dir + "/a.json", "{}").ok());
+    REQUIRE(check_writable(dir + "/b.json", "--out").ok());
+    ShardWriter shard;
+    REQUIRE(shard.open(dir + "/a.bin", 300).ok());
+    REQUIRE(shard.commit().ok());
+    for (const char* name : {"/model", "/q"}) REQUIRE(checkpoint_export(dir + name, Toy(1).g, Tokenizer(), {}).ok());
+    write_toy(dir, 1, 1);
+    write_toy(dir, 1, 2);    // in the place of the first
+    REQUIRE(checkpoint_prune(dir, 1).ok());
+
+    before.insert({"a.json", "a.bin", "model", "q", "step_00000001"});
+    CHECK(names_in(dir) == before);
+    CHECK(read_file(mine) == "mine");
+    CHECK(read_file(dir + "/q.tmp/notes") == "mine");
+    CHECK(fs::is_symlink(dir + "/a.json.tmp"));
+    // A writer that fails, or is let go, leaves what was there.
+    CHECK_FALSE(replace_file(dir + "/a.json", [](const FileSink& sink) -> Status {
+        TRY(sink("[", 1));
+        return fail(Exit::run, "stop");
+    }).ok());
+    { ShardWriter unfinished; REQUIRE(unfinished.open(dir + "/a.bin", 300).ok()); }
+    CHECK(read_file(dir + "/a.json") == "{}");
+    CHECK(names_in(dir) == before);
+}
+
+TEST_CASE("new file: of what is left only that with our mark goes, and only if no process holds it") {
+    const std::string dir = temporary_directory(), mine = dir + "/mine";
+    write_file(mine, "mine");
+    std::set<std::string> stay = {"mine", "a" + MARKED};
+    write_file(dir + "/a" + MARKED, "another process writes this");
+    const int held = open((dir + "/a" + MARKED).c_str(), O_RDONLY);
+    REQUIRE(flock(held, LOCK_EX) == 0);
+    for (const char* name : {"a.flatgpt-0123456789abcde.tmp", "a.flatgpt-0123456789ABCDEF.tmp", "a.tmp", "xa.tmp",
+                             "a.flatgpt-0123456789abcdef.tmp~", "a.other-00123456789abcdef.tmp", "ba",
+                             "a.flatgpt-0123456789abcdeg.tmp", "b.flatgpt-0123456789abcdef.tmp"}) {
+        write_file(dir + "/" + name, "mine");
+        stay.insert(name);
+    }
+    fs::create_symlink(mine, dir + "/a.flatgpt-000000000000000f.tmp");
+    stay.insert("a.flatgpt-000000000000000f.tmp");
+    write_file(dir + "/a.flatgpt-fedcba9876543210.tmp", "left by a killed process");
+    REQUIRE(replace_file(dir + "/a", "new").ok());
+    stay.insert("a");
+    CHECK(names_in(dir) == stay);
+    CHECK(read_file(mine) == "mine");
+    close(held);
+    REQUIRE(check_writable(dir + "/a", "--out").ok());
+    stay.erase("a" + MARKED);
+    CHECK(names_in(dir) == stay);
+
+    // Directories: an export that was killed, and one that goes on.
+    for (const char* digits : {"0000000000000000", "1111111111111111"}) {
+        fs::create_directory(dir + "/model.flatgpt-" + digits + ".tmp");
+        write_file(dir + "/model.flatgpt-" + digits + ".tmp/config.json", "{}");
+    }
+    const TemporaryLock goes_on(dir + "/model.flatgpt-1111111111111111.tmp");
+    REQUIRE(checkpoint_export(dir + "/model", Toy(1).g, Tokenizer(), {}).ok());
+    stay.insert({"model", "model.flatgpt-1111111111111111.tmp"});
+    CHECK(names_in(dir) == stay);
+}
+
+TEST_CASE("new file: the longest names, links and odd places") {
+    const std::string dir = temporary_directory(), longest = dir + "/" + std::string(255, 'n');
+    REQUIRE(replace_file(longest, "a").ok());
+    REQUIRE(replace_file(longest, "b").ok());
+    CHECK(read_file(longest) == "b");
+    CHECK(names_in(dir).size() == 1);
+    // A link is replaced, its target stays.
+    fs::create_symlink(longest, dir + "/link");
+    REQUIRE(replace_file(dir + "/link", "c").ok());
+    CHECK(read_file(longest) == "b");
+    CHECK(replace_file(dir, "c").code == Exit::usage);
+    CHECK(replace_file("/dev/null", "c").code == Exit::usage);
+    CHECK(replace_file(dir + "/none/a", "c").code == Exit::io);
+    CHECK(real_disk().open_write((dir + "/link").c_str()) == -EEXIST);
+}
+
+TEST_CASE("new file: a killed convert leaves a file that the next one removes") {
+    const std::string dir = temporary_directory(), out = dir + "/a.gguf";
+    std::string left;
+    {    // dies while it holds the lock
+        const pid_t pid = fork();
+        if (pid == 0) {
+            Result<NewFile> file = NewFile::create(out);
+            _exit(file.ok() && file.value.write(0, "half", 4).ok() ? 7 : 1);
+        }
+        int status = 0;
+        REQUIRE(waitpid(pid, &status, 0) == pid);
+        REQUIRE(WEXITSTATUS(status) == 7);
+    }
+    REQUIRE(names_in(dir).size() == 1);
+    const ProcessResult r = run_flatgpt({"convert", "test/golden/gguf/tiny_llama.gguf", out});
+    REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+    CHECK(names_in(dir) == std::set<std::string>{"a.gguf"});
+}
