@@ -4,13 +4,15 @@
 // integers come from rounding. So: begin with several scales around largest / range, alternate the two steps, and keep
 // the pair with the least error. Sub-blocks of the K formats first find their own scales as floats, which the block's
 // d then turns into integers; the numbers are rounded again to what a reader will multiply.
-// Bound by arithmetic: some hundred operations a number.
+// Bound by arithmetic: some hundred operations a number. quantise_search.cpp does the searches by vectors.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/element.h"
 #include "base/half.h"
+#include "cpu.h"
+#include "quantise_search.h"
 #include "quantised.h"
 
 namespace {
@@ -43,10 +45,14 @@ float largest_magnitude(const float* x, int n) {    // with its sign
 
 // The scale for N numbers and integers in [LO, -LO - 1]: d = sum(x q) / sum(q q), where the error is
 // sum(x x) - sum(x q)^2 / sum(q q), so the largest gain sum(x q)^2 / sum(q q) wins.
-template <int N, int LO> float find_scale(const float* x) {
+template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& search) {
     const float most = largest_magnitude(x, N);
     float best = 0, best_gain = 0;
     if (!(std::fabs(most) > 0)) return 0;
+    if constexpr (N == 16) {
+        if (search.scale16 && search.scale16(x, most, &best)) return best;
+    } else if (search.scale32 && search.scale32(x, most, LO, &best)) return best;
+    best = 0;
     // The largest number goes to LO + step / 8 or, on the other side, to about -LO - 1.
     for (const float side : {-1.0f, 1.0f})
         for (int step = -6; step <= 10; step++) {
@@ -73,9 +79,9 @@ template <int BITS> void put_fifths(uint8_t* bits, uint8_t* quads, const uint8_t
     for (int j = 0; j < 16; j++) quads[j] = uint8_t((q[j] & 15) | q[16 + j] << 4);
 }
 
-template <int BITS> void encode_scaled(const float* x, uint8_t* b) {    // Q4_0, Q5_0
+template <int BITS> void encode_scaled(const float* x, uint8_t* b, const QuantiseSearch& search) {    // Q4_0, Q5_0
     constexpr int LO = -(1 << (BITS - 1));
-    const float d = find_scale<32, LO>(x), inv = inverse(rounded_half(d));
+    const float d = find_scale<32, LO>(x, search), inv = inverse(rounded_half(d));
     uint8_t q[32];
     for (int j = 0; j < 32; j++) q[j] = uint8_t(rounded(x[j] * inv, LO, -LO - 1) - LO);
     put_half(b, d);
@@ -83,7 +89,7 @@ template <int BITS> void encode_scaled(const float* x, uint8_t* b) {    // Q4_0,
 }
 
 // As ggml does it, to the bit: no search, halves away from zero.
-void encode_q8_0(const float* x, uint8_t* b) {
+void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch&) {
     const float d = std::fabs(largest_magnitude(x, 32)) / 127, inv = inverse(d);
     put_half(b, d);
     for (int j = 0; j < 32; j++) {
@@ -92,9 +98,9 @@ void encode_q8_0(const float* x, uint8_t* b) {
     }
 }
 
-void encode_q6_k(const float* x, uint8_t* b) {
+void encode_q6_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
     float scales[16];
-    for (int s = 0; s < 16; s++) scales[s] = find_scale<16, -32>(x + 16 * s);
+    for (int s = 0; s < 16; s++) scales[s] = find_scale<16, -32>(x + 16 * s, search);
     const float d = rounded_half(largest_magnitude(scales, 16) / -128), inv = inverse(d);
     memset(b, 0, 192);
     put_half(b + 208, d);
@@ -110,8 +116,6 @@ void encode_q6_k(const float* x, uint8_t* b) {
 }
 
 // ---- x ~ d q + m ----------------------------------------------------------------------------------------------------
-
-struct Line { float d = 0, m = 0; };
 
 // The squared error of 32 numbers with integers in [0, most].
 float line_error(const float* x, Line line, float most) {
@@ -142,11 +146,12 @@ Line refit(const float* x, Line line, float most, bool below) {
     return fit.d > 0 ? fit : line;
 }
 
-Line find_line(const float* x, float most, bool below) {
+Line find_line(const float* x, float most, bool below, const QuantiseSearch& search) {
     float low = *std::min_element(x, x + 32), high = *std::max_element(x, x + 32);
     if (below) low = std::min(low, 0.0f);
     Line best = {0, low};
     if (!(high > low)) return best;
+    if (search.line && search.line(x, low, high, most, below, &best)) return best;
     float best_error = line_error(x, best = {(high - low) / most, low}, most);
     // Ranges that leave out up to a quarter at either end: one number far from the others must not cost them bits.
     for (int cut_low = 0; cut_low < 4; cut_low++)
@@ -162,9 +167,9 @@ Line find_line(const float* x, float most, bool below) {
     return best;
 }
 
-template <int BITS> void encode_line(const float* x, uint8_t* b) {    // Q4_1, Q5_1
+template <int BITS> void encode_line(const float* x, uint8_t* b, const QuantiseSearch& search) {    // Q4_1, Q5_1
     constexpr float MOST = (1 << BITS) - 1;
-    const Line line = find_line(x, MOST, false);
+    const Line line = find_line(x, MOST, false, search);
     const float m = rounded_half(line.m), inv = inverse(rounded_half(line.d));
     uint8_t q[32];
     for (int j = 0; j < 32; j++) q[j] = uint8_t(rounded((x[j] - m) * inv, 0, MOST));
@@ -173,11 +178,22 @@ template <int BITS> void encode_line(const float* x, uint8_t* b) {    // Q4_1, Q
     put_fifths<BITS>(b + 4, b + (BITS == 5 ? 8 : 4), q);
 }
 
-void encode_q4_k(const float* x, uint8_t* b) {
+// The integers (s, t) at `near` or beside it with the least error of {d s, -m t}.
+Line find_pair(const float* x, float d, float m, Line near, const QuantiseSearch& search) {
+    Line best = near;
+    if (search.pair && search.pair(x, d, m, near, &best)) return best;
+    float best_error = INFINITY;
+    for (float s = std::max(near.d - 1, 0.0f); s <= std::min(near.d + 1, 63.0f); s++)
+        for (float t = std::max(near.m - 1, 0.0f); t <= std::min(near.m + 1, 63.0f); t++)
+            if (const float e = line_error(x, {d * s, -m * t}, 15); e < best_error) best_error = e, best = {s, t};
+    return best;
+}
+
+void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
     Line lines[8];
     float most_d = 0, most_m = 0;
     for (int j = 0; j < 8; j++) {
-        lines[j] = find_line(x + 32 * j, 15, true);
+        lines[j] = find_line(x + 32 * j, 15, true, search);
         most_d = std::max(most_d, lines[j].d);
         most_m = std::max(most_m, -lines[j].m);
     }
@@ -186,33 +202,27 @@ void encode_q4_k(const float* x, uint8_t* b) {
     put_half(b, d);
     put_half(b + 2, m);
     for (int j = 0; j < 8; j++) {
-        // The integers around the sub-block's own scale and offset.
-        const float near_d = rounded(lines[j].d * inverse(d), 0, 63);
-        const float near_m = rounded(-lines[j].m * inverse(m), 0, 63);
-        float best_d = near_d, best_m = near_m, best_error = INFINITY;
-        for (float s = std::max(near_d - 1, 0.0f); s <= std::min(near_d + 1, 63.0f); s++)
-            for (float t = std::max(near_m - 1, 0.0f); t <= std::min(near_m + 1, 63.0f); t++)
-                if (const float e = line_error(x + 32 * j, {d * s, -m * t}, 15); e < best_error)
-                    best_error = e, best_d = s, best_m = t;
-        const int scale = int(best_d), offset = int(best_m);
+        const Line near = {rounded(lines[j].d * inverse(d), 0, 63), rounded(-lines[j].m * inverse(m), 0, 63)};
+        const Line best = find_pair(x + 32 * j, d, m, near, search);
+        const int scale = int(best.d), offset = int(best.m);
         uint8_t* p = b + 4 + j % 4;    // see Scales in quantised.cpp
         if (j < 4) p[0] |= uint8_t(scale), p[4] |= uint8_t(offset);
         else p[0] |= uint8_t(scale >> 4 << 6), p[4] |= uint8_t(offset >> 4 << 6),
              p[8] |= uint8_t((scale & 15) | (offset & 15) << 4);
-        const float inv = inverse(d * best_d);
+        const float inv = inverse(d * best.d);
         for (int i = 0; i < 32; i++) {
-            const float q = rounded((x[32 * j + i] + m * best_m) * inv, 0, 15);
+            const float q = rounded((x[32 * j + i] + m * best.m) * inv, 0, 15);
             b[16 + j / 2 * 32 + i] |= uint8_t(int(q) << j % 2 * 4);
         }
     }
 }
 
-typedef void (*Encode)(const float*, uint8_t*);
+typedef void (*Encode)(const float* x, uint8_t* block, const QuantiseSearch& search);
 Encode encoder(const BlockFormat& format) {
     switch (format.type) {
-    case BlockType::f32: return [](const float* x, uint8_t* b) { memcpy(b, x, 4); };
-    case BlockType::f16: return [](const float* x, uint8_t* b) { put_half(b, *x); };
-    case BlockType::bf16: return [](const float* x, uint8_t* b) {
+    case BlockType::f32: return [](const float* x, uint8_t* b, const QuantiseSearch&) { memcpy(b, x, 4); };
+    case BlockType::f16: return [](const float* x, uint8_t* b, const QuantiseSearch&) { put_half(b, *x); };
+    case BlockType::bf16: return [](const float* x, uint8_t* b, const QuantiseSearch&) {
         const bf16 narrow = to_bf16(*x);
         memcpy(b, &narrow, 2);
     };
@@ -230,10 +240,24 @@ Encode encoder(const BlockFormat& format) {
 
 bool can_quantise(const BlockFormat& format) { return encoder(format) != nullptr; }
 
+// Instruction sets that another architecture lacks are null there.
+namespace avx2 { [[gnu::weak]] QuantiseSearch quantise_search(); }
+namespace avx512 { [[gnu::weak]] QuantiseSearch quantise_search(); }
+namespace avx512bf16 { [[gnu::weak]] QuantiseSearch quantise_search(); }
+QuantiseSearch quantise_search(Isa isa) {
+    QuantiseSearch (*const all[ISA_COUNT])() = {base::quantise_search, avx2::quantise_search, avx512::quantise_search,
+                                                avx512bf16::quantise_search};
+    return all[int(isa)]();
+}
+
 void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks) {
+    static const QuantiseSearch search = quantise_search(cpu_isa());
+    quantise(format, x, n, blocks, search);
+}
+void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks, const QuantiseSearch& search) {
     const Encode encode = encoder(format);
     CHECK(encode && n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);
     auto* b = static_cast<uint8_t*>(blocks);
 #pragma omp parallel for schedule(static) if (n > 1 << 15)
-    for (int64_t i = 0; i < n / format.numbers; i++) encode(x + i * format.numbers, b + i * format.bytes);
+    for (int64_t i = 0; i < n / format.numbers; i++) encode(x + i * format.numbers, b + i * format.bytes, search);
 }

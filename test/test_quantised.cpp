@@ -3,10 +3,14 @@
 #include "layers/quantised.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/element.h"
 #include "base/half.h"
+#include "files/crc.h"
 #include "files/gguf.h"
+#include "layers/cpu.h"
+#include "layers/quantise_search.h"
 #include "test.h"
 
 namespace {
@@ -82,6 +86,49 @@ TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same by
         CHECK(can_quantise(f) == (f.numbers == 1 || std::any_of(std::begin(rows), std::end(rows), [&](const Row& row) {
                                       return row.type == f.type;
                                   })));
+}
+
+TEST_CASE("quantised: searches by vectors give the bits of the loops, which stay what they were") {
+    // 16 kinds of numbers in turns: normal, heavy tails, steps of a grid, one side of zero, far too small or large,
+    // outliers, ties, NaN and infinity, any bits.
+    std::vector<float> x(1 << 15);
+    uint64_t state = 1;
+    for (size_t i = 0; i < x.size(); i++) {
+        float& v = x[i];
+        for (int part = 0; part < 4; part++) {    // nearly normal, and the same on every machine
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            v += (float(state >> 48) - 32767.5f) * 0x1p-21f;
+        }
+        const uint64_t k = i >> 8 & 15, n = i % 61;
+        const uint32_t any = uint32_t(i) * 2654435761u;
+        if (k == 1) v = v * v * v * 1e6f;
+        if (k == 2) v = std::round(v * 100);
+        if (k == 3) v = std::fabs(v) + 1;
+        if (k == 4) v = -std::fabs(v);
+        if (k >= 5 && k <= 8) v *= k == 5 ? 1e-17f : k == 6 ? 1e-20f : k == 7 ? 1e-38f : 1e19f;
+        if (k == 9 && n == 0) v = i % 2 ? NAN : INFINITY;
+        if (k == 10) v = float(i % 3) / 4 - 0.25f;
+        if (k == 11) v *= i % 37 ? 1e-3f : 100;
+        if (k == 12) memcpy(&v, &any, 4);
+        if (k == 13) v = std::round(v * 1000) / 1000;
+    }
+    // CRC-32C of what the loops made on 2026-11-27, before vectors searched.
+    const std::map<BlockType, uint32_t> made = {
+        {BlockType::q4_0, 0x2350b992}, {BlockType::q4_1, 0xbdb5779e}, {BlockType::q5_0, 0xe2cc6043},
+        {BlockType::q5_1, 0x3fa19e16}, {BlockType::q4_k, 0xd5792fb5}, {BlockType::q6_k, 0xca16b459}};
+    for (const auto& [type, crc] : made) {
+        const BlockFormat& f = block_format(type);
+        INFO(std::string(f.name));
+        std::vector<uint8_t> loops(x.size() / size_t(f.numbers) * size_t(f.bytes)), vectors(loops.size());
+        quantise(f, x.data(), int64_t(x.size()), loops.data(), QuantiseSearch{});
+        CHECK(crc32c(0, loops.data(), int64_t(loops.size())) == crc);
+        for (int isa = 0; isa < ISA_COUNT; isa++) {
+            if (!cpu_supports(Isa(isa))) continue;
+            CAPTURE(isa);
+            quantise(f, x.data(), int64_t(x.size()), vectors.data(), quantise_search(Isa(isa)));
+            CHECK(vectors == loops);
+        }
+    }
 }
 
 TEST_CASE("quantised: odd blocks") {
