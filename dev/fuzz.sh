@@ -49,6 +49,12 @@ seed state test/golden/checkpoint_1/state.json 1
 printf 'root ::= "a" x* # b\nx ::= [^a-c\\n]{1,3} | (. "\\u00e9")? | root' >$out/sample && seed grammar $out/sample 1
 printf '{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"items": {"$ref": "#"}, "maxItems": 3}}, "required": ["a"]}' >$out/sample && seed grammar $out/sample 2
 for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
+# The small templates, one a file, and loops that put values into values: chains are what destructors recurse over.
+i=0; while IFS= read -r t; do printf %s "$t" >$out/sample && seed template $out/sample $((++i)); done < <(
+    sed -n 's/^\["\(.*\)", \(".*"\|null\)\],\?$/\1/p' test/golden/templates/snippets.json
+    for v in '[ns.l]' '[ns.l].index' '{1: ns.l}.get' 'namespace(l=ns.l)' 'loop' '(ns.l, ns.l)' '[ns.l]|map("list")'; do
+        echo "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = $v %}{% endfor %}{{ ns.l }}"
+    done)
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
 printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
 printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74\x2c\x20\x55\xc7\xee\xda' >$out/sample && seed text $out/sample 2

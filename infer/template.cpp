@@ -25,6 +25,17 @@ struct Run::Scope {
     ~Scope() { run.frame = std::move(before); }
 };
 
+// Does a node's work; an error in it gets its line, which the innermost node knows best.
+template <class F> auto Run::at_line(const Node& n, F work) {
+    meter.charge();
+    Deeper deeper(*this);
+    try {
+        return work();
+    } catch (Error& e) {
+        if (e.line == 0) e.line = n.line;
+        throw;
+    }
+}
 Run::Run(const Value& context, int64_t now) : now(now), frame(std::make_shared<Frame>()) {
     for (size_t i = 0; i < context.items().size(); i += 2)
         frame->names[context.items()[i].text()] = context.items()[i + 1];
@@ -51,8 +62,9 @@ std::string Run::captured_output(const Node& body) {
     return std::exchange(out, std::move(outer));
 }
 Run::Flow Run::exec(const Node& n) {
-    meter.charge();
-    Deeper deeper(*this);
+    return at_line(n, [&] { return executed(n); });
+}
+Run::Flow Run::executed(const Node& n) {
     switch (n.op) {
         case Op::block:
             for (auto& kid : n.kids)
@@ -86,10 +98,8 @@ Run::Flow Run::loop(const Node& n) {
         items = Value(Kind::list, std::move(some));
     }
     if (items.items().empty()) return otherwise ? exec(*otherwise) : Flow::on;
-    auto state = std::make_shared<Loop>();
-    state->items = items;
-    Value object(Kind::loop);
-    object.held = state;
+    const auto state = std::make_shared<Loop>(items);
+    const Value object(Kind::loop, state);
     for (state->at = 0; state->at < items.items().size(); state->at++) {
         Scope scope(*this);
         frame->names["loop"] = object;
@@ -119,14 +129,7 @@ Value number(const Value& v) {
 }   // namespace
 
 Value Run::eval(const Node& n) {
-    meter.charge();
-    Deeper deeper(*this);
-    try {
-        return evaluated(n);
-    } catch (Error& e) {    // the innermost node knows the line best
-        if (e.line == 0) e.line = n.line;
-        throw;
-    }
+    return at_line(n, [&] { return evaluated(n); });
 }
 Value Run::evaluated(const Node& n) {
     auto kid = [&](size_t i) { return eval(*n.kids[i]); };
@@ -197,13 +200,7 @@ Value Run::lookup(const std::string& name) {
         if (++hops % 16 == 0) meter.charge();
         if (auto found = f->names.find(name); found != f->names.end()) return found->second;
     }
-    if (const Builtin* b = global_named(name)) {
-        auto f = std::make_shared<Function>();
-        f->builtin = b;
-        Value v(Kind::function);
-        v.held = f;
-        return v;
-    }
+    if (const Builtin* b = global_named(name)) return Value(Kind::function, std::make_shared<Function>(b, Value()));
     return undefined(name);
 }
 Value Run::compare(const Node& n) {
@@ -257,14 +254,7 @@ Value Run::slice(const Node& n) {
 }
 Value Run::attribute(const Value& v, const std::string& name) {
     if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
-    if (const Builtin* b = method_named(v.kind, name)) {
-        auto f = std::make_shared<Function>();
-        f->builtin = b;
-        f->self = v;
-        Value method(Kind::function);
-        method.held = f;
-        return method;
-    }
+    if (const Builtin* b = method_named(v.kind, name)) return Value(Kind::function, std::make_shared<Function>(b, v));
     if (v.is(Kind::dict) || v.is(Kind::space))
         if (const Value* found = find(v, name, meter)) return *found;
     if (v.is(Kind::loop)) {
@@ -308,13 +298,8 @@ Value Run::new_space(Items items) {
 }
 Value Run::macro(const Node& n) {
     meter.charge(16);
-    auto f = std::make_shared<Function>();
-    f->macro = &n;
-    f->frame = frame;
     if (captured.empty() || captured.back() != frame) captured.push_back(frame);
-    Value v(Kind::function);
-    v.held = f;
-    return v;
+    return Value(Kind::function, std::make_shared<Function>(n, frame));
 }
 Arguments Run::arguments(const Node& n) {    // behind the first kid
     Arguments args;

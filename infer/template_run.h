@@ -19,15 +19,20 @@ struct Frame {    // the names of a scope
     std::shared_ptr<Frame> outer;
 };
 struct Builtin;
-struct Function : Held {    // a built-in, perhaps a method of self; or a macro and the frame that it was defined in
+// A built-in, perhaps a method of self; or a macro and the frame that it was defined in. `captured` holds that frame
+// to the end, so that no chain of macros is destroyed at once.
+struct Function : Held {
     const Builtin* builtin = nullptr;
-    Value self;
+    const Value self;
     const Node* macro = nullptr;
-    std::shared_ptr<Frame> frame;
+    const std::shared_ptr<Frame> frame;
+    Function(const Builtin* builtin, const Value& self) : builtin(builtin), self(self) { contain(self); }
+    Function(const Node& macro, std::shared_ptr<Frame> frame) : macro(&macro), frame(std::move(frame)) {}
 };
 struct Loop : Held {    // what a template calls loop
-    Value items;
+    const Value items;
     size_t at = 0;
+    explicit Loop(const Value& items) : items(items) { contain(items); }
 };
 struct Arguments {
     Items items;
@@ -62,7 +67,9 @@ class Run {
     struct Deeper;
     struct Scope;
 
+    template <class F> auto at_line(const Node& n, F work);
     Flow exec(const Node& n);
+    Flow executed(const Node& n);
     Flow loop(const Node& n);
     void set(const Node& target, const Value& value);
     void emit(const std::string& text);

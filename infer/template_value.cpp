@@ -19,12 +19,13 @@ Value::Value(std::string s) : kind(Kind::string) {
     t->text = std::move(s);
     held = std::move(t);
 }
+void Held::contain(const Value& inner) {
+    if (inner.held) depth = std::max(depth, inner.held->depth + 1);
+    if (depth > MAX_DEPTH) raise("values nested more than %d deep", MAX_DEPTH);
+}
 Value::Value(Kind k, Items items) : kind(k) {
     auto s = std::make_shared<Sequence>();
-    for (auto& item : items)
-        if (item.kind >= Kind::list && item.kind <= Kind::space)
-            s->depth = std::max(s->depth, static_cast<Sequence&>(*item.held).depth + 1);
-    if (s->depth > MAX_DEPTH) raise("values nested more than %d deep", MAX_DEPTH);
+    for (auto& item : items) s->contain(item);
     s->items = std::move(items);
     held = std::move(s);
 }

@@ -34,11 +34,15 @@ struct Meter {
 enum class Kind : uint8_t {
     unset, undefined, none, boolean, integer, real, string, list, tuple, dict, generator, space, function, loop
 };
-struct Held {
-    virtual ~Held() = default;
-};
+constexpr int MAX_DEPTH = 100;    // values in values: printers, comparisons and destructors recurse
 struct Value;
 typedef std::vector<Value> Items;
+// What a value points to. depth: how many lie within each other here; texts count nothing.
+struct Held {
+    int depth = 1;
+    virtual ~Held() = default;
+    void contain(const Value& inner);    // raises where that is too deep
+};
 
 struct Value {
     Kind kind = Kind::unset;
@@ -56,8 +60,8 @@ struct Value {
     Value(double d) : kind(Kind::real), real(d) {}
     Value(std::string s);
     Value(const char* s) : Value(std::string(s)) {}
-    // Raises where it would nest too deep.
-    Value(Kind k, Items items);
+    template <class H> Value(Kind k, const std::shared_ptr<H>& h) : kind(k), held(h) {}
+    Value(Kind k, Items items);    // raises where that is too deep
 
     bool is(Kind k) const { return kind == k; }
     bool is_int() const { return is(Kind::integer) || is(Kind::boolean); }
@@ -68,12 +72,11 @@ struct Value {
 };
 struct Text : Held {
     std::string text;
+    Text() { depth = 0; }
 };
 struct Sequence : Held {
     Items items;
-    int depth = 1;
 };
-constexpr int MAX_DEPTH = 100;    // values in values
 
 Value undefined(std::string name);
 const char* type_name(const Value& v);    // Python's

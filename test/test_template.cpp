@@ -90,6 +90,7 @@ TEST_CASE("template: errors say the line and what to expect") {
           "line 1: append: a template may change namespaces only");
     CHECK(shown("{% macro m(a) %}{% endmacro %}\n{{ m(b=1) }}") == "line 2: macro m has no parameter b");
     CHECK(shown("{% macro m(a) %}\n{{ a.b.c }}{% endmacro %}\n{{ m({}) }}") == "line 2: 'b' is undefined");
+    CHECK(shown("{% set a = 1 %}\n{% set b.c = a %}") == "line 2: cannot assign attribute 'c': not a namespace");
     CHECK(shown("{{ 9223372036854775807 + 1 }}") == "line 1: an integer beyond 64 bits");
     CHECK(shown("{{ 9223372036854775808 }}") == "line 1: an integer beyond 64 bits");
     CHECK(shown("{{ 1", {}) == "line 1: expected }}, found the end");
@@ -131,6 +132,11 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
         start + tree + "{{ ns.l < ns.l + [1] }}",
         start + "{% for i in range(500) %}{% set ns.l = [ns.l] %}{% endfor %}",
         start + "{% set ns.l = [ns] %}{{ ns }}",
+        // Chains of 99,999 values that hold each other: a method's own value, a loop's items.
+        start + "{% for i in range(99999) %}{% set ns.l = [ns.l].index %}{% endfor %}",
+        start + "{% for i in range(99999) %}{% set ns.l = {1: ns.l}.get %}{% endfor %}",
+        start + "{% for i in range(99999) %}{% for x in [ns.l] %}{% set ns.l = loop %}{% endfor %}{% endfor %}",
+        start + "{% for i in range(99999) %}{% set ns.l = namespace(l=ns.l) %}{% endfor %}",
         start + "{% for i in range(22) %}" + twice + "{% endfor %}{{ ns.a.replace('', ns.a) }}",
         start + "{% for i in range(20) %}" + twice + "{% endfor %}{{ ([ns.a] * 9999)|join }}",
         start + "{% for i in range(20) %}" + twice + "{% endfor %}{% for i in range(99999) %}{{ 'z' in ns.a }}" +
@@ -154,5 +160,8 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
     // Cycles of macros, frames and namespaces are freed: AddressSanitizer sees to that.
     CHECK(shown("{% set ns = namespace(f=none) %}{% macro f() %}{% macro g() %}{% set ns.f = f %}{% endmacro %}"
                 "{{ g() }}{% endmacro %}{{ f() }}{% set ns.me = [ns] %}done") == "done");
+    // So is a chain of macros that hold each other's frames.
+    CHECK(shown("{% set ns = namespace(f=0) %}{% macro m(g) %}{% macro h() %}{{ g }}{% endmacro %}{% set ns.f = h %}"
+                "{% endmacro %}{% for i in range(50000) %}{{ m(ns.f) }}{% endfor %}done") == "done");
     CHECK(shown("{{ 1" + times(" ~ 1", 1000) + " }}").size() == 1001);    // a long template is none of these
 }
