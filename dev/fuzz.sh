@@ -22,7 +22,7 @@ fi
 
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,generation*,gguf*,match}.cpp gpt.cpp \
-    layers/{quant*,packed}.cpp infer/{messages,model_files,template*,grammar*,json_schema}.cpp \
+    layers/{quant*,packed}.cpp infer/{messages,model_files,template*,grammar*,json_schema*}.cpp \
     model/{memory,packed_weights,shards,config*,experts,families*,tensors,rope,positions,cache,spans}.cpp |
     grep -vx 'data/\(tokenize\|corpus\|bpe_train\)\.cpp')    # no parsers; OpenMP
 library=($(printf "$out/%s.o\n" $parsers) $out/data/gpt2_merges.o)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "files/json.h"
+#include "json_schema_parts.h"
 
 namespace {
 using nlohmann::ordered_json;
@@ -36,48 +37,19 @@ date ::= [0-9]{4} "-" month
 minutes ::= ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9]
 time ::= minutes ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [-+] minutes)
 uuid ::= hex{8} "-" hex{4} "-" hex{4} "-" hex{4} "-" hex{12}
+label ::= [a-z0-9] ([a-z0-9-]{0,20} [a-z0-9])?
+hostname ::= label ("." label){1,3}
+word ::= [A-Za-z0-9_+-]{1,24}
+email ::= word ("." word){0,2} "@" hostname
+octet ::= [0-9] | [1-9] [0-9] | "1" [0-9]{2} | "2" [0-4] [0-9] | "25" [0-5]
+ipv4 ::= octet ("." octet){3}
+uri ::= "http" "s"? "://" hostname ("/" [A-Za-z0-9._~-]{0,40}){0,8} ("?" [A-Za-z0-9._~=&-]{1,80})?
 )";
-const char* const TYPES[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
-const std::set<std::string> IGNORED = {"title", "description", "default", "examples", "$schema", "$id", "$comment",
-                                       "$anchor", "deprecated", "readOnly", "writeOnly", "$defs", "definitions"};
+const char* const FORMATS[] = {"date", "time", "uuid", "hostname", "email", "ipv4", "uri"};    // rules of this name
+constexpr size_t MOST_MADE = 2000;                                                             // see made()
 
-// A literal in GBNF.
-std::string quoted(const std::string& text) {
-    std::string out = "\"";
-    for (char c : text) {
-        if (static_cast<unsigned char>(c) < ' ') out += formatted("\\x%02X", c);
-        else if (c == '"' || c == '\\') out += std::string("\\") + c;
-        else out += c;
-    }
-    return out + "\"";
-}
 // The text as JSON has it.
-std::string literal(const ordered_json& value) { return quoted(value.dump()); }
-
-// The numbers from a to b of as many digits.
-std::string digits_between(const std::string& a, const std::string& b) {
-    if (a == b) return quoted(a);
-    const size_t n = a.size() - 1;
-    if (a[0] == b[0]) return quoted(a.substr(0, 1)) + " " + digits_between(a.substr(1), b.substr(1));
-    const bool whole_a = a.substr(1) == std::string(n, '0'), whole_b = b.substr(1) == std::string(n, '9');
-    const char from = char(a[0] + !whole_a), to = char(b[0] - !whole_b);
-    std::string all;
-    if (from <= to) all = formatted(" | [%c-%c] [0-9]{%zu}", from, to, n);
-    if (!whole_a) all += formatted(" | \"%c\" ", a[0]) + digits_between(a.substr(1), std::string(n, '9'));
-    if (!whole_b) all += formatted(" | \"%c\" ", b[0]) + digits_between(std::string(n, '0'), b.substr(1));
-    return "(" + all.substr(3) + ")";
-}
-// Whole numbers from `least` >= 0 to `most`.
-std::string between(int64_t least, int64_t most) {
-    std::string all;
-    for (int64_t first = 1, from = least; from <= most; first *= 10) {    // those of one length
-        if (from >= first * 10) continue;
-        const int64_t to = std::min(most, first * 10 - 1);
-        all += " | " + digits_between(std::to_string(from), std::to_string(to));
-        from = to + 1;
-    }
-    return all;
-}
+std::string literal(const ordered_json& value) { return gbnf_quoted(value.dump()); }
 
 class Compiler {
   public:
@@ -92,40 +64,49 @@ class Compiler {
             line += static_cast<unsigned char>(c) < ' ' ? formatted("\\x%02X", c) : std::string(1, c);
         return fail(Exit::input, "%s: %s", name.c_str(), line.c_str());
     }
+    // What stands for a schema that no value is valid by: where another one will do, none of its texts are written.
+    std::string none(const std::string& place, const std::string& what) {
+        if (no_value.empty()) no_value = refuse(place, what).message;
+        return "";
+    }
     std::string add(const std::string& body) {
         const std::string rule = "r" + std::to_string(count++);
         rules += rule + " ::= " + body + "\n";
         return rule;
     }
-    Result<std::string> value(const ordered_json& schema, const std::string& place);    // gives its rule's name
+    // The name of its rule, or "": no value is valid. The others give the same, or a rule's body.
+    Result<std::string> value(const ordered_json& schema, const std::string& place);
     Result<std::string> of_type(const std::string& type, const ordered_json& s, const std::string& place, Keys& used);
     Result<std::string> object(const ordered_json& s, const std::string& place);
     Result<std::string> array(const ordered_json& s, const std::string& place);
     Result<std::string> string(const ordered_json& s, const std::string& place);
     Result<std::string> integer(const ordered_json& s, const std::string& place);
-    Result<std::string> any_of(const ordered_json& all, const std::string& place);
+    Result<std::string> number(const ordered_json& s, const std::string& place);
+    Result<std::string> made(const ordered_json& s, const std::string& place);
+    Result<std::string> branches(const ordered_json& s, const char* key, const std::string& place);
+    Status check_exclusive(const ordered_json& branches, const std::string& place) const;
     Result<std::string> one_of_values(const ordered_json& s, const std::string& place);
     Result<std::string> reference(const ordered_json& s, const std::string& place);
     Result<std::string> times(const ordered_json& s, const char* least, const char* most, int64_t minus,
                               const std::string& place);
     Result<std::vector<std::string>> types(const ordered_json& s, const std::string& place);
-    std::string other_keys(const std::set<std::string>& taken);
     Status only(const ordered_json& s, const Keys& used, const std::string& place) const;
 
     const ordered_json& root;
     const std::string& name;
+    const Schemas schemas{root};
     std::string rules;
-    int count = 0;
+    std::string no_value;    // the message about the first schema without values
+    int count = 0, depth = 0;
+    std::map<std::string, std::string> made_rules;                   // by the schema's text
     std::map<std::string, std::string> places;                       // a $ref's rule
     std::vector<std::pair<std::string, const ordered_json*>> open;    // those that are still to be compiled
 };
 
 Status Compiler::only(const ordered_json& s, const Keys& used, const std::string& place) const {
     for (auto& [key, of] : s.items())
-        if (!used.count(key) && !IGNORED.count(key))
-            return refuse(place, key == "pattern"
-                                     ? "pattern: regular expressions are not known here; write a grammar (--grammar)"
-                                     : key.substr(0, 60) + ": not known here, or not beside the other keywords");
+        if (!used.count(key) && !is_annotation(key))
+            return refuse(place, key.substr(0, 60) + ": not known here, or not beside the other keywords");
     return {};
 }
 
@@ -133,17 +114,12 @@ Status Compiler::only(const ordered_json& s, const Keys& used, const std::string
 Result<std::vector<std::string>> Compiler::types(const ordered_json& s, const std::string& place) {
     std::vector<std::string> all;
     if (!s.contains("type")) {
-        for (const char* key : {"properties", "required", "additionalProperties"})
-            if (s.contains(key)) return std::vector<std::string>{"object"};
-        for (const char* key : {"items", "minItems", "maxItems"})
-            if (s.contains(key)) return std::vector<std::string>{"array"};
-        for (const char* key : {"minLength", "maxLength", "pattern", "format"})
-            if (s.contains(key)) return std::vector<std::string>{"string"};
+        if (const char* type = implied_type(s)) all.push_back(type);
         return all;
     }
     const ordered_json& type = s["type"];
     for (const ordered_json& t : type.is_array() ? type : ordered_json::array({type})) {
-        if (!t.is_string() || std::find(std::begin(TYPES), std::end(TYPES), t.get<std::string>()) == std::end(TYPES))
+        if (!t.is_string() || !std::count(std::begin(JSON_TYPES), std::end(JSON_TYPES), t.get<std::string>()))
             return refuse(place, "type: expected object, array, string, number, integer, boolean or null");
         all.push_back(t);
     }
@@ -153,26 +129,24 @@ Result<std::vector<std::string>> Compiler::types(const ordered_json& s, const st
 
 Result<std::string> Compiler::value(const ordered_json& s, const std::string& place) {
     if (s.is_boolean() && s.get<bool>()) return std::string("value");
-    if (s.is_boolean()) return refuse(place, "false: no value is allowed there");
+    if (s.is_boolean()) return none(place, "no value is allowed there");
     if (!s.is_object()) return refuse(place, "expected a schema: an object, true or false");
-    if (s.contains("$ref")) return reference(s, place);
+    const bool alone = std::all_of(s.items().begin(), s.items().end(),
+                                   [](auto& item) { return item.key() == "$ref" || is_annotation(item.key()); });
+    if (s.contains("$ref") && alone) return reference(s, place);
+    if (s.contains("$ref") || s.contains("allOf")) return made(s, place);
+    for (const char* key : {"anyOf", "oneOf"})
+        if (s.contains(key)) return branches(s, key, place);
     if (s.contains("enum") || s.contains("const")) return one_of_values(s, place);
-    for (const char* key : {"anyOf", "oneOf", "allOf"}) {
-        if (!s.contains(key)) continue;
-        TRY(only(s, {key}, place));
-        if (key == std::string("allOf") && (!s[key].is_array() || s[key].size() != 1))
-            return refuse(place, "allOf: only of one schema");
-        return any_of(s[key], place + "/" + key);
-    }
     const std::vector<std::string> named = TRY(types(s, place));
     Keys used = {"type"};
     std::string body;
     for (const std::string& type : named) {
         const std::string one = TRY(of_type(type, s, place, used));
-        body += (body.empty() ? "" : " | ") + one;
+        if (!one.empty()) body += (body.empty() ? "" : " | ") + one;
     }
     TRY(only(s, used, place));
-    return named.empty() ? "value" : named.size() == 1 ? body : add(body);
+    return named.empty() ? "value" : named.size() == 1 || body.empty() ? body : add(body);
 }
 Result<std::string> Compiler::of_type(const std::string& type, const ordered_json& s, const std::string& place,
                                       Keys& used) {
@@ -181,25 +155,60 @@ Result<std::string> Compiler::of_type(const std::string& type, const ordered_jso
         return object(s, place);
     }
     if (type == "array") {
-        used.insert({"items", "minItems", "maxItems"});
+        used.insert({"items", "prefixItems", "minItems", "maxItems"});
         if (s.contains("uniqueItems") && s["uniqueItems"] == false) used.insert("uniqueItems");
         return array(s, place);
     }
-    if (type == "integer") {
+    if (type == "integer" || type == "number") {
         used.insert({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
-        return integer(s, place);
+        return type == "integer" ? integer(s, place) : number(s, place);
     }
     if (type != "string") return type;
-    used.insert({"minLength", "maxLength", "format"});
+    used.insert({"minLength", "maxLength", "format", "pattern"});
     return string(s, place);
 }
 
-Result<std::string> Compiler::any_of(const ordered_json& all, const std::string& place) {
-    if (!all.is_array() || all.empty()) return refuse(place, "expected a list of schemas");
+// A rule for what $ref, allOf and the keywords beside them demand together. Equal ones have one rule: recursion ends.
+Result<std::string> Compiler::made(const ordered_json& s, const std::string& place) {
+    const Schemas::Flat all = schemas.flat(s);
+    if (!all.error.empty()) return refuse(place, all.error);
+    const auto [known, fresh] = made_rules.try_emplace(all.schema.dump(), "m" + std::to_string(made_rules.size()));
+    if (!fresh) return known->second;
+    const std::string rule = known->second;
+    if (known->first.size() > MOST_BYTES || made_rules.size() > MOST_MADE || depth >= 40)
+        return refuse(place, "allOf and $ref within each other make too many schemas, or too large ones");
+    depth++;
+    const Result<std::string> body = value(all.schema, place);
+    depth--;
+    if (!body.ok() || body.value.empty()) return made_rules.insert_or_assign(all.schema.dump(), ""), body;
+    rules += rule + " ::= " + body.value + "\n";
+    return rule;
+}
+// anyOf or oneOf: each of its schemas together with the keywords beside it.
+Result<std::string> Compiler::branches(const ordered_json& s, const char* key, const std::string& place) {
+    if (!s[key].is_array() || s[key].empty()) return refuse(place + "/" + key, "expected a list of schemas");
+    ordered_json rest = ordered_json::object(), all = s[key];
+    for (auto& [other, of] : s.items())
+        if (other != key && !is_annotation(other)) rest[other] = of;
+    if (!rest.empty())
+        for (ordered_json& branch : all) branch = {{"allOf", {rest, branch}}};
+    if (key == std::string("oneOf")) TRY(check_exclusive(all, place + "/" + key));
     std::string body;
-    for (size_t i = 0; i < all.size(); i++)
-        body += (i ? " | " : "") + TRY(value(all[i], place + "/" + std::to_string(i)));
-    return all.size() == 1 ? body : add(body);
+    for (size_t i = 0; i < all.size(); i++) {
+        const std::string one = TRY(value(all[i], place + "/" + key + "/" + std::to_string(i)));
+        if (!one.empty()) body += (body.empty() ? "" : " | ") + one;
+    }
+    return all.size() == 1 || body.empty() ? body : add(body);
+}
+Status Compiler::check_exclusive(const ordered_json& branches, const std::string& place) const {
+    for (size_t i = 0; i < branches.size(); i++)
+        for (size_t j = 0; j < branches.size(); j++)
+            if (i != j && !schemas.apart(branches[i], branches[j]))
+                return refuse(place, formatted("expected schemas of which exactly one allows a value, found that %zu "
+                                               "and %zu may allow the same; write anyOf where both may, or let a "
+                                               "required property's const tell them apart", std::min(i, j),
+                                               std::max(i, j)));
+    return {};
 }
 Result<std::string> Compiler::one_of_values(const ordered_json& s, const std::string& place) {
     TRY(only(s, {"enum", "const", "type"}, place));
@@ -215,32 +224,18 @@ Result<std::string> Compiler::one_of_values(const ordered_json& s, const std::st
         if (s.contains("enum") && s.contains("const") && v != s["const"]) continue;
         body += (body.empty() ? "" : " | ") + literal(v);
     }
-    if (body.empty()) return refuse(place, "enum, const, type: together they allow no value");
+    if (body.empty()) return none(place, "enum, const, type: together they allow no value");
     return add(body);
 }
 
 // The rule of a place in this file; places are compiled one after the other, not within each other.
 Result<std::string> Compiler::reference(const ordered_json& s, const std::string& place) {
     TRY(only(s, {"$ref"}, place));
-    if (!s["$ref"].is_string()) return refuse(place, "$ref: expected a string");
+    const Schemas::Found found = schemas.find(s["$ref"]);
+    if (!found.schema) return refuse(place, found.error);
     const std::string to = s["$ref"];
-    if (to != "#" && !to.starts_with("#/"))
-        return refuse(place, "$ref '" + to.substr(0, 60) + "': expected a place in this file, such as #/$defs/item");
     if (const auto known = places.find(to); known != places.end()) return known->second;
-    const ordered_json* found = &root;
-    for (size_t at = 1; at < to.size();) {
-        const size_t end = std::min(to.find('/', at + 1), to.size());
-        std::string key = to.substr(at + 1, end - at - 1);
-        for (auto [from, into] : {std::pair{"~1", "/"}, std::pair{"~0", "~"}})
-            for (size_t i = 0; (i = key.find(from, i)) != key.npos; i++) key.replace(i, 2, into);
-        const bool number = !key.empty() && key.size() < 8 && key.find_first_not_of("0123456789") == key.npos;
-        if (found->is_object() && found->contains(key)) found = &(*found)[key];
-        else if (found->is_array() && number && size_t(atoi(key.c_str())) < found->size())
-            found = &(*found)[size_t(atoi(key.c_str()))];
-        else return refuse(place, "$ref '" + to.substr(0, 60) + "': there is no such place");
-        at = end;
-    }
-    open.push_back({to.substr(1), found});
+    open.push_back({to.substr(1), found.schema});
     return places[to] = "ref" + std::to_string(places.size());
 }
 
@@ -265,12 +260,24 @@ Result<std::string> Compiler::times(const ordered_json& s, const char* least, co
 }
 Result<std::string> Compiler::string(const ordered_json& s, const std::string& place) {
     const std::string many = TRY(times(s, "minLength", "maxLength", 0, place));
+    if (s.contains("pattern")) {
+        if (!s["pattern"].is_string()) return refuse(place, "pattern: expected a string");
+        if (s.contains("format")) return refuse(place, "format: not beside pattern");
+        const int64_t least = s.value("minLength", int64_t(0)), most = s.value("maxLength", int64_t(-1));
+        const PatternRules p = pattern_rules(s["pattern"], least, most, "p" + std::to_string(count++) + "-", &rules);
+        if (!p.error.empty()) return refuse(place, "pattern: " + p.error);
+        if (p.first.empty()) return none(place, "pattern: it finds nothing in any text of the allowed lengths");
+        return add("\"\\\"\" " + p.first + " \"\\\"\"");
+    }
     if (!s.contains("format")) return many == "{0,}" ? "string" : add("\"\\\"\" char" + many + " \"\\\"\"");
     const std::string format = s["format"].is_string() ? s["format"].get<std::string>() : "";
-    for (auto [known, body] : {std::pair{"date", "date"}, std::pair{"time", "time"}, std::pair{"uuid", "uuid"},
-                               std::pair{"date-time", "date \"T\" time"}})
-        if (format == known && many == "{0,}") return add(std::string("\"\\\"\" ") + body + " \"\\\"\"");
-    return refuse(place, "format: expected date, time, date-time or uuid, without a length");
+    std::string body = format == "date-time" ? "date \"T\" time" : "", all;
+    for (const char* known : FORMATS) {
+        if (format == known) body = known;
+        all += std::string(known) + ", ";
+    }
+    if (!body.empty() && many == "{0,}") return add("\"\\\"\" " + body + " \"\\\"\"");
+    return refuse(place, "format: expected " + all + "or date-time, without a length");
 }
 Result<std::string> Compiler::integer(const ordered_json& s, const std::string& place) {
     constexpr int64_t MOST = 9'999'999'999'999'999;
@@ -278,57 +285,67 @@ Result<std::string> Compiler::integer(const ordered_json& s, const std::string& 
     bool any = true;
     for (const char* key : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
         if (!s.contains(key)) continue;
-        if (!s[key].is_number_integer() || std::fabs(s[key].get<double>()) > double(MOST))
-            return refuse(place, formatted("%s: expected a whole number of at most 16 digits", key));
-        const int64_t x = s[key].get<int64_t>() + (key[0] == 'e' ? key[10] == 'i' ? 1 : -1 : 0);
+        const double bound = s[key].is_number() ? s[key].get<double>() : NAN;
+        if (!(std::fabs(bound) <= double(MOST))) return refuse(place, formatted("%s: expected a number of at most 16 "
+                                                                              "digits", key));
+        const bool exclusive = key[0] == 'e', low = strstr(key, "in");
+        const auto whole = int64_t(low ? std::ceil(bound) : std::floor(bound));
+        const int64_t x = whole + (exclusive && double(whole) == bound ? low ? 1 : -1 : 0);
         any = false;
-        if (strstr(key, "in")) least = std::max(least, x);
+        if (low) least = std::max(least, x);
         else most = std::min(most, x);
     }
     if (any) return std::string("integer");
-    if (least > most) return refuse(place, "no whole number is allowed");
-    std::string all;
-    if (least < 0) all = " | \"-\" (" + between(std::max<int64_t>(1, -most), -least).substr(3) + ")";
-    if (most >= 0) all += between(std::max<int64_t>(0, least), most);
-    return add(all.substr(3));
+    if (least > most) return none(place, "no whole number is allowed");
+    return add(integers_between(least, most));
 }
-Result<std::string> Compiler::array(const ordered_json& s, const std::string& place) {
-    const std::string item = s.contains("items") ? TRY(value(s["items"], place + "/items")) : "value";
-    const std::string more = TRY(times(s, "minItems", "maxItems", 1, place));
-    const bool none = s.contains("maxItems") && s["maxItems"] == 0, some = s.contains("minItems") && s["minItems"] > 0;
-    const std::string items = "(" + item + " (\",\" ws " + item + ")" + more + ")" + (some ? "" : "?");
-    return add("\"[\" ws " + (none ? "" : items + " ws ") + "\"]\"");
-}
-
-// A string without escapes that is none of these: a rule for each beginning of one of them.
-std::string Compiler::other_keys(const std::set<std::string>& taken) {
-    std::map<std::string, std::string> next;    // a beginning's: the characters that lead to another one, for a class
-    std::map<std::string, std::string> alternatives;
-    std::map<std::string, std::string> rule_of;
-    auto rule = [&](const std::string& beginning) {
-        const auto [known, fresh] = rule_of.try_emplace(beginning, "");
-        if (fresh) known->second = "r" + std::to_string(count++), next[beginning];
-        return known->second;
-    };
-    const std::string first = rule("");
-    for (const std::string& key : taken) {
-        bool plain = true;    // else no string without escapes is it
-        for (char c : key) plain &= static_cast<unsigned char>(c) >= ' ' && c != '"' && c != '\\' && c != '\x7F';
-        for (size_t at = 0, end; plain && at < key.size(); at = end) {
-            end = at + 1;
-            while (end < key.size() && (key[end] & 0xC0) == 0x80) end++;
-            const std::string c = key.substr(at, end - at), before = key.substr(0, at);
-            const bool fresh = !rule_of.count(key.substr(0, end));
-            const std::string to = rule(key.substr(0, end));
-            if (!fresh) continue;
-            next[before] += strchr("]^-", c[0]) ? "\\" + c : c;
-            alternatives[before] += " | " + quoted(c) + " " + to;
-        }
+Result<std::string> Compiler::number(const ordered_json& s, const std::string& place) {
+    std::optional<Decimal> bounds[2];
+    for (const char* key : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+        if (!s.contains(key)) continue;
+        std::optional<Decimal> d = s[key].is_number() ? decimal(s[key]) : std::nullopt;
+        if (!d) return refuse(place, formatted("%s: expected a number of at most 15 digits", key));
+        d->exclusive = key[0] == 'e';
+        const bool low = strstr(key, "in");
+        std::optional<Decimal>& bound = bounds[!low];
+        const double before = bound ? s[low ? "minimum" : "maximum"].get<double>() : 0, x = s[key].get<double>();
+        if (!bound || x == before || (low ? x > before : x < before)) bound = d;    // exclusive ones come second
     }
-    for (auto& [beginning, number] : rule_of)
-        rules += number + " ::= [^\"\\\\\\x7F\\x00-\\x1F" + next[beginning] + "] plain*" + alternatives[beginning] +
-                 (taken.count(beginning) ? "" : " | \"\"") + "\n";
-    return "\"\\\"\" " + first + " \"\\\"\"";
+    if (!bounds[0] && !bounds[1]) return std::string("number");
+    const std::string body = decimals_between(bounds[0], bounds[1]);
+    return body.empty() ? none(place, "no number is allowed") : add(body);
+}
+// Each of prefixItems, then items, which may be repeated; how an array goes on from each place is a rule. Where nothing
+// is said about those behind the prefix, there are only as many as minItems demands.
+Result<std::string> Compiler::array(const ordered_json& s, const std::string& place) {
+    std::vector<std::string> first;
+    const bool tuple = s.contains("prefixItems");
+    const ordered_json prefix = tuple ? s["prefixItems"] : ordered_json::array();
+    if (!prefix.is_array()) return refuse(place, "prefixItems: expected a list of schemas");
+    for (size_t i = 0; i < prefix.size(); i++)
+        first.push_back(TRY(value(prefix[i], place + "/prefixItems/" + std::to_string(i))));
+    TRY(times(s, "minItems", "maxItems", 0, place));
+    const int64_t least = s.value("minItems", int64_t(0));
+    const auto possible = int64_t(std::find(first.begin(), first.end(), "") - first.begin());
+    const bool open = s.contains("items") ? s["items"] != false : !tuple || least > int64_t(first.size());
+    const std::string item = !open ? "" : s.contains("items") ? TRY(value(s["items"], place + "/items")) : "value";
+    int64_t most = s.value("maxItems", int64_t(-1));
+    const bool ends = possible < int64_t(first.size()) || item.empty();    // behind those that are possible
+    if (ends) most = most < 0 ? possible : std::min(most, possible);
+    if (most >= 0 && least > most) return none(place, "items: fewer than minItems can be there");
+    const int64_t n = std::min(possible, most < 0 ? possible : most);
+    const bool rest = most < 0 || most > n;
+    auto more = [&](int64_t there) {    // items behind this many
+        return formatted("{%lld,", (long long)std::max<int64_t>(0, least - there)) +
+               (most < 0 ? "" : std::to_string(most - there)) + "}";
+    };
+    std::string on = rest && n > 0 ? add("(\",\" ws " + item + ")" + more(n)) : "\"\"";
+    for (int64_t i = n; i-- > 1;)
+        on = add("\",\" ws " + first[size_t(i)] + " " + on + (i >= least ? " | \"\"" : ""));
+    std::string items = n > 0 ? first[0] + " " + on : item + " (\",\" ws " + item + ")" + (rest ? more(1) : "");
+    if (least == 0) items = "(" + items + " ws)?";
+    else items += " ws";
+    return add("\"[\" ws " + (most == 0 ? "" : items + " ") + "\"]\"");
 }
 
 // Members in the order of `properties`, required ones that it lacks after them, then others. For each member two rules
@@ -338,8 +355,8 @@ Result<std::string> Compiler::object(const ordered_json& s, const std::string& p
         return std::string("object");
     std::set<std::string> required, taken;
     std::vector<std::string> missing;
-    const ordered_json none = ordered_json::object(), list = s.value("required", ordered_json::array());
-    const ordered_json& properties = s.contains("properties") ? s["properties"] : none;
+    const ordered_json empty = ordered_json::object(), list = s.value("required", ordered_json::array());
+    const ordered_json& properties = s.contains("properties") ? s["properties"] : empty;
     if (!properties.is_object()) return refuse(place, "properties: expected an object");
     if (!list.is_array()) return refuse(place, "required: expected a list of names");
     for (auto& [key, of] : properties.items()) {
@@ -357,17 +374,21 @@ Result<std::string> Compiler::object(const ordered_json& s, const std::string& p
     std::string rest;
     if (const char* key = "additionalProperties"; s.contains(key) ? s[key] != false : !s.contains("properties"))
         rest = s.contains(key) ? TRY(value(s[key], place + "/" + key)) : "value";
-    if (rest.empty() && !missing.empty())
+    const bool closed = s.contains("additionalProperties") && s["additionalProperties"] == false;
+    if (closed && !missing.empty())
         return refuse(place, "required: '" + missing[0].substr(0, 60) + "' is not among the properties");
     std::vector<std::pair<std::string, bool>> members;    // and whether it is required
     for (auto& [key, of] : properties.items()) {
         const std::string one = TRY(value(of, place + "/properties/" + key));
-        members.push_back({literal(key) + " \":\" ws " + one, required.count(key) > 0});
+        if (!one.empty()) members.push_back({literal(key) + " \":\" ws " + one, required.count(key) > 0});
+        else if (required.count(key)) return one;
     }
-    for (const std::string& key : missing) members.push_back({literal(key) + " \":\" ws " + rest, true});
+    for (const std::string& key : missing)
+        members.push_back({literal(key) + " \":\" ws " + (rest.empty() ? "value" : rest), true});
     std::string begins = "\"\"", goes_on = "\"\"";
     if (!rest.empty()) {
-        const std::string other = add(other_keys(taken) + " \":\" ws " + rest);
+        const std::string key = other_strings(taken, "k" + std::to_string(count++) + "-", &rules);
+        const std::string other = add(key + " \":\" ws " + rest);
         goes_on = add("(\",\" ws " + other + ")*");
         begins = add("(" + other + " " + goes_on + ")?");
     }
@@ -386,6 +407,7 @@ Result<std::string> Compiler::run() {
     for (size_t i = 0; i < open.size(); i++) {
         const auto [place, schema] = open[i];
         const std::string rule = TRY(value(*schema, place));
+        if (rule.empty()) return Status{Exit::input, no_value};
         rules += places["#" + place] + " ::= " + rule + "\n";
         if (rules.size() > size_t(8) << 20) return refuse(place, "the schema's grammar has more than 8 MiB");
     }

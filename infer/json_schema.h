@@ -1,10 +1,12 @@
 // json_schema.h - a JSON Schema as a grammar of the texts that it allows.
 //
-// Known: type; properties, required, additionalProperties (members come in the order of properties; where it is not
-// said, only those of properties); items, minItems, maxItems; enum, const; anyOf, oneOf (any of them), allOf of one;
-// $ref to a place in the same file; minimum, maximum (exclusive or not) of integers; minLength, maxLength;
-// format date, time, date-time and uuid. Titles and the like
-// are passed over.
+// Known: type; properties, required, additionalProperties (members come in the order of properties;
+// where it is not said, only those of properties and of required); items, prefixItems, minItems,
+// maxItems; enum, const; minimum, maximum (exclusive or not); minLength, maxLength, pattern (of
+// ECMA-262, without looks around and references back); format date, time, date-time, uuid,
+// hostname, email, ipv4 and uri; anyOf, allOf, $ref to a place in the same file, beside other
+// keywords, too; oneOf where no text can be valid by two of its schemas. Titles and the like are
+// passed over.
 #pragma once
 #include <string>
 #include <string_view>
