@@ -8,66 +8,122 @@
 
 namespace ISA {
 namespace {
-INLINE vf rounded(vf x, vf lo, vf hi) {
-    const vf round = set1(0x1.8p23f);
-    return (min(max(x, lo), hi) + round) - round;
-}
+INLINE vf nearest(vf x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+INLINE vf rounded(vf x, vf lo, vf hi) { return nearest(min(max(x, lo), hi)); }
 INLINE vf inverse(vf d) {
     const vf r = 1 / d;
     return r - r == 0 ? r : vf{};
 }
 INLINE vf numbered(int first) { return __builtin_convertvector(lanes() + first, vf); }
-INLINE bool all(vi mask) {
-    int both = -1;
-    for (int i = 0; i < VW; i++) both &= mask[i];
-    return both != 0;
+// Whether a comparison holds in any lane. In a template, as other instruction sets do not know the name.
+template <class V> struct Floats { typedef vf type; };
+template <class V> INLINE bool any(V mask) {
+    if constexpr (VW == 8) return __builtin_ia32_movmskps256(reinterpret_cast<typename Floats<V>::type>(mask)) != 0;
+    int one = 0;
+    for (int i = 0; i < VW; i++) one |= mask[i];
+    return one != 0;
 }
+template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // ---- x ~ d q --------------------------------------------------------------------------------------------------------
 
-constexpr int STEPS = 17, SCALES = 2 * STEPS, TURNS = 2, VECTORS = (SCALES + VW - 1) / VW;
+// Candidates are 17 steps on two sides, where the largest number goes to about lo or, on the other side, to -lo. Lanes
+// of the other side hold the opposites of its integers, so that the largest number is negative in all of them: integers
+// are in [lo, -lo - 1], or [lo + 1, -lo]. Where no number comes near the limit, both sides are one lane: that holds for
+// the last steps, BOTH, which come first here.
+constexpr int STEPS = 17, BOTH = 6, LANES = 2 * STEPS - BOTH, VECTORS = 32 / VW;
+constexpr int ALL = 2 * VECTORS + 2;    // the first turn; the second; the first two's second where the sides part again
+
+// Two vectors go together: one alone waits for its own sums.
+struct Sums { vf xq, qq; };
+struct Limits { vf low, high; };
+// other: the largest on the other side of zero
+template <int N> INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
+    vf xq[2] = {}, qq[2] = {};
+    const bool meets = !all((other * inv[0] < limits[0].high + 0.5f) & (other * inv[1] < limits[1].high + 0.5f));
+    auto add = [&](auto top) {
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < 2; j++) {
+                const vf above = max(x[i] * inv[j], limits[j].low), q = nearest(top(above, limits[j].high));
+                xq[j] += x[i] * q;
+                qq[j] += q * q;
+            }
+    };
+    if (meets) add([](vf above, vf high) { return min(above, high); });
+    else add([](vf above, vf) { return above; });
+    for (int j = 0; j < 2; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
+}
+
+// The best as the loop finds it, candidate after candidate.
+float in_order(const Sums* sums, const vi* joined) {
+    float best = 0, best_gain = 0;
+    for (int side = -1; side <= 1; side += 2)
+        for (int c = STEPS - 1; c >= 0; c--) {
+            const bool shared = side > 0 && c < BOTH;
+            const int lane = side < 0 || shared ? c : STEPS + c - BOTH, k = lane / VW, i = lane % VW;
+            for (int turn = 0; turn < 2; turn++) {
+                const Sums& s = sums[turn == 0 ? k : shared && !joined[k][i] ? 2 * VECTORS + k : VECTORS + k];
+                const float xq = s.xq[i], qq = s.qq[i];
+                if (xq * xq > best_gain * qq) best_gain = xq * xq / qq, best = side < 0 ? xq / qq : -xq / qq;
+            }
+        }
+    return best;
+}
 
 template <int N> bool find_scale(const float* x, float most, int lo, float* best) {
-    const vf low = set1(float(lo)), high = set1(float(-lo - 1));
-    vf xqs[TURNS * VECTORS], qqs[TURNS * VECTORS], top = {}, top_xq = {}, top_qq = set1(1);
-    for (int k = 0; k < VECTORS; k++) {
-        const vf c = min(numbered(k * VW), set1(SCALES - 1));    // beyond the last: the last again
-        const vf step = (c < STEPS ? c : c - STEPS) - 6;
-        vf inv = (c < STEPS ? set1(-1) : set1(1)) * (set1(float(-lo)) - step / 8) / most;
-        for (int turn = 0; turn < TURNS; turn++) {
-            vf xq = {}, qq = {};
-            for (int i = 0; i < N; i++) {
-                const vf q = rounded(x[i] * inv, low, high);
-                xq += x[i] * q;
-                qq += q * q;
-            }
-            xq = qq > 0 ? xq : vf{};
-            qq = qq > 0 ? qq : set1(1);
-            const vf gain = xq * xq;
-            const vi more = gain * top_qq > top * qq;
-            top = more ? gain : top, top_xq = more ? xq : top_xq, top_qq = more ? qq : top_qq;
-            xqs[turn * VECTORS + k] = xq, qqs[turn * VECTORS + k] = qq;
-            inv = inverse(xq / qq);
+    float other = 0;
+    for (int i = 0; i < N; i++) other = most > 0 ? (x[i] < other ? x[i] : other) : (x[i] > other ? x[i] : other);
+    Sums sums[ALL];
+    vi joined[2];    // lanes that are both sides in the second turn, too
+    for (int k = 0; k < VECTORS; k += 2) {
+        vf inv[2];
+        Limits limits[2];
+        for (int j = 0; j < 2; j++) {
+            const vf c = min(numbered((k + j) * VW), set1(LANES - 1));    // beyond the last: the last again
+            const vf step = (c < STEPS ? set1(10) : set1(10 + STEPS - BOTH)) - c;
+            limits[j].low = float(lo) + (c < STEPS ? vf{} : set1(1));
+            limits[j].high = limits[j].low + float(-2 * lo - 1);
+            inv[j] = (step / 8 + float(lo)) / most;
         }
+        add_up<N>(x, inv, limits, other, sums + k);
+        for (int j = 0; j < 2; j++) inv[j] = inverse(sums[k + j].xq / sums[k + j].qq);
+        add_up<N>(x, inv, limits, other, sums + VECTORS + k);
+        if (k) continue;
+        vi part = {};
+        for (int j = 0; j < 2; j++) {
+            const vi both = numbered(j * VW) < BOTH;
+            joined[j] = (most * inv[j] > set1(float(lo)) + 0.5f) & both;
+            part |= both & ~joined[j];
+            sums[2 * VECTORS + j] = sums[VECTORS + j];
+            for (vf* limit : {&limits[j].low, &limits[j].high}) *limit += both ? set1(1) : vf{};
+        }
+        if (any(part)) add_up<N>(x, inv, limits, other, sums + 2 * VECTORS);
+    }
+    vf top = {}, top_xq = {}, top_qq = set1(1);
+    for (const Sums& s : sums) {
+        const vf gain = s.xq * s.xq;
+        const vi more = gain * top_qq > top * s.qq;
+        top = more ? gain : top, top_xq = more ? s.xq : top_xq, top_qq = more ? s.qq : top_qq;
     }
     float gain = 0, xq = 0, qq = 1;
     for (int i = 0; i < VW; i++)
         if (top[i] * qq > gain * top_qq[i]) gain = top[i], xq = top_xq[i], qq = top_qq[i];
-    *best = xq / qq;
     if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or a number is not finite
-    // All that are not behind by more than rounding have these very sums: each gives this scale.
-    vi clear = vi{} - 1;
-    for (int k = 0; k < TURNS * VECTORS; k++) {
-        const vi behind = xqs[k] * xqs[k] * qq < (gain * (1 - 1e-6f)) * qqs[k];
-        clear &= behind | ((xqs[k] == xq) & (qqs[k] == qq));
+    // All that are not behind by more than rounding have these very sums.
+    vi clear = vi{} - 1, near = {}, far = {};    // the side of lo, the other one
+    for (int k = 0; k < ALL; k++) {
+        const vf c = numbered(k % VECTORS * VW);
+        const vi same = (sums[k].xq == xq) & (sums[k].qq == qq);
+        clear &= same | (sums[k].xq * sums[k].xq * qq < (gain * (1 - 1e-6f)) * sums[k].qq);
+        if (k >= 2 * VECTORS) far |= same & (c < BOTH) & ~joined[k % VECTORS];
+        else near |= same & (c < STEPS), far |= same & (c >= STEPS);
+        if (k < 2) far |= same & (c < BOTH);
+        if (k == VECTORS || k == VECTORS + 1) far |= same & joined[k - VECTORS];
     }
-    if (all(clear)) return true;
-    float best_gain = 0;    // else as the loop does it
-    for (int c = 0; c < SCALES; c++)
-        for (int turn = 0; turn < TURNS; turn++) {
-            const float xq = xqs[turn * VECTORS + c / VW][c % VW], qq = qqs[turn * VECTORS + c / VW][c % VW];
-            if (xq * xq > best_gain * qq) best_gain = xq * xq / qq, *best = xq / qq;
-        }
+    if (!all(clear)) return *best = in_order(sums, joined), true;
+    // The loop takes the far side, which comes later, if by rounding the same gain is more.
+    const bool later = any(far) && (!any(near) || gain > gain / qq * qq);
+    *best = later ? -xq / qq : xq / qq;
     return true;
 }
 bool find_scale16(const float* x, float most, float* best) { return find_scale<16>(x, most, -32, best); }
