@@ -147,13 +147,13 @@ Status write_text(const Disk& disk, const std::string& dir, const char* name, co
 }
 
 // What says how to use the weights.
-Status write_texts(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+Status write_texts(const Disk& disk, const std::string& dir, const Config& c, const Tokenizer& tokenizer,
                    const GenerationConfig& generation, std::vector<Sum>& sums) {
     const Vocabulary& v = tokenizer.vocabulary();
     std::vector<int> ends = v.ends;
     if (v.eos >= 0) ends.insert(ends.begin(), v.eos);
     else if (ends.empty() && tokenizer.end_of_text() >= 0) ends = {tokenizer.end_of_text()};
-    TRY(write_text(disk, dir, "config.json", config_json(g.c, ends, v.bos), sums));
+    TRY(write_text(disk, dir, "config.json", config_json(c, ends, v.bos), sums));
     if (const std::string text = generation_config_json(generation, v, ends); !text.empty())
         TRY(write_text(disk, dir, "generation_config.json", text, sums));
     if (tokenizer.vocab_size() == 0) return {};
@@ -169,7 +169,7 @@ Status write_rest(const Disk& disk, const std::string& dir, const Model& g, cons
         TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
         TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
     }
-    TRY(write_texts(disk, dir, g, tokenizer, generation, sums));
+    TRY(write_texts(disk, dir, g.c, tokenizer, generation, sums));
     TRY(text("state.json", state_json(state)));
     TRY(text("MANIFEST", manifest_text(sums)));
     return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
@@ -243,25 +243,43 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     return remove_leftovers(run + "/step_", remove);
 }
 
-Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                         const GenerationConfig& generation, const Disk& disk) {
-    if (exists(dir)) return fail(Exit::usage, "%s: expected a new directory, it is already there", dir.c_str());
-    TRY(remove_leftovers(dir, [&](const std::string& left) { return remove_directory(left, disk); }));
+Status check_export(const std::string& dir, Overwrite overwrite) {
+    struct stat s;
+    if (lstat(dir.c_str(), &s) != 0) return check_writable(dir, "OUT");
+    if (overwrite == Overwrite::no)
+        return fail(Exit::usage, "%s: expected a new directory, it is already there; give another name, or --overwrite",
+                    dir.c_str());
+    if (!S_ISDIR(s.st_mode))
+        return fail(Exit::usage, "%s: expected a new directory or one to overwrite, found a %s; give another name",
+                    dir.c_str(), S_ISLNK(s.st_mode) ? "link" : "file");
+    for (const std::string& name : names_in(dir))
+        if (name != "model.safetensors" && name != "config.json" && name != "generation_config.json" &&
+            name != "tokenizer.json" && name != "tokenizer_config.json")
+            return fail(Exit::usage, "--overwrite: %s/%s is no file that is written here, and would be lost; give "
+                        "another name", dir.c_str(), name.c_str());
+    return {};
+}
+
+Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
+                         const GenerationConfig& generation, Overwrite overwrite, const Disk& disk) {
+    TRY(check_export(dir, overwrite));
+    auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
+    TRY(remove_leftovers(dir, remove));
     const std::string temporary = temporary_name(dir);
     TRY(disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })));
     const TemporaryLock lock(temporary);
     std::vector<Sum> sums;
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(g, Part::weights, "", &weights);
+    const std::vector<TensorSource> tensors = checkpoint_tensors(weights);
     auto write = [&]() -> Status {
         TRY(write_file(disk, temporary, "model.safetensors", &sums,
-                       [&](const Sink& sink) { return safetensors_write(weights, sink); }));
-        TRY(write_texts(disk, temporary, g, tokenizer, generation, sums));
+                       [&](const Sink& sink) { return safetensors_write(tensors, sink); }));
+        TRY(write_texts(disk, temporary, weights.c, tokenizer, generation, sums));
         TRY(disk_status(temporary, "fsync", uninterrupted([&] { return disk.sync_dir(temporary.c_str()); })));
+        TRY(check_export(dir, overwrite));    // still, after minutes
         return disk_status(dir, "rename", uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
     };
     const Status s = write();
-    if (!s.ok()) (void)remove_directory(temporary, disk);    // the first error is the one to report
+    if (!s.ok() || overwrite == Overwrite::yes) (void)remove(temporary);    // the first error is the one to report
     return s;
 }
 

@@ -21,6 +21,7 @@
 #include "files/safetensors.h"
 #include "generation_config.h"
 #include "gpt.h"
+#include "reader.h"
 #include "train/schedule.h"
 
 class GgufFile;
@@ -84,10 +85,13 @@ const Disk& real_disk();
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk = real_disk(), Watch* watch = nullptr,
                         const GenerationConfig& generation = {});
-// The model alone, as Hugging Face has it: model.safetensors and the files that say how to use it, in a new directory.
-// Exit 2: it is there already; 4.
-Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                         const GenerationConfig& generation, const Disk& disk = real_disk());
+// The model alone, as Hugging Face has it: model.safetensors and the files that say how to use it, in a new directory,
+// or in the place of one that holds such files and no others. Exit 2: it is there; 3; 4.
+enum class Overwrite { no, yes };
+Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
+                         const GenerationConfig& generation, Overwrite overwrite = Overwrite::no,
+                         const Disk& disk = real_disk());
+Status check_export(const std::string& dir, Overwrite overwrite);    // whether it may be written; exit 2, 4
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none), except
 // the one that the newest of these names as its best_step. It reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
@@ -122,6 +126,7 @@ std::string checkpoint_tokenizer_file(const std::string& path);     // the file 
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty where there is none: in a GGUF
 // The model's tensors that this rank saves, as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);
+std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
 // The file in which a rank saves tensors, stem "model" or "optimizer"; and of several ranks the index of these files.
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes);

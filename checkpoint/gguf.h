@@ -11,6 +11,7 @@
 #include "files/gguf.h"
 #include "gpt.h"
 #include "model/families.h"
+#include "reader.h"
 
 // A --type of `convert`: how matrices are stored. Vectors and positions stay F32.
 struct GgufFileType {
@@ -30,12 +31,13 @@ Result<Config> gguf_config(const GgufFile& file);
 Stored gguf_stored(const GgufFile& file, const Config& c);
 // As a file of this type would.
 Stored gguf_stored(const GgufFileType& type, const Config& c);
+ReadNumbers gguf_reader(const GgufFile& file, const Config& c);    // of gguf_config's model; the file must outlive it
 // The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 
-// The whole file. vocabulary: the keys tokenizer.*. Exit 2: no architecture of GGUF can say this model, and why; exit
-// 1: a weight that the type cannot hold.
-Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
+// The whole file, its tensors encoded by all threads, some rows at a time. vocabulary: the keys tokenizer.*. Exit 2: no
+// architecture of GGUF can say this model, and why; exit 1: a weight that the type cannot hold; 3, 4: as of the reader.
+Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const GgufSink& sink);
 
 // ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------

@@ -103,22 +103,36 @@ Status check_range(const std::string& name, const BlockFormat& f, const float* x
                 name.c_str(), std::isfinite(sum) ? double(most) : sum, f.name);
 }
 
-// One tensor of the file, from the model's weights.
-Status write_piece(const Model& g, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
+// Rows of a tensor of the file, as the file has them.
+Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format,
+              std::vector<char>* blocks) {
+    const int64_t n = rows.count * t.cols;
+    std::vector<float> x(static_cast<size_t>(n)), spare;
+    TRY(w.read(t, rows.memory * t.cols, n, x.data()));
+    if (p.heads) permute(x.data(), spare, rows.count, t.cols, w.c.HS, true);
+    if (p.add != 0)
+        for (float& v : x) v += p.add;
+    TRY(check_range(p.name, format, x.data(), n));
+    blocks->resize(size_t(n / format.numbers * format.bytes));
+    quantise(format, x.data(), n, blocks->data());
+    return {};
+}
+// One tensor of the file: AT_ONCE parts of it are in memory.
+Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
                    const GgufSink& sink) {
-    std::vector<float> x, spare;
-    std::vector<char> blocks;
-    for (const Rows& rows : rows_of(p, t.cols, g.c.HS, 1 << 20)) {
-        const int64_t n = rows.count * t.cols;
-        x.resize(size_t(n));
-        g.read(Part::weights, t.offset + rows.memory * t.cols, n, x.data());
-        if (p.heads) permute(x.data(), spare, rows.count, t.cols, g.c.HS, true);
-        if (p.add != 0)
-            for (float& v : x) v += p.add;
-        TRY(check_range(p.name, format, x.data(), n));
-        blocks.resize(size_t(n / format.numbers * format.bytes));
-        quantise(format, x.data(), n, blocks.data());
-        TRY(sink(blocks.data(), int64_t(blocks.size())));
+    constexpr int AT_ONCE = 32;
+    // Of a transposed matrix few rows are many small reads.
+    const std::vector<Rows> all = rows_of(p, t.cols, w.c.HS, t.layout == FileLayout::transposed ? 1 << 18 : 1 << 16);
+    std::vector<char> blocks[AT_ONCE];
+    for (int begin = 0, end; begin < int(all.size()); begin = end) {
+        end = std::min(begin + AT_ONCE, int(all.size()));
+        FirstFailure failure;
+#pragma omp parallel for schedule(dynamic)
+        for (int i = begin; i < end; i++)
+            failure.add(encode(w, t, p, all[size_t(i)], format, &blocks[i - begin]), 0, i);
+        TRY(failure.status());
+        for (int i = begin; i < end; i++) TRY(sink(blocks[i - begin].data(), int64_t(blocks[i - begin].size())));
+        heartbeat();
     }
     return {};
 }
@@ -274,9 +288,37 @@ Status gguf_weights(const GgufFile& file, Model& g) {
     return loading.failure.status();
 }
 
-Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
+ReadNumbers gguf_reader(const GgufFile& file, const Config& c) {
+    return [&file, c](const Tensor& t, int64_t first, int64_t n, float* to) -> Status {
+        const int64_t r0 = first / t.cols, r1 = ceil_div(first + n, t.cols), HS = c.HS;    // whole rows
+        std::vector<float> x(size_t((r1 - r0) * t.cols));
+        std::vector<char> blocks;
+        for (const GgufPiece& p : pieces_in(file, t, c)) {
+            const GgufTensor& from = *file.find(p.name);
+            const int64_t row_bytes = from.bytes / p.rows, run = p.run ? p.run : p.rows;
+            for (int64_t start = 0; start < p.rows; start += run) {
+                const int64_t memory = p.first + start / run * p.stride, end = std::min(r1, memory + run);
+                for (int64_t row = std::max(r0, memory), count; row < end; row += count) {
+                    const int64_t in = row - memory, head = p.heads ? in % HS : 0;
+                    const int64_t moved = p.heads ? head % (HS / 2) * 2 + head / (HS / 2) - head : 0;
+                    count = p.heads ? 1 : end - row;
+                    blocks.resize(size_t(count * row_bytes));
+                    TRY(file.read_bytes(from.at + (start + in + moved) * row_bytes, blocks.data(), count * row_bytes));
+                    float* rows = x.data() + (row - r0) * t.cols;
+                    dequantise(*from.format, blocks.data(), count * t.cols, rows);
+                    for (int64_t i = 0; p.add != 0 && i < count * t.cols; i++) rows[i] -= p.add;
+                }
+            }
+        }
+        std::copy_n(x.data() + first - r0 * t.cols, n, to);
+        return {};
+    };
+}
+
+Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const GgufSink& sink) {
-    const GgufArchitecture& a = *TRY(gguf_architecture_for(g.c));
+    const Config& c = w.c;
+    const GgufArchitecture& a = *TRY(gguf_architecture_for(c));
     GgufKeys metadata = {
         {"general.architecture", GgufValue::text(a.name)},
         {"general.type", GgufValue::text("model")},
@@ -284,22 +326,22 @@ Status gguf_save(const Model& g, const GgufFileType& type, const std::string& na
         {"general.file_type", GgufValue::integer(type.number)}};
     if (type.matrices != BlockType::f32 && type.matrices != BlockType::f16 && type.matrices != BlockType::bf16)
         metadata.push_back({"general.quantization_version", GgufValue::integer(2)});
-    for (auto& row : gguf_metadata(g.c, a)) metadata.push_back(row);
+    for (auto& row : gguf_metadata(c, a)) metadata.push_back(row);
     metadata.insert(metadata.end(), vocabulary.begin(), vocabulary.end());
 
     std::vector<GgufSource> sources;
     auto add = [&](const Tensor& t, const GgufPiece& p) {
-        const BlockFormat& format = format_of(type, t, p.name, g.c);
+        const BlockFormat& format = format_of(type, t, p.name, c);
         sources.push_back({p.name, &format, gguf_shape(t, p),
-                           [&g, &t, p, &format](const GgufSink& to) { return write_piece(g, t, p, format, to); }});
+                           [&w, &t, p, &format](const GgufSink& to) { return write_piece(w, t, p, format, to); }});
     };
-    for (const Tensor& t : g.tensors) {
-        for (const GgufPiece& p : gguf_pieces(t, g.c, a, a.fused_qkv, a.fused_up)) add(t, p);
-        if (t.name == "wte" && g.c.tied && a.needs_head) add(t, {"output.weight", 0, t.file_rows});
+    for (const Tensor& t : w.tensors) {
+        for (const GgufPiece& p : gguf_pieces(t, c, a, a.fused_qkv, a.fused_up)) add(t, p);
+        if (t.name == "wte" && c.tied && a.needs_head) add(t, {"output.weight", 0, t.file_rows});
     }
-    const std::vector<float> divisors = gguf_rope_divisors(g.c);
+    const std::vector<float> divisors = gguf_rope_divisors(c);
     const int64_t bytes = int64_t(divisors.size()) * 4;
-    if (g.c.rope_scaling == RopeScaling::llama3)
+    if (c.rope_scaling == RopeScaling::llama3)
         sources.push_back({"rope_freqs.weight", &block_format(BlockType::f32), {bytes / 4},
                            [&](const GgufSink& to) { return to(divisors.data(), bytes); }});
     return gguf_write(metadata, sources, sink);

@@ -84,3 +84,32 @@ Status sum_check(const std::string& path, const Sum& expected, bool contents) {
         return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc, crc);
     return {};
 }
+
+void ReadSums::add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
+    const uint32_t crc = crc32c(0, data, bytes);
+#pragma omp critical(sums_add)
+    pieces[file].push_back({at, bytes, crc});
+}
+
+Status ReadSums::check(const SafetensorsFile& file, const Sum& expected) {
+    std::vector<Piece>& all = pieces[&file];
+    std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
+    all.push_back({file.bytes(), 0, 0});
+    std::vector<char> rest(std::min(size_t(1) << 18, size_t(file.bytes())));
+    uint32_t crc = 0;
+    int64_t end = 0;    // crc covers the bytes before it
+    for (const Piece& p : all) {
+        while (end < p.at) {
+            const int64_t bytes = std::min(p.at - end, int64_t(rest.size()));
+            TRY(file.read_bytes(end, rest.data(), bytes));
+            crc = crc32c(crc, rest.data(), bytes);
+            end += bytes;
+        }
+        crc = crc32c_join(crc, p.crc, p.bytes);
+        end += p.bytes;
+    }
+    if (crc != expected.crc)
+        return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(),
+                    expected.crc, crc);
+    return {};
+}

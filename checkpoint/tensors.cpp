@@ -64,37 +64,65 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
     return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
 }
 
+namespace {
+// The tensors of files that t is, appended.
+void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
+                 const std::function<Status(int64_t first, int64_t count, float* out)>& read,
+                 std::vector<TensorSource>* sources) {
+    for (const Piece& p : t.pieces) {
+        const int64_t at = p.first * t.cols, rows = p.rows, cols = t.cols;
+        auto plain = [read, cols, order = rows_of(c, t, p)](int64_t first, int64_t count, float* out) -> Status {
+            for (const Rows& r : order) {
+                const int64_t from = std::max(first, r.file * cols);
+                const int64_t to = std::min(first + count, (r.file + r.count) * cols);
+                const int64_t moved = (r.memory - r.file) * cols;
+                if (from < to) TRY(read(moved + from, to - from, out + from - first));
+            }
+            return {};
+        };
+        // Asked for in order: the first call brings all of it, the last one lets it go.
+        auto turned = [=, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable -> Status {
+            if (first == 0) {
+                std::vector<float> straight(size_t(rows * cols));
+                TRY(read(at, rows * cols, straight.data()));
+                host.resize(straight.size());
+                transpose(host.data(), straight.data(), rows, cols);
+            }
+            std::copy_n(host.data() + first, count, out);
+            if (first + count == rows * cols) std::vector<float>().swap(host);    // = {} would keep the memory
+            return {};
+        };
+        TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
+        if (t.layout == FileLayout::transposed) source.fill = turned;
+        sources->push_back(std::move(source));
+    }
+}
+}    // namespace
+
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources) {
     const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
     for (const Tensor& t : g.tensors) {
         if (owners[size_t(t.bucket)] != g.plan.rank) continue;
-        for (const Piece& p : t.pieces) {
-            const int64_t at = t.offset + p.first * t.cols, rows = p.rows, cols = t.cols;
-            auto plain = [&g, part, offset = t.offset, cols, order = rows_of(g.c, t, p)](int64_t first, int64_t count,
-                                                                                         float* out) {
-                for (const Rows& r : order) {
-                    const int64_t from = std::max(first, r.file * cols);
-                    const int64_t to = std::min(first + count, (r.file + r.count) * cols);
-                    const int64_t moved = offset + (r.memory - r.file) * cols;
-                    if (from < to) g.read(part, moved + from, to - from, out + from - first);
-                }
-            };
-            // Asked for in order: the first call brings all of it, the last one lets it go.
-            auto turned = [=, &g, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
-                if (first == 0) {
-                    std::vector<float> straight(size_t(rows * cols));
-                    g.read(part, at, rows * cols, straight.data());
-                    host.resize(straight.size());
-                    transpose(host.data(), straight.data(), rows, cols);
-                }
-                std::copy_n(host.data() + first, count, out);
-                if (first + count == rows * cols) std::vector<float>().swap(host);    // = {} would keep the memory
-            };
-            TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
-            if (t.layout == FileLayout::transposed) source.fill = turned;
-            sources->push_back(std::move(source));
-        }
+        auto read = [&g, part, at = t.offset](int64_t first, int64_t count, float* out) {
+            g.read(part, at + first, count, out);
+            return Status{};
+        };
+        add_sources(g.c, t, prefix, read, sources);
     }
+}
+std::vector<TensorSource> checkpoint_tensors(const WeightsReader& w) {
+    std::vector<TensorSource> sources;
+    for (const Tensor& t : w.tensors) {
+        auto read = [&](int64_t first, int64_t count, float* out) { return w.read(t, first, count, out); };
+        add_sources(w.c, t, "", read, &sources);
+    }
+    return sources;
+}
+WeightsReader weights_reader(const Model& g) {
+    return {g.c, g.tensors, [&g](const Tensor& t, int64_t first, int64_t n, float* to) {
+                g.read(Part::weights, t.offset + first, n, to);
+                return Status{};
+            }};
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -162,28 +190,28 @@ bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     });
 }
 
-Status weights_match(const Weights& w, const Model& g, const std::vector<std::string>& prefixes,
-                     const std::string& place) {
+Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor>& tensors,
+                     const std::vector<std::string>& prefixes, const std::string& place) {
     std::vector<WantedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
     for (const std::string& prefix : prefixes)
-        for (const Tensor& t : g.tensors)
+        for (const Tensor& t : tensors)
             for (const Piece& p : t.pieces)
-                wanted.push_back({prefix + p.name, bare_name(prefix + p.name, *g.c.family), file_shape(t, p)});
+                wanted.push_back({prefix + p.name, bare_name(prefix + p.name, *c.family), file_shape(t, p)});
     for (auto& [name, found] : w.tensors) held[name] = found.entry->shape;
     return match_tensors(place, wanted, held, " (as F32, BF16 or F16)", [&](const std::string& name) {
-        return redundant(name, *w.tensors.at(name).entry, g.c);
+        return redundant(name, *w.tensors.at(name).entry, c);
     });
 }
 
 // A tied model's file may hold the head besides, but as a copy: transformers runs the file's own where it is another.
-Status heads_match(const Weights& w, const Model& g, const std::string& place) {
+Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& place) {
     const auto head = std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) {
-        return is_head(t.first, *g.c.family);
+        return is_head(t.first, *c.family);
     });
-    if (!g.c.tied || head == w.tensors.end()) return {};
-    const Found &a = head->second, &b = w.tensors.at(bare_name(g.tensors[0].pieces[0].name, *g.c.family));
-    const int64_t all = int64_t(g.c.V) * g.c.C, most = std::min(all, int64_t(1) << 18);
+    if (!c.tied || head == w.tensors.end()) return {};
+    const Found &a = head->second, &b = w.tensors.at(bare_name(wte.pieces[0].name, *c.family));
+    const int64_t all = int64_t(c.V) * c.C, most = std::min(all, int64_t(1) << 18);
     std::vector<char> raw(size_t(4 * most));
     std::vector<float> x(static_cast<size_t>(most)), y(x);
     auto read = [&](const Found& f, int64_t first, int64_t n, std::vector<float>& to) -> Status {
@@ -204,43 +232,6 @@ Status heads_match(const Weights& w, const Model& g, const std::string& place) {
                 "found other numbers; set that to false in config.json", place.c_str(), a.entry->name.c_str());
 }
 
-// Checksums of the pieces that were read, by file: threads add them, check() joins them.
-class Sums {
-  public:
-    void add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
-        const uint32_t crc = crc32c(0, data, bytes);
-#pragma omp critical(sums_add)
-        pieces[file].push_back({at, bytes, crc});
-    }
-    // Reads the bytes that loading skipped (such as the header), then compares the checksum of the whole file.
-    Status check(const SafetensorsFile& file, const Sum& expected) {
-        std::vector<Piece>& all = pieces[&file];
-        std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
-        all.push_back({file.bytes(), 0, 0});
-        std::vector<char> rest(std::min(size_t(1) << 18, size_t(file.bytes())));
-        uint32_t crc = 0;
-        int64_t end = 0;    // crc covers the bytes before it
-        for (const Piece& p : all) {
-            while (end < p.at) {
-                const int64_t bytes = std::min(p.at - end, int64_t(rest.size()));
-                TRY(file.read_bytes(end, rest.data(), bytes));
-                crc = crc32c(crc, rest.data(), bytes);
-                end += bytes;
-            }
-            crc = crc32c_join(crc, p.crc, p.bytes);
-            end += p.bytes;
-        }
-        if (crc != expected.crc)
-            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(),
-                        expected.crc, crc);
-        return {};
-    }
-
-  private:
-    struct Piece { int64_t at, bytes; uint32_t crc; };
-    std::map<const SafetensorsFile*, std::vector<Piece>> pieces;
-};
-
 // Loads tensors from their files into the model: in parallel if the model is in host memory. Its buffers are one piece
 // a thread, and one whole tensor where it is to be transposed.
 struct Loading {
@@ -248,7 +239,7 @@ struct Loading {
     Model& g;
     std::string prefix;
     Part part;
-    Sums* sums;    // or null
+    ReadSums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
     FirstFailure failure = {};
 
@@ -326,7 +317,68 @@ struct Loading {
         }
     }
 };
+
+// Reads what is asked for of tensors that lie in files: WeightsReader::read.
+struct FromFiles {
+    Weights w;
+    Config c;
+
+    Status operator()(const Tensor& t, int64_t first, int64_t n, float* to) const {
+        const int64_t padding = std::clamp<int64_t>(first + n - t.file_rows * t.cols, 0, n);
+        std::fill_n(to + n - padding, padding, 0.0f);
+        for (const Piece& p : t.pieces) {
+            const Found& f = w.tensors.at(bare_name(p.name, *c.family));
+            if (t.layout == FileLayout::transposed) TRY(turned(f, t, p, first, n, to));
+            else
+                for (const Rows& r : rows_of(c, t, p)) {
+                    const int64_t from = std::max(first, r.memory * t.cols);
+                    const int64_t end = std::min(first + n, (r.memory + r.count) * t.cols);
+                    const int64_t moved = (r.file - r.memory) * t.cols;
+                    if (from < end) TRY(numbers(f, moved + from, end - from, to + from - first));
+                }
+        }
+        return {};
+    }
+
+  private:
+    static Status numbers(const Found& f, int64_t first, int64_t n, float* to) {
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+        const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
+        if (f.entry->type == TensorType::f32) return f.file->read_bytes(at, to, n * 4);
+        std::vector<char> raw(size_t(n * element));
+        TRY(f.file->read_bytes(at, raw.data(), n * element));
+        SafetensorsFile::convert(f.entry->type, raw.data(), n, to);
+        return {};
+    }
+    // Whole rows of the model's, from that many columns of the file's matrix.
+    static Status turned(const Found& f, const Tensor& t, const Piece& p, int64_t first, int64_t n, float* to) {
+        const int64_t r0 = std::max(first / t.cols, p.first);
+        const int64_t rows = std::min(ceil_div(first + n, t.cols), p.first + p.rows) - r0;
+        if (rows <= 0) return {};
+        std::vector<float> columns(size_t(t.cols * rows)), straight(columns.size());
+        for (int64_t col = 0; col < t.cols; col++)
+            TRY(numbers(f, col * p.rows + r0 - p.first, rows, columns.data() + col * rows));
+        transpose(straight.data(), columns.data(), t.cols, rows);
+        const int64_t from = std::max(first, r0 * t.cols), end = std::min(first + n, (r0 + rows) * t.cols);
+        std::copy_n(straight.data() + from - r0 * t.cols, end - from, to + from - first);
+        return {};
+    }
+};
 }   // namespace
+
+Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
+    TRY(m.opened);
+    WeightsReader reader = {c, config_tensors(c), nullptr};
+    if (m.gguf) {
+        reader.read = gguf_reader(*m.gguf, c);
+        return reader;
+    }
+    const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
+    TRY(weights_match(w, c, reader.tensors, {""}, w.place(m.path)));
+    TRY(heads_match(w, c, reader.tensors[0], w.place(m.path)));
+    reader.read = FromFiles{w, c};
+    return reader;
+}
 
 Result<std::shared_ptr<const SafetensorsFiles>> ModelSource::weights() const {
     if (!files) files = TRY(open_all(TRY(checkpoint_tensor_files(path, "model"))));
@@ -363,10 +415,10 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     if (m.gguf) return gguf_weights(*m.gguf, g);
     const std::string& dir = m.path;
     const Weights w = TRY(weights_of(TRY(m.weights()), *g.c.family));
-    TRY(weights_match(w, g, {""}, w.place(dir)));
-    TRY(heads_match(w, g, w.place(dir)));
+    TRY(weights_match(w, g.c, g.tensors, {""}, w.place(dir)));
+    TRY(heads_match(w, g.c, g.tensors[0], w.place(dir)));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
-    Sums sums;
+    ReadSums sums;
     TRY((Loading{w, g, "", Part::weights, verify ? &sums : nullptr}.run()));
     if (!verify) return {};
     const std::vector<Sum> manifest = TRY(manifest_read(dir));
@@ -381,7 +433,7 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
     const Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
-    TRY(weights_match(w, g, {"m.", "v."}, w.place(dir)));
+    TRY(weights_match(w, g.c, g.tensors, {"m.", "v."}, w.place(dir)));
     TRY((Loading{w, g, "m.", Part::m, nullptr}.run()));
     return Loading{w, g, "v.", Part::v, nullptr}.run();
 }

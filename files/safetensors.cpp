@@ -184,7 +184,7 @@ Status safetensors_write(const std::vector<TensorSource>& tensors,
         for (int64_t first = 0; first < n; first += PIECE) {
             int64_t count = std::min(PIECE, n - first);
             wide.resize(size_t(count));
-            t.fill(first, count, wide.data());
+            TRY(t.fill(first, count, wide.data()));
             if (t.type == TensorType::f32) {
                 TRY(sink(wide.data(), count * 4));
             } else {

@@ -45,8 +45,9 @@ struct TensorSource {
     std::string name;
     TensorType type;    // f32 or bf16 (rounded to nearest even)
     std::vector<int64_t> shape;
-    std::function<void(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count)
+    std::function<Status(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count), in order
 };
-// The file's bytes, piece by piece, to `sink` (which a checkpoint uses to write and checksum at once).
+// The file's bytes, piece by piece, to `sink` (which a checkpoint uses to write and checksum at once). Fails only where
+// the sink or a source does.
 Status safetensors_write(const std::vector<TensorSource>& tensors,
                          const std::function<Status(const void*, int64_t)>& sink);

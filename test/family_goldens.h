@@ -32,7 +32,8 @@ inline Arrays in_files(const Model& g, Part part) {
         for (int64_t d : s.shape) n *= d;
         std::vector<float>& x = all[s.name];
         x.resize(size_t(n));
-        for (int64_t first = 0; first < n; first += 7) s.fill(first, std::min<int64_t>(7, n - first), x.data() + first);
+        for (int64_t first = 0; first < n; first += 7)
+            REQUIRE(s.fill(first, std::min<int64_t>(7, n - first), x.data() + first).ok());
     }
     return all;
 }

@@ -259,7 +259,7 @@ void check_tensors(const Golden& golden, const Model& g, Part part, const std::s
         int64_t n = 1;
         for (int64_t d : s.shape) n *= d;
         std::vector<float> ours(static_cast<size_t>(n)), theirs = golden.get(s.name);
-        s.fill(0, n, ours.data());
+        REQUIRE(s.fill(0, n, ours.data()).ok());
         REQUIRE(theirs.size() == ours.size());
         if (!key_bias && s.name.find("c_attn.bias") != std::string::npos)    // its true gradient is zero: noise
             for (size_t c = 16; c < 32; c++) ours[c] = theirs[c] = 0;

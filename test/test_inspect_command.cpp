@@ -98,7 +98,7 @@ template <class Change> std::string changed(const Toy& toy, const std::string& r
         change(x);
         g.write(Part::weights, t.offset, t.size(), x.data());
     }
-    REQUIRE(checkpoint_export(dir, g, checkpoint_tokenizer(from).value, {}).ok());
+    REQUIRE(checkpoint_export(dir, weights_reader(g), checkpoint_tokenizer(from).value, {}).ok());
     return dir;
 }
 nlohmann::json inspected(Strings args) {

@@ -116,7 +116,7 @@ template <class Change> std::string with_projections(const Toy& toy, const std::
         change(x, size_t(t.bucket - 1));
         g.write(Part::weights, t.offset, t.size(), x.data());
     }
-    REQUIRE(checkpoint_export(dir, g, checkpoint_tokenizer(from).value, {}).ok());
+    REQUIRE(checkpoint_export(dir, weights_reader(g), checkpoint_tokenizer(from).value, {}).ok());
     return dir;
 }
 }    // namespace

@@ -56,10 +56,12 @@ TEST_CASE("safetensors: what is written reads back") {
     auto value = [](int64_t i) { return float(i % 4099) / 64 - 30; };
     auto fill = [&](int64_t first, int64_t count, float* out) {
         for (int64_t i = 0; i < count; i++) out[i] = value(first + i);
+        return Status{};
     };
     auto rounding = [](int64_t first, int64_t count, float* out) {
         const float x[] = {0x1.01p0f, 0x1.03p0f, -0x1.01p0f, 0x1.010002p0f, 0x1.fffffep127f, INFINITY, NAN, 0.f};
         std::copy_n(x + first, count, out);
+        return Status{};
     };
     std::string path = temporary_directory() + "/a.safetensors";
     write_file(path, written({{"z", TensorType::f32, {n}, fill}, {"a", TensorType::bf16, {2, 4}, rounding}}));

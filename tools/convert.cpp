@@ -1,4 +1,5 @@
 // convert.cpp - `flatgpt convert`: a model from one format to another, GGUF files and Hugging Face directories.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -6,26 +7,66 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "data/tokenizer_gguf.h"
-#include "model/device.h"
+#include "layers/ops.h"
+
+namespace fs = std::filesystem;
 
 namespace {
 struct Options {
     std::string model, out, type = "f32", checkpoint = "last";
+    bool overwrite = false;
 };
 
 // "model" of runs/model.gguf
-std::string stem_of(const std::string& path) { return std::filesystem::path(path).stem().string(); }
+std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
 
-Status convert(const Options& o) {
+// Names of files that are no directories: nobody wants a directory a.safetensors.
+Status check_ending(const std::string& out) {
+    std::string ending = fs::path(out).extension().string();
+    for (char& letter : ending) letter = char(tolower(letter));
+    const char* const formats[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".npz", ".h5", ".ggml",
+                                   ".gguf", ".json", ".msgpack", ".tflite", ".zip", ".tar", ".gz"};
+    if (std::find(std::begin(formats), std::end(formats), ending) == std::end(formats)) return {};
+    const std::string stem = fs::path(out).replace_extension().string();
+    if (ending == ".gguf")
+        return fail(Exit::usage, "%s: expected the ending .gguf; give %s.gguf", out.c_str(), stem.c_str());
+    return fail(Exit::usage, "%s: expected a name that ends with .gguf, or a new directory, in which model.safetensors "
+                "and its config.json are written; give %s", out.c_str(), stem.c_str());
+}
+// OUT must not be what is read, by whatever name: not with --overwrite either.
+Status check_apart(const std::string& model, const std::string& out) {
+    std::error_code none;
+    auto same = [&](const fs::path& path) { return fs::equivalent(path, out, none); };
+    bool taken = same(model);
+    for (fs::directory_iterator file(model, none), end; !none && file != end; file.increment(none))
+        taken = taken || same(file->path());
+    if (!taken) return {};
+    return fail(Exit::usage, "%s is what is read (%s), and is never overwritten; give another name", out.c_str(),
+                model.c_str());
+}
+Status check_out(const Options& o, bool to_gguf) {
+    std::error_code none;
+    if (!to_gguf) return check_export(o.out, o.overwrite ? Overwrite::yes : Overwrite::no);
+    if (!o.overwrite && fs::exists(fs::symlink_status(o.out, none)) && !fs::is_directory(o.out, none))
+        return fail(Exit::usage, "%s: expected a new name, it is already there; give another name, or --overwrite",
+                    o.out.c_str());
+    return check_writable(o.out, "OUT");
+}
+
+Status convert(Options o) {
+    o.out = without_slashes(o.out);
     const bool to_gguf = o.out.ends_with(".gguf");
     const GgufFileType* type = find_gguf_file_type(o.type);
     CHECK(type, "%s", o.type.c_str());
+    if (!to_gguf) TRY(check_ending(o.out));
     if (!to_gguf && type->matrices != BlockType::f32)
         return fail(Exit::usage, "--type %s: a Hugging Face directory is written as f32; for a GGUF file give OUT the "
                     "ending .gguf", o.type.c_str());
     std::vector<std::string> damaged;
     const ModelSource from = TRY(checkpoint_find(o.model, &damaged, o.checkpoint));
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
+    TRY(check_apart(from.path, o.out));
+    TRY(check_out(o, to_gguf));
     const Config config = TRY(checkpoint_config(from));
     // Before the weights are read.
     const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
@@ -37,12 +78,12 @@ Status convert(const Options& o) {
     const GenerationConfig generation = to_gguf ? GenerationConfig{} : TRY(checkpoint_generation(from.path));
     if (const std::string lost = to_gguf ? beyond_gguf(tokenizer) : ""; !lost.empty())
         Progress().note(escape_control("note: GGUF has no place for this: " + lost));
-    Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
-    TRY(device.model->allocate(config, {Use::infer, 1, 1}));
-    TRY(checkpoint_weights(from, *device.model));
-    if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer, generation);
+    cpu_set_threads(0);
+    const WeightsReader weights = TRY(weights_reader(from, config));
+    if (!to_gguf)
+        return checkpoint_export(o.out, weights, tokenizer, generation, o.overwrite ? Overwrite::yes : Overwrite::no);
     return replace_file(o.out, [&](const FileSink& sink) {
-        return gguf_save(*device.model, *type, stem_of(o.out), vocabulary, sink);
+        return gguf_save(weights, *type, stem_of(o.out), vocabulary, sink);
     });
 }
 }   // namespace
@@ -60,6 +101,8 @@ Command convert_command() {
                  {.name = "OUT", .to = &o->out, .help = "a name that ends with .gguf, or a new directory",
                   .required = true},
                  {.name = "--type", .to = &o->type, .help = "how a GGUF file stores matrices", .choices = types},
+                 {.name = "--overwrite", .to = &o->overwrite, .help = "write OUT even if it is there; a directory, if "
+                  "it holds nothing but such a model"},
                  {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}},
             .run = [o] {
                 TRY(convert(*o));

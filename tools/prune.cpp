@@ -191,7 +191,7 @@ Status write_model(const Options& o, const ModelSource& from, const Plans& p, co
     const std::unique_ptr<Model> before = TRY(whole_model(p.before)), after = TRY(whole_model(p.after));
     TRY(checkpoint_weights(from, *before));
     cut_heads(*after, *before, cut);
-    return checkpoint_export(o.out, *after, tokenizer, generation);
+    return checkpoint_export(o.out, weights_reader(*after), tokenizer, generation);
 }
 Result<double> weight_bytes(const ModelSource& m) {
     double bytes = 0;
