@@ -312,9 +312,11 @@ Arguments Run::arguments(const Node& n) {    // behind the first kid
 Value Run::call(const Node& n) {
     const Value callee = eval(*n.kids[0]);
     if (callee.is(Kind::undefined)) {
-        for (const char* changes : {"append", "pop", "update", "insert", "extend", "remove", "setdefault", "clear"})
+        for (const char* changes : {"append", "pop", "update", "insert", "extend", "remove", "setdefault", "clear",
+                                    "sort", "reverse", "popitem"})
             if (n.kids[0]->op == Op::attribute && n.kids[0]->text == changes)
                 raise("%s: a template may change namespaces only", changes);
+        if (n.kids[0]->op == Op::attribute) raise("there is no method '%s'", n.kids[0]->text.c_str());
         raise("'%s' is undefined", callee.text().c_str());
     }
     if (!callee.is(Kind::function)) raise("'%s' object is not callable", type_name(callee));
@@ -372,6 +374,9 @@ Value Run::invoke(const Builtin& b, const Value& self, Arguments args) {
     Value result = b.run(c);
     touch(result, 4);
     return result;
+}
+Value Run::method(const Value& self, const std::string& name, Items args) {
+    return invoke(*method_named(self.kind, name), self, {std::move(args), {}});
 }
 Value Run::filter(const std::string& name, const Value& self, Arguments args) {
     const Builtin* b = filter_named(name);

@@ -6,7 +6,6 @@
 
 namespace jinja {
 namespace {
-Value text_of(Call& c) { return str(c.self, c.meter()); }
 Value kept(Call& c, std::string text) {    // a safe string stays one
     Value v(std::move(text));
     v.safe = c.self.safe;
@@ -174,16 +173,13 @@ Value to_real(Call& c) {    // default
     }
     return c.args[0].is(Kind::unset) ? Value(0.0) : c.args[0];
 }
-Value escape(Call& c) {
-    Value v(c.self.safe ? c.self.text() : escaped_html(str(c.self, c.meter())));
+Value safe_text(std::string text) {
+    Value v(std::move(text));
     v.safe = true;
     return v;
 }
-Value safe(Call& c) {
-    Value v = text_of(c);
-    v.safe = true;
-    return v;
-}
+Value escape(Call& c) { return safe_text(c.self.safe ? c.self.text() : escaped_html(str(c.self, c.meter()))); }
+Value safe(Call& c) { return safe_text(str(c.self, c.meter())); }
 Value reversed(Call& c) {
     if (c.self.is(Kind::string)) {
         std::u32string s = wide(c.self.text());
@@ -206,8 +202,78 @@ Value replace(Call& c) {    // old new count
                     c.meter());
 }
 
+Value absolute(Call& c) {
+    if (!c.self.is_number()) raise("abs needs a number, found %s", type_name(c.self));
+    if (c.self.is(Kind::real)) return std::fabs(c.self.real);
+    return arithmetic("*", int64_t(c.self.integer < 0 ? -1 : 1), c.self, c.meter());
+}
+// As Python's round: the nearest decimal, the even one of two.
+Value rounded(Call& c) {    // precision method
+    const int64_t precision = c.integer(0, 0);
+    const std::string method = c.text(1, "common");
+    if (method != "common" && method != "ceil" && method != "floor") raise("method must be common, ceil or floor");
+    if (!c.self.is_number()) raise("round needs a number, found %s", type_name(c.self));
+    if (precision < 0 || precision > 300) raise("round: expected a precision from 0 to 300");
+    if (method != "common") {
+        const double scale = std::pow(10, double(precision)), x = c.self.number() * scale;
+        return (method == "ceil" ? std::ceil(x) : std::floor(x)) / scale;
+    }
+    if (c.self.is_int()) return c.self.integer;
+    return strtod(formatted("%.*f", int(precision), c.self.real).c_str(), nullptr);
+}
+Value sum(Call& c) {    // attribute start
+    const Value items = iterated(c.self, c.meter());
+    Value all = c.args[1].is(Kind::unset) ? Value(int64_t(0)) : c.args[1];
+    for (auto& item : items.items())
+        all = arithmetic("+", all, c.given(0) ? c.run.path(item, c.args[0]) : item, c.meter());
+    return all;
+}
+// Lists of n items, the last one filled up; or n lists of as many items as the items give, the first ones one longer.
+template <bool LINES> Value in_parts(Call& c) {    // linecount or slices, fill_with
+    const Value items = iterated(c.self, c.meter());
+    const int64_t n = c.integer(0, 0), size = int64_t(items.items().size()), each = n > 0 ? size / n : 0;
+    if (n <= 0) raise("expected a count of at least 1");
+    c.meter().charge(n);
+    Items all;
+    for (int64_t at = 0, i = 0; LINES ? at < size : i < n; i++) {
+        const int64_t count = LINES ? n : each + (i < size % n), last = std::min(at + count, size);
+        Items one(items.items().begin() + at, items.items().begin() + last);
+        const bool less = LINES ? last - at < n : i >= size % n;
+        if (c.given(1) && less && LINES) one.resize(size_t(n), c.args[1]);
+        if (c.given(1) && less && !LINES) one.push_back(c.args[1]);
+        all.push_back(Value(Kind::list, std::move(one)));
+        at = last;
+    }
+    return generated(std::move(all));
+}
+Value title(Call& c) {    // a word begins behind - and white space and ( { [ <
+    std::u32string text;
+    bool begins = true;
+    for (char32_t x : wide(str(c.self, c.meter()))) {
+        const std::u32string letter = wide(begins ? upper(narrow({&x, 1})) : lower(narrow({&x, 1})));
+        begins = is_space(x) || std::u32string_view(U"-({[<").find(x) != std::u32string_view::npos;
+        text += letter;
+    }
+    return narrow(text);
+}
+Value truncate(Call& c) {    // length killwords end leeway
+    const std::u32string s = wide(str(c.self, c.meter())), end = wide(c.text(2, "..."));
+    const int64_t size = c.integer(0, 255), leeway = c.integer(3, 5), left = size - int64_t(end.size());
+    if (left < 0 || leeway < 0) raise("truncate: expected a length of at least that of its end, and a leeway from 0");
+    if (int64_t(s.size()) <= size + leeway) return narrow(s);
+    std::u32string text = s.substr(0, size_t(left));
+    if (const size_t space = text.rfind(U' '); !c.flag(1) && space != text.npos) text.resize(space);
+    return narrow(text + end);
+}
+Value method_of_text(Call& c, const char* name) {    // a filter that is a method of the value's text
+    return c.run.method(str(c.self, c.meter()), name, c.args);
+}
+
 const Builtin FILTERS[] = {
+    {"abs", "", 0, absolute},
+    {"batch", "linecount fill_with", 1, in_parts<true>},
     {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(lower(str(c.self, c.meter()))); }},
+    {"center", "width", 0, [](Call& c) -> Value { return method_of_text(c, "center"); }},
     {"count", "", 0, size_of},
     {"d", "default_value boolean", 0, default_of},
     {"default", "default_value boolean", 0, default_of},
@@ -216,6 +282,7 @@ const Builtin FILTERS[] = {
     {"escape", "", 0, escape},
     {"first", "", 0, end_of<true>},
     {"float", "default", 0, to_real},
+    {"forceescape", "", 0, [](Call& c) -> Value { return safe_text(escaped_html(str(c.self, c.meter()))); }},
     {"indent", "width first blank", 0, indent},
     {"int", "default base", 0, to_int},
     {"items", "", 0, items_of},
@@ -231,14 +298,19 @@ const Builtin FILTERS[] = {
     {"rejectattr", nullptr, 0, select<true, false>},
     {"replace", "old new count", 2, replace},
     {"reverse", "", 0, reversed},
+    {"round", "precision method", 0, rounded},
     {"safe", "", 0, safe},
     {"select", nullptr, 0, select<false, true>},
     {"selectattr", nullptr, 0, select<true, true>},
+    {"slice", "slices fill_with", 1, in_parts<false>},
     {"sort", "reverse case_sensitive attribute", 0, sort},
     {"string", "", 0, [](Call& c) -> Value { return kept(c, str(c.self, c.meter())); }},
+    {"sum", "attribute start", 0, sum},
+    {"title", "", 0, title},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
     {"trim", "chars", 0,
      [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
+    {"truncate", "length killwords end leeway", 0, truncate},
     {"unique", "case_sensitive attribute", 0, unique},
     {"upper", "", 0, [](Call& c) -> Value { return upper(str(c.self, c.meter())); }},
 };
@@ -269,13 +341,16 @@ const Builtin TESTS[] = {
     {">", "other", 1, ordered<false, false, true>},
     {">=", "other", 1, ordered<false, true, true>},
     {"boolean", "", 0, is_a<Kind::boolean>},
+    {"callable", "", 0, is_a<Kind::function>},
     {"defined", "", 0, [](Call& c) -> Value { return !c.self.is(Kind::undefined); }},
     {"divisibleby", "num", 1,
      [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
     {"eq", "other", 1, equals<true>},
     {"equalto", "other", 1, equals<true>},
+    {"escaped", "", 0, [](Call& c) -> Value { return c.self.safe; }},
     {"even", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 == 0; }},
     {"false", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && !c.self.integer; }},
+    {"filter", "", 0, [](Call& c) -> Value { return c.self.is(Kind::string) && filter_named(c.self.text()); }},
     {"float", "", 0, is_a<Kind::real>},
     {"ge", "other", 1, ordered<false, true, true>},
     {"gt", "other", 1, ordered<false, false, true>},
@@ -284,6 +359,7 @@ const Builtin TESTS[] = {
     {"iterable", "", 0,
      is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::generator, Kind::loop>},
     {"le", "other", 1, ordered<true, true, false>},
+    {"lower", "", 0, [](Call& c) -> Value { return method_of_text(c, "islower"); }},
     {"lt", "other", 1, ordered<true, false, false>},
     {"mapping", "", 0, is_a<Kind::dict>},
     {"ne", "other", 1, equals<false>},
@@ -293,8 +369,10 @@ const Builtin TESTS[] = {
     {"sameas", "other", 1, same_as},
     {"sequence", "", 0, is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict>},
     {"string", "", 0, is_a<Kind::string>},
+    {"test", "", 0, [](Call& c) -> Value { return c.self.is(Kind::string) && test_named(c.self.text()); }},
     {"true", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && c.self.integer; }},
     {"undefined", "", 0, is_a<Kind::undefined>},
+    {"upper", "", 0, [](Call& c) -> Value { return method_of_text(c, "isupper"); }},
 };
 }   // namespace
 

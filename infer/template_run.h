@@ -52,6 +52,7 @@ class Run {
     // What the built-in functions need.
     Value filter(const std::string& name, const Value& self, Arguments args);
     bool test(const std::string& name, const Value& self, Arguments args);
+    Value method(const Value& self, const std::string& name, Items args);    // called
     Value attribute(const Value& v, const std::string& name);
     Value subscript(const Value& v, const Value& index);
     Value path(Value v, const Value& path);    // "a.b.0": attributes and indices by turns
@@ -114,11 +115,12 @@ template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::s
 const Builtin* filter_named(const std::string& name);
 const Builtin* test_named(const std::string& name);
 const Builtin* method_named(Kind kind, const std::string& name);
+const Builtin* string_method(const std::string& name);
 const Builtin* global_named(const std::string& name);
 std::string upper(const std::string& text);
 std::string lower(const std::string& text);
 std::string capitalized(const std::string& text);
-std::vector<std::string> split_lines(const std::string& text);
+std::vector<std::string> split_lines(const std::string& text, bool keep_ends = false);
 std::string replaced(const std::string& text, const std::string& from, const std::string& to, int64_t most,
                      Meter& meter);
 }   // namespace jinja

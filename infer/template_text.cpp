@@ -135,7 +135,10 @@ std::string repr(const Value& v, Meter& meter, int depth) {
             meter.charge_text(s.size());
             return v.is(Kind::dict) ? "{" + s + "}" : "<Namespace {" + s + "}>";
         }
-        default: return std::string("<") + type_name(v) + ">";
+        // What Python prints of these is an address.
+        case Kind::generator: raise("a generator has no text: add |list or |join");
+        case Kind::function: raise("a function has no text: call it with ()");
+        default: raise("a loop has no text: expected loop.index or another of its attributes");
     }
 }
 
