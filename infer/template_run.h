@@ -23,7 +23,7 @@ struct Builtin;
 // to the end, so that no chain of macros is destroyed at once.
 struct Function : Held {
     const Builtin* builtin = nullptr;
-    const Value self;
+    const Value self = Value();
     const Node* macro = nullptr;
     const std::shared_ptr<Frame> frame;
     Function(const Builtin* builtin, const Value& self) : builtin(builtin), self(self) { contain(self); }
