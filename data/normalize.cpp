@@ -3,8 +3,7 @@
 
 #include <utf8proc.h>
 
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
 
 #include "base/console.h"
 
@@ -32,6 +31,33 @@ bool stable(uint32_t c, bool compatible) {
                            (c >= 0xFF01 && c <= 0xFF60) || (c >= 0x1F300 && c <= 0x1F64F));
 }
 
+// The form of whole characters. utf8proc_map puts marks in order pair by pair, in quadratic time of a run of them.
+std::string form_of(std::string_view text, int flags) {
+    const auto options = utf8proc_option_t(flags);
+    std::vector<utf8proc_int32_t> codes;
+    for (size_t i = 0, n = 0; i < text.size(); i += n) {
+        bool whole = true;
+        n = utf8_character(text.substr(i), whole);
+        utf8proc_int32_t parts[32];    // Unicode has at most 18
+        int boundary = 0;
+        const auto count = utf8proc_decompose_char(utf8proc_int32_t(code_point(text.substr(i, n))), parts,
+                                                   std::ssize(parts), options, &boundary);
+        CHECK(count >= 0 && count <= std::ssize(parts), "a character of %d parts", int(count));
+        codes.insert(codes.end(), parts, parts + count);
+    }
+    auto rank = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+    for (auto from = codes.begin(), to = from; from != codes.end(); from = to) {
+        to = std::find_if(from, codes.end(), [&](auto c) { return rank(c) == 0; });
+        std::stable_sort(from, to, [&](auto a, auto b) { return rank(a) < rank(b); });
+        if (to != codes.end()) ++to;
+    }
+    const auto size = utf8proc_normalize_utf32(codes.data(), std::ssize(codes), options);
+    CHECK(size >= 0, "%s", utf8proc_errmsg(size));
+    std::string out;
+    for (utf8proc_ssize_t i = 0; i < size; i++) append_utf8(out, uint32_t(codes[size_t(i)]));
+    return out;
+}
+
 std::string unicode_form(std::string_view text, Kind kind) {
     const bool composes = kind == Kind::nfc || kind == Kind::nfkc;
     const bool compatible = kind == Kind::nfkc || kind == Kind::nfkd;
@@ -42,11 +68,7 @@ std::string unicode_form(std::string_view text, Kind kind) {
     auto convert = [&](size_t end) {    // a stretch begins with a stable character, if there is one before it
         if (last == std::string_view::npos) return;
         out.append(text, done, last - done);
-        utf8proc_uint8_t* made = nullptr;
-        auto* from = reinterpret_cast<const utf8proc_uint8_t*>(text.data() + last);
-        const auto n = utf8proc_map(from, utf8proc_ssize_t(end - last), &made, utf8proc_option_t(options));
-        n >= 0 ? out.append(reinterpret_cast<char*>(made), size_t(n)) : out.append(text, last, end - last);
-        free(made);
+        out += form_of(text.substr(last, end - last), options);
         done = end;
         last = std::string_view::npos;
     };
