@@ -9,10 +9,11 @@ namespace {
 unsigned pair_of(std::string_view text) {
     return unsigned(static_cast<unsigned char>(text[0])) << 8 | static_cast<unsigned char>(text[1]);
 }
-// Whether text begins with a letter, digit or underscore.
+// Whether text begins with a letter, digit or underscore: \w of Rust's regular expressions.
 bool word_begins(std::string_view text) {
     static const Pretokenizer words = [] {
-        Result<Pretokenizer> p = Pretokenizer::compile({{R"([\p{L}\p{N}\p{M}\p{Pc}])", Cut::Matches::removed}});
+        Result<Pretokenizer> p = Pretokenizer::compile(
+            {{R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])", Cut::Matches::removed}});
         CHECK(p.ok(), "%s", p.status.message.c_str());
         return p.value;
     }();
@@ -29,11 +30,14 @@ bool word_ends(std::string_view text) {
 }
 }   // namespace
 
+std::string sought_as(const Vocabulary& v, const AddedToken& t) {
+    const std::string& name = v.name(t);
+    return t.normalized || t.user_defined ? normalized(name, v.normalization, t.user_defined) : name;
+}
+
 AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
     for (const AddedToken& t : v.added) {
-        const std::string& name = v.tokens[size_t(t.id)];
-        if (t.normalized == in_normalized)
-            tokens.push_back({in_normalized ? normalized(name, v.normalization, false) : name, t});
+        if ((t.normalized || t.user_defined) == in_normalized) tokens.push_back({sought_as(v, t), t});
     }
     for (const auto& [name, token] : tokens) {
         if (name.empty() || !names.emplace(name, &token).second) continue;
@@ -46,13 +50,13 @@ AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
     lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
 }
 
-const AddedToken* AddedTokens::at(std::string_view text, bool special, size_t& length) const {
+const AddedToken* AddedTokens::at(std::string_view text, size_t& length) const {
     const bool pair = text.size() > 1 && pairs[pair_of(text)];
     if (!pair && !single[static_cast<unsigned char>(text[0])]) return nullptr;
     for (size_t n : lengths) {
         if (n > text.size()) continue;
         auto it = names.find(text.substr(0, n));
-        if (it == names.end() || (it->second->special && !special)) continue;
+        if (it == names.end()) continue;
         length = n;
         return it->second;
     }
@@ -61,28 +65,31 @@ const AddedToken* AddedTokens::at(std::string_view text, bool special, size_t& l
 
 bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& found) const {
     if (!any(special)) return false;
-    for (size_t i = from, n = 0; i < text.size(); i++) {
-        const AddedToken* t = at(text.substr(i), special, n);
+    for (size_t i = found.next, n = 0; i < text.size(); i++) {
+        const AddedToken* t = at(text.substr(i), n);
         if (!t) continue;
-        if (t->single_word && (word_ends(text.substr(0, i)) || word_begins(text.substr(i + n)))) {
+        const bool in_word = t->single_word && (word_ends(text.substr(0, i)) || word_begins(text.substr(i + n)));
+        if (in_word || (t->special && !special)) {
             i += n - 1;
             continue;
         }
-        found = {i, i + n, t->id};
+        found = {t->lstrip ? std::max(i, from) : i, i + n, t->id, i + n};
         while (t->lstrip && found.begin > from && space_before(text.substr(0, found.begin), found.begin)) {
             do found.begin--;
             while (found.begin > from && (text[found.begin] & 0xC0) == 0x80);
         }
         for (size_t s = 1; t->rstrip && (s = space_length(text.substr(found.end))) > 0;) found.end += s;
-        return true;
+        if (found.begin < found.end) return true;
+        i += n - 1;    // the token before has taken all of it
     }
     return false;
 }
 
 bool AddedTokens::may_cut(std::string_view text, size_t at) const {
     for (const auto& [name, t] : names) {
-        if (t->special) continue;
-        if (text.substr(0, at).ends_with(name)) return false;    // it may take white space; a prefix may follow it
+        if (!always) return true;
+        // It may take white space; a prefix may follow it.
+        if (!t->special && text.substr(0, at).ends_with(name)) return false;
         for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
             const size_t known = std::min(name.size() - n, text.size() - at);
             if (text.substr(at - n, n) == name.substr(0, n) &&

@@ -8,6 +8,9 @@
 
 #include "vocabulary.h"
 
+// What of a text, or of the normalized text, the token is found by.
+std::string sought_as(const Vocabulary& v, const AddedToken& token);
+
 class AddedTokens {
   public:
     // Not copied: the map holds views.
@@ -16,10 +19,12 @@ class AddedTokens {
     AddedTokens(const Vocabulary& v, bool normalized);
 
     struct Found {
-        size_t begin, end;    // with the white space that the token takes
-        int id;
+        size_t begin = 0, end = 0;    // with the white space that the token takes
+        int id = -1;
+        size_t next = 0;              // where its name ends: others in the white space behind count, too
     };
-    // The first one in text from `from` on, where the token before ends. special: special tokens, too.
+    // The first one behind `found`, the one before, or {}; what comes before `from` is taken. special: special tokens,
+    // too; otherwise they are ordinary text, in which no token is found.
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
     bool any(bool special) const { return special ? !names.empty() : always; }
     // Whether no token that is found without `special` could reach over `at`, whatever follows text.
@@ -37,5 +42,5 @@ class AddedTokens {
     std::bitset<256> single;                           // names of one byte
     bool always = false;                               // some token is found in every text
 
-    const AddedToken* at(std::string_view text, bool special, size_t& length) const;
+    const AddedToken* at(std::string_view text, size_t& length) const;
 };

@@ -31,6 +31,7 @@ struct Tokenizer::Tables {
     void encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
     void encode_stretch(Splitter& splitter, std::string_view text, bool special, bool beginning, bool follows,
                         std::vector<int>& out) const;
+    std::string without_marks(int id) const;
     size_t chunk_end(std::string_view text, size_t limit) const;
     size_t mark_before(std::string_view text, size_t limit, std::string_view mark) const;
 };
@@ -44,9 +45,15 @@ template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, 
         add_text(cuts[i].regex);
         add(uint64_t(cuts[i].matches) << 2 | cuts[i].invert << 1 | cuts[i].spelled);
     }
+    auto single = [&](const AddedToken& a) {    // merging could end in it, where it may
+        bool whole = true;
+        const std::string& token = v.tokens[size_t(a.id)];
+        return v.symbols == Symbols::bytes ? token.size() == 1 : utf8_character(token, whole) == token.size();
+    };
     for (const Normalization& n : v.normalization) add(0x100 + uint64_t(n.kind)), add_text(n.from), add_text(n.to);
     for (const AddedToken& a : v.added) {
-        const uint64_t how = a.lstrip << 3 | a.rstrip << 2 | a.single_word << 1 | a.normalized;
+        const uint64_t how = (!a.in_model && single(a)) << 5 | a.user_defined << 4 | a.lstrip << 3 | a.rstrip << 2 |
+                             a.single_word << 1 | a.normalized;
         if (how) add(0x200 + how), add(uint64_t(a.id));
     }
     const int fields[] = {int(v.symbols), int(v.spaces), v.byte_fallback, v.fuse_unknown, v.unknown};
@@ -69,7 +76,9 @@ uint64_t hash_vocabulary(const Vocabulary& v) {
     add_text(cuts.size() == 1 ? cuts[0].regex : std::to_string(cuts.size()));
     add(v.ignore_merges);
     add(v.tokens.size());
-    for (const std::string& token : v.tokens) add_text(token);
+    std::vector<std::string_view> texts(v.tokens.begin(), v.tokens.end());
+    for (const AddedToken& a : v.added) texts[size_t(a.id)] = v.name(a);
+    for (std::string_view token : texts) add_text(token);
     add(v.merges.size());
     for (const Merge& m : v.merges) add(uint64_t(m.left) << 32 | uint32_t(m.right)), add(uint64_t(m.id));
     std::vector<uint64_t> added;    // files list them in any order
@@ -95,8 +104,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
         special[size_t(a.id)] = a.special;
     }
     auto named = [&](const char* name) {
-        auto it = std::find_if(v.added.begin(), v.added.end(),
-                               [&](const AddedToken& a) { return v.tokens[size_t(a.id)] == name; });
+        auto it = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return v.name(a) == name; });
         return it == v.added.end() ? -1 : it->id;
     };
     end_of_text = named("<|endoftext|>");
@@ -105,10 +113,15 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
         if (end_of_text < 0) end_of_text = named(name);
     cut_at_marks = v.symbols == Symbols::characters && !v.ignore_merges &&
                    (v.pattern == Pattern::none || v.pattern == Pattern::lines);
-    if (v.symbols == Symbols::characters) {
-        for (const std::string& token : v.tokens) text.push_back(with_spaces(token));
-        for (int b = 0; b < 256; b++)
-            if (int id = merger.byte_ids()[size_t(b)]; id >= 0) text[size_t(id)] = std::string(1, char(b));
+    if (v.symbols == Symbols::characters)
+        for (const std::string& token : v.tokens)
+            text.push_back(is_byte_token(token) ? std::string(1, byte_of_token(token)) : with_spaces(token));
+    for (const AddedToken& a : v.added) {    // it stands for all that it was found by
+        if (!a.normalized || sought_as(v, a) == v.name(a)) continue;
+        if (text.empty()) text = v.tokens;
+        std::string& made = text[size_t(a.id)];
+        if (v.symbols == Symbols::characters) made = with_spaces(sought_as(v, a));
+        else if (!byte_alphabet().bytes(sought_as(v, a), made)) made = sought_as(v, a);
     }
     fingerprint = hash_vocabulary(v);
 }
@@ -126,6 +139,16 @@ void Tokenizer::Tables::encode_chunk(Splitter& splitter, std::string_view chunk,
             piece.remove_prefix(n);
         }
     }
+}
+
+// A token of characters, each mark left out, as Metaspace's decoder does with the first one.
+std::string Tokenizer::Tables::without_marks(int id) const {
+    auto added = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
+    const std::string& token = v.tokens[size_t(id)];
+    if (is_byte_token(token)) return text[size_t(id)];
+    std::string spelled = added == v.added.end() ? token : sought_as(v, *added);
+    for (size_t at = 0; (at = spelled.find(SPACE_MARK)) != spelled.npos;) spelled.erase(at, 3);
+    return spelled;
 }
 
 // Where prepared text may be cut between pieces; 0: nowhere before the limit.
@@ -179,7 +202,7 @@ void Tokenizer::Tables::encode_stretch(Splitter& splitter, std::string_view stre
     };
     size_t from = 0;
     for (AddedTokens::Found found; late.find(stretch, from, special, found); from = found.end) {
-        ordinary(stretch.substr(from, found.begin - from), from == 0);
+        if (found.begin > from) ordinary(stretch.substr(from, found.begin - from), from == 0);
         out.push_back(found.id);
     }
     ordinary(stretch.substr(from), from == 0);
@@ -261,7 +284,7 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool special, bool fol
         t->encode_stretch(splitter, text.substr(from, end - from), special, beginning, follows && beginning, out);
     };
     for (AddedTokens::Found found; t->raw.find(text, from, special, found); from = found.end) {
-        stretch(found.begin);
+        if (found.begin > from) stretch(found.begin);
         out.push_back(found.id);
     }
     stretch(text.size());
@@ -277,8 +300,9 @@ std::vector<int> Tokenizer::encode_prompt(std::string_view text) const {
 std::string Tokenizer::decode(const std::vector<int>& ids) const {
     std::string text;
     for (int id : ids) text += token(id);
-    if (vocabulary().strip_space && text.starts_with(' ')) text.erase(0, 1);
-    return text;
+    if (vocabulary().strip == Strip::space && text.starts_with(' ')) text.erase(0, 1);
+    if (vocabulary().strip != Strip::first_marks || ids.empty()) return text;
+    return t->without_marks(ids[0]) + text.substr(token(ids[0]).size());
 }
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t limit) const {

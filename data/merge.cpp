@@ -23,6 +23,8 @@ bool is_byte_token(std::string_view name) {
            name[5] == '>';
 }
 
+char byte_of_token(std::string_view name) { return char(16 * hex_digit(name[3]) + hex_digit(name[4])); }
+
 PairTable::PairTable(const std::vector<Merge>& merges) : slots(slots_for(merges.size())), mask(slots.size() - 1) {
     for (size_t i = 0; i < merges.size(); i++) {    // the last of equal pairs counts, as in Hugging Face
         Slot& s = slots[place(uint32_t(merges[i].left), uint32_t(merges[i].right))];
@@ -41,16 +43,28 @@ void TextTable::add(std::string_view text, int id) {
 }
 PieceMerger::PieceMerger(const Vocabulary& vocabulary)
     : v(vocabulary), pairs(v.merges), character(v.symbols == Symbols::characters ? v.tokens.size() : 0),
-      whole(v.tokens.size()), beside(v.symbols == Symbols::characters ? 1 << 16 : 0) {
-    const bool bytes = v.symbols == Symbols::bytes;
-    std::vector<char> added(v.tokens.size());
-    for (const AddedToken& a : v.added) added[size_t(a.id)] = 1;
+      whole(v.tokens.size()), beside(v.symbols == Symbols::characters ? 1 << 16 : 0), outside(v.tokens.size()) {
+    for (const AddedToken& a : v.added) outside[size_t(a.id)] = !a.in_model;
+    read_symbols();
+    for (const Merge& m : v.merges)
+        CHECK(v.tokens[size_t(m.id)] == v.tokens[size_t(m.left)] + v.tokens[size_t(m.right)], "token %d", m.id);
+    if (v.symbols == Symbols::characters) find_words();
+    std::vector<int> ids;
+    for (size_t id = 0; id < v.tokens.size(); id++) {
+        if (v.tokens[id].empty() || outside[id]) continue;
+        ids.clear();
+        if (!v.ignore_merges) merge(v.tokens[id], ids);
+        if (v.ignore_merges || (ids.size() == 1 && ids[0] == int(id))) whole.add(v.tokens[id], int(id));
+    }
+}
+
+void PieceMerger::read_symbols() {
     byte_id.fill(-1);
     ascii.fill(-1);
     for (size_t id = 0; id < v.tokens.size(); id++) {
         const std::string& token = v.tokens[id];
-        if (token.empty() || (bytes && added[id])) continue;
-        if (bytes) {
+        if (token.empty() || outside[id]) continue;
+        if (v.symbols == Symbols::bytes) {
             if (token.size() == 1) byte_id[static_cast<unsigned char>(token[0])] = int(id);
             continue;
         }
@@ -58,28 +72,31 @@ PieceMerger::PieceMerger(const Vocabulary& vocabulary)
         const bool one = utf8_character(token, complete) == token.size() && complete;
         if (one && token.size() == 1) ascii[size_t(token[0])] = int(id);
         if (one) character.add(token, int(id));
-        if (is_byte_token(token)) byte_id[size_t(16 * hex_digit(token[3]) + hex_digit(token[4]))] = int(id);
+        if (is_byte_token(token)) byte_id[static_cast<unsigned char>(byte_of_token(token))] = int(id);
     }
+}
+
+void PieceMerger::find_words() {
     marks = character.find(SPACE_MARK) >= 0;
     const bool all_bytes = v.byte_fallback && std::count(byte_id.begin(), byte_id.end(), -1) == 0;
-    words = all_bytes || v.unknown < 0 || !v.fuse_unknown;
+    words = all_bytes || v.unknown < 0 || (!v.fuse_unknown && !v.byte_fallback);
     for (const Merge& m : v.merges) {
         const std::string& token = v.tokens[size_t(m.id)];
-        CHECK(token == v.tokens[size_t(m.left)] + v.tokens[size_t(m.right)], "token %d", m.id);
-        for (size_t at = 1; !bytes && at < token.size(); at++) {
+        for (size_t at = 1; at < token.size(); at++) {
             const auto a = static_cast<unsigned char>(token[at - 1]), b = static_cast<unsigned char>(token[at]);
             if ((b & 0xC0) != 0x80) beside[size_t(a << 8 | b)] = 1;
             const bool mark = std::string_view(token).substr(at).starts_with(SPACE_MARK);
             if (mark && !std::string_view(token).substr(0, at).ends_with(SPACE_MARK)) joined.set(a);
         }
     }
-    std::vector<int> ids;
-    for (size_t id = 0; id < v.tokens.size(); id++) {
-        if (v.tokens[id].empty() || added[id]) continue;
-        ids.clear();
-        if (!v.ignore_merges) merge(v.tokens[id], ids);
-        if (v.ignore_merges || (ids.size() == 1 && ids[0] == int(id))) whole.add(v.tokens[id], int(id));
-    }
+    if (all_bytes || v.unknown >= 0) return;
+    // A character without a token may be left out, and its neighbours merge: only ASCII shows that none is.
+    for (size_t a = 0; a < 256; a++)
+        for (size_t b = 0; b < 256; b++) {
+            const bool kept = a < 128 && b < 128 && ascii[a] >= 0 && ascii[b] >= 0;
+            if (!kept) beside[a << 8 | b] = 1;
+            if (a >= 128 || ascii[a] < 0) joined.set(a);
+        }
 }
 
 size_t PieceMerger::word(std::string_view text) const {
@@ -93,31 +110,35 @@ size_t PieceMerger::word(std::string_view text) const {
     return text.size();
 }
 
+// As Hugging Face's library does it: unknown symbols wait for one that is known, and bytes that stand in pass them.
 void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
-    bool fused = false;    // the symbol before is unknown and takes this one in
-    auto unknown = [&] {
-        if (v.unknown >= 0 && !(fused && v.fuse_unknown)) out.push_back(v.unknown);
-        fused = true;
+    bool waiting = false;
+    auto known = [&](int id) {
+        if (waiting) out.push_back(v.unknown);
+        waiting = false;
+        out.push_back(id);
     };
-    if (v.symbols == Symbols::bytes) {
-        for (char c : piece) {
-            const int id = byte_id[static_cast<unsigned char>(c)];
-            id >= 0 ? out.push_back(id), void(fused = false) : unknown();
-        }
-        return;
-    }
+    auto unknown = [&] {
+        if (waiting && !v.fuse_unknown) out.push_back(v.unknown);
+        waiting = v.unknown >= 0;
+    };
     for (size_t i = 0, n = 1; i < piece.size(); i += n) {
         bool complete = true;
-        n = piece[i] >= 0 ? 1 : utf8_character(piece.substr(i), complete);
-        const int id = piece[i] >= 0 ? ascii[size_t(piece[i])] : complete ? character.find(piece.substr(i, n)) : -1;
+        const auto first = static_cast<unsigned char>(piece[i]);
+        if (v.symbols == Symbols::bytes) {
+            byte_id[first] >= 0 ? known(byte_id[first]) : unknown();
+            continue;
+        }
+        n = first < 0x80 ? 1 : utf8_character(piece.substr(i), complete);
+        const int id = first < 0x80 ? ascii[first] : complete ? character.find(piece.substr(i, n)) : -1;
         bool bytes = v.byte_fallback;
         for (size_t k = 0; k < n; k++) bytes &= byte_id[static_cast<unsigned char>(piece[i + k])] >= 0;
-        if (id >= 0) out.push_back(id);
+        if (id >= 0) known(id);
+        else if (!bytes) unknown();
         for (size_t k = 0; id < 0 && bytes && k < n; k++)
             out.push_back(byte_id[static_cast<unsigned char>(piece[i + k])]);
-        if (id < 0 && !bytes) unknown();
-        else fused = false;
     }
+    if (waiting) out.push_back(v.unknown);
 }
 
 void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {

@@ -111,9 +111,13 @@ class PieceMerger {
     bool marks = false, words = false;    // a mark has a token; unknown characters next to each other stay apart
     std::bitset<256> joined;           // a merge's token has a mark behind this byte
     std::vector<char> beside;          // [256 a + b]: ... a character that begins with b behind one that ends with a
+    std::vector<char> outside;         // by id: an added token that merging never ends in
 
+    void read_symbols();
+    void find_words();
     void merge(std::string_view piece, std::vector<int>& out) const;
     void merge_short(int* id, size_t n, std::vector<int>& out) const;
     void merge_long(const std::vector<int>& id, std::vector<int>& out) const;
 };
 bool is_byte_token(std::string_view name);    // <0x00> to <0xFF>
+char byte_of_token(std::string_view name);

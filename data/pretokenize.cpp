@@ -19,22 +19,44 @@ constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | P
 // Unicode's White_Space, as a class's items. PCRE2's own \s would add U+180E, which left it in Unicode 6.3.
 const std::string WHITE_SPACE =
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+// Oniguruma's \w in a class, and outside of one. PCRE2's own has no marks before 10.43, and all numbers.
+const std::string WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", LONE_WORD = WORD + "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 
 Status wrong_regex(const std::string& regex, const std::string& what) {
     return fail(Exit::input, "the regular expression %s: %s", json_string(regex.substr(0, 60)).c_str(), what.c_str());
 }
 
-// A regular expression as Oniguruma reads it, which tokenizers use, in PCRE2's words: \s is White_Space, and a class in
-// a class adds its characters.
+// A class that has \W, too: items is the class without it.
+std::string with_outside(const std::string& items) {
+    const bool negated = items.starts_with("[^"), alone = items == "[]" || items == "[^]";
+    if (alone) return (negated ? "[" : "[^") + WORD + "]";
+    return negated ? "(?:(?=[" + WORD + "])" + items + ")" : "(?:" + items + "|[^" + WORD + "])";
+}
+
+// A regular expression as Oniguruma reads it, which tokenizers use, in PCRE2's words: \s is White_Space,
+// \w has marks and all connecting punctuation, and a class in a class adds its characters.
 Status translate(const std::string& regex, std::string& out) {
     if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
-    int depth = 0;    // how many classes are open
+    int depth = 0;            // how many classes are open
+    size_t open = 0;          // where the outermost of them begins in out
+    bool outside = false;     // that one has \W, which no class can say
+    const std::string word = "[" + LONE_WORD + "])";
+    const std::string border = "(?:(?<=" + word + "(?!" + word + "|(?<!" + word + "(?=" + word + ")";    // \b
+    auto set = [&](const std::string& items, bool negated) {
+        return depth ? items : (negated ? "[^" : "[") + items + "]";
+    };
     for (size_t i = 0; i < regex.size(); i++) {
         const View rest = View(regex).substr(i);
         if (rest[0] == '\\' && rest.size() > 1) {
             i++;
-            if (rest[1] == 's') out += depth ? WHITE_SPACE : "[" + WHITE_SPACE + "]";
-            else if (rest[1] == 'S' && !depth) out += "[^" + WHITE_SPACE + "]";
+            const char c = rest[1];
+            if (c == 's' || (c == 'S' && !depth)) out += set(WHITE_SPACE, c == 'S');
+            else if (c == 'w' || (c == 'W' && !depth)) out += set(depth ? WORD : LONE_WORD, c == 'W');
+            else if (c == 'h' || (c == 'H' && !depth)) out += set("0-9a-fA-F", c == 'H');
+            else if (c == 'W') outside = true;
+            else if (c == 'b' && !depth) out += border;
+            else if (View("BHRXKGyY").find(c) != View::npos)
+                return wrong_regex(regex, std::string("\\") + c + " is not supported");
             else out += rest.substr(0, 2);
         } else if (depth && rest.starts_with("&&")) {
             return wrong_regex(regex, "intersections of classes (&&) are not supported");
@@ -45,7 +67,9 @@ Status translate(const std::string& regex, std::string& out) {
         } else {
             depth += rest[0] == '[' ? 1 : rest[0] == ']' && depth ? -1 : 0;
             const bool nested = (rest[0] == '[' && depth > 1) || (rest[0] == ']' && depth > 0);
+            if (rest[0] == '[' && depth == 1) open = out.size(), outside = false;
             if (!nested) out += rest[0];
+            if (rest[0] == ']' && depth == 0 && outside) out = out.substr(0, open) + with_outside(out.substr(open));
         }
     }
     return {};
@@ -146,14 +170,14 @@ struct Splitter::State {
     std::string spelled;
     std::vector<size_t> byte;             // by place in spelled
 
-    // The next match from `from` on; false: none.
+    // The next match from `from` on; false: none. rc is 0 where the expression has groups: none of them is asked for.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
         auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
         const int rc = pcre2_match(code, subject, in.size(), from, 0, match.get(), context.get());
-        CHECK(rc > 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,
+        CHECK(rc >= 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,
               in.size());
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
-        if (rc <= 0 || range[0] < from || range[1] < range[0]) return false;
+        if (rc < 0 || range[0] < from || range[1] < range[0]) return false;
         first = range[0], last = range[1];
         return true;
     }

@@ -117,7 +117,7 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
     v.pattern = Pattern::none;
     if (space_before) v.normalization.push_back({Kind::prepend, "", SPACE_MARK});
     v.normalization.push_back({Kind::replace, " ", SPACE_MARK});
-    v.strip_space = space_before;
+    v.strip = space_before ? Strip::space : Strip::none;
     v.fuse_unknown = true;
     std::unordered_map<std::string_view, int> id_of;
     for (size_t id = 0; id < pieces.size(); id++) {
@@ -131,8 +131,6 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         const bool special = p.type == ScoredPiece::control || p.type == ScoredPiece::unknown;
         if (!p.text.empty() && (special || p.type == ScoredPiece::user_defined))
             v.added.push_back({.id = int(id), .special = special});
-        // They are found in the text as it is: with spaces.
-        if (p.type == ScoredPiece::user_defined) v.tokens.back() = with_spaces(p.text);
         if (!p.text.empty() && !id_of.emplace(p.text, int(id)).second)
             return fail(Exit::input, "%s: two tokens are %.40s", name.c_str(), p.text.c_str());
     }
@@ -175,6 +173,7 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
         return fail(Exit::input, "%s: expected the normalizer \"identity\" that keeps all spaces; %s", name.c_str(),
                     m.charsmap ? "this one maps characters (nmt_nfkc)" : "this one changes them");
     Vocabulary v = TRY(vocabulary_of_pieces(m.pieces, m.prefix, name));
+    for (AddedToken& a : v.added) a.user_defined = !a.special;
     v.byte_fallback = m.byte_fallback;
     auto in = [&](int64_t id) { return id >= 0 && id < int64_t(v.tokens.size()) ? int(id) : -1; };
     v.bos = in(m.bos), v.eos = in(m.eos), v.pad = in(m.pad);

@@ -42,7 +42,7 @@ std::vector<int> ends_of(const GgufTokenizer& g, const Vocabulary& v) {
     std::vector<int> ends = {g.eot_token_id};
     if (g.eom_token_id != g.eot_token_id) ends.push_back(g.eom_token_id);
     for (const AddedToken& a : v.added) {
-        const bool named = std::count(std::begin(ANSWER_ENDS), std::end(ANSWER_ENDS), v.tokens[size_t(a.id)]);
+        const bool named = std::count(std::begin(ANSWER_ENDS), std::end(ANSWER_ENDS), v.name(a));
         if (named && a.id != g.eot_token_id && a.id != g.eom_token_id) ends.push_back(a.id);
     }
     std::erase_if(ends, [&](int id) { return id < 0 || id == v.eos; });
@@ -81,9 +81,12 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         if (type == Type::byte && !bytes) v.byte_fallback = true;
         const bool added = type == Type::control || type == Type::user_defined || type == Type::unknown;
         if (spelled.empty() || type == Type::unused) continue;
-        if (added) v.added.push_back({.id = int(id), .special = type != Type::user_defined});
-        if (added || !bytes) v.tokens[id] = spelled;
-        else if (!byte_alphabet().bytes(spelled, v.tokens[id])) v.tokens[id].clear();    // no text becomes it
+        const bool spells = !bytes || byte_alphabet().bytes(spelled, v.tokens[id]);
+        if (!bytes || (added && !spells)) v.tokens[id] = spelled;
+        else if (!spells) v.tokens[id].clear();    // no text becomes it
+        if (!added) continue;
+        v.added.push_back({.id = int(id), .special = type != Type::user_defined, .in_model = spells});
+        if (v.tokens[id] != spelled) v.added.back().name = spelled;
     }
     for (size_t i = 0; i < g.merges.size(); i++) {
         const std::string& m = g.merges[i];
@@ -110,6 +113,16 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         for (size_t id = 0; id < g.tokens.size(); id++)
             pieces.push_back({g.tokens[id], g.scores[id], g.token_type.empty() ? Type::normal : g.token_type[id]});
         v = TRY(vocabulary_of_pieces(pieces, g.add_space_prefix != 0, name));
+        for (AddedToken& a : v.added) {
+            a.user_defined = !a.special && g.space_prefix == "user_defined";
+            std::string& token = v.tokens[size_t(a.id)];
+            // llama.cpp finds them in the text as it is: with spaces.
+            if (!a.special) token = a.user_defined ? with_marks(token) : with_spaces(token);
+        }
+        if (g.space_prefix == "always" || g.space_prefix == "first") {
+            v.normalization.clear();
+            v.spaces = g.space_prefix == "first" ? Spaces::marked_first : Spaces::marked_always;
+        }
         add_bos = true;
     } else if (g.model == "gpt2" || g.model == "gemma4") {
         const std::string pre = g.model == "gemma4" ? "gemma4" : g.pre.empty() ? "default" : g.pre;
@@ -160,7 +173,8 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     for (size_t id = 0; tokens && id < a.tokens.size(); id++) {
         const auto as_added = added.find(int(id));
         const bool found = !bytes && as_added != added.end() && !as_added->second;
-        tokens = a.tokens[id].empty() || (found ? with_spaces(a.tokens[id]) : a.tokens[id]) == b.tokens[id];
+        tokens = a.tokens[id].empty() || (found ? with_spaces(a.tokens[id]) == with_spaces(b.tokens[id])
+                                                : a.tokens[id] == b.tokens[id]);
         if (as_added == added.end()) text += std::string(ours.token(int(id))) + "\n";
     }
     const std::pair<const char*, bool> rows[] = {
@@ -200,7 +214,7 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     }
     for (const AddedToken& a : v.added) {
         // In GGUF, too, user-defined tokens are found in the text as it is: with spaces.
-        const std::string& token = v.tokens[size_t(a.id)];
+        const std::string& token = v.name(a);
         g.tokens[size_t(a.id)] = bytes || a.special ? token : with_spaces(token);
         g.token_type[size_t(a.id)] = a.special ? Type::control : Type::user_defined;
     }
@@ -212,7 +226,10 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         for (size_t i = v.merges.size(); i-- > 0;) g.scores[size_t(v.merges[i].id)] = -float(i);
         for (size_t id = 0; id < g.scores.size(); id++)
             if (g.token_type[id] != Type::normal) g.scores[id] = 0;
-        g.add_space_prefix = prefix || v.spaces == Spaces::marked_first || v.spaces == Spaces::marked_always;
+        const bool first = v.spaces == Spaces::marked_first, always = v.spaces == Spaces::marked_always;
+        g.add_space_prefix = prefix || first || always;
+        const bool symbols = std::any_of(v.added.begin(), v.added.end(), [](auto& a) { return a.user_defined; });
+        g.space_prefix = first ? "first" : always ? "always" : symbols ? "user_defined" : "";
     }
     g.bos_token_id = v.bos, g.eos_token_id = v.eos, g.padding_token_id = v.pad;
     g.unknown_token_id = v.unknown;
@@ -237,7 +254,7 @@ std::string beyond_gguf(const Tokenizer& t) {
     auto list = [&](const char* what, auto is) {
         std::string names;
         for (const AddedToken& a : v.added)
-            if (is(a)) names += (names.empty() ? ": " : ", ") + v.tokens[size_t(a.id)];
+            if (is(a)) names += (names.empty() ? ": " : ", ") + v.name(a);
         if (!names.empty()) add(what + names);
     };
     list("tokens that take white space next to them along", [](auto& a) { return a.lstrip || a.rstrip; });
@@ -246,5 +263,9 @@ std::string beyond_gguf(const Tokenizer& t) {
         list("tokens that are looked for after normalization", [](auto& a) { return a.normalized; });
     if (v.spaces == Spaces::marked_first && !v.added.empty())
         add("no space after added tokens (prepend_scheme first)");
+    if (v.spaces == Spaces::marked_first || v.spaces == Spaces::marked_always)
+        add("no space before a text that begins with one (Metaspace); flatgpt reads it from a key of its own");
+    const bool prefix = !v.normalization.empty() && v.normalization[0].kind == Normalization::Kind::prepend;
+    if (prefix) list("no space after user-defined symbols", [](auto& a) { return a.user_defined; });
     return lost;
 }

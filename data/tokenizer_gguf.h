@@ -17,6 +17,9 @@ struct GgufTokenizer {
     int eot_token_id = -1, eom_token_id = -1;    // ends of a turn and of a message
     int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0, 1
     std::string chat_template = {};
+    // A key of flatgpt's, tokenizer.flatgpt.space_prefix, which llama.cpp passes over: Metaspace's
+    // prepend_scheme "always" or "first"; "user_defined": no space comes after such tokens.
+    std::string space_prefix = {};
 };
 // Exit 3 where the arrays do not fit together, or the model or pre is not one of ours; name: the file.
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name);

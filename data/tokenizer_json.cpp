@@ -4,6 +4,7 @@
 // as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders that such models have; added tokens; the tokens
 // that a post-processor puts around a text. Whatever else would change the ids is an error that names it.
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "base/console.h"
@@ -148,10 +149,11 @@ struct Reader : JsonReader {
     Status decoder() {
         return each(at(root, "decoder"), "decoder", "decoders", [&](const json& d, const std::string& where) {
             const std::string type = text(d, "type");
-            if (type == "Strip") v.strip_space |= text(d, "content") == " " && at(d, "start") != 0;
-            else if (type == "Metaspace")
-                v.strip_space = text(d, "prepend_scheme") != "never" && flag(d, "add_prefix_space", true);
-            else if (type != "ByteLevel" && type != "Replace" && type != "ByteFallback" && type != "Fuse")
+            const bool prefix = text(d, "prepend_scheme") != "never" && flag(d, "add_prefix_space", true);
+            if (type == "Strip" && text(d, "content") == " " && at(d, "start") != 0) v.strip = Strip::space;
+            else if (type == "Metaspace" && prefix) v.strip = Strip::first_marks;
+            else if (type != "Strip" && type != "Metaspace" && type != "ByteLevel" && type != "Replace" &&
+                     type != "ByteFallback" && type != "Fuse")
                 return wrong(where, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse or Strip", d);
             return Status{};
         });
@@ -183,6 +185,8 @@ struct Reader : JsonReader {
     Status added_tokens() {
         const json& list = at(root, "added_tokens");
         if (!list.is_array() && !list.is_null()) return wrong("added_tokens", "an array", list);
+        const json& symbols = at(at(root, "model"), "user_defined");    // ours: see tokenizer_json_write.cpp
+        std::set<json> user_defined(symbols.begin(), symbols.end());
         std::vector<char> taken(v.tokens.size());
         for (auto& [key, id] : id_of) taken[size_t(id)] = 1;
         std::vector<char> seen;
@@ -198,9 +202,17 @@ struct Reader : JsonReader {
                 return wrong(where + ".id", "its id in model.vocab, or one of its own", at(list[i], "id"));
             if (seen[size_t(id)]++) return wrong(where, "a token that is not in the list yet", content);
             taken[size_t(id)] = 1;
+            AddedToken made = added_token(id, list[i], true);
+            std::string& token = v.tokens[size_t(id)];
+            // The byte-level decoder takes a name of its alphabet's characters for the bytes that they spell.
+            const bool spells = !byte_level || byte_alphabet().bytes(content, token);
+            if (!byte_level || !spells) token = content;
+            made.in_model = known != id_of.end() && spells;
+            made.user_defined = user_defined.contains(id);
+            if (made.user_defined) token = with_marks(content);
+            else if (token != content) made.name = content;
             id_of[content] = id;
-            v.added.push_back(added_token(id, list[i], true));
-            v.tokens[size_t(id)] = content;
+            v.added.push_back(std::move(made));
         }
         return {};
     }

@@ -76,7 +76,9 @@ std::string decoder(const Vocabulary& v) {
     if (v.symbols == Symbols::bytes) return byte_level(false, true);
     std::vector<std::string> steps = {R"({"type": "Replace", "pattern": {"String": "▁"}, "content": " "})",
                                       R"({"type": "ByteFallback"})", R"({"type": "Fuse"})"};
-    if (v.strip_space) steps.push_back(R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})");
+    if (v.strip == Strip::first_marks)
+        steps[0] = R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false})";
+    if (v.strip == Strip::space) steps.push_back(R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})");
     return sequence("decoders", steps);
 }
 
@@ -86,7 +88,7 @@ std::string post_processor(const Vocabulary& v) {
     std::vector<int> seen;
     auto add = [&](const std::vector<int>& ids) {
         for (int id : ids) {
-            const std::string name = json_string(v.tokens[size_t(id)]);
+            const std::string name = json_string(v.name(id));
             single.add(R"({"SpecialToken": {"id": )" + name + R"(, "type_id": 0}})");
             if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
             seen.push_back(id);
@@ -109,8 +111,15 @@ std::string Tokenizer::to_json() const {
     std::vector<std::string> spelled = v.tokens;
     if (v.symbols == Symbols::bytes)
         for (std::string& s : spelled) s = byte_alphabet().spell(s);
-    for (const AddedToken& a : v.added) spelled[size_t(a.id)] = v.tokens[size_t(a.id)];
-
+    std::string user_defined;
+    std::vector<char> outside(v.tokens.size());
+    for (const AddedToken& a : v.added) {
+        spelled[size_t(a.id)] = a.user_defined ? with_spaces(v.name(a)) : v.name(a);
+        outside[size_t(a.id)] = !a.in_model;
+        if (a.user_defined) user_defined += (user_defined.empty() ? "" : ", ") + std::to_string(a.id);
+    }
+    // Only flatgpt reads it. Others find these tokens in the text, and put a space after each.
+    if (!user_defined.empty()) user_defined = ",\n    \"user_defined\": [" + user_defined + "]";
     Items added, vocab, merges;
     for (const AddedToken& a : v.added)
         added.add("{\"id\": " + std::to_string(a.id) + ", \"content\": " + json_string(spelled[size_t(a.id)]) +
@@ -118,7 +127,7 @@ std::string Tokenizer::to_json() const {
                   R"(, "rstrip": )" + yes(a.rstrip) + R"(, "normalized": )" + yes(a.normalized) + R"(, "special": )" +
                   yes(a.special) + "}");
     for (size_t id = 0; id < spelled.size(); id++)
-        if (!spelled[id].empty()) vocab.add(json_string(spelled[id]) + ": " + std::to_string(id));
+        if (!spelled[id].empty() && !outside[id]) vocab.add(json_string(spelled[id]) + ": " + std::to_string(id));
     for (const Merge& m : v.merges) {
         const std::string &left = spelled[size_t(m.left)], &right = spelled[size_t(m.right)];
         const bool spaces = left.find(' ') != std::string::npos || right.find(' ') != std::string::npos;
@@ -140,6 +149,7 @@ std::string Tokenizer::to_json() const {
     "end_of_word_suffix": null,
     "fuse_unk": )" + yes(v.fuse_unknown) + R"(,
     "byte_fallback": )" + yes(v.byte_fallback) + R"(,
-    "ignore_merges": )" + yes(v.ignore_merges) + ",\n    \"vocab\": {" + vocab.text + "\n    },\n    \"merges\": [" +
+    "ignore_merges": )" + yes(v.ignore_merges) + user_defined +
+           ",\n    \"vocab\": {" + vocab.text + "\n    },\n    \"merges\": [" +
            merges.text + "\n    ]\n  }\n}\n";
 }

@@ -18,6 +18,10 @@ struct AddedToken {
     bool rstrip = false;         // ... after it
     bool single_word = false;    // only where no letter or digit is next to it
     bool normalized = false;     // looked for in the normalized text
+    // SentencePiece's user-defined symbol: looked for where spaces are marks already, so no prefix follows it.
+    bool user_defined = false;
+    bool in_model = true;        // merging may end in it, too
+    std::string name = {};       // as it is looked for; empty: the token's text
 };
 
 // One step of normalization: a Unicode form, a text put before each stretch, or one text for another.
@@ -36,10 +40,17 @@ inline std::string with_spaces(std::string marked) {
     for (size_t at = 0; (at = marked.find(SPACE_MARK, at)) != marked.npos;) marked.replace(at, 3, " ");
     return marked;
 }
+inline std::string with_marks(std::string spaces) {
+    for (size_t at = 0; (at = spaces.find(' ', at)) != spaces.npos;) spaces.replace(at, 1, SPACE_MARK);
+    return spaces;
+}
 
 // A symbol is what merging starts from: a byte (GPT-2), or a character, whose bytes stand in for it where the
 // vocabulary lacks it (SentencePiece).
 enum class Symbols { bytes, characters };
+
+// What decoding drops: one space at the very beginning, or each mark in the first token.
+enum class Strip { none, space, first_marks };
 
 // What ends an answer by its name, in the families that flatgpt runs.
 constexpr std::string_view ANSWER_ENDS[] = {
@@ -54,15 +65,15 @@ struct Vocabulary {
     std::vector<Cut> cuts;               // where pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
-    // By id: bytes; characters' tokens are UTF-8 with marks for spaces, and <0xAB> is a byte; an added token's name;
-    // empty where no token has the id.
+    // By id: bytes; characters' tokens are UTF-8 with marks for spaces, and <0xAB> is a byte; empty where no token has
+    // the id.
     std::vector<std::string> tokens;
     std::vector<Merge> merges;           // the first one is applied first; a token's text is left's, then right's
     std::vector<AddedToken> added;
     bool ignore_merges = false;          // a piece that is a token is not merged (Llama 3)
     bool byte_fallback = false;          // characters without a token become <0xAB> of each byte
     bool fuse_unknown = false;           // unknown symbols next to each other are one
-    bool strip_space = false;            // decoding drops one space at the very beginning
+    Strip strip = Strip::none;
     int unknown = -1;                    // id for a symbol without a token; -1: it is left out
 
     // What does not change the ids of a text.
@@ -70,4 +81,13 @@ struct Vocabulary {
     int bos = -1, eos = -1, pad = -1;
     std::vector<int> ends;               // end an answer besides eos, by all of the model's files
     std::string chat_template;           // Jinja2; empty: none
+
+    const std::string& name(int id) const {
+        for (const AddedToken& a : added)
+            if (a.id == id) return name(a);
+        return tokens[size_t(id)];
+    }
+    const std::string& name(const AddedToken& a) const { return a.name.empty() ? tokens[size_t(a.id)] : a.name; }
 };
+// A line for people on stderr about a tokenizer's files, once in a process whoever reads them again.
+void note_once(const std::string& text);

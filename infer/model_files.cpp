@@ -114,8 +114,8 @@ Result<ChatFormat> chat_format(const std::string& model, const std::string& name
                     "%s has no chat template (chat_template in tokenizer_config.json or in a GGUF, or "
                     "chat_template.jinja): it was not made for conversations. Give one: --template FILE, or --template "
                     "chatml; or continue a text with flatgpt sample", model.c_str());
-    if (v.bos >= 0) c.bos = v.tokens[size_t(v.bos)];
-    if (v.eos >= 0) c.eos = v.tokens[size_t(v.eos)];
+    if (v.bos >= 0) c.bos = v.name(v.bos);
+    if (v.eos >= 0) c.eos = v.name(v.eos);
     c.ends.push_back(v.eos);
     c.ends.push_back(tokenizer.end_of_text());
     // Models say what ends a turn in their template, whether or not their files list it.

@@ -15,7 +15,7 @@ int document_begin(const Tokenizer& tokenizer) {
 int mask_token(const Tokenizer& tokenizer) {
     for (const AddedToken& added : tokenizer.vocabulary().added)
         for (const char* name : {"<mask>", "[MASK]", "<|mask|>"})
-            if (tokenizer.vocabulary().tokens[size_t(added.id)] == name) return added.id;
+            if (tokenizer.vocabulary().name(added) == name) return added.id;
     return -1;
 }
 
