@@ -1,9 +1,11 @@
 // tokenizer_config.cpp - tokenizer_config.json both ways, and tokenizers from files and directories.
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <set>
 #include <unistd.h>
 
+#include "base/console.h"
 #include "base/file.h"
 #include "bpe.h"
 #include "json_reader.h"
@@ -18,43 +20,90 @@ constexpr int MAX_IDS = 1 << 20;
 
 int id_of(const Vocabulary& v, const std::string& name) {
     for (const AddedToken& a : v.added)
-        if (v.tokens[size_t(a.id)] == name) return a.id;
-    const std::string spelled = v.symbols == Symbols::bytes ? "" : name;
-    auto it = spelled.empty() ? v.tokens.end() : std::find(v.tokens.begin(), v.tokens.end(), spelled);
+        if (v.name(a) == name) return a.id;
+    std::string token = name;
+    if (v.symbols == Symbols::bytes && !byte_alphabet().bytes(name, token)) return -1;
+    auto it = token.empty() ? v.tokens.end() : std::find(v.tokens.begin(), v.tokens.end(), token);
     return it == v.tokens.end() ? -1 : int(it - v.tokens.begin());
 }
 
-struct ConfigReader : JsonReader {
-    const json& root;
-    Vocabulary& v;
+const std::string LIST = "tokenizer_config.json: added_tokens_decoder";
 
+// tokenizer_config.json, or where it does not list added tokens special_tokens_map.json over it and added_tokens.json,
+// which transformers wrote until 2023.
+struct ConfigReader : JsonReader {
+    json root;
+    Vocabulary& v;
+    const bool pieces;    // SentencePiece's: added tokens are found in the text as it is, as transformers has it
+
+    Status add(const std::string& where, int id, std::string content, AddedToken made) {
+        if (id >= MAX_IDS || content.empty()) return wrong(where, "ids from 0 to 1048575 with a content", content);
+        if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
+        std::string& token = v.tokens[size_t(id)];
+        auto known = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
+        if (known != v.added.end()) made.user_defined = known->user_defined && !made.special;
+        if (made.user_defined) content = with_marks(content);
+        const int same = id_of(v, content);
+        if (!token.empty() && same != id && (known == v.added.end() || v.name(*known) != content))
+            return wrong(where, "the token's own content", content);
+        if (token.empty() && same >= 0) return wrong(where, "a token of its own", content);
+        if (pieces) made.normalized = false;
+        made.in_model = !token.empty() && (known == v.added.end() || known->in_model);
+        const bool spells = v.symbols == Symbols::bytes && byte_alphabet().bytes(content, token);
+        if (!spells) token = content;
+        if (token != content) made.name = content;
+        known != v.added.end() ? void(*known = std::move(made)) : v.added.push_back(std::move(made));
+        return {};
+    }
     // added_tokens_decoder: {"32000": {"content": "<|endoftext|>", "special": true, ...}}
     Status added() {
         const json& all = at(root, "added_tokens_decoder");
-        if (!all.is_object() && !all.is_null()) return wrong("added_tokens_decoder", "an object", all);
+        if (!all.is_object() && !all.is_null()) return wrong(LIST, "an object", all);
         for (const auto& [key, j] : all.items()) {
-            const std::string content = text(j, "content");
             const bool digits = !key.empty() && key.size() < 8 && key.find_first_not_of("0123456789") == key.npos;
             const int id = digits ? std::stoi(key) : MAX_IDS;
-            if (id >= MAX_IDS || content.empty())
-                return wrong("added_tokens_decoder", "ids from 0 to 1048575 with a content", key);
-            if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
-            std::string& token = v.tokens[size_t(id)];
             auto known = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
-            if (!token.empty() && token != content)
-                return wrong(("added_tokens_decoder." + key).c_str(), "the token's own content", content);
-            if (token.empty() && id_of(v, content) >= 0)
-                return wrong(("added_tokens_decoder." + key).c_str(), "a token of its own", content);
-            const AddedToken made = added_token(id, j, known != v.added.end() && known->normalized);
-            token = content;
-            known != v.added.end() ? void(*known = made) : v.added.push_back(made);
+            AddedToken made = added_token(id, j, known != v.added.end() && known->normalized);
+            TRY(add(LIST + "." + key, id, text(j, "content"), std::move(made)));
         }
         return {};
     }
-    void special(const char* key, int& id) const {
-        const json& value = at(root, key);
-        const std::string token = value.is_string() ? value.get<std::string>() : text(value, "content");
-        if (!token.empty() && id_of(v, token) >= 0) id = id_of(v, token);
+    static std::string content(const json& token) {
+        return token.is_string() ? token.get<std::string>() : text(token, "content");
+    }
+    // {"<|im_end|>": 32000}: special are those that the names below or a list of others name.
+    Status added_tokens(const json& ids) {
+        std::set<std::string> special;
+        for (const auto& [key, value] : root.items()) {
+            if (key.ends_with("_token")) special.insert(content(value));
+            if (key.ends_with("special_tokens") && value.is_array())
+                for (const json& token : value) special.insert(content(token));
+        }
+        for (const auto& [name, id] : ids.items()) {
+            if (!id.is_number_integer() || id < 0 || id >= MAX_IDS)
+                return wrong("added_tokens.json: " + name, "an id from 0 to 1048575", id);
+            const int same = id_of(v, name);
+            const bool known = std::any_of(v.added.begin(), v.added.end(), [&](auto& a) { return a.id == same; });
+            if (known && same == id) continue;    // the vocabulary's own file says how it is found
+            const bool is_special = special.contains(name);
+            TRY(add("added_tokens.json: " + name, id.get<int>(), name,
+                    {.id = id.get<int>(), .special = is_special, .normalized = !is_special}));
+        }
+        return {};
+    }
+    void special(const char* key, int& id) {
+        const std::string token = content(at(root, key));
+        if (token.empty()) return;
+        const int found = id_of(v, token);
+        if (found < 0 && &id != &v.pad)
+            return note_once("warning: " + name + ": " + key + " is " + shown(token) + ", which is no token of this "
+                             "tokenizer: it is passed over");
+        if (found < 0) return;
+        id = found;
+        const bool known = std::any_of(v.added.begin(), v.added.end(), [&](auto& a) { return a.id == found; });
+        if (known) return;
+        v.added.push_back({.id = found, .special = true});
+        if (v.tokens[size_t(found)] != token) v.added.back().name = token;
     }
     void chat_template() {
         const json& value = at(root, "chat_template");
@@ -62,9 +111,18 @@ struct ConfigReader : JsonReader {
         for (size_t i = 0; value.is_array() && i < value.size(); i++)
             if (i == 0 || text(value[i], "name") == "default") v.chat_template = text(value[i], "template");
     }
-    Status read() {
+    // What added_tokens.json and special_tokens_map.json hold, or null.
+    Status read(const json& ids, const json& names) {
+        if (at(root, "added_tokens_decoder").is_null()) {
+            if (root.is_null()) root = json::object();
+            if (root.is_object() && names.is_object()) root.update(names);
+            if (!ids.is_object() && !ids.is_null()) return wrong("added_tokens.json", "an object of ids", ids);
+            TRY(added_tokens(ids));
+        }
         TRY(added());
+        const bool before = pieces && v.bos >= 0;
         special("bos_token", v.bos);
+        if (before) v.before = {v.bos};
         special("eos_token", v.eos);
         special("pad_token", v.pad);
         // As transformers does: either flag, where it is written, decides about both ends of a text.
@@ -100,6 +158,13 @@ Status read_ends(const std::string& path, Vocabulary& v) {
 }
 }   // namespace
 
+void note_once(const std::string& text) {
+    static std::mutex one_at_a_time;
+    static std::set<std::string> printed;
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    if (printed.insert(text).second) Progress().note(escape_control(text));
+}
+
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
     namespace fs = std::filesystem;
     if (path == "gpt2") return gpt2();
@@ -119,14 +184,15 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     Vocabulary v = TRY(read_vocabulary(file));
     // Files of any other name stand for themselves.
     if (file.filename() != "tokenizer.json" && file.filename() != "tokenizer.model") return Tokenizer(std::move(v));
-    const fs::path config = file.parent_path() / "tokenizer_config.json";
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
-    if (fs::exists(config, error)) {
-        const std::string text = TRY(read_file(config, MAX_CONFIG)), name = config;
-        const json document = TRY(json_parse(text, name, 64));
-        ConfigReader reader{{name}, document, v};
-        TRY(reader.read());
-    }
+    json beside[3];
+    const char* const names[] = {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"};
+    for (size_t i = 0; i < std::size(names); i++)
+        if (const fs::path other = file.parent_path() / names[i]; fs::exists(other, error))
+            beside[i] = TRY(json_parse(TRY(read_file(other, MAX_CONFIG)), other, 64));
+    const std::string folder = file.parent_path();
+    ConfigReader reader{{folder}, std::move(beside[0]), v, file.extension() == ".model"};
+    TRY(reader.read(beside[1], beside[2]));
     for (const char* beside : {"config.json", "generation_config.json"})
         TRY(read_ends(file.parent_path() / beside, v));
     if (fs::exists(jinja, error)) v.chat_template = TRY(read_file(jinja, MAX_CONFIG));
@@ -140,7 +206,7 @@ std::string Tokenizer::config_json() const {
         s += (s.size() > 2 ? ",\n  \"" : "  \"") + std::string(key) + "\": " + value;
     };
     auto token = [&](const char* key, int id) {
-        if (id >= 0) add(key, json_string(v.tokens[size_t(id)]));
+        if (id >= 0) add(key, json_string(v.name(id)));
     };
     token("bos_token", v.bos);
     // Where only config.json names ends it is left to that: to the next reader the tokenizer stays what it is.

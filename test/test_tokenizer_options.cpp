@@ -61,6 +61,46 @@ TEST_CASE("tokenizer options: ids and texts of each kind that once differed, als
     }
 }
 
+TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json beside a tokenizer.model") {
+    const std::string dir = temporary_directory();
+    auto write = [&](const char* name, const std::string& text) { REQUIRE(replace_file(dir + "/" + name, text).ok()); };
+    write("tokenizer.model", read_file(FOLDER + "prefixed.model", 1 << 20).value);
+    write("added_tokens.json", R"({"<|im_end|>": 750, "<|im_start|>": 751})");
+    write("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>", "lstrip": false}})");
+    write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>", "legacy": true})");
+    Tokenizer t = load(dir);
+    CHECK(t.vocabulary().eos == 750);    // the map is read over the config
+    CHECK(t.end_of_text() == 750);
+    CHECK(t.is_special(750));
+    CHECK_FALSE(t.is_special(751));
+    CHECK(t.encode("<|im_start|>a<|im_end|>", true).front() == 751);    // without a space before it
+    CHECK(t.encode("<|im_start|>a<|im_end|>", true).back() == 750);
+    CHECK(t.encode("<|im_start|>") == Ids{751});
+    CHECK(t.vocabulary().before == Ids{1});
+    CHECK(parsed(t.to_json()).fingerprint() == t.fingerprint());
+    // With added_tokens_decoder both files are passed over.
+    write("tokenizer_config.json", R"({"eos_token": "</s>", "added_tokens_decoder": {"750": {"content": "<x>"}}})");
+    t = load(dir);
+    CHECK(t.vocabulary().eos == 2);
+    CHECK(t.vocab_size() == 751);
+    CHECK(t.encode("<x>") == Ids{750});
+    write("tokenizer_config.json", "{}");
+    for (const char* wrong : {"[]", R"({"<a>": -1})", R"({"<a>": 1e9})", R"({"<a>": "1"})", R"({"<a>": 2})",
+                              R"({"</s>": 800})", R"({"": 800})", "{"}) {
+        CAPTURE(wrong);
+        write("added_tokens.json", wrong);
+        const Status s = Tokenizer::load(dir).status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, "added_tokens.json"), s.message);
+    }
+    write("added_tokens.json", R"({"</s>": 2})");    // as it is in the model
+    write("special_tokens_map.json", R"({"eos_token": "<none>", "pad_token": "<none>", "bos_token": null})");
+    CHECK(load(dir).vocabulary().eos == 2);
+    const ProcessResult r = run_flatgpt({"info", dir + "/tokenizer.model"});
+    CHECK_MESSAGE(contains(r.err, "eos_token is \"<none>\", which is no token of this tokenizer"), r.err);
+    CHECK_FALSE(contains(r.err, "pad_token"));
+}
+
 TEST_CASE("tokenizer options: runs of marks are put in order in linear time") {
     const std::vector<Normalization> nfc = {{Normalization::Kind::nfc, "", ""}};
     constexpr int MARKS = 200'000;
