@@ -3,6 +3,7 @@
 
 namespace {
 const std::string PREFIX = "tokenizer.ggml.", TEMPLATE = "tokenizer.chat_template";
+const std::string SPACE_PREFIX = "tokenizer.flatgpt.space_prefix";
 struct IdRow { const char* key; int GgufTokenizer::*field; };
 constexpr IdRow IDS[] = {{"bos_token_id", &GgufTokenizer::bos_token_id},
                          {"eos_token_id", &GgufTokenizer::eos_token_id},
@@ -13,6 +14,20 @@ constexpr IdRow IDS[] = {{"bos_token_id", &GgufTokenizer::bos_token_id},
 constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
                            {"add_eos_token", &GgufTokenizer::add_eos_token},
                            {"add_space_prefix", &GgufTokenizer::add_space_prefix}};
+// llama.cpp warns of the one, and does not load without the other.
+void warn_of_missing_keys(const GgufTokenizer& g, const Tokenizer& made, const std::string& name) {
+    const Vocabulary& v = made.vocabulary();
+    size_t longer = 0;    // tokens that only merges make
+    for (const std::string& token : v.tokens) longer += token.size() > 1;
+    for (const AddedToken& a : v.added) longer -= v.tokens[size_t(a.id)].size() > 1;
+    const std::string missing = "warning: " + name + ": tokenizer.ggml.";
+    if (g.pre.empty())
+        note_once(missing + "pre is missing: texts are cut as llama.cpp's \"default\" does it; where the model learnt "
+                  "from other pieces its answers get worse; convert the model again");
+    if (g.merges.empty() && longer)
+        note_once(missing + "merges is missing: texts become single bytes, from which the model did not learn; convert "
+                  "the model again");
+}
 }   // namespace
 
 Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
@@ -39,7 +54,10 @@ Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
         t.*row.field = yes;
     }
     if (m.has(TEMPLATE)) TRY(m.get(TEMPLATE, &t.chat_template));
-    return tokenizer_from_gguf(t, m.name);
+    if (m.has(SPACE_PREFIX)) TRY(m.get(SPACE_PREFIX, &t.space_prefix));
+    Tokenizer made = TRY(tokenizer_from_gguf(t, m.name));
+    if (t.model == "gpt2") warn_of_missing_keys(t, made, m.name);
+    return made;
 }
 
 Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
@@ -62,6 +80,7 @@ Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
         if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::integer(t.*row.field)});
     for (const IdRow& row : FLAGS)
         if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::boolean(t.*row.field)});
+    if (!t.space_prefix.empty()) keys.push_back({SPACE_PREFIX, GgufValue::text(t.space_prefix)});
     if (!t.chat_template.empty()) keys.push_back({TEMPLATE, GgufValue::text(t.chat_template)});
     return keys;
 }

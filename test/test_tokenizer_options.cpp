@@ -101,6 +101,47 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
     CHECK_FALSE(contains(r.err, "pad_token"));
 }
 
+TEST_CASE("tokenizer options: a GGUF keeps how spaces come before texts, and lacks no key without a warning") {
+    auto through = [](const Tokenizer& t) {
+        Result<GgufTokenizer> g = tokenizer_to_gguf(t);
+        REQUIRE_MESSAGE(g.ok(), g.status.message);
+        Result<Tokenizer> again = tokenizer_from_gguf(g.value, "t");
+        REQUIRE(again.ok());
+        return again.value;
+    };
+    Vocabulary v = load(FOLDER + "first.json").vocabulary();
+    for (Spaces spaces : {Spaces::marked, Spaces::marked_first, Spaces::marked_always}) {
+        v.spaces = spaces;
+        const Tokenizer t(v);
+        for (const char* text : {" a", "a", "  a", "<s>a</s> a", ""})
+            CHECK(through(t).encode(text, true) == t.encode(text, true));
+        CHECK(contains(beyond_gguf(t), "Metaspace") == (spaces != Spaces::marked));
+    }
+    const Tokenizer symbols = load(FOLDER + "user_defined.model");
+    CHECK(through(symbols).encode("see [REF]doc") == symbols.encode("see [REF]doc"));
+    CHECK(contains(beyond_gguf(symbols), "no space after user-defined symbols: [REF]"));
+
+    const std::string path = temporary_directory() + "/t.gguf";
+    auto noted = [&](const std::vector<std::string>& without) {
+        GgufKeys keys = gguf_vocabulary(load(FOLDER + "qwen2.json"), 0).value;
+        std::erase_if(keys, [&](auto& k) { return std::count(without.begin(), without.end(), k.first); });
+        std::string file;
+        REQUIRE(gguf_write(keys, {}, [&](const void* data, int64_t bytes) -> Status {
+            file.append(static_cast<const char*>(data), size_t(bytes));
+            return {};
+        }).ok());
+        REQUIRE(replace_file(path, file).ok());
+        write_file(path + ".txt", "a");
+        const ProcessResult r =
+            run_flatgpt({"tokenize", "--overwrite", "--tokenizer", path, "--out", path, path + ".txt"});
+        CHECK_MESSAGE(r.exit_code == 0, r.err);
+        return r.err;
+    };
+    CHECK_FALSE(contains(noted({}), "warning"));
+    CHECK(contains(noted({"tokenizer.ggml.pre"}), "tokenizer.ggml.pre is missing"));
+    CHECK(contains(noted({"tokenizer.ggml.merges"}), "tokenizer.ggml.merges is missing"));
+}
+
 TEST_CASE("tokenizer options: runs of marks are put in order in linear time") {
     const std::vector<Normalization> nfc = {{Normalization::Kind::nfc, "", ""}};
     constexpr int MARKS = 200'000;
