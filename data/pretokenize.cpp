@@ -10,10 +10,14 @@
 #include "base/memory.h"
 #include "byte_alphabet.h"
 #include "files/json.h"
+#include "vocabulary.h"
 
 namespace {
 using View = std::string_view;
 constexpr uint32_t MOST_STEPS = 10'000'000;      // in one match of a file's regular expression
+// Bytes that a match of such an expression sees ahead: four times as many while it depends on what follows them. In all
+// WIDENED and 32 for each byte of the text; then the rest is cut every AHEAD bytes first, in linear time.
+constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
 constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
 // Unicode's White_Space, as a class's items. PCRE2's own \s would add U+180E, which left it in Unicode 6.3.
@@ -75,7 +79,7 @@ Status translate(const std::string& regex, std::string& out) {
     return {};
 }
 
-Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options) {
+Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options, bool partial) {
     static pcre2_compile_context* const context = [] {
         pcre2_compile_context* c = pcre2_compile_context_create(nullptr);
         CHECK(c && pcre2_set_newline(c, PCRE2_NEWLINE_LF) == 0);
@@ -90,7 +94,8 @@ Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options) {
         pcre2_get_error_message(error, why, sizeof why);
         return wrong_regex(regex, reinterpret_cast<const char*>(why));
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);    // where it fails, pcre2_match interprets: slower, the same answer
+    // Where JIT fails, pcre2_match interprets: slower, the same answer.
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | (partial ? PCRE2_JIT_PARTIAL_HARD : 0));
     return code;
 }
 
@@ -125,7 +130,7 @@ Result<Pretokenizer> Pretokenizer::compile(const std::vector<Cut>& cuts) {
         std::string regex;
         TRY(translate(cut.regex, regex));
         // Oniguruma's Ruby syntax: ^ and $ are those of lines.
-        Held<pcre2_code> code(TRY(compile_regex(regex, PCRE2_MULTILINE)));
+        Held<pcre2_code> code(TRY(compile_regex(regex, PCRE2_MULTILINE, true)));
         made->all.push_back({std::move(code), cut.matches, cut.invert, cut.spelled});
     }
     const bool one = cuts.size() == 1;
@@ -139,10 +144,10 @@ const Pretokenizer& Pretokenizer::known(Pattern pattern) {
     static const std::vector<Pretokenizer> all = [] {
         std::vector<Pretokenizer> made;
         for (const PatternRow& row : pattern_rows()) {
-            Result<Pretokenizer> p = compile(row.cuts);
+            Result<Pretokenizer> p = compile(row.fast ? std::vector<Cut>{} : row.cuts);
             CHECK(p.ok(), "%s: %s", row.name, p.status.message.c_str());
             if (row.fast) {
-                Result<pcre2_code*> code = compile_regex(row.fast, 0);
+                Result<pcre2_code*> code = compile_regex(row.fast, 0, false);
                 CHECK(code.ok(), "%s: %s", row.name, code.status.message.c_str());
                 auto fast = std::make_shared<Steps>();
                 fast->all.push_back({Held<pcre2_code>(code.value)});
@@ -165,15 +170,47 @@ struct Splitter::State {
     Held<pcre2_jit_stack> stack;
     View text;
     size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at, the next match is there
+    size_t widened = 0, wall = 0;         // bytes seen beyond AHEAD; the end of what is seen since they are exhausted
+    bool exhausted = false;
     std::vector<View> pieces;             // otherwise: all of them, given up to piece `at`
     std::vector<Range> cutting;           // kept, so that no piece allocates
     std::string spelled;
     std::vector<size_t> byte;             // by place in spelled
 
+    int run(const pcre2_code* code, View in, size_t from, uint32_t options) {
+        auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
+        return pcre2_match(code, subject, in.size(), from, options, match.get(), context.get());
+    }
+    int run_bounded(const pcre2_code* code, View in, size_t& from) {
+        auto character = [&](size_t at) {
+            while (at < in.size() && (in[at] & 0xC0) == 0x80) at++;
+            return std::min(at, in.size());
+        };
+        for (size_t ahead = AHEAD;;) {
+            if (exhausted && wall <= from) wall = character(from + AHEAD);
+            const size_t end = exhausted ? wall : character(from + ahead);
+            const bool last = exhausted || end == in.size();
+            const int rc = run(code, in.substr(0, end), from, last ? 0 : PCRE2_PARTIAL_HARD);
+            if (rc == PCRE2_ERROR_NOMATCH && end < in.size()) {    // no match begins before the end
+                from = end, ahead = AHEAD;
+            } else if (rc == PCRE2_ERROR_PARTIAL) {
+                if ((widened += ahead *= 4) > WIDENED + 32 * text.size()) exhaust();
+            } else if (rc < 0 && rc != PCRE2_ERROR_NOMATCH && !exhausted) {    // a limit
+                exhaust();
+            } else {
+                return rc;
+            }
+        }
+    }
+    void exhaust() {
+        exhausted = true;
+        note_once("warning: the tokenizer's regular expression looks ahead too far in a text of " +
+                  human_bytes(double(text.size())) + ": parts of it are cut every 1024 bytes first, so their "
+                  "tokens may differ from other programs'");
+    }
     // The next match from `from` on; false: none. rc is 0 where the expression has groups: none of them is asked for.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
-        auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
-        const int rc = pcre2_match(code, subject, in.size(), from, 0, match.get(), context.get());
+        const int rc = steps->trusted ? run(code, in, from, 0) : run_bounded(code, in, from);
         CHECK(rc >= 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,
               in.size());
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
@@ -183,6 +220,7 @@ struct Splitter::State {
     }
     void ranges(const pcre2_code* code, View in, bool invert) {
         cutting.clear();
+        wall = 0;
         size_t done = 0;
         for (size_t from = 0, first = 0, last = 0; from <= in.size() && find(code, in, from, first, last);) {
             if (first > done) cutting.push_back({done, first, invert});
@@ -259,7 +297,8 @@ Splitter::~Splitter() = default;
 
 void Splitter::start(View text) {
     s->text = text;
-    s->at = s->begin = s->end = 0;
+    s->at = s->begin = s->end = s->widened = s->wall = 0;
+    s->exhausted = false;
     s->pieces.clear();
     if (s->steps->streams || text.empty()) return;
     std::vector<View> next;

@@ -153,3 +153,27 @@ TEST_CASE("tokenizer options: runs of marks are put in order in linear time") {
     CHECK(normalized(text, nfc, false) == want);
     CHECK(now_seconds() - begin < 20);    // pair by pair it took minutes
 }
+
+TEST_CASE("tokenizer options: an expression that looks ahead over all of a text has bounded time, and says so") {
+    Result<Pretokenizer> p = Pretokenizer::compile({{R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))|\P{N}+)"}});
+    REQUIRE(p.ok());
+    auto lengths = [&](const std::string& text) {
+        Splitter s(p.value);
+        s.start(text);
+        std::vector<size_t> all;
+        for (std::string_view piece; s.next(piece);) all.push_back(piece.size());
+        return all;
+    };
+    std::vector<size_t> groups(2334, 3);    // exact as far as the bound allows, in windows of any size
+    groups[0] = 1;
+    CHECK(lengths(std::string(7000, '1')) == groups);
+    CHECK(lengths(std::string(3000, 'x') + "12345") == std::vector<size_t>{3000, 2, 3});
+    const std::vector<size_t> many = lengths(std::string(400'000, '1'));
+    CHECK(*std::max_element(many.begin(), many.end()) == 3);
+    CHECK(many.size() < 150'000);
+    // A match that begins behind the bytes that are seen at first.
+    p = Pretokenizer::compile({{"b+"}});
+    CHECK(lengths(std::string(5000, 'a') + "bb" + std::string(2000, 'a')) == std::vector<size_t>{5000, 2, 2000});
+    p = Pretokenizer::compile({{"a+$"}});
+    CHECK(lengths(std::string(5000, 'a') + "b") == std::vector<size_t>{5001});
+}
