@@ -2,7 +2,7 @@
 #include "merge.h"
 
 #include <algorithm>
-#include <queue>
+#include <functional>
 
 #include "base/console.h"
 
@@ -173,38 +173,44 @@ void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
     out.insert(out.end(), id, id + n);
 }
 
-// The same order from a heap of (rank, place). An entry whose pair has changed since is passed over.
-void PieceMerger::merge_long(const std::vector<int>& symbols, std::vector<int>& out) const {
-    constexpr uint32_t NONE = PairTable::NONE;
-    CHECK(symbols.size() < NONE, "a piece of %zu symbols", symbols.size());
-    struct Node { int id; uint32_t previous, next, rank; };    // rank: of the pair with the next node
-    auto n = uint32_t(symbols.size());
-    std::vector<Node> node(n);
-    std::vector<uint64_t> entries;
-    entries.reserve(n);
-    for (uint32_t i = 0; i < n; i++) node[i] = {symbols[i], i - 1, i + 1 < n ? i + 1 : NONE, NONE};
-    for (uint32_t i = 0; i + 1 < n; i++) {
-        node[i].rank = pairs.rank(node[i].id, node[i + 1].id);
-        if (node[i].rank != NONE) entries.push_back(uint64_t(node[i].rank) << 32 | i);
-    }
-    std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap({}, std::move(entries));
-    auto update = [&](uint32_t i) {
-        Node& a = node[i];
-        a.rank = a.next == NONE ? NONE : pairs.rank(a.id, node[a.next].id);
-        if (a.rank != NONE) heap.push(uint64_t(a.rank) << 32 | i);
+// The same order from a heap of (rank, place). An entry whose pair is gone is passed over. A symbol that stands for
+// several of the first ones has its id at the first of their cells and -length at the second and the last one: an array
+// of ints is the list. The heap drops what is out of date before it grows, so all takes at most 14 bytes a symbol.
+void PieceMerger::merge_long(std::vector<int>& cell, std::vector<int>& out) const {
+    const auto n = uint32_t(cell.size());
+    CHECK(cell.size() < INT32_MAX, "a piece of %zu symbols", cell.size());
+    auto after = [&](uint32_t i) { return i + 1 < n && cell[i + 1] < 0 ? i - uint32_t(cell[i + 1]) : i + 1; };
+    auto before = [&](uint32_t i) { return cell[i - 1] < 0 ? i + uint32_t(cell[i - 1]) : i - 1; };
+    auto rank_at = [&](uint32_t i) {    // the rank of the symbol at i with the next one
+        const uint32_t next = cell[i] < 0 ? n : after(i);
+        return next < n ? pairs.rank(cell[i], cell[next]) : PairTable::NONE;
     };
+    std::vector<uint64_t> heap;
+    heap.reserve(n + n / 4 + 2);
+    auto add = [&](uint32_t i) {
+        if (const uint32_t rank = rank_at(i); rank != PairTable::NONE) heap.push_back(uint64_t(rank) << 32 | i);
+    };
+    auto current = [&](uint64_t entry) { return rank_at(uint32_t(entry)) == uint32_t(entry >> 32); };
+    for (uint32_t i = 0; i + 1 < n; i++) add(i);
+    std::make_heap(heap.begin(), heap.end(), std::greater<>());
     while (!heap.empty()) {
-        auto rank = uint32_t(heap.top() >> 32), i = uint32_t(heap.top());
-        heap.pop();
-        Node& a = node[i];
-        if (a.rank != rank) continue;
-        Node& b = node[a.next];
-        a.id = v.merges[rank].id;
-        a.next = b.next;
-        b.rank = NONE;
-        if (a.next != NONE) node[a.next].previous = i;
-        update(i);
-        if (a.previous != NONE) update(a.previous);
+        const uint64_t entry = heap.front();
+        std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+        heap.pop_back();
+        if (!current(entry)) continue;
+        const auto i = uint32_t(entry);
+        const uint32_t middle = after(i), end = after(middle);
+        cell[middle] = -1;    // no symbol begins here any more
+        cell[i] = v.merges[size_t(entry >> 32)].id;
+        cell[i + 1] = cell[end - 1] = -int(end - i);
+        for (uint32_t at : {i, i > 0 ? before(i) : n}) {
+            const size_t had = heap.size();
+            if (at < n) add(at);
+            if (heap.size() > had) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+        }
+        if (heap.size() + 2 <= heap.capacity()) continue;
+        std::erase_if(heap, [&](uint64_t e) { return !current(e); });
+        std::make_heap(heap.begin(), heap.end(), std::greater<>());
     }
-    for (uint32_t i = 0; i != NONE; i = node[i].next) out.push_back(node[i].id);
+    for (uint32_t i = 0; i < n; i = after(i)) out.push_back(cell[i]);
 }

@@ -117,7 +117,7 @@ class PieceMerger {
     void find_words();
     void merge(std::string_view piece, std::vector<int>& out) const;
     void merge_short(int* id, size_t n, std::vector<int>& out) const;
-    void merge_long(const std::vector<int>& id, std::vector<int>& out) const;
+    void merge_long(std::vector<int>& cell, std::vector<int>& out) const;    // cell: the symbols; overwritten
 };
 bool is_byte_token(std::string_view name);    // <0x00> to <0xFF>
 char byte_of_token(std::string_view name);
