@@ -1,77 +1,22 @@
 // json.cpp - see json.h.
 #include "json.h"
 
-#include <algorithm>
-#include <vector>
+#include "json_check.h"
 
-namespace {
 using nlohmann::json;
 
-// A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
-struct Validator : nlohmann::json_sax<json> {
-    int max_depth;
-    // Each open object's keys; none for an array. They are sorted at the object's end: a hostile file cannot make that
-    // quadratic, as it could a hash table.
-    std::vector<std::vector<std::string>> keys;
-    std::string error;
-    size_t error_byte = 0;
-    explicit Validator(int max_depth) : max_depth(max_depth) {}
-
-    bool null() override { return true; }
-    bool boolean(bool) override { return true; }
-    bool number_integer(number_integer_t) override { return true; }
-    bool number_unsigned(number_unsigned_t) override { return true; }
-    bool number_float(number_float_t, const string_t&) override { return true; }
-    bool string(string_t&) override { return true; }
-    bool binary(binary_t&) override { return true; }
-    bool start_object(size_t) override { return open(); }
-    bool end_object() override { return distinct() && close(); }
-    bool start_array(size_t) override { return open(); }
-    bool end_array() override { return close(); }
-    bool key(string_t& name) override {
-        std::vector<std::string>& names = keys.back();
-        if (names.size() == names.capacity() && !distinct()) return false;    // a million equal keys are not gathered
-        names.push_back(name);
-        return true;
-    }
-    bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
-        std::string what = e.what();
-        error = "not JSON: " + what.substr(what.find("] ") + 2);    // after the library's own tag
-        error_byte = byte;
-        return false;
-    }
-
-  private:
-    bool distinct() {    // the innermost object's keys
-        std::vector<std::string>& names = keys.back();
-        std::sort(names.begin(), names.end());
-        const auto twice = std::adjacent_find(names.begin(), names.end());
-        if (twice == names.end()) return true;
-        error = "the key \"" + *twice + "\" occurs twice";
-        return false;
-    }
-    bool open() {
-        keys.emplace_back();
-        if (int(keys.size()) <= max_depth) return true;
-        error = "nested more than " + std::to_string(max_depth) + " deep";
-        return false;
-    }
-    bool close() {
-        keys.pop_back();
-        return true;
-    }
-};
-}   // namespace
-
-Result<json> json_parse(std::string_view text, const std::string& name, int max_depth) {
+Status json_check(std::string_view text, const std::string& name, JsonCheck& v) {
     // The library takes a NUL for the end and would not look behind it.
     if (size_t nul = text.find('\0'); nul != text.npos)
         return fail(Exit::input, "%s: byte %zu: not JSON: a NUL", name.c_str(), nul + 1);
-    Validator v(max_depth);
-    if (!json::sax_parse(text.begin(), text.end(), &v)) {
-        std::string where = v.error_byte ? "byte " + std::to_string(v.error_byte) + ": " : "";
-        return fail(Exit::input, "%s: %s%s", name.c_str(), where.c_str(), v.error.c_str());
-    }
+    if (nlohmann::json::sax_parse(text.begin(), text.end(), &v)) return {};
+    std::string where = v.error_byte ? "byte " + std::to_string(v.error_byte) + ": " : "";
+    return fail(Exit::input, "%s: %s%s", name.c_str(), where.c_str(), v.error.c_str());
+}
+
+Result<json> json_parse(std::string_view text, const std::string& name, int max_depth) {
+    JsonCheck v(max_depth);
+    TRY(json_check(text, name, v));
     return json::parse(text.begin(), text.end(), nullptr, false);
 }
 

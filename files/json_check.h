@@ -1,0 +1,83 @@
+// json_check.h - the pass over hostile JSON that builds nothing: syntax, depth, equal keys; and one field's string.
+#pragma once
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "json.h"
+
+// A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
+struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
+    int max_depth;
+    // Each open object's keys; none for an array. They are sorted at the object's end: a hostile file cannot make that
+    // quadratic, as it could a hash table.
+    std::vector<std::vector<std::string>> keys;
+    std::string error;
+    size_t error_byte = 0;
+    // A field of the outermost object: its name, its value, and another value's text or type where it is no string.
+    const std::string* field = nullptr;
+    std::string value, other;
+    std::vector<std::string> fields;    // the outermost object's keys
+    bool object = false, here = false;    // the outermost value is an object; the next value is the field's
+    explicit JsonCheck(int max_depth, const std::string* field = nullptr) : max_depth(max_depth), field(field) {}
+
+    bool null() override { return is("null"); }
+    bool boolean(bool b) override { return is(b ? "true" : "false"); }
+    bool number_integer(number_integer_t n) override { return is(nullptr, n); }
+    bool number_unsigned(number_unsigned_t n) override { return is(nullptr, n); }
+    bool number_float(number_float_t, const string_t& text) override { return is(text.c_str()); }
+    bool string(string_t& text) override {
+        if (std::exchange(here, false)) value = std::move(text), other.clear();
+        return true;
+    }
+    bool binary(binary_t&) override { return true; }
+    bool start_object(size_t) override {
+        object |= keys.empty();
+        return is("an object") && open();
+    }
+    bool end_object() override { return distinct() && close(); }
+    bool start_array(size_t) override { return is("an array") && open(); }
+    bool end_array() override { return close(); }
+    bool key(string_t& name) override {
+        here = field && keys.size() == 1 && name == *field;
+        std::vector<std::string>& names = keys.back();
+        if (names.size() == names.capacity() && !distinct()) return false;    // a million equal keys are not gathered
+        names.push_back(name);
+        return true;
+    }
+    bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
+        std::string what = e.what();
+        error = "not JSON: " + what.substr(what.find("] ") + 2);    // after the library's own tag
+        error_byte = byte;
+        return false;
+    }
+
+  private:
+    bool is(const char* what) {    // the value that begins here is no string
+        if (std::exchange(here, false)) other = std::string(what).substr(0, 60);
+        return true;
+    }
+    template <class N> bool is(std::nullptr_t, N number) { return !here || is(std::to_string(number).c_str()); }
+    bool distinct() {    // the innermost object's keys
+        std::vector<std::string>& names = keys.back();
+        std::sort(names.begin(), names.end());
+        const auto twice = std::adjacent_find(names.begin(), names.end());
+        if (twice == names.end()) return true;
+        error = "the key \"" + *twice + "\" occurs twice";
+        return false;
+    }
+    bool open() {
+        keys.emplace_back();
+        if (int(keys.size()) <= max_depth) return true;
+        error = "nested more than " + std::to_string(max_depth) + " deep";
+        return false;
+    }
+    bool close() {
+        if (keys.size() == 1) fields = std::move(keys.back());
+        keys.pop_back();
+        return true;
+    }
+};
+
+// Exit 3 naming `name` and the byte.
+Status json_check(std::string_view text, const std::string& name, JsonCheck& v);
