@@ -181,8 +181,11 @@ Status NewFile::write(int64_t offset, const void* from, int64_t bytes) {
     return {};
 }
 
+Status NewFile::sync() const { return fsync(descriptor) == 0 ? Status{} : failed(); }
+
 Status NewFile::commit() {
-    if (fsync(descriptor) != 0 || rename(temporary.c_str(), name.c_str()) != 0) return failed();
+    TRY(sync());
+    if (rename(temporary.c_str(), name.c_str()) != 0) return failed();
     close(std::exchange(descriptor, -1));
     const std::string dir = split(name).first;
     const int f = open(dir.empty() ? "." : dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -63,7 +63,8 @@ class NewFile {
     // Removes what killed processes left for this name. Exit 2: path is there, and no regular file; 4.
     static Result<NewFile> create(const std::string& path);
     Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4
-    Status commit();    // fsync, rename, fsync of the directory; exit 4
+    Status sync() const;    // exit 4
+    Status commit();        // fsync, rename, fsync of the directory; exit 4
 
   private:
     Status failed() const;

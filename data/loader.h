@@ -3,7 +3,9 @@
 // A shard is llm.c's: 256 little-endian int32 of header, [0] magic, [1] version, [2] token count, then the tokens.
 // magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. Headerless uint16 (nanoGPT) on request.
 // Words that llm.c leaves 0 say which tokenizer made the shard: [3] its vocabulary size, [4] and [5] its fingerprint
-// (low, high), [6] how many documents begin here with end-of-text. 0: unknown.
+// (low, high), [6] how many documents begin here with end-of-text. [7] and [8] identify the set of shards
+// that were written together (low, high), [9] is the shard's place in it, [10] how many shards it has.
+// 0: unknown.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,6 +16,11 @@
 
 class Tokenizer;
 
+// Shards that were written together, and the place of one among them.
+struct ShardSet {
+    uint64_t id = 0;    // a hash of all their tokens; 0: unknown
+    int place = 0, shards = 0;
+};
 struct Shard {
     std::string path;
     int64_t tokens = 0;
@@ -24,6 +31,7 @@ struct Shard {
     int vocab = 0;                 // the size and fingerprint of the tokenizer that made it; 0: unknown
     uint64_t tokenizer = 0;
     int64_t documents = 0;         // that begin in this shard, each with end-of-text
+    ShardSet set;
 };
 // Header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
@@ -36,21 +44,28 @@ struct TokenizerSource {
 };
 Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                     const TokenizerSource& whose);
+// Exit 3 where a part of a set is given without the others, a shard of another set stands in the place
+// of one, or a shard comes twice: named. Shards whose set is unknown fit anywhere.
+Status shards_whole(const std::vector<Shard>& shards);
 bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
 // shard_open, or a token is outside [0, vocab).
 Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
-// Files of a glob pattern (or a comma-separated list of them), sorted by name; a pattern that matches none is exit 3.
+// Files of a glob pattern (or a comma-separated list of them), sorted by name, each once; a pattern that
+// matches none is exit 3; two names of one file are exit 2.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard, as a NewFile (base/file.h): the header last, when the count is known. Errors: exit 4.
+// Writes one shard, as a NewFile (base/file.h): the header last, when the counts are known. Errors: exit 4.
 class ShardWriter {
   public:
     // vocab > 65536 takes uint32. tokenizer: the fingerprint of the one with this vocabulary; 0: none is named.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
     void count_document();    // the next token is the end-of-text that a document begins with
-    Status commit();
+    Status close();           // no more tokens
+    Status finish(const ShardSet& set = {});    // all but its name
+    Status publish();
+    Status commit();          // finish and publish
     int64_t tokens() const;
 
   private:

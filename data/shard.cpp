@@ -4,6 +4,8 @@
 #include <cstring>
 #include <fcntl.h>
 #include <glob.h>
+#include <map>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bpe.h"
@@ -15,7 +17,7 @@ constexpr int64_t HEADER_BYTES = 1024;
 constexpr int64_t MAX_TOKENS = INT32_MAX;    // the header's count is an int32
 struct Kind { int32_t magic, version; int token_bytes; };
 constexpr Kind KINDS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-constexpr int MAX_VOCAB = 1 << 24;
+constexpr int MAX_VOCAB = 1 << 24, MAX_SHARDS = 1 << 24;
 
 int32_t word(std::string_view head, size_t i) {
     int32_t value;
@@ -50,7 +52,19 @@ Status parse_origin(std::string_view head, Shard& s) {
     s.vocab = vocab;
     s.documents = documents;
     if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // both are needed to identify one
+    memcpy(&s.set.id, head.data() + 28, 8);
+    if (s.set.id) s.set.place = word(head, 9), s.set.shards = word(head, 10);
+    if (s.set.id && (s.set.place < 0 || s.set.place >= s.set.shards || s.set.shards > MAX_SHARDS))
+        return fail(Exit::input, "%s: offset 36: the shard's place in its set: expected less than the %d shards at "
+                    "offset 40 and these at most %d, found %d", s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.place);
     return {};
+}
+// The path of the set's shard at another place: x_train_000.bin, x_train_001.bin; empty if the name has no number.
+std::string sibling(const Shard& s, int place) {
+    const size_t cut = s.path.rfind('_');
+    const bool numbered = cut != s.path.npos && s.path.ends_with(".bin") &&
+                          s.path.find_first_not_of("0123456789", cut + 1) == s.path.size() - 4;
+    return numbered ? s.path.substr(0, cut) + formatted("_%03d.bin", place) : "";
 }
 }   // namespace
 
@@ -115,6 +129,30 @@ Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer
     return {};
 }
 
+Status shards_whole(const std::vector<Shard>& shards) {
+    std::map<uint64_t, std::map<int, const Shard*>> sets;
+    for (const Shard& s : shards) {
+        if (s.set.id == 0) continue;
+        const auto [there, first] = sets[s.set.id].emplace(s.set.place, &s);
+        if (!first)
+            return fail(Exit::input, "%s and %s are the same shard; name it once", there->second->path.c_str(),
+                        s.path.c_str());
+    }
+    for (const Shard& one : shards) {
+        const auto& set = sets[one.set.id];
+        if (int(set.size()) == one.set.shards) continue;
+        int place = 0;
+        while (set.contains(place)) place++;
+        const std::string path = sibling(one, place);
+        const bool other = std::any_of(shards.begin(), shards.end(), [&](auto& s) { return s.path == path; });
+        return fail(Exit::input, "%s: expected all %d shards that were written with it, found %zu; number %d%s%s %s. "
+                    "Give all of them (a pattern such as 'x_train_*.bin'), or tokenize the text again",
+                    one.path.c_str(), one.set.shards, set.size(), place, path.empty() ? "" : ", ", path.c_str(),
+                    other ? "belongs to another text or another run of tokenize" : "is missing");
+    }
+    return {};
+}
+
 Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
     CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
     // Opened for each read: any number of shards works, and a file that was removed or replaced is seen.
@@ -151,6 +189,15 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     }
     std::sort(files.begin(), files.end());
     files.erase(std::unique(files.begin(), files.end()), files.end());
+    std::map<std::pair<dev_t, ino_t>, const std::string*> known;
+    for (const std::string& path : files) {
+        struct stat info{};
+        if (stat(path.c_str(), &info)) continue;    // who opens it says why
+        const auto [there, first] = known.emplace(std::pair(info.st_dev, info.st_ino), &path);
+        if (!first)
+            return fail(Exit::usage, "'%s': %s and %s are one file, whose tokens would count twice; name it once",
+                        pattern.c_str(), there->second->c_str(), path.c_str());
+    }
     return files;
 }
 
@@ -160,7 +207,7 @@ struct ShardWriter::State {
     std::string path;
     NewFile file;
     int vocab = 0;
-    bool open = false;
+    bool open = false;    // for tokens
     Kind kind{};
     uint64_t tokenizer = 0;
     int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: of the buffer
@@ -204,16 +251,36 @@ void ShardWriter::count_document() {
     s->documents++;
 }
 
-Status ShardWriter::commit() {
+Status ShardWriter::close() {
     CHECK(s && s->open);
+    s->open = false;
     TRY(s->flush());
+    std::string().swap(s->buffer);    // other shards follow, and this one waits for its header
+    return {};
+}
+
+Status ShardWriter::finish(const ShardSet& set) {
+    CHECK(s);
+    if (s->open) TRY(close());
     int32_t header[HEADER_BYTES / 4] = {s->kind.magic, s->kind.version, int32_t(s->tokens)};
     if (s->tokenizer) {
         header[3] = s->vocab;
         memcpy(&header[4], &s->tokenizer, 8);
     }
     header[6] = int32_t(s->documents);
+    memcpy(&header[7], &set.id, 8);
+    header[9] = set.place;
+    header[10] = set.shards;
     TRY(s->file.write(0, header, sizeof header));
-    s->open = false;
+    return s->file.sync();
+}
+
+Status ShardWriter::publish() {
+    CHECK(s && !s->open);
     return s->file.commit();
+}
+
+Status ShardWriter::commit() {
+    TRY(finish());
+    return publish();
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <sys/resource.h>
 
 #include "base/command.h"
 #include "base/console.h"
@@ -11,6 +12,7 @@
 #include "corpus.h"
 #include "base/file.h"
 #include "loader.h"
+#include "merge.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -156,7 +158,7 @@ struct TokenizeOptions {
 };
 
 // OUT_train_000.bin and so on, as many as the tokens need. <|endoftext|> comes before each document and at the end.
-// Where the tokenizer has BOS, that comes before a document, and EOS after it.
+// Where the tokenizer has BOS, that comes before a document, and EOS after it. None has its name before publish.
 class Shards {
   public:
     Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
@@ -168,45 +170,74 @@ class Shards {
     }
     Status append(const std::vector<int>& ids, bool begins = false) {
         for (size_t at = 0; at < ids.size();) {
-            if (!open) {
-                char number[16];
-                snprintf(number, sizeof number, "_%03zu.bin", files.size());
-                files.push_back(stem + number);
-                TRY(writer.open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint()));
-                open = true;
-            }
+            if (!open) TRY(open_next());
+            ShardWriter& writer = writers.back();
             if (begins) writer.count_document();
             int64_t n = std::min(int64_t(ids.size() - at), limit - writer.tokens());
             TRY(writer.append(ids.data() + at, n));
+            for (int64_t i = 0; i < n; i++) hash = mix(hash, uint64_t(ids[at + size_t(i)]));
             at += size_t(n);
             tokens += n;
-            if (writer.tokens() == limit) TRY(commit());
+            if (writer.tokens() == limit) TRY(close());
         }
         return {};
     }
-    Status finish() {
+    Status end() {
         if (documents) TRY(end_document());
-        return commit();
+        return close();
+    }
+    // All on the disk but their names. text: a hash of all that was tokenized together.
+    Status finish(uint64_t text) {
+        const uint64_t id = mix(text, hash) | 1;
+        for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
+        return {};
+    }
+    Status publish() {
+        for (ShardWriter& writer : writers) TRY(writer.publish());
+        return {};
     }
     std::vector<std::string> files;
     int64_t tokens = 0, documents = 0;
+    uint64_t hash = 0;    // the hash of these tokens
 
   private:
     std::string stem;
     const Tokenizer& tokenizer;
     int64_t limit;
-    ShardWriter writer;
+    std::vector<ShardWriter> writers;
     bool open = false;
 
+    Status open_next() {
+        // Every shard stays open until all have their names, and a process may have 1024 files by default.
+        rlimit files_open;
+        if (writers.size() == 500 && getrlimit(RLIMIT_NOFILE, &files_open) == 0) {
+            files_open.rlim_cur = files_open.rlim_max;
+            (void)setrlimit(RLIMIT_NOFILE, &files_open);
+        }
+        char number[16];
+        snprintf(number, sizeof number, "_%03zu.bin", files.size());
+        files.push_back(stem + number);
+        open = true;
+        return writers.emplace_back().open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint());
+    }
     Status end_document() {
         return tokenizer.end_of_text() < 0 ? Status{} : append({tokenizer.end_of_text()});
     }
-    Status commit() {
-        if (!open) return {};
-        open = false;
-        return writer.commit();
-    }
+    Status close() { return std::exchange(open, false) ? writers.back().close() : Status{}; }
 };
+
+// Removes the old shards, then gives the new ones their names, those for validation first. Wherever this is
+// interrupted, all shards that have their names are of one set, and those for training come after the others.
+Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, int64_t shard_tokens) {
+    const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
+    TRY(train.finish(text));
+    TRY(val.finish(text + 1));
+    for (const std::string& path : old)
+        if (remove(path.c_str()))
+            return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
+    TRY(val.publish());
+    return train.publish();
+}
 
 // What the shards' names begin with: "OUT_", or "OUT/" where that is a directory.
 std::string shard_prefix(const std::string& out) {
@@ -304,14 +335,13 @@ Status tokenize(const TokenizeOptions& o) {
         }
         meter.show(corpus.bytes_read(), corpus.bytes(), progress);
     }
-    TRY(train.finish());
-    TRY(val.finish());
+    TRY(train.end());
+    TRY(val.end());
     bad.tell(progress);
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
+    TRY(publish(train, val, old, o.shard_tokens));
     std::vector<std::string> written = train.files;
     written.insert(written.end(), val.files.begin(), val.files.end());
-    for (auto& path : old)    // left by a larger run before: they would be read together with the new ones
-        if (std::find(written.begin(), written.end(), path) == written.end()) remove(path.c_str());
 
     char text[256];
     snprintf(text, sizeof text, "%lld tokens (%lld train, %lld validation), %.2f bytes per token, in ",

@@ -70,6 +70,9 @@ Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
         rows.push_back({"tokenizer", {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
                         std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
     if (s.documents) rows.push_back(count_row("documents", s.documents));
+    if (s.set.id)
+        rows.push_back({"set", {{"id", hex(s.set.id)}, {"place", s.set.place}, {"shards", s.set.shards}},
+                        formatted("number %d of %d shards written together", s.set.place, s.set.shards)});
     for (int64_t first = 0; first < s.tokens; first += PIECE) {
         int64_t count = std::min(PIECE, s.tokens - first);
         TRY(shard_read(s, first, count, o.vocab ? o.vocab : INT32_MAX, tokens.data()));

@@ -1,0 +1,127 @@
+// test_shard_sets.cpp - shards that were written together are read together, or refused by name; none counts twice.
+#include "base/command.h"
+#include "base/console.h"
+#include "data/bpe.h"
+#include "data/loader.h"
+
+#include <filesystem>
+
+#include "test.h"
+
+namespace {
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+std::string words(int lines, int seed) {
+    std::string text;
+    for (int i = 0; i < 10 * lines; i++)
+        text += "w" + std::to_string(philox(2, uint64_t(seed), uint64_t(i)).v[0] % 97) + " ";
+    return text;
+}
+void tokenize(const std::string& out, const std::string& text) {
+    const std::string file = temporary_directory() + "/t.txt";
+    write_file(file, text);
+    Command c = tokenize_command();
+    const Strings args = {"--out", out, "--overwrite", "--val-fraction", "0.2", "--shard-tokens", "500", file};
+    REQUIRE(command_parse(c, args).ok());
+    const Status s = c.run();
+    REQUIRE_MESSAGE(s.ok(), s.message);
+}
+Status open(const std::string& pattern) {
+    return Loader::open({.pattern = pattern, .B = 1, .S = 8, .vocab = 50257}).status;
+}
+void refused(const std::string& pattern, Exit code, const Strings& parts) {
+    const Status s = open(pattern);
+    CAPTURE(s.message);
+    CHECK(s.code == code);
+    for (const std::string& part : parts) CHECK(contains(s.message, part));
+}
+}    // namespace
+
+TEST_CASE("shard sets: a part of a set and a mixture of two are refused by name; whole and unknown ones are read") {
+    const std::string dir = temporary_directory(), x = dir + "/x_train_00", y = dir + "/y_train_00";
+    tokenize(dir + "/x", words(100, 1));
+    tokenize(dir + "/y", words(100, 2));
+    REQUIRE(fs::exists(x + "2.bin"));
+    CHECK(open(dir + "/x_train_*.bin").ok());
+    CHECK(open(dir + "/x_val_*.bin").ok());
+    CHECK(open(dir + "/*.bin").ok());    // two sets, both whole
+    for (const auto& entry : fs::directory_iterator(dir)) CHECK(entry.path().extension() == ".bin");
+
+    refused(x + "0.bin", Exit::input,
+            {x + "0.bin: expected all ", "found 1; number 1, " + x + "1.bin is missing", "x_train_*.bin"});
+    refused(x + "1.bin," + x + "2.bin", Exit::input, {"number 0, " + x + "0.bin is missing"});
+    fs::rename(x + "1.bin", dir + "/kept");
+    refused(dir + "/x_train_*.bin", Exit::input, {"number 1, " + x + "1.bin is missing"});
+    fs::copy(y + "1.bin", x + "1.bin");
+    refused(dir + "/x_train_*.bin", Exit::input, {x + "1.bin belongs to another text"});
+    fs::remove(x + "1.bin");
+    fs::rename(dir + "/kept", x + "1.bin");
+    CHECK(open(dir + "/x_train_*.bin").ok());
+    fs::copy(x + "1.bin", dir + "/x_train_copy.bin");
+    refused(dir + "/x_train_*.bin", Exit::input, {x + "1.bin and ", "x_train_copy.bin are the same shard"});
+    fs::remove(dir + "/x_train_copy.bin");
+
+    // The same text has the same shards, and another one other shards, fewer of them.
+    const std::string before = read_file(x + "1.bin");
+    tokenize(dir + "/x", words(100, 1));
+    CHECK(read_file(x + "1.bin") == before);
+    tokenize(dir + "/x", words(60, 3));
+    CHECK(open(dir + "/x_train_*.bin").ok());
+
+    // Shards of llm.c, and older ones of ours, know of no set.
+    for (int i = 0; i < 3; i++) {
+        ShardWriter w;
+        const std::vector<int> tokens(100, i);
+        REQUIRE(w.open(dir + "/old_train_00" + std::to_string(i) + ".bin", 100).ok());
+        REQUIRE(w.append(tokens.data(), 100).ok());
+        REQUIRE(w.commit().ok());
+    }
+    CHECK(open(dir + "/old_train_001.bin").ok());
+    CHECK(open(dir + "/old_train_00[02].bin").ok());
+    std::string bytes = read_file(x + "0.bin");
+    const int32_t place = 7;
+    memcpy(bytes.data() + 36, &place, 4);
+    write_file(dir + "/bad.bin", bytes);
+    refused(dir + "/bad.bin", Exit::input, {"bad.bin: offset 36: the shard's place in its set"});
+}
+
+TEST_CASE("shard sets: when tokenize is stopped at any point, no part of a set has a name that train reads") {
+    const std::string dir = temporary_directory();
+    std::string text;
+    for (int i = 0; i < 40; i++) text += words(200, i);
+    write_file(dir + "/t.txt", text);
+    tokenize(dir + "/x", words(100, 1));
+    const Strings args = {flatgpt_binary(), "tokenize", "--out", dir + "/x", "--overwrite", "--val-fraction", "0.2",
+                          "--shard-tokens", "500", dir + "/t.txt"};
+    for (double after : {0.05, 0.15, 0.3, 0.6}) {
+        Process p(args);
+        for (const double start = now_seconds(); now_seconds() < start + after && p.running();) {}
+        p.send(9);
+        (void)p.wait();
+        for (const char* part : {"train", "val"}) {
+            const std::string pattern = dir + "/x_" + part + "_*.bin";
+            if (Result<Strings> files = shard_glob(pattern); files.ok()) {
+                const Status s = open(pattern);
+                CHECK_MESSAGE((s.ok() || contains(s.message, "expected all")), s.message);
+            }
+        }
+    }
+    // A disk that is full leaves the old set.
+    const ProcessResult r = run_process({"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 20; exec \"$0\" \"$@\"", args[0],
+                                         args[1], args[2], dir + "/z", args[4], dir + "/t.txt"});
+    CHECK(r.exit_code == 4);
+    CHECK_FALSE(fs::exists(dir + "/z_train_000.bin"));
+}
+
+TEST_CASE("shard sets: one file under two names is refused, under one name it counts once") {
+    const std::string dir = temporary_directory(), x = dir + "/x_train_000.bin";
+    tokenize(dir + "/x", words(10, 1));
+    REQUIRE_FALSE(fs::exists(dir + "/x_train_001.bin"));
+    CHECK(shard_glob(x + "," + dir + "/x_train_*.bin").value == Strings{x});
+    fs::create_symlink(x, dir + "/link.bin");
+    fs::create_hard_link(x, dir + "/hard.bin");
+    for (const std::string& other :
+         {dir + "/link.bin", dir + "/hard.bin", dir + "/./x_train_000.bin", dir + "//x*train*.bin"})
+        refused(x + "," + other, Exit::usage, {x, " are one file", "twice"});
+}
