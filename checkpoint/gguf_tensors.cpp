@@ -167,6 +167,10 @@ struct Loading {
                 failure.add(s, 0, at);
                 continue;
             }
+            if (!all_finite(*from.format, blocks.data(), n)) {
+                failure.add(not_finite(file.metadata().name, p.name), 0, at);
+                continue;
+            }
             if (g.packed.any() && p.add == 0) {
                 pack(t, p, rows, *from.format, blocks.data());
                 continue;
@@ -304,6 +308,8 @@ ReadNumbers gguf_reader(const GgufFile& file, const Config& c) {
                     count = p.heads ? 1 : end - row;
                     blocks.resize(size_t(count * row_bytes));
                     TRY(file.read_bytes(from.at + (start + in + moved) * row_bytes, blocks.data(), count * row_bytes));
+                    if (!all_finite(*from.format, blocks.data(), count * t.cols))
+                        return not_finite(file.metadata().name, p.name);
                     float* rows = x.data() + (row - r0) * t.cols;
                     dequantise(*from.format, blocks.data(), count * t.cols, rows);
                     for (int64_t i = 0; p.add != 0 && i < count * t.cols; i++) rows[i] -= p.add;

@@ -31,6 +31,12 @@ Status match_tensors(const std::string& place, const std::vector<WantedTensor>& 
     return {};
 }
 
+Status not_finite(const std::string& place, const std::string& tensor) {
+    return fail(Exit::input, "%s: tensor \"%s\": expected finite numbers, found NaN or infinity: the file is damaged, "
+                "or the training that made it has diverged; take an earlier checkpoint or fetch the file again",
+                place.c_str(), tensor.c_str());
+}
+
 void FirstFailure::add(const Status& s, int64_t file, int64_t at) {
     if (s.ok()) return;
     const std::pair<int64_t, int64_t> here = {file, at};

@@ -20,6 +20,9 @@ Status match_tensors(const std::string& place, const std::vector<WantedTensor>& 
                      const std::map<std::string, std::vector<int64_t>>& held, const char* as = "",
                      const std::function<bool(const std::string& key)>& may_be = nullptr);
 
+// Exit 3: a tensor that holds NaN or infinity. Every text of such a model is one token over and over.
+Status not_finite(const std::string& place, const std::string& tensor);
+
 // The failed read with the lowest place (file, offset): the same damage gives the same message, whichever thread fails
 // first.
 class FirstFailure {

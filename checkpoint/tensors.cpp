@@ -16,6 +16,7 @@
 #include "match.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "layers/quantised.h"
 #include "model/families.h"
 
 namespace {
@@ -153,6 +154,10 @@ struct Weights {
     const std::string& place(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
+BlockType block_type(TensorType type) {
+    return type == TensorType::f16 ? BlockType::f16 : type == TensorType::bf16 ? BlockType::bf16 : BlockType::f32;
+}
+
 // The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
 std::string bare_name(const std::string& name, const Family& family) {
     size_t longest = 0;
@@ -241,7 +246,7 @@ struct Loading {
     Part part;
     ReadSums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
-    FirstFailure failure = {};
+    FirstFailure failure = {}, broken = {};    // broken: numbers that are not finite
 
     Status run() {
         int64_t most = 0;
@@ -270,6 +275,8 @@ struct Loading {
         const Status s = f.file->read_bytes(at, to, count * element);
         if (s.ok() && sums) sums->add(f.file, at, to, count * element);
         failure.add(s, f.file - w.files->data(), at);
+        if (s.ok() && !all_finite(block_format(block_type(f.entry->type)), to, count))
+            broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), at);
     }
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {
@@ -344,9 +351,10 @@ struct FromFiles {
     static Status numbers(const Found& f, int64_t first, int64_t n, float* to) {
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
         const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
-        if (f.entry->type == TensorType::f32) return f.file->read_bytes(at, to, n * 4);
         std::vector<char> raw(size_t(n * element));
         TRY(f.file->read_bytes(at, raw.data(), n * element));
+        if (!all_finite(block_format(block_type(f.entry->type)), raw.data(), n))
+            return not_finite(f.file->path(), f.entry->name);
         SafetensorsFile::convert(f.entry->type, raw.data(), n, to);
         return {};
     }
@@ -393,11 +401,7 @@ Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c) {
     if (m.gguf) return gguf_stored(*m.gguf, c);
     const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
     std::map<std::string, BlockType> formats;
-    for (const auto& [name, found] : w.tensors) {
-        const TensorType type = found.entry->type;
-        formats[name] = type == TensorType::f16 ? BlockType::f16 : type == TensorType::bf16 ? BlockType::bf16
-                                                                                            : BlockType::f32;
-    }
+    for (const auto& [name, found] : w.tensors) formats[name] = block_type(found.entry->type);
     // Pieces of one tensor that differ become fp32.
     return Stored([formats, family = c.family](const Tensor& t) {
         BlockType format = BlockType::f32;
@@ -410,6 +414,17 @@ Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c) {
     });
 }
 
+static Status files_match(const Weights& w, const std::string& dir, ReadSums& sums) {
+    const std::vector<Sum> manifest = TRY(manifest_read(dir));
+    for (const SafetensorsFile& file : *w.files) {
+        auto listed = std::find_if(manifest.begin(), manifest.end(),
+                                   [&](const Sum& s) { return dir + "/" + s.name == file.path(); });
+        if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", file.path().c_str());
+        TRY(sums.check(file, *listed));
+    }
+    return {};
+}
+
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     TRY(m.opened);
     if (m.gguf) return gguf_weights(*m.gguf, g);
@@ -419,16 +434,10 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     TRY(heads_match(w, g.c, g.tensors[0], w.place(dir)));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
     ReadSums sums;
-    TRY((Loading{w, g, "", Part::weights, verify ? &sums : nullptr}.run()));
-    if (!verify) return {};
-    const std::vector<Sum> manifest = TRY(manifest_read(dir));
-    for (const SafetensorsFile& file : *w.files) {
-        auto listed = std::find_if(manifest.begin(), manifest.end(),
-                                   [&](const Sum& s) { return dir + "/" + s.name == file.path(); });
-        if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", file.path().c_str());
-        TRY(sums.check(file, *listed));
-    }
-    return {};
+    Loading loading{w, g, "", Part::weights, verify ? &sums : nullptr};
+    TRY(loading.run());
+    if (verify) TRY(files_match(w, dir, sums));
+    return loading.broken.status();    // after the checksums: damage explains it
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {

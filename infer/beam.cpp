@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "finite.h"
 #include "slots.h"
 
 namespace {
@@ -27,7 +28,7 @@ class Search {
         if (what.end_of_text) ends = ends_of_text(tokenizer);
     }
     Status open(const std::vector<int>& prompt);
-    std::vector<Beam> run();    // best first
+    Result<std::vector<Beam>> run();    // best first; exit 6
 
   private:
     std::vector<Next> likeliest() const;
@@ -130,9 +131,10 @@ bool Search::step() {
     return !beams.empty();
 }
 
-std::vector<Beam> Search::run() {
-    for (int n = 0; n < tokens && step(); n++) {
-        if (n + 1 == tokens) break;
+Result<std::vector<Beam>> Search::run() {
+    for (int n = 0; n < tokens; n++) {
+        TRY(check_logits(logits));
+        if (!step() || n + 1 == tokens) break;
         std::vector<int> which;
         std::vector<Ids> last;
         for (size_t b = 0; b < beams.size(); b++) {
@@ -154,7 +156,7 @@ Result<Generated> beam_search(Model& g, const Tokenizer& tokenizer, const Genera
     for (const std::vector<int>& prompt : what.prompts) {
         Search search(g, tokenizer, what, how);
         TRY(search.open(prompt));
-        std::vector<Beam> best = search.run();
+        std::vector<Beam> best = TRY(search.run());
         best.resize(size_t(what.num));    // fewer, where the vocabulary has too few tokens or logits are NaN
         for (const Beam& beam : best) {
             StreamedText text;

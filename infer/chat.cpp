@@ -10,6 +10,7 @@
 
 #include "base/console.h"
 #include "base/file.h"
+#include "finite.h"
 
 using nlohmann::ordered_json;
 
@@ -274,6 +275,7 @@ Result<int> Chat::generate(std::vector<int> seen) {
         const bool drawn = ahead && n > 0;
         if (drawn && n == 1) ahead->begin({{0, seen.back(), n, &sampler, false}});
         const Ids draft = n > 0 && !drawn ? go_on(seen, sampler, n, limit - n) : Ids();
+        if (!drawn) TRY(check_logits(logits));
         const Checked next = drawn ? Checked{{hear(*ahead, seen, limit - n)}, 0}
                                    : check_draft(sampler, logits.data(), g.c.V, n, draft);
         accepted += int64_t(next.accepted);

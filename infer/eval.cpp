@@ -52,6 +52,12 @@ Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation&
             human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
     return {};
 }
+// After the results, which may show where it begins.
+Status check_loss(const Opened& m, double loss) {
+    if (std::isfinite(loss)) return {};
+    return fail(Exit::diverged, "%s: the loss is %g: the model's numbers have grown beyond what its activations hold; "
+                "its training has diverged, or it was made for another type: try --dtype fp32", m.path.c_str(), loss);
+}
 Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
     TRY(has_tokenizer(m));
     const std::vector<Line> lines = TRY(read_lines(o.text, o.field));
@@ -111,7 +117,10 @@ Status eval_needle(const EvalOptions& o) {
     if (o.json) puts(needle_json(cells).c_str());
     else print_needles(cells);
     if (!o.csv.empty()) TRY(write_needle_csv(o.csv, cells));
-    return o.picture.empty() ? Status{} : write_needle_picture(o.picture, cells);
+    if (!o.picture.empty()) TRY(write_needle_picture(o.picture, cells));
+    double all = 0;
+    for (const NeedleCell& cell : cells) all += cell.logprob;
+    return check_loss(m, all);
 }
 }    // namespace
 
@@ -131,5 +140,6 @@ Status eval(const EvalOptions& o) {
     const std::vector<PositionBin> bins = o.by_position ? positions.bins() : std::vector<PositionBin>{};
     TRY(print_evaluation(o, m, e, bins, now_seconds() - start));
     if (!o.csv.empty()) TRY(write_positions_csv(o.csv, bins));
-    return o.picture.empty() ? Status{} : write_positions_picture(o.picture, bins);
+    if (!o.picture.empty()) TRY(write_positions_picture(o.picture, bins));
+    return e.tokens ? check_loss(m, e.loss) : Status{};
 }

@@ -7,6 +7,8 @@
 
 #include "ahead.h"
 #include "base/console.h"
+#include "finite.h"
+#include "layers/quantised.h"
 
 // ---- sequences ------------------------------------------------------------------------------------------------------
 
@@ -51,6 +53,12 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
     if (tokenizer.end_of_text() >= 0 && (documents < 0 || documents >= 16)) return {tokenizer.end_of_text()};
     std::vector<int> line = tokenizer.encode("\n");
     return line.empty() ? std::vector<int>{0} : line;
+}
+
+Status check_logits(const std::vector<float>& logits) {
+    if (all_finite(block_format(BlockType::f32), logits.data(), int64_t(logits.size()))) return {};
+    return fail(Exit::diverged, "the logits are not finite: the model's numbers have grown beyond what its activations "
+                "hold; its training has diverged, or it was made for another type: try --dtype fp32");
 }
 
 namespace {
@@ -314,6 +322,7 @@ bool Generator::take(Sequence& s, int id) {
 
 // The next tokens of running[from] and of all after it.
 Status Generator::choose_all(size_t from) {
+    TRY(check_logits(logits));
 #pragma omp parallel for schedule(dynamic) if (running.size() > from + 1)
     for (size_t i = from; i < running.size(); i++) choose(running[i]);
     for (size_t i = from; i < running.size(); i++) {

@@ -142,6 +142,23 @@ void decode_q6_k(const uint8_t* b, float* out) {
     }
 }
 
+// Where a block has its one or two fp16 numbers, by BlockType; all its other numbers are integers.
+constexpr int SCALES[][2] = {{}, {}, {}, {0, 0}, {0, 2}, {0, 0}, {0, 2}, {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2},
+                             {208, 208}, {0, 0}};
+static_assert(std::size(SCALES) == std::size(BLOCK_FORMATS));
+
+// Numbers that are not finite have an exponent of ones: adding its lowest bit carries into the sign. Without a branch,
+// so that the loop is vectorised.
+template <class Bits> bool finite_numbers(const void* from, int64_t n, Bits exponent, Bits lowest) {
+    Bits carried = 0;
+    for (int64_t i = 0; i < n; i++) {
+        Bits bits;
+        memcpy(&bits, static_cast<const char*>(from) + i * int64_t(sizeof bits), sizeof bits);
+        carried = Bits(carried | (Bits(bits & exponent) + lowest));
+    }
+    return carried >> (8 * sizeof(Bits) - 1) == 0;
+}
+
 template <void (*decode)(const uint8_t*, float*)>
 void decode_all(const BlockFormat& format, const void* blocks, int64_t n, float* out) {
     auto* b = static_cast<const uint8_t*>(blocks);
@@ -155,6 +172,18 @@ template <class Widen> void widen(const void* from, int64_t n, float* out, Widen
     }
 }
 }   // namespace
+
+bool all_finite(const BlockFormat& format, const void* blocks, int64_t n) {
+    if (format.type == BlockType::f32) return finite_numbers<uint32_t>(blocks, n, 0x7F800000, 0x00800000);
+    if (format.type == BlockType::f16) return finite_numbers<uint16_t>(blocks, n, 0x7C00, 0x0400);
+    if (format.type == BlockType::bf16) return finite_numbers<uint16_t>(blocks, n, 0x7F80, 0x0080);
+    bool finite = true;
+    for (int64_t i = 0; i < n / format.numbers; i++)
+        for (int place : SCALES[int(format.type)])
+            finite &= finite_numbers<uint16_t>(static_cast<const char*>(blocks) + i * format.bytes + place, 1, 0x7C00,
+                                               0x0400);
+    return finite;
+}
 
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out) {
     CHECK(n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);

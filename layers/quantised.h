@@ -4,6 +4,8 @@
 
 // n numbers (whole blocks) as floats: the same bits as ggml's dequantize_row_* and as Python's gguf.quants.
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out);
+// Whether none of n numbers (whole blocks) is NaN or infinite, without making floats of them.
+bool all_finite(const BlockFormat& format, const void* blocks, int64_t n);
 
 // n numbers (whole blocks) in blocks, by all threads. F16 and BF16 round to nearest even; Q8_0 gives the same bytes as
 // ggml; the others search for the scales with the least squared error. Formats without a search are for reading only.

@@ -165,13 +165,15 @@ TEST_CASE("beam search: the context ends a text, stop strings cut it, and one th
     CHECK(beam_search(g, ending_at(-1), what, {3, 1}).status.code == Exit::usage);
 }
 
-TEST_CASE("beam search: without a number among the logits there is no text, and no score") {
+TEST_CASE("generate: logits that are not finite end sampling and beam search") {
     Model g(cpu_ops<float>());
     toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});
-    std::fill_n(typed<float>(g, g.w.wte), 7 * 16, NAN);
     Generation what;
     what.prompts = {toy_tokens(3, 7, 1)}, what.num = 2, what.tokens = 4;
-    const Generated out = beam_search(g, ending_at(-1), what, {3, 1}).value;
-    CHECK(out.texts == std::vector<std::string>{"", ""});
-    CHECK(out.scores == std::vector<double>{-INFINITY, -INFINITY});
+    REQUIRE(beam_search(g, ending_at(-1), what, {3, 1}).ok());
+    typed<float>(g, g.w.wte)[6 * 16] = INFINITY;    // a row that the prompt may lack: its logit alone
+    const Status s = beam_search(g, ending_at(-1), what, {3, 1}).status;
+    CHECK(s.code == Exit::diverged);
+    CHECK_MESSAGE(contains(s.message, "the logits are not finite"), s.message);
+    CHECK(generate(g, ending_at(-1), what).status.code == Exit::diverged);
 }

@@ -208,6 +208,31 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
     }
 }
 
+TEST_CASE("gguf model: a weight that is not finite is named when it is loaded, packed or not") {
+    const Loaded m = load(FAMILIES + "llama");
+    for (const char* type : {"f32", "bf16", "q8_0"})
+        for (const bool packed : {false, true}) {
+            const std::string path = temporary_directory() + "/a.gguf";
+            REQUIRE(save(*m.g, type, path).ok());
+            Parts p = parts_of(path);
+            GgufSource& t = p.tensor("blk.1.ffn_down.weight");
+            std::string raw = bytes_of(GgufFile::open(path).value, *GgufFile::open(path).value.find(t.name));
+            const size_t at = raw.size() - size_t(t.format->bytes) + size_t(t.format->type == BlockType::f32 ? 2 : 0);
+            raw[at] = '\xFF', raw[at + 1] = '\x7F';    // NaN as bf16, fp32 and fp16
+            t = source(t.name, t.format->type, t.shape, raw);
+            write_file(path, p.written());
+            const ModelSource source(path);
+            const Config c = checkpoint_config(source).value;
+            Model g(packed ? Table(cpu_packed_ops()) : Table(cpu_ops<float>()));
+            Plan plan = {Use::infer, 1, 1};
+            if (packed) plan.stored = checkpoint_stored(source, c).value;
+            REQUIRE(g.allocate(c, plan).ok());
+            const Status s = checkpoint_weights(source, g);
+            CHECK(s.code == Exit::input);
+            CHECK_MESSAGE(contains(s.message, "tensor \"blk.1.ffn_down.weight\": expected finite numbers"), s.message);
+        }
+}
+
 TEST_CASE("gguf model: a vector in blocks is refused") {
     Config c = load(FAMILIES + "llama").g->c;
     c.L = 1, c.C = c.F = 32, c.NH = c.NKV = 2, c.HS = c.rope_dims = 16;

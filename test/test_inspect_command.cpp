@@ -163,7 +163,7 @@ TEST_CASE("inspect: --importance is what prune measures on the same windows") {
     const std::string table = must({"inspect", run, "--data", val, "--importance"}).out;
     CHECK(contains(table, "layer head  entropy  of most  distance  previous  first  induction  importance\n"));
     must({"inspect", run, "--importance"}, 2, "--importance needs --data");
-    const std::string broken = changed(toy, "run", "1.projw", [](std::vector<float>& x) { x[9] = NAN; });
+    const std::string broken = changed(toy, "run", "1.projw", [](std::vector<float>& x) { x[9] = 3e38f; });
     must({"inspect", broken, "--data", val, "--importance"}, 1, "importance of layer 0, head 0 in window 1 of 8 is");
     if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
     const std::string one = toy.dir + "/one.svg", more = toy.dir + "/more.svg";
@@ -227,7 +227,9 @@ TEST_CASE("inspect: maps that are not finite are no certainty, and a note says w
     const Toy toy;
     must(toy.args("run", {"--steps", "1"}));
     const std::string csv = toy.dir + "/a.csv";
-    const std::string broken = changed(toy, "run", "1.qkvw", [](std::vector<float>& x) { x[0] = NAN; });    // head 0
+    const std::string broken = changed(toy, "run", "1.qkvw", [](std::vector<float>& x) {
+        std::fill_n(x.begin(), 16 * 32, 3e38f);    // the queries of head 0
+    });
     const ProcessResult r = must({"inspect", broken, "--text", "ab", "--csv", csv}, 0,
                                  "warning: the maps of layer 1 are not finite: the model has diverged or overflowed");
     CHECK_MESSAGE(contains(r.out, "\n    1    0      nan      nan       nan       nan    nan        nan\n"), r.out);

@@ -62,6 +62,27 @@ TEST_CASE("quantised: each format's blocks are the numbers that Python's gguf ma
     }
 }
 
+TEST_CASE("quantised: numbers that are not finite are found in each format's blocks") {
+    for (const BlockFormat& f : BLOCK_FORMATS) {
+        INFO(std::string(f.name));
+        const std::vector<uint8_t> blocks = blocks_of(f.name);
+        const int64_t n = int64_t(blocks.size()) / f.bytes * f.numbers;
+        CHECK(all_finite(f, blocks.data(), n));
+        for (const uint8_t high : {0x7F, 0xFF}) {    // NaN as fp16, bf16 and fp32
+            int places = 0;
+            for (size_t at = blocks.size() - size_t(f.bytes); at + 1 < blocks.size(); at += 2) {
+                std::vector<uint8_t> broken = blocks;
+                broken[at] = 0xFF, broken[at + 1] = high;
+                const std::vector<float> x = floats_of(f, broken);
+                const bool finite = std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
+                CHECK_MESSAGE(all_finite(f, broken.data(), n) == finite, at);
+                places += !finite;
+            }
+            CHECK(places > 0);
+        }
+    }
+}
+
 TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same bytes") {
     // Our squared error at most, ggml's being 1: what the search finds, and 0.003.
     struct Row { BlockType type; double normal, heavy; };

@@ -103,3 +103,40 @@ TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") 
     write_file(dir + "/g", "root ::= \"hello\" [a-z]*");
     CHECK(out_of(args, {.stdin_text = "u\n"}) == "hello\n");
 }
+
+TEST_CASE("a model whose weights are not finite is refused by every command, with the tensor's name") {
+    Talker model(64);
+    const std::string t = temporary_directory() + "/t.txt", out = temporary_directory() + "/a.gguf";
+    write_file(t, "a line\n");
+    for (const float x : {float(NAN), INFINITY, -INFINITY}) {
+        const Tensor& last = model.g.tensors.back();
+        model.g.write(Part::weights, last.offset + last.cols - 1, 1, &x);
+        const std::string dir = write_model(model.g, chat_tokenizer());
+        for (const Strings& args : {Strings{"sample", dir, "--prompt", "a"}, {"eval", dir, "--text", t},
+                                    {"sample", dir, "--prompt", "a", "--quantize", "q8_0"}, {"convert", dir, out}}) {
+            const ProcessResult r = run_flatgpt(args);
+            CAPTURE(args[0]);
+            CHECK(r.exit_code == 3);
+            CHECK(r.out == "");
+            CHECK_MESSAGE(contains(r.err, "/model.safetensors: tensor \"" + last.pieces.back().name +
+                                              "\": expected finite numbers"), r.err);
+        }
+    }
+}
+
+TEST_CASE("a model whose numbers overflow ends sample, chat and eval with code 6") {
+    Talker model(64);
+    const Tensor& first = model.g.tensors[0];
+    const std::vector<float> huge(size_t(first.size()), 3e38f);
+    model.g.write(Part::weights, first.offset, first.size(), huge.data());
+    const std::string dir = write_model(model.g, chat_tokenizer()), t = dir + "/t.txt";
+    write_file(t, "a line\n");
+    for (const Strings& args :
+         {Strings{"sample", dir, "--prompt", "a"}, {"sample", dir, "--prompt", "a", "--beams", "2"},
+          {"chat", dir, "--template", "chatml"}, {"eval", dir, "--text", t}, {"eval", dir, "--needle"}}) {
+        const ProcessResult r = run_flatgpt(args, {.stdin_text = "ab\n"});
+        CAPTURE(args[0]);
+        CHECK(r.exit_code == 6);
+        CHECK_MESSAGE(contains(r.err, "its training has diverged"), r.err);
+    }
+}

@@ -1,0 +1,8 @@
+// finite.h - what a model says is text only as long as its logits are numbers.
+#pragma once
+#include <vector>
+
+#include "base/common.h"
+
+// Exit 6: a logit is NaN or infinite. Whatever token were taken then, it would not be the model's.
+Status check_logits(const std::vector<float>& logits);
