@@ -11,6 +11,7 @@
 
 #include "gguf.h"
 #include "manifest.h"
+#include "base/console.h"
 #include "files/json.h"
 
 namespace fs = std::filesystem;
@@ -356,6 +357,15 @@ int64_t checkpoint_step(const std::string& dir) {
     return name.starts_with("step_") ? atoll(name.c_str() + 5) : -1;
 }
 
+static void note_unknown_keys(const ModelSource& source) {
+    std::vector<std::string> unknown;
+    std::string names;
+    if (!source.gguf || !gguf_config(*source.gguf, &unknown).ok() || unknown.empty()) return;
+    for (const std::string& key : unknown) names += (names.empty() ? "" : ", ") + key;
+    Progress().note(escape_control("note: " + source.path +
+                                   ": flatgpt does not know these keys and passes over them: " + names));
+}
+
 Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
                                     const std::string& which,
                                     const std::function<Status(const ModelSource& m)>& use) {
@@ -374,6 +384,7 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
                         path.c_str(), which.c_str());
         const ModelSource source = path;
         TRY(use(source));
+        note_unknown_keys(source);
         return source;
     }
     if (checkpoint_list(path).empty())

@@ -4,6 +4,7 @@
 // written only if the file, read back by the rules of llama.cpp, is the same model; else the fields that differ are
 // named.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ const GgufFileType* find_gguf_file_type(const std::string& name);    // null: th
 
 // exit 3: what we cannot run, and why: the architecture, a key, or a tensor that is missing, superfluous or of another
 // shape. After that every tensor of the model is in the file.
-Result<Config> gguf_config(const GgufFile& file);
+// unknown: keys of its architecture that neither llama.cpp nor flatgpt gives a meaning; passed over as llama.cpp does.
+Result<Config> gguf_config(const GgufFile& file, std::vector<std::string>* unknown = nullptr);
 // How the file stores the rows of a tensor of gguf_config's model. The file must outlive the function.
 Stored gguf_stored(const GgufFile& file, const Config& c);
 // As a file of this type would.
@@ -62,9 +64,13 @@ struct GgufArchitecture {
     // divides the factors of a token's experts by their sum, or never does.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
+    bool finetuned_turns = false;    // rope.scaling.finetuned says whether there is a rotation at all
     int wide_layers = 0;       // with so many layers scores are divided by sqrt(channels / heads): the 27B models
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
+// The architecture's keys that are not in `read`. Exit 3: one makes this another model. Else those that are unknown.
+Result<std::vector<std::string>> gguf_unread_keys(const GgufMetadata& m, const std::set<std::string>& read,
+                                                  const Config& c, const GgufArchitecture& a);
 // exit 2: no architecture carries this model, or llama.cpp would run it otherwise: which fields differ.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 

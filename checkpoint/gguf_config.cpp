@@ -43,7 +43,7 @@ const std::vector<GgufArchitecture>& architectures() {
         {.name = "granite", .families = {"granite"},
          .keys = {{"attention.scale", &C::score_scale}, {"embedding_scale", &C::embed_scale},
                   {"residual_scale", &C::branch_scale}, {"logit_scale", &C::logit_scale, ConfigKey::inverse}},
-         .biases = Biases::any, .permuted = true, .rope_freqs = true},
+         .biases = Biases::any, .permuted = true, .rope_freqs = true, .finetuned_turns = true},
         {.name = "smollm3", .families = {"smollm3"}, .permuted = true},
     };
     return all;
@@ -76,7 +76,8 @@ std::string key_of(const ConfigRow& row, const Config& c) {
 struct Reader {
     const GgufMetadata& m;
     std::string prefix;
-    bool has(const char* key) const { return m.has(prefix + key); }
+    mutable std::set<std::string> read = {};    // keys that were asked for
+    bool has(const char* key) const { return read.insert(prefix + key), m.has(prefix + key); }
     Status take(const char* key, int* out, int least = 1) const {
         return has(key) ? m.get(prefix + key, out, least, INT_MAX) : Status{};
     }
@@ -90,7 +91,7 @@ struct Reader {
         const ConfigRow& row = config_row(k.field);
         const bool inverse = k.form == ConfigKey::inverse;
         double value = 0;
-        if (!needed && !has(k.key)) return {};
+        if (!has(k.key) && !needed) return {};
         if (k.form == ConfigKey::flag) {
             bool yes = false;
             TRY(m.get(prefix + k.key, &yes));
@@ -173,7 +174,7 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->window = a.window, c->global_every = a.global_every;
     TRY(r.take("attention.sliding_window", &c->window, 0));
     const std::string pattern = r.prefix + "attention.sliding_window_pattern";
-    if (const GgufValue* v = r.m.find(pattern); v && v->array) {
+    if (r.has("attention.sliding_window_pattern") && r.m.find(pattern)->array) {
         std::vector<int64_t> local;
         TRY(r.m.get(pattern, &local));
         const auto first = std::find(local.begin(), local.end(), 0);
@@ -276,9 +277,14 @@ std::vector<float> gguf_rope_divisors(const Config& c) {
     return divisors;
 }
 
-Result<Config> gguf_config(const GgufFile& f) {
+Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown) {
     const GgufMetadata& m = f.metadata();
-    std::string name, known;
+    std::string name, known, type = "model";
+    if (m.has("general.type")) TRY(m.get("general.type", &type));
+    if (type != "model")
+        return fail(Exit::input, "%s: general.type: expected model, found \"%s\"%s", m.name.c_str(), type.c_str(),
+                    type != "adapter" ? "" : ": LoRA matrices without their base model; llama-export-lora makes one "
+                                             "file of both");
     TRY(m.get("general.architecture", &name));
     const GgufArchitecture* a = find_gguf_architecture(name);
     for (const GgufArchitecture& each : architectures()) known += (known.empty() ? "" : ", ") + std::string(each.name);
@@ -319,6 +325,8 @@ Result<Config> gguf_config(const GgufFile& f) {
     c.down_bias = f.find("blk.0.ffn_down.bias");
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", m.name.c_str(), s.message.c_str());
     TRY(match(f, c, *a));
+    const std::vector<std::string> unread = TRY(gguf_unread_keys(m, r.read, c, *a));
+    if (unknown) *unknown = unread;
     return c;
 }
 
