@@ -57,9 +57,13 @@ Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json
     return marked;
 }
 
-// GPT-Neo: [[["global", "local"], 12]] is these two, 12 times.
+// GPT-Neo: [[["global", "local"], 12]] is these two, 12 times. transformers makes attention_layers of it, but runs the
+// file's own attention_layers where there are any, also where the two contradict each other.
 Status neo_parse(const JsonFields& f, Config* c) {
-    const char* key = "attention_types";
+    const char *key = "attention_types", *expanded = "attention_layers";
+    if (f.has(expanded))
+        return window_pattern(f, expanded,
+                              TRY(marks(f, expanded, f.object[expanded], NEO.global, NEO.local, c->L)), c);
     if (!f.has(key)) return {};
     json layers = json::array();
     for (const json& item : f.object[key]) {

@@ -200,6 +200,11 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
         neo["attention_types"] = types;
         refused(neo, "attention_types");
     }
+    // transformers runs attention_layers where both are there, whatever attention_types says.
+    neo["attention_types"] = {{{"global", "local"}, 1}}, neo["attention_layers"] = {"local", "local"};
+    CHECK((parsed(neo).windowed(0) && parsed(neo).windowed(1)));
+    neo["attention_layers"] = {"local"};
+    refused(neo, "attention_layers: expected an array of 2");
     for (const char* missing : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
                                 "max_position_embeddings"}) {
         json j = smallest("llama");
