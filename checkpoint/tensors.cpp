@@ -129,8 +129,13 @@ WeightsReader weights_reader(const Model& g) {
 // ---- reading --------------------------------------------------------------------------------------------------------
 
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem) {
+    auto there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
     std::string one = dir + "/" + stem + ".safetensors", index = one + ".index.json";
-    if (access(one.c_str(), F_OK) == 0 || access(index.c_str(), F_OK) != 0) return std::vector{one};
+    if (const std::string torch = dir + "/pytorch_model.bin"; stem == "model" && !there(one) && !there(index)) {
+        if (there(torch)) return std::vector{torch};
+        if (there(torch + ".index.json")) index = torch + ".index.json";
+    }
+    if (there(one) || !there(index)) return std::vector{one};
     nlohmann::json j = TRY(json_parse(TRY(read_file(index, 64 << 20)), index, 8));
     if (!j.is_object() || !j["weight_map"].is_object() || j["weight_map"].empty())
         return fail(Exit::input, "%s: weight_map: expected an object from tensor names to files", index.c_str());

@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "json.h"
+#include "torch_archive.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so is all our reading");
 
@@ -131,6 +132,7 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     SafetensorsFile f;
     f.file = TRY(File::open(path));
+    if (torch_begins(f.file)) return f.tensors = TRY(torch_entries(f.file)), std::move(f);
     uint64_t length = 0;
     if (f.bytes() >= 8) TRY(f.file.read(0, &length, 8));
     f.data = std::min(f.bytes(), 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))));

@@ -287,6 +287,10 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     add_model(config, rows);
     if (tokenizer.vocab_size()) rows.push_back({"tokenizer", tokenizer.vocab_size()});
     if (ours) rows.insert(rows.end(), {count_row("step", state.step), count_row("tokens", state.tokens)});
+    std::string weights;
+    for (const std::string& file : TRY(checkpoint_tensor_files(dir, "model")))
+        weights += (weights.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
+    rows.push_back({"weights", weights});
     rows.push_back({"checksums", ours ? "verified" : "none"});
     return {};
 }

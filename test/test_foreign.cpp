@@ -1,0 +1,98 @@
+// test_foreign.cpp - models and tokenizers in others' forms: what is read of them, and what a message says of the rest.
+#include <filesystem>
+
+#include "files/json.h"
+#include "gguf_parts.h"
+
+namespace {
+const std::string TORCH = "test/golden/torch/";    // by transformers 5.24 and PyTorch
+std::string torch_file() { return read_file(TORCH + "pytorch_model.bin"); }
+Result<SafetensorsFile> opened(const std::string& bytes) {
+    const std::string path = temporary_directory() + "/pytorch_model.bin";
+    write_file(path, bytes);
+    return SafetensorsFile::open(path);
+}
+std::string changed(std::string bytes, const std::string& from, const std::string& to) {
+    const size_t at = bytes.find(from);
+    REQUIRE(at != bytes.npos);
+    return bytes.replace(at, from.size(), to);
+}
+void refused(const std::string& bytes, const std::string& message) {
+    const Status s = opened(bytes).status;
+    CHECK(s.code == Exit::input);
+    CHECK_MESSAGE(contains(s.message, message), s.message);
+}
+}    // namespace
+
+TEST_CASE("torch archive: a pytorch_model.bin is read in place, alone or as an index names it") {
+    const std::vector<float> weights = load(TORCH).weights();
+    double sum = 0, squares = 0;
+    for (float x : weights) sum += double(x), squares += double(x) * double(x);
+    CHECK(SafetensorsFile::open(TORCH + "pytorch_model.bin").value.entries().size() == 21);
+    CHECK(sum == doctest::Approx(104.4042827039957).epsilon(1e-12));
+    CHECK(squares == doctest::Approx(1455.8265396151064).epsilon(1e-12));
+    const std::string dir = temporary_directory();
+    namespace fs = std::filesystem;
+    fs::copy(TORCH + "config.json", dir + "/config.json");
+    fs::copy(TORCH + "pytorch_model.bin", dir + "/pytorch_model-00001-of-00001.bin");
+    write_file(dir + "/pytorch_model.bin.index.json",
+               R"({"weight_map": {"lm_head.weight": "pytorch_model-00001-of-00001.bin"}})");
+    CHECK(load(dir).weights() == weights);
+}
+
+TEST_CASE("torch archive: parameters, parts of a storage, and the types that are read") {
+    const Result<SafetensorsFile> f = SafetensorsFile::open(TORCH + "kinds.bin");    // dev/golden_torch.py
+    REQUIRE_MESSAGE(f.ok(), f.status.message);
+    std::map<std::string, std::vector<float>> found;
+    for (const TensorEntry& e : f.value.entries()) {
+        const int64_t bytes = e.end - e.begin, n = bytes / SafetensorsFile::element_bytes(e.type);
+        std::string raw(size_t(bytes), '\0');
+        REQUIRE(f.value.read_bytes(f.value.data_begin() + e.begin, raw.data(), bytes).ok());
+        found[e.name].resize(size_t(n));
+        SafetensorsFile::convert(e.type, raw.data(), n, found[e.name].data());
+    }
+    CHECK(found == std::map<std::string, std::vector<float>>{{"whole", {0, 1, 2, 3, 4, 5, 6, 7}},
+                                                             {"part", {4, 5, 6, 7}},
+                                                             {"half", {0.5, -1, 2, 3}},
+                                                             {"brain", {1, -2}}});
+    CHECK(f.value.entries()[0].shape == std::vector<int64_t>{2, 4});
+}
+
+TEST_CASE("torch archive: what is no plain dictionary of tensors is refused by what it is") {
+    const std::string file = torch_file();
+    using std::string_literals::operator""s;
+    refused(changed(file, "K\x08K\x10\x86q\xA1K\x10K\x01\x86"s, "K\x08K\x10\x86q\xA1K\x01K\x08\x86"s),
+            "tensor \"model.layers.1.self_attn.v_proj.weight\": its numbers do not follow one another");
+    refused(changed(file, "K\x08K\x10\x86q\xA1K\x10K\x01\x86"s, "K\x09K\x10\x86q\xA1K\x10K\x01\x86"s),
+            "v_proj.weight\": its storage is missing or too short");
+    refused(changed(file, "X\x02\0\0\00019"s, "X\x02\0\0\00099"s), "v_proj.weight\": its storage is missing");
+    refused(changed(file, "_rebuild_tensor_v2", "_rebuild_tensor_v9"), "expected a dictionary of tensors, found");
+    refused(changed(file, "PK\1\2\0\0\0\0\x08\x08\0\0"s, "PK\1\2\0\0\0\0\x08\x08\x08\0"s), "compressed entries");
+    refused(changed(file, "}q\0("s, "\x93q\0("s), "data.pkl, byte 3: expected a dictionary of tensors");
+    refused(file.substr(0, file.size() - 30), "cut short");
+    refused("\x80\x02\x8A\x0Al\xFC\x9C\x46\xF9 j\xA8P\x19.\x80\x02M\xE9\x03.\x80\x02}q\0(X\x10\0\0\0"s,
+            "PyTorch before 1.6");
+    for (uint32_t i = 0; i < 600; i++) {    // nothing crashes, and no tensor lies outside the file
+        std::string bytes = file;
+        for (uint32_t k = 0; k < 3; k++) {
+            const Philox4 r = philox(7, i, k);
+            const size_t most = i % 2 ? 2200 : bytes.size();    // the pickle; all of it
+            bytes[r.v[0] % most] = char(r.v[1]);
+        }
+        const Result<SafetensorsFile> f = opened(i % 5 ? bytes : bytes.substr(0, philox(8, i, 0).v[0] % bytes.size()));
+        CHECK((f.ok() || f.status.code == Exit::input));
+        for (const TensorEntry& e : f.value.entries()) CHECK((e.begin >= 0 && e.end <= int64_t(bytes.size())));
+    }
+}
+
+TEST_CASE("torch archive: a pickle of many calls, tuples and marks takes bounded time and memory") {
+    const std::string file = torch_file();
+    for (const std::string run : {"(", "}\x85", "h\1", "]q\2h\2a"}) {
+        std::string program;
+        while (program.size() < 2000) program += run;
+        std::string bytes = file;
+        bytes.replace(66, program.size(), program);    // after the protocol's number
+        CHECK(opened(bytes).status.code == Exit::input);
+    }
+}
+
