@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "foreign.h"
 #include "gguf.h"
 #include "manifest.h"
 #include "base/console.h"
@@ -387,9 +388,11 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
         note_unknown_keys(source);
         return source;
     }
-    if (checkpoint_list(path).empty())
+    if (checkpoint_list(path).empty()) {
+        TRY(check_foreign(path));
         return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
                     path.c_str());
+    }
     if (which == "last") return ModelSource(TRY(find_last(path, damaged, use)));
     int64_t wanted = atoll(which.c_str());
     if (which == "best") {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "foreign.h"
 #include "gguf.h"
 #include "manifest.h"
 #include "match.h"
@@ -394,7 +395,12 @@ Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
 }
 
 Result<std::shared_ptr<const SafetensorsFiles>> ModelSource::weights() const {
-    if (!files) files = TRY(open_all(TRY(checkpoint_tensor_files(path, "model"))));
+    auto found = [&]() -> Result<std::vector<std::string>> {
+        std::vector<std::string> paths = TRY(checkpoint_tensor_files(path, "model"));
+        if (access(paths[0].c_str(), F_OK) != 0) TRY(check_foreign(path));
+        return paths;
+    };
+    if (!files) files = TRY(open_all(TRY(found())));
     return files;
 }
 Status checkpoint_weight_headers(const ModelSource& m, const Family& family) {

@@ -1,6 +1,7 @@
 // test_foreign.cpp - models and tokenizers in others' forms: what is read of them, and what a message says of the rest.
 #include <filesystem>
 
+#include "checkpoint/foreign.h"
 #include "files/json.h"
 #include "gguf_parts.h"
 
@@ -94,5 +95,48 @@ TEST_CASE("torch archive: a pickle of many calls, tuples and marks takes bounded
         bytes.replace(66, program.size(), program);    // after the protocol's number
         CHECK(opened(bytes).status.code == Exit::input);
     }
+}
+
+TEST_CASE("foreign models: each says what it is and how it becomes one that is read") {
+    const std::string dir = temporary_directory();
+    namespace fs = std::filesystem;
+    using std::string_literals::operator""s;
+    const std::string zip = "PK\3\4" + std::string(40, '\0');
+    struct { std::string name, bytes, message; } files[] = {
+        {"ckpt.pt", zip, "this is nanoGPT's checkpoint; its weights are GPT-2's with the matrices transposed:\n"},
+        {"pytorch_model.bin", zip, "this is a model's weights alone: give the directory"},
+        {"x.pth", zip, "this is weights of PyTorch"},
+        {"gpt2_124M.bin", "\xC6\xD7\x34\x01\x03\0\0\0"s, "export_hf.py --spin '' --dtype float32 --input " + dir},
+        {"train.bin", "\x88\xD8\x34\x01\x01\0\0\0"s, "that is what --data takes"},
+        {"old.bin", "tjgg\x03\0\0\0"s, "convert_llama_ggml_to_gguf.py --input " + dir + "/old.bin"},
+        {"model.safetensors", std::string(16, '\0'), "give the directory that holds it and config.json"},
+        {"tf_model.h5", "\x89HDF\r\n\x1a\n", "TensorFlow's weights"},
+        {"x.tiktoken", "IQ== 0\n", "this is tiktoken's tokens"},
+        {"other", "some text", "expected \"GGUF\""}};
+    for (auto& f : files) {
+        write_file(dir + "/" + f.name, f.bytes);
+        const Status s = checkpoint_find(dir + "/" + f.name, nullptr).status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, f.message), s.message);
+        fs::remove(dir + "/" + f.name);
+    }
+    struct { std::string holds, message; } folders[] = {
+        {"adapter_config.json", "this is a LoRA adapter (PEFT) without its base model; merge the two:\n  python3 -c"},
+        {"ckpt.pt", "torch.load('" + dir + "/ckpt.pt'"},
+        {"params.json", "a model as its maker publishes it"},
+        {"model.safetensors", "weights without their config.json"},
+        {"a.gguf", "give one of them:\n  " + dir + "/a.gguf"},
+        {"nothing.txt", "expected a run (with step_NNNNNNNN) or a directory with config.json"}};
+    for (auto& f : folders) {
+        write_file(dir + "/" + f.holds, "{}");
+        const Status s = checkpoint_find(dir, nullptr).status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, f.message), s.message);
+        fs::remove(dir + "/" + f.holds);
+    }
+    fs::copy(TORCH + "config.json", dir + "/config.json");
+    CHECK(contains(checkpoint_find(dir, nullptr).status.message, "/model.safetensors: no such file"));
+    write_file(dir + "/tf_model.h5", "\x89HDF\r\n\x1a\n");
+    CHECK(contains(checkpoint_find(dir, nullptr).status.message, "weights of TensorFlow alone"));
 }
 
