@@ -38,6 +38,7 @@ Result<Config> checkpoint_config(const ModelSource& m) {
 std::string checkpoint_tokenizer_file(const std::string& path) {
     for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
         if (exists(path + name)) return path + name;
+    if (exists(path + "/vocab.json") && exists(path + "/merges.txt")) return path + "/vocab.json";
     return path;
 }
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m) {

@@ -11,6 +11,7 @@
 #include "json_reader.h"
 #include "sentencepiece.h"
 #include "tokenizer_gguf.h"
+#include "vocab_merges.h"
 
 using nlohmann::json;
 
@@ -138,6 +139,7 @@ struct ConfigReader : JsonReader {
 };
 
 Result<Vocabulary> read_vocabulary(const std::string& path) {
+    if (std::filesystem::path(path).filename() == "vocab.json") return vocab_merges_read(path);
     const std::string text = TRY(read_file(path, MAX_FILE));
     const bool model = path.ends_with(".model") || (!text.starts_with('{') && sentencepiece_begins(text));
     return model ? sentencepiece_parse(text, path) : tokenizer_json_parse(text, path);
@@ -172,10 +174,14 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     fs::path file = path;
     if (fs::is_directory(file, error)) {
         file /= "tokenizer.json";
-        if (!fs::exists(file, error)) file.replace_filename("tokenizer.model");
+        for (const char* other : {"tokenizer.model", "vocab.json"})
+            if (!fs::exists(file, error)) file.replace_filename(other);
         if (!fs::exists(file, error))
-            return fail(Exit::input, "%s: expected a tokenizer.json or a tokenizer.model, found neither", path.c_str());
+            return fail(Exit::input, "%s: expected a tokenizer.json, a tokenizer.model or a vocab.json with "
+                        "merges.txt, found none%s", path.c_str(), foreign_tokenizer(path).c_str());
     }
+    if (const std::string other = foreign_tokenizer(file); !other.empty())
+        return fail(Exit::input, "%s: expected a tokenizer.json%s", path.c_str(), other.c_str());
     if (gguf_begins(file)) {
         Tokenizer t = TRY(gguf_tokenizer(TRY(GgufFile::open(file))));
         if (!t.vocab_size()) return fail(Exit::input, "%s: this file holds no tokenizer", path.c_str());
@@ -183,7 +189,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     }
     Vocabulary v = TRY(read_vocabulary(file));
     // Files of any other name stand for themselves.
-    if (file.filename() != "tokenizer.json" && file.filename() != "tokenizer.model") return Tokenizer(std::move(v));
+    if (file.stem() != "tokenizer" && file.filename() != "vocab.json") return Tokenizer(std::move(v));
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
     json beside[3];
     const char* const names[] = {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"};

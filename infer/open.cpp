@@ -10,6 +10,7 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "checkpoint/gguf.h"
+#include "data/vocab_merges.h"
 
 extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
@@ -190,8 +191,9 @@ Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig w
 
 Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size()) return tokenizer_fits(m);
-    return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens", m.path.c_str(),
-                m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
+    return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens%s",
+                m.path.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V,
+                foreign_tokenizer(m.path).c_str());
 }
 std::vector<int> beginning_of_text(const Opened& m) {
     return has_tokenizer(m).ok() ? beginning_of_text(m.tokenizer, m.documents) : std::vector<int>{};

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "checkpoint/foreign.h"
+#include "data/vocab_merges.h"
 #include "files/json.h"
 #include "gguf_parts.h"
 
@@ -140,3 +141,41 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
     CHECK(contains(checkpoint_find(dir, nullptr).status.message, "weights of TensorFlow alone"));
 }
 
+TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say what they are") {
+    const nlohmann::json whole = nlohmann::json::parse(read_file("test/golden/bpe_small_gpt2.json"));
+    const Tokenizer expected = Tokenizer::load("test/golden/bpe_small_gpt2.json").value;
+    const std::string dir = temporary_directory(), torture = read_file("test/golden/bpe_torture.txt");
+    std::string merges = "#version: 0.2\n";
+    for (const nlohmann::json& m : whole["model"]["merges"])
+        merges += m.is_string() ? m.get<std::string>() + "\n"
+                                : m[0].get<std::string>() + " " + m[1].get<std::string>() + "\n";
+    write_file(dir + "/vocab.json", whole["model"]["vocab"].dump());
+    write_file(dir + "/merges.txt", merges);
+    const Result<Tokenizer> read = Tokenizer::load(dir);
+    REQUIRE_MESSAGE(read.ok(), read.status.message);
+    CHECK(read.value.encode(torture) == expected.encode(torture));
+    write_file(dir + "/tokenizer_config.json", R"({"tokenizer_class": "Qwen2TokenizerFast", "eos_token": "<|end|>"})");
+    write_file(dir + "/added_tokens.json", R"({"<|end|>": 5000, "<|extra|>": 5001})");
+    const Tokenizer qwen = Tokenizer::load(dir).value;
+    CHECK(qwen.encode("a<|end|><|extra|>", true).back() == 5001);
+    CHECK(qwen.is_special(5000));
+    CHECK(!qwen.is_special(5001));
+    CHECK(qwen.encode("12345").size() == 5);    // Qwen 2 cuts each digit
+    std::filesystem::remove(dir + "/added_tokens.json");
+    write_file(dir + "/vocab.json", R"({"a": 0})"), write_file(dir + "/merges.txt", "#version: 0.2\n");
+    write_file(dir + "/tokenizer_config.json",    // as transformers 5.24 numbers those that vocab.json lacks
+               R"({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<s>", "eos_token": {"content": "</s>"},
+                   "pad_token": "<p>", "additional_special_tokens": ["<x>"]})");
+    const Tokenizer tiny = Tokenizer::load(dir).value;
+    CHECK(tiny.encode("<s></s><|endoftext|><p><x>a", true) == std::vector<int>{1, 2, 3, 4, 5, 0});
+    CHECK((tiny.vocabulary().bos == 1 && tiny.vocabulary().eos == 2 && tiny.vocabulary().pad == 4));
+    write_file(dir + "/tokenizer_config.json", R"({"tokenizer_class": "CLIPTokenizer"})");
+    CHECK(contains(Tokenizer::load(dir).status.message, "not of \"CLIPTokenizer\"; transformers makes a"));
+    write_file(dir + "/merges.txt", "#version: 0.2\na b c\n"), std::filesystem::remove(dir + "/tokenizer_config.json");
+    CHECK(contains(Tokenizer::load(dir).status.message, "merges.txt:2: expected two tokens"));
+    std::filesystem::remove(dir + "/vocab.json");
+    write_file(dir + "/tekken.json", "{}");
+    CHECK(contains(Tokenizer::load(dir).status.message, "convert_tekken_tokenizer as c; c('" + dir + "/tekken.json')"));
+    write_file(dir + "/x.tiktoken", "IQ== 0\n");
+    CHECK(contains(Tokenizer::load(dir + "/x.tiktoken").status.message, "convert_tiktoken_to_fast"));
+}
