@@ -37,8 +37,9 @@ ReadNumbers gguf_reader(const GgufFile& file, const Config& c);    // of gguf_co
 // The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 
-// The whole file, its tensors encoded by all threads, some rows at a time. vocabulary: the keys tokenizer.*. Exit 2: no
-// architecture of GGUF can say this model, and why; exit 1: a weight that the type cannot hold; 3, 4: as of the reader.
+// The whole file, its tensors encoded by all threads, some rows at a time. vocabulary: the keys tokenizer.*, and of
+// general.* what is known; name: where that lacks one. Exit 2: no architecture of GGUF can say this model, and why; exit
+// 1: a weight that the type cannot hold; 3, 4: as of the reader.
 Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const GgufSink& sink);
 

@@ -328,10 +328,11 @@ Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::st
     GgufKeys metadata = {
         {"general.architecture", GgufValue::text(a.name)},
         {"general.type", GgufValue::text("model")},
-        {"general.name", GgufValue::text(name)},
         {"general.file_type", GgufValue::integer(type.number)}};
     if (type.matrices != BlockType::f32 && type.matrices != BlockType::f16 && type.matrices != BlockType::bf16)
         metadata.push_back({"general.quantization_version", GgufValue::integer(2)});
+    if (std::none_of(vocabulary.begin(), vocabulary.end(), [](auto& row) { return row.first == "general.name"; }))
+        metadata.push_back({"general.name", GgufValue::text(name)});
     for (auto& row : gguf_metadata(c, a)) metadata.push_back(row);
     metadata.insert(metadata.end(), vocabulary.begin(), vocabulary.end());
 

@@ -6,6 +6,7 @@
 #include "base/console.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/model_card.h"
 #include "data/tokenizer_gguf.h"
 #include "layers/ops.h"
 
@@ -80,10 +81,16 @@ Status convert(Options o) {
         Progress().note(escape_control("note: GGUF has no place for this: " + lost));
     cpu_set_threads(0);
     const WeightsReader weights = TRY(weights_reader(from, config));
-    if (!to_gguf)
-        return checkpoint_export(o.out, weights, tokenizer, generation, o.overwrite ? Overwrite::yes : Overwrite::no);
+    const ModelCard card = checkpoint_card(from);
+    if (!to_gguf) {
+        const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
+        TRY(checkpoint_export(o.out, weights, tokenizer, generation, overwrite));
+        return card.empty() ? Status{} : replace_file(o.out + "/README.md", card_readme(card));
+    }
+    GgufKeys keys = card_keys(card);
+    keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
     return replace_file(o.out, [&](const FileSink& sink) {
-        return gguf_save(weights, *type, stem_of(o.out), vocabulary, sink);
+        return gguf_save(weights, *type, stem_of(o.out), keys, sink);
     });
 }
 }   // namespace

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "checkpoint/model_card.h"
 #include "model/families.h"
 #include "model/forecast.h"
 #include "model/gpu_plan.h"
@@ -359,6 +360,8 @@ Status Trainer::open_metrics() {
     if (!ranks.first()) return {};
     const std::string jsonl = o.out + "/metrics.jsonl";
     TRY(replace_file(o.out + "/run.toml", o.resolved));
+    const std::string readme = o.out + "/README.md", card = start.empty() ? "" : card_readme(checkpoint_card(start));
+    if (!card.empty() && access(readme.c_str(), F_OK) != 0) TRY(replace_file(readme, card));
     metrics = fopen(jsonl.c_str(), "a");
     if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // a row that the disk refuses is not tried again at the end
     // What a killed run wrote after its last checkpoint will be written again.
