@@ -256,7 +256,7 @@ Status check_export(const std::string& dir, Overwrite overwrite) {
                     dir.c_str(), S_ISLNK(s.st_mode) ? "link" : "file");
     for (const std::string& name : names_in(dir))
         if (name != "model.safetensors" && name != "config.json" && name != "generation_config.json" &&
-            name != "tokenizer.json" && name != "tokenizer_config.json")
+            name != "tokenizer.json" && name != "tokenizer_config.json" && name != "README.md")
             return fail(Exit::usage, "--overwrite: %s/%s is no file that is written here, and would be lost; give "
                         "another name", dir.c_str(), name.c_str());
     return {};

@@ -23,6 +23,7 @@ void write_tensors(const std::string& path, const std::vector<std::pair<std::str
     for (auto& [name, shape] : tensors)
         sources.push_back({name, type, shape, [](int64_t first, int64_t count, float* out) {
                                for (int64_t i = 0; i < count; i++) out[i] = float(first + i);
+                               return Status{};
                            }});
     std::string file;
     REQUIRE(safetensors_write(sources, [&](const void* data, int64_t bytes) -> Status {

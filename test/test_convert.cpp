@@ -4,10 +4,11 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "checkpoint/checkpoint.h"
 #include "sanitizers.h"
 
 #include "test.h"
+
+#include "gguf_parts.h"
 
 namespace fs = std::filesystem;
 
@@ -73,6 +74,44 @@ TEST_CASE("convert: the ending of a format that is not written is refused, with 
     write_file(dir + "/q.tmp/notes", "mine");
     convert({in, dir + "/q"}, 0, "wrote");
     CHECK(read_file(dir + "/q.tmp/notes") == "mine");
+}
+
+TEST_CASE("convert: what is read in place is what a model loads, for every family and from any number on") {
+    const std::string dir = temporary_directory();
+    int files = 0, models = 0;
+    cpu_set_threads(1);    // more have nothing to divide
+    auto compare = [](const std::string& path) {
+        INFO(path);
+        const Loaded model = load(path);
+        const ModelSource source(path);
+        const Result<WeightsReader> reader = weights_reader(source, model.g->c);
+        REQUIRE_MESSAGE(reader.ok(), reader.status.message);
+        REQUIRE(reader.value.tensors.size() == model.g->tensors.size());
+        for (const Tensor& t : model.g->tensors) {
+            INFO(t.name);
+            std::vector<float> loaded(static_cast<size_t>(t.size()));
+            model.g->read(Part::weights, t.offset, t.size(), loaded.data());
+            for (int64_t piece : {t.size(), t.cols + 3}) {
+                std::vector<float> read(loaded.size(), NAN);
+                for (int64_t first = 0; first < t.size(); first += piece)
+                    REQUIRE(reader.value.read(t, first, std::min(piece, t.size() - first), read.data() + first).ok());
+                CHECK(memcmp(read.data(), loaded.data(), read.size() * 4) == 0);
+            }
+        }
+    };
+    for (auto& family : fs::directory_iterator(FAMILIES)) {
+        if (!fs::exists(family.path() / "config.json")) continue;
+        compare(family.path());
+        models++;
+        const Loaded model = load(family.path());
+        const std::string file = dir + "/" + family.path().filename().string() + ".gguf";
+        if (!save(*model.g, "f16", file).ok()) continue;    // GGUF has no place for it
+        compare(file);
+        files++;
+    }
+    cpu_set_threads(0);
+    CHECK(models > 20);
+    CHECK(files > 10);
 }
 
 TEST_CASE("convert: memory for some rows, not for the model") {

@@ -100,6 +100,7 @@ static void divide(const Arrays& arrays, std::map<std::string, std::vector<int64
         const size_t i = name.size() % 2;
         files[i].push_back({name, TensorType::f32, shape, [&x](int64_t first, int64_t count, float* out) {
                                 std::copy_n(x.data() + first, count, out);
+                                return Status{};
                             }});
         index["weight_map"][name] = "part" + std::to_string(i);
     };
