@@ -132,3 +132,35 @@ TEST_CASE("new file: a killed convert leaves a file that the next one removes") 
     REQUIRE_MESSAGE(r.exit_code == 0, r.err);
     CHECK(names_in(dir) == std::set<std::string>{"a.gguf"});
 }
+
+TEST_CASE("new file: train takes no directory in which a file of another's has the name of one of a run") {
+    const std::string dir = temporary_directory();
+    write_file(dir + "/mine", "mine");
+    std::vector<int> tokens(400, 5);
+    ShardWriter shard;
+    REQUIRE(shard.open(dir + "/a.bin", 300).ok());
+    REQUIRE(shard.append(tokens.data(), 400).ok());
+    REQUIRE(shard.commit().ok());
+    auto train = [&](const std::string& out, int exit_code, const std::string& message) {
+        const ProcessResult r = run_flatgpt({"train", "--data", dir + "/a.bin", "--vocab", "300", "--layers", "1",
+                                             "--heads", "1", "--channels", "8", "--seq-len", "8", "--batch", "1",
+                                             "--steps", "1", "--device", "cpu", "--out", out});
+        INFO(r.err);
+        CHECK(r.exit_code == exit_code);
+        CHECK_MESSAGE(r.err.find(message) != r.err.npos, message);
+    };
+    for (const char* name : {"lock", "metrics.jsonl", "run.toml"}) {
+        const std::string out = dir + "/with " + name;
+        fs::create_directory(out);
+        write_file(out + "/" + name, "mine");
+        train(out, 2, "its " + std::string(name) + " was not written by flatgpt train");
+        CHECK(read_file(out + "/" + name) == "mine");
+    }
+    fs::create_directory(dir + "/link");
+    fs::create_symlink(dir + "/mine", dir + "/link/lock");
+    train(dir + "/link", 4, "lock: cannot be written");
+    CHECK(read_file(dir + "/mine") == "mine");
+    train(dir + "/run", 0, "");
+    fs::remove_all(dir + "/run/step_00000001");
+    train(dir + "/run", 0, "");    // a run that has no checkpoint yet
+}

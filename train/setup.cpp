@@ -327,11 +327,18 @@ Status Trainer::take_run() {
     if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
     if (made) made_directory = o.out, std::at_quick_exit(forget_run);    // which is how the end of memory ends it
     const std::string path = o.out + "/lock";
-    lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
+    // A lock names its holder; a directory without one holds no run, and what it holds is another's.
+    const std::string last = lock_holder(path);
+    for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
+        if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
+            std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error)
+            return fail(Exit::usage, "--out %s: its %s was not written by flatgpt train, and would be overwritten; give "
+                        "a directory of its own", o.out.c_str(), name);
     char holder[128], host[64] = "", now[32];
     gethostname(host, sizeof host - 1);
     const time_t seconds = time(nullptr);
