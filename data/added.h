@@ -26,6 +26,7 @@ class AddedTokens {
     // The first one behind `found`, the one before, or {}; what comes before `from` is taken. special: special tokens,
     // too; otherwise they are ordinary text, in which no token is found.
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
+    size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // bytes of a name
     bool any(bool special) const { return special ? !names.empty() : always; }
     // Whether no token that is found without `special` could reach over `at`, whatever follows text.
     bool may_cut(std::string_view text, size_t at) const;

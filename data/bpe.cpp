@@ -311,9 +311,18 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit) const {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;
         if (n.from.size() > 1 || (form && t->cut_at_marks)) return 0;    // a cut could change what it finds
     }
+    const size_t reach = t->late.longest();
+    auto may_cut = [&](size_t at) {
+        if (!t->raw.may_cut(text, at)) return false;
+        if (reach == 0) return true;
+        // The others are found where spaces are marks: as much text as their names have bytes may hold one.
+        const size_t from = at > reach ? at - reach : 0;
+        const std::string before = normalized(text.substr(from, at - from), t->v.normalization, true);
+        return t->late.may_cut(before + normalized(text.substr(at, reach), t->v.normalization, true), before.size());
+    };
     for (size_t at = limit; at > 0; at--) {
         at = t->cut_at_marks ? t->mark_before(text, at, " ") : ::safe_cut(t->v.pattern, text, at);
-        if (at == 0 || (t->raw.may_cut(text, at) && t->late.may_cut(text, at))) return at;
+        if (at == 0 || may_cut(at)) return at;
     }
     return 0;
 }

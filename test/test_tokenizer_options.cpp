@@ -61,6 +61,17 @@ TEST_CASE("tokenizer options: ids and texts of each kind that once differed, als
     }
 }
 
+TEST_CASE("tokenizer options: no text is cut in a symbol with a space inside") {
+    std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown},
+                                       {"a\xE2\x96\x81" "b", 0, ScoredPiece::user_defined}};
+    for (const char* text : {SPACE_MARK, "a", "b"}) pieces.push_back({text, -float(pieces.size()), ScoredPiece::normal});
+    Vocabulary v = vocabulary_of_pieces(pieces, true, "t").value;
+    v.added[1].user_defined = true;
+    const Tokenizer t(v);
+    CHECK(t.encode("b ba b") == Ids{2, 4, 2, 4, 1});
+    CHECK(t.safe_cut("b ba b", 6) == 1);
+}
+
 TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json beside a tokenizer.model") {
     const std::string dir = temporary_directory();
     auto write = [&](const char* name, const std::string& text) { REQUIRE(replace_file(dir + "/" + name, text).ok()); };
