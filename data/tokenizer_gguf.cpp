@@ -190,6 +190,7 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
         if (!same) return name;
     const std::vector<int> ids = ours.encode(text);
     if (ids != theirs.encode(text)) return bytes ? "merges" : "merges or normalizer";
+    if (ours.encode(" " + text) != theirs.encode(" " + text)) return "a space at the beginning of a text";
     return ours.decode(ids) == theirs.decode(ids) ? nullptr : "decoder";
 }
 }   // namespace

@@ -64,7 +64,8 @@ TEST_CASE("tokenizer options: ids and texts of each kind that once differed, als
 TEST_CASE("tokenizer options: no text is cut in a symbol with a space inside") {
     std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown},
                                        {"a\xE2\x96\x81" "b", 0, ScoredPiece::user_defined}};
-    for (const char* text : {SPACE_MARK, "a", "b"}) pieces.push_back({text, -float(pieces.size()), ScoredPiece::normal});
+    for (const char* text : {SPACE_MARK, "a", "b"})
+        pieces.push_back({text, -float(pieces.size()), ScoredPiece::normal});
     Vocabulary v = vocabulary_of_pieces(pieces, true, "t").value;
     v.added[1].user_defined = true;
     const Tokenizer t(v);
@@ -128,6 +129,9 @@ TEST_CASE("tokenizer options: a GGUF keeps how spaces come before texts, and lac
             CHECK(through(t).encode(text, true) == t.encode(text, true));
         CHECK(contains(beyond_gguf(t), "Metaspace") == (spaces != Spaces::marked));
     }
+    v.spaces = Spaces::marked_always;
+    v.normalization = {{Normalization::Kind::prepend, "", SPACE_MARK}, {Normalization::Kind::replace, " ", SPACE_MARK}};
+    CHECK(contains(tokenizer_to_gguf(Tokenizer(v)).status.message, "a space at the beginning of a text"));
     const Tokenizer symbols = load(FOLDER + "user_defined.model");
     CHECK(through(symbols).encode("see [REF]doc") == symbols.encode("see [REF]doc"));
     CHECK(contains(beyond_gguf(symbols), "no space after user-defined symbols: [REF]"));
