@@ -49,23 +49,6 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
-std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
-    return stem + (ranks > 1 ? formatted("-%05d-of-%05d", rank + 1, ranks) : "") + ".safetensors";
-}
-
-std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes) {
-    const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
-    nlohmann::ordered_json files;
-    int64_t bytes = 0;
-    for (const std::string& prefix : prefixes)
-        for (const Tensor& t : g.tensors) {
-            for (const Piece& p : t.pieces)
-                files[prefix + p.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
-            bytes += t.file_rows * t.cols * int64_t(sizeof(float));
-        }
-    return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
-}
-
 namespace {
 // The tensors of files that t is, appended.
 void add_sources(const Config& c, const Tensor& t, const std::string& prefix,

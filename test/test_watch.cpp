@@ -417,19 +417,15 @@ TEST_CASE("watch: an abort that hangs does not hang us") {
 
 TEST_CASE("watch: a cut network ends both sides") {
     const std::string id = std::to_string(getpid() % 100000), a = "fga" + id, b = "fgb" + id;
-    struct Namespaces {    // they go however the case ends
-        std::string a, b, why;
+    struct Namespaces {
+        std::string a, b, why = {};
         bool ip(const std::string& args) {
             const ProcessResult r = run_process({"/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin; " + args});
-            if (r.exit_code != 0) why = r.err;
-            return r.exit_code == 0;
+            return why = r.err, r.exit_code == 0;
         }
-        ~Namespaces() {
-            for (const std::string& n : {a, b}) ip("ip netns del " + n + "; rm -f /run/netns/" + n);
-        }
-    } made{a, b, ""};
-    auto ip = [&](const std::string& args) { return made.ip(args); };
-    // A process enters one by mounting, which some containers refuse: their / is no mount point.
+        ~Namespaces() { ip("for n in " + a + " " + b + "; do ip netns del $n; rm -f /run/netns/$n; done"); }
+    } made{a, b};
+    auto ip = [&](const std::string& args) { return made.ip(args); };    // some containers refuse to enter one
     if (!ip("ip netns add " + a + " && ip netns add " + b + " && ip link add v" + a + " netns " + a +
             " type veth peer name v" + b + " netns " + b + " && ip netns exec " + a + " true"))
         SKIP(("network namespaces cannot be made and entered here: " + made.why).c_str());
@@ -440,8 +436,7 @@ TEST_CASE("watch: a cut network ends both sides") {
     t.host = "10.213.7.1", t.port = 29500;
     Job job(t, 4);
     for (int r = 0; r < 4; r++) {
-        t = job.task;
-        t.rank = r;
+        (t = job.task).rank = r;
         const std::string within = "PATH=$PATH:/sbin:/usr/sbin; exec ip netns exec " + (r < 2 ? a : b) + " \"$@\"";
         job.add(t, {"/bin/sh", "-c", within, "-"});
     }
