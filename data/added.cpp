@@ -85,11 +85,12 @@ bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& 
     return false;
 }
 
-bool AddedTokens::may_cut(std::string_view text, size_t at) const {
+bool AddedTokens::may_cut(std::string_view text, size_t at, bool special) const {
+    if (!any(special)) return true;
     for (const auto& [name, t] : names) {
-        if (!always) return true;
-        // It may take white space; a prefix may follow it.
-        if (!t->special && text.substr(0, at).ends_with(name)) return false;
+        const bool found = special || !t->special;
+        if (found && t->special && t->lstrip && space_before(text.substr(0, at), at)) return false;
+        if (found && text.substr(0, at).ends_with(name)) return false;    // white space or a prefix may follow it
         for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
             const size_t known = std::min(name.size() - n, text.size() - at);
             if (text.substr(at - n, n) == name.substr(0, n) &&

@@ -28,8 +28,8 @@ class AddedTokens {
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
     size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // bytes of a name
     bool any(bool special) const { return special ? !names.empty() : always; }
-    // Whether no token that is found without `special` could reach over `at`, whatever follows text.
-    bool may_cut(std::string_view text, size_t at) const;
+    // Whether no token that is found (special: special tokens, too) could reach over `at`, whatever follows text.
+    bool may_cut(std::string_view text, size_t at, bool special = false) const;
 
   private:
     struct Named {
