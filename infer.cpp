@@ -71,9 +71,14 @@ struct SampleOptions {
 };
 
 Result<std::string> read_input(const std::string& path) {
-    if (path != "-") return read_file(path, 1 << 30);
+    constexpr size_t MOST = 32 << 20;    // encoding takes some 20 bytes of memory a byte
+    if (path != "-") return read_file(path, MOST);
     note_typed_input();
-    std::string typed(std::istreambuf_iterator<char>(std::cin), {});
+    std::string typed(MOST + 1, '\0');
+    std::cin.read(typed.data(), std::streamsize(typed.size()));
+    typed.resize(size_t(std::cin.gcount()));
+    if (typed.size() > MOST)
+        return fail(Exit::input, "stdin: expected a prompt of at most %s, found more", human_bytes(MOST).c_str());
     if (typed.ends_with('\n')) typed.pop_back();    // the end of a command's output, not of the prompt
     return typed;
 }
@@ -84,7 +89,8 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
     if (o.prompts_file == "-") note_typed_input();
     std::vector<std::string> prompts;
-    for (Line& line : TRY(read_lines(o.prompts_file, ""))) prompts.push_back(std::move(line.text));
+    for (Line& line : TRY(read_lines({.files = {o.prompts_file}, .flags = false})))
+        prompts.push_back(std::move(line.text));
     return prompts;
 }
 
@@ -307,8 +313,8 @@ Command sample_command() {
            'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
            "at its end"},
-          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or JSON line "
-           "(.jsonl; field text); -: of standard input"},
+          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or JSON lines' "
+           "field text; -: of standard input"},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "number of samples of each prompt", 1, 1e6},
           {"--batch", &o->batch, "most samples that are computed together; when one ends, the next one takes its "
@@ -381,9 +387,15 @@ Command eval_command() {
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
-          {"--text", &o->text, "instead of shards: a file with a text on each line, or JSON lines (.jsonl, .ndjson); "
-           "each is measured by itself, with --json also reported"},
-          {"--field", &o->field, "the JSON lines' field that holds the text; none: text"},
+          {"--text", &o->text, "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
+           "itself, with --json also reported"},
+          {"--field", &o->field, "the JSON lines' field that holds the text (none: text); if given, the file is JSON "
+           "lines"},
+          {"--format", &o->format, "what --text's file is; auto: JSON lines where its name ends in .jsonl or .ndjson "
+           "or its first line is an object, else a text on each line", 0, 0, TEXT_FORMATS},
+          {"--special", &o->special, "where a text spells a special token (<|im_start|>): text, ordinary text; token, "
+           "that token", 0, 0, {"text", "token"}},
+          {"--longest-line", &o->longest_line, "MiB: a longer line of --text is refused", 1, 1024},
           {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
           {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be "
            "guessed", 0.001, 1},

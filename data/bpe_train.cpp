@@ -11,6 +11,7 @@
 
 namespace {
 constexpr size_t CHUNK = 1 << 20;    // bytes of text that a thread counts at a time
+constexpr int64_t BATCH = 32 << 20;    // bytes of text that wait for threads; one more text may be longer
 constexpr int MAX_VOCAB = 1 << 20;
 
 struct Hash {
@@ -36,7 +37,8 @@ Result<Counts> count_all(const BpeTraining& training) {
     int64_t done = 0;
     for (bool more = true; more;) {
         batch.clear();
-        for (std::string text; batch.size() < 8 * threads;) {
+        const int64_t full = done + BATCH;
+        for (std::string text; batch.size() < 8 * threads && done < full;) {
             more = TRY(training.read(text));
             if (!more) break;
             done += int64_t(text.size());

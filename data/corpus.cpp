@@ -1,21 +1,82 @@
 // corpus.cpp - see corpus.h.
 #include "corpus.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sys/stat.h>
 
+#include "base/console.h"
 #include "files/json.h"
+#include "files/json_text.h"
 
 namespace {
 constexpr size_t SEGMENT = 1 << 20, BLOCK = 1 << 20;
-constexpr size_t LONGEST = size_t(1) << 30;    // a line, or text without a safe cut
 constexpr size_t MANY = 100;                   // from more text files, whole documents are held out
+constexpr size_t HEAD = 32000;                 // bytes; a shorter beginning is the whole text
+constexpr int DEPTH = 64;                      // the objects and arrays in a JSON line
+
+// ---- what a text is, as its beginning shows -------------------------------------------------------------------------
+
+size_t skip(std::string_view text, size_t at, const char* white) {
+    return std::min(text.find_first_not_of(white, at), text.size());
+}
+// Whether text begins with {"key":, all on one line.
+bool begins_object(std::string_view text) {
+    size_t at = skip(text, 1, " \t");
+    if (text[0] != '{' || at == text.size() || text[at++] != '"') return false;
+    while (at < text.size() && text[at] != '"' && text[at] != '\n') at += text[at] == '\\' ? 2 : 1;
+    if (at >= text.size() || text[at] != '"') return false;
+    at = skip(text, at + 1, " \t");
+    return at < text.size() && text[at] == ':';
+}
+// lines: the first line is an object. other: it begins with an object and is none. named: the file is called .json.
+enum class Json { none, lines, array, other };
+Json json_shape(std::string_view head, bool named) {
+    const bool all = head.size() < HEAD;
+    head.remove_prefix(skip(head, 0, " \t\r\n"));
+    if (head.empty()) return Json::none;
+    const size_t inner = skip(head, 1, " \t\r\n");
+    if (head[0] == '[' && (named || (inner < head.size() && begins_object(head.substr(inner))))) return Json::array;
+    const bool object = begins_object(head);
+    if (!object && !(named && head[0] == '{')) return Json::none;
+    const size_t end = head.find('\n');
+    if (end == head.npos && !all) return object ? Json::lines : Json::other;
+    return json_parse(head.substr(0, end), "", DEPTH).ok() ? Json::lines : Json::other;
+}
+bool ends_with_any(std::string_view name, std::initializer_list<const char*> ends) {
+    return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
+}
 }   // namespace
 
-bool Corpus::is_json(const std::string& path) const {
-    std::string name = unpacked_name(path);
-    return path == "-" ? !config.field.empty() : name.ends_with(".jsonl") || name.ends_with(".ndjson");
+TextFormat text_format(const std::string& name) {
+    return TextFormat(std::find(TEXT_FORMATS.begin(), TEXT_FORMATS.end(), name) - TEXT_FORMATS.begin());
+}
+
+bool Corpus::named_json(const std::string& path) const {
+    if (config.format != TextFormat::automatic) return config.format == TextFormat::jsonl;
+    return !config.field.empty() || ends_with_any(unpacked_name(path), {".jsonl", ".ndjson"});
+}
+
+// Whether the lines of the file, just opened, are JSON. Exit 3: it is a table, or JSON of another layout.
+Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
+    if (config.format == TextFormat::text) return false;
+    const std::string name = unpacked_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
+    const bool called_json = name.ends_with(".json"), lines = named_json(path);
+    if (ends_with_any(name, {".csv", ".tsv"}))
+        return fail(Exit::input, "%s: expected text or JSON lines, found the name of a table; write its text as JSON "
+                    "lines first (in Python: pandas.read_csv(FILE).to_json(\"x.jsonl\", orient=\"records\", "
+                    "lines=True))%s", path.c_str(), hatch.c_str());
+    const Json shape = json_shape(TRY(text.head()), called_json);
+    const bool plain = config.lines && !called_json && !lines;    // a line's text may look like the beginning of JSON
+    if (shape == Json::array && !plain)
+        return fail(Exit::input, "%s: expected text or JSON lines, found a JSON array; write an object on each line "
+                    "first: jq -c '.[]' FILE > x.jsonl%s", path.c_str(), hatch.c_str());
+    if (shape == Json::other && (called_json || !lines) && !plain && config.format != TextFormat::jsonl)
+        return fail(Exit::input, "%s: expected text or JSON lines, found JSON whose first line is no whole object; "
+                    "write an object on each line first: jq -c . FILE > x.jsonl (of a list in it: jq -c '.KEY[]')%s",
+                    path.c_str(), hatch.c_str());
+    return lines || shape == Json::lines;
 }
 
 Result<Corpus> Corpus::open(CorpusConfig config) {
@@ -29,12 +90,15 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
         if (is_stdin ? fstat(fileno(stdin), &info) : stat(path.c_str(), &info))
             return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
         if (S_ISDIR(info.st_mode)) return fail(Exit::input, "%s: expected a file, found a directory", path.c_str());
-        if (S_ISREG(info.st_mode) && !is_stdin) TRY(TextFile::open(path).status);    // a pipe opens only once
+        if (S_ISREG(info.st_mode) && !is_stdin) {    // a pipe opens only once
+            TextFile text = TRY(TextFile::open(path));
+            TRY(c.is_json(path, text).status);
+        }
         c.total += info.st_size;
         unknown |= !S_ISREG(info.st_mode);
-        if (c.config.val_fraction > 0 && !S_ISREG(info.st_mode) && !c.many && !c.is_json(path))
-            return fail(Exit::usage, "--val-fraction: expected files or JSON lines, found the stream %s, which has no "
-                        "tail before its end; write it to a file first", path.c_str());
+        if (c.config.val_fraction > 0 && !S_ISREG(info.st_mode) && !c.many && !c.named_json(path))
+            return fail(Exit::usage, "--val-fraction: expected files or JSON lines (--format jsonl), found the stream "
+                        "%s, which has no tail before its end; write it to a file first", path.c_str());
     }
     if (unknown) c.total = 0;
     return c;
@@ -46,8 +110,10 @@ Status Corpus::open_next() {
     buffer.clear();
     at = 0;
     ended = false;
-    json = is_json(name);
+    json = TRY(is_json(name, *input));
     line = 0;
+    checked = 0;
+    before = 0;
     begins = true;
     tail = !json && many && hold_out();
     until_tail = INT64_MAX;
@@ -80,6 +146,8 @@ Result<int64_t> Corpus::text_bytes() const {
 Status Corpus::fill(size_t bytes) {
     if (buffer.size() - at >= bytes || ended) return {};
     buffer.erase(0, at);
+    if (checked != buffer.npos) checked = std::max(checked, at) - at;
+    before += int64_t(at);
     at = 0;
     while (buffer.size() < bytes && !ended) {
         size_t had = buffer.size();
@@ -88,7 +156,37 @@ Status Corpus::fill(size_t bytes) {
         buffer.resize(had + n);
         ended = n < BLOCK;
     }
+    if (!json) check_encoding();    // a line of JSON is refused where it is no UTF-8
     return {};
+}
+
+void Corpus::check_encoding() {
+    const std::string_view all = buffer;
+    while (checked < all.size()) {
+        uint64_t eight = 0x80;
+        if (checked + 8 <= all.size()) memcpy(&eight, &all[checked], 8);
+        if ((eight & 0x8080808080808080u) == 0) {
+            checked += 8;
+            continue;
+        }
+        bool complete = false;
+        const size_t n = utf8_character(all.substr(checked), complete);
+        if (!complete && checked + n == all.size() && !ended) return;    // the next block may complete it
+        if (complete) {
+            checked += n;
+            continue;
+        }
+        if (not_utf8_files++ == 0)
+            not_utf8 = formatted("%s: byte %lld is 0x%02X, which is no UTF-8", name.c_str(),
+                                 (long long)(before + int64_t(checked)), static_cast<unsigned char>(all[checked]));
+        checked = buffer.npos;
+    }
+}
+std::string Corpus::encoding_note() const {
+    if (not_utf8_files == 0) return "";
+    const std::string others = not_utf8_files > 1 ? " (and " + counted(not_utf8_files - 1, "other file") + ")" : "";
+    return not_utf8 + others + ": is the text Latin-1? Such bytes are taken as they are; to convert them: "
+           "iconv -f LATIN1 -t UTF-8 FILE";
 }
 
 Result<bool> Corpus::next(Segment& segment) {
@@ -111,16 +209,18 @@ bool Corpus::hold_out() {
 }
 
 Result<bool> Corpus::next_line(Segment& segment) {
+    const size_t longest = size_t(config.longest) << 20;
     for (;;) {
         size_t length = 0;
-        for (size_t want = BLOCK; ; want *= 2) {
+        for (size_t want = BLOCK;; want = std::min(2 * want, longest + BLOCK)) {
             TRY(fill(want));
             size_t end = buffer.find('\n', at + length);
             length = (end == std::string::npos ? buffer.size() : end) - at;
-            if (end != std::string::npos || ended) break;
-            if (length > LONGEST)
-                return fail(Exit::input, "%s:%lld: a line of more than 1 GiB", name.c_str(), (long long)line + 1);
+            if (end != std::string::npos || ended || length > longest) break;
         }
+        if (length > longest)
+            return fail(Exit::input, "%s:%lld: expected a line of at most %d MiB, found more%s", name.c_str(),
+                        (long long)line + 1, config.longest, config.flags ? " (--longest-line)" : "");
         if (at == buffer.size()) return false;
         std::string_view text = std::string_view(buffer).substr(at, length);
         at = std::min(at + length + 1, buffer.size());
@@ -134,7 +234,8 @@ Result<bool> Corpus::next_line(Segment& segment) {
 }
 
 Result<bool> Corpus::next_text(Segment& segment) {
-    for (size_t want = SEGMENT; want <= LONGEST; want *= 2) {
+    const size_t longest = size_t(config.longest) << 20;
+    for (size_t want = SEGMENT; want <= longest; want = want < longest ? std::min(2 * want, longest) : longest + 1) {
         TRY(fill(want));
         std::string_view rest = std::string_view(buffer).substr(at);
         if (rest.empty()) return false;
@@ -155,13 +256,21 @@ Result<bool> Corpus::next_text(Segment& segment) {
         at += cut;
         return true;
     }
-    return fail(Exit::input, "%s: expected a space or a line end within 1 GiB, found none", name.c_str());
+    return fail(Exit::input, "%s: byte %lld: expected a place within %d MiB where the tokenizer allows to cut the "
+                "text (a space, a line end), found none%s", name.c_str(), (long long)(before + int64_t(at)),
+                config.longest,
+                config.flags ? "; --longest-line allows more, which takes some 20 bytes of memory a byte" : "");
 }
 
 Status Corpus::json_text(Segment& segment) const {
     if (segment.where.empty()) return {};
-    const nlohmann::json line = TRY(json_parse(segment.text, segment.where, 64));
-    if (!line.is_object()) return fail(Exit::input, "%s: expected a JSON object", segment.where.c_str());
-    std::string field = config.field.empty() ? "text" : config.field;
-    return JsonFields{line, segment.where}.get(field.c_str(), &segment.text);
+    const std::string field = config.field.empty() ? "text" : config.field;
+    Result<std::string> text = json_text_field(segment.text, segment.where, field, DEPTH);
+    std::string& why = text.status.message;
+    auto tells = [&](const char* part) { return why.find(part) != std::string::npos; };
+    if (tells("UTF-8")) why += "; is it Latin-1? Convert it: iconv -f LATIN1 -t UTF-8 FILE";
+    if (tells("its fields:") && config.flags) why += "; --field names one";
+    if (tells("not JSON:") && !config.field.empty()) why += "; given --field, every file is JSON lines";
+    if (text.ok()) segment.text = std::move(text.value);
+    return text.status;
 }

@@ -13,13 +13,39 @@
 #include "base/file.h"
 #include "loader.h"
 #include "merge.h"
+#include "special_text.h"
 
 namespace {
 namespace fs = std::filesystem;
 constexpr int64_t BATCH = 16 << 20;    // bytes of text encoded at a time, on all cores
-constexpr const char* FIELD_HELP = "the field of JSON lines that holds the text (empty: text); if given, stdin is JSON "
-                                   "lines, too";
-constexpr const char* SKIP_HELP = "leave out JSON lines that cannot be read, and count them";
+// What both commands read.
+struct Input {
+    std::vector<std::string> files;
+    std::string field, format = "auto";
+    int longest = 32;
+    bool skip_bad_lines = false;
+
+    CorpusConfig config(double val_fraction, decltype(CorpusConfig::safe_cut) cut) const {
+        return {files, field, val_fraction, std::move(cut), false, text_format(format), longest};
+    }
+    Status check() const {
+        if (format == "text" && !field.empty())
+            return fail(Exit::usage, "--field %s, --format text: a text has no fields", field.c_str());
+        if (std::count(files.begin(), files.end(), "-")) note_typed_input();
+        return {};
+    }
+};
+void add_input_flags(std::vector<Flag>& flags, Input& in) {
+    flags.insert(flags.end(), {
+        Flag{.name = "--field", .to = &in.field, .help = "the field of JSON lines that holds the text (empty: text); "
+             "if given, every file is JSON lines"},
+        Flag{.name = "--format", .to = &in.format, .help = "what the files are; auto: JSON lines where the name ends "
+             "in .jsonl or .ndjson or the text begins so, else text", .choices = TEXT_FORMATS},
+        Flag{.name = "--skip-bad-lines", .to = &in.skip_bad_lines, .help = "leave out JSON lines that cannot be read, "
+             "and count them"},
+        Flag{.name = "--longest-line", .to = &in.longest, .help = "MiB: a longer line, or text without a place to cut "
+             "it, is refused; encoding takes some 20 bytes of memory a byte", .min = 1, .max = 1024}});
+}
 
 // "tokenize: 12.3 of 100.0 MB, 61.2 MB/s, 0:01 left"
 class Meter {
@@ -81,9 +107,9 @@ struct BadLines {
 namespace {
 struct TrainOptions {
     int vocab = 4096;
-    std::string out, pattern = "gpt2", field;
-    bool overwrite = false, skip_bad_lines = false;
-    std::vector<std::string> files;
+    std::string out, pattern = "gpt2";
+    bool overwrite = false;
+    Input input;
 };
 
 Status train_tokenizer(const TrainOptions& o) {
@@ -92,8 +118,8 @@ Status train_tokenizer(const TrainOptions& o) {
     for (const PatternRow& row : pattern_rows())
         if (o.pattern == row.name) training.pattern = row.pattern;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
-    if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
-    Corpus corpus = TRY(Corpus::open({o.files, o.field, 0, cut}));
+    TRY(o.input.check());
+    Corpus corpus = TRY(Corpus::open(o.input.config(0, cut)));
     TRY(check_out(o.out, o.overwrite));
     BadLines bad;
     training.read = [&](std::string& text) -> Result<bool> {
@@ -101,7 +127,7 @@ Status train_tokenizer(const TrainOptions& o) {
             Segment segment;
             if (!TRY(corpus.next(segment))) return false;
             Status read = corpus.json_text(segment);
-            TRY(bad.add(read, o.skip_bad_lines));
+            TRY(bad.add(read, o.input.skip_bad_lines));
             if (!read.ok()) continue;
             text = std::move(segment.text);
             return true;
@@ -119,6 +145,7 @@ Status train_tokenizer(const TrainOptions& o) {
     };
     Result<Tokenizer> trained = bpe_train(training);
     bad.tell(progress);
+    if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (!trained.ok()) return trained.status;
     TRY(replace_file(o.out, trained.value.to_json()));
     int got = trained.value.vocab_size();
@@ -131,30 +158,30 @@ Status train_tokenizer(const TrainOptions& o) {
 
 Command train_tokenizer_command() {
     auto o = std::make_shared<TrainOptions>();
-    return {"train-tokenizer", "Learn a vocabulary from text.",
-            "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt",
-            {{.name = "FILE", .to = &o->files, .help = "text, or JSON lines (.jsonl, .ndjson); also .gz and .zst of "
-              "them; - for stdin", .required = true},
-             {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
-             {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
-              .min = 258, .max = 1 << 20},
-             {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
-              .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
-             {.name = "--field", .to = &o->field, .help = FIELD_HELP},
-             {.name = "--skip-bad-lines", .to = &o->skip_bad_lines, .help = SKIP_HELP},
-             {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}},
-            [o] { return train_tokenizer(*o); }};
+    Command c{"train-tokenizer", "Learn a vocabulary from text.",
+              "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt"};
+    c.flags = {{.name = "FILE", .to = &o->input.files, .help = "text, or JSON lines; also .gz and .zst of them; - for "
+                "stdin", .required = true},
+               {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
+               {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
+                .min = 258, .max = 1 << 20},
+               {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
+                .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
+               {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}};
+    add_input_flags(c.flags, o->input);
+    c.run = [o] { return train_tokenizer(*o); };
+    return c;
 }
 
 // ---- tokenize -------------------------------------------------------------------------------------------------------
 
 namespace {
 struct TokenizeOptions {
-    std::string tokenizer = "gpt2", out, field;
+    std::string tokenizer = "gpt2", out, special = "text";
     double val_fraction = 0;
     int64_t shard_tokens = 100'000'000;
-    bool overwrite = false, skip_bad_lines = false;
-    std::vector<std::string> files;
+    bool overwrite = false;
+    Input input;
 };
 
 // OUT_train_000.bin and so on, as many as the tokens need. <|endoftext|> comes before each document and at the end.
@@ -278,18 +305,47 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     return {};
 }
 
-// Ids of each segment; status: whether a JSON line could be read.
-void encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<Segment>& batch,
-                  std::vector<std::vector<int>>& ids, std::vector<Status>& status) {
-    ids.assign(batch.size(), {});
-    status.assign(batch.size(), {});
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < batch.size(); i++) {
-        status[i] = corpus.json_text(batch[i]);
-        if (!status[i].ok()) continue;
-        ids[i] = tokenizer.encode(batch[i].text, false, !batch[i].begins_document);
+// Texts to ids. tokens: a special token that a text spells is that token.
+class Encoder {
+  public:
+    Encoder(const Tokenizer& tokenizer, bool tokens) : tokenizer(tokenizer), special(tokenizer), tokens(tokens) {}
+    size_t safe_cut(std::string_view text, size_t limit) const {
+        return tokens ? special.safe_cut(text, limit) : tokenizer.safe_cut(text, limit);
     }
-}
+    // Fills ids and status, of each segment: whether a JSON line could be read.
+    void encode(const Corpus& corpus, std::vector<Segment>& batch) {
+        ids.assign(batch.size(), {});
+        status.assign(batch.size(), {});
+        std::vector<int> spelled(batch.size(), -1);
+#pragma omp parallel for schedule(dynamic)
+        for (size_t i = 0; i < batch.size(); i++) {
+            status[i] = corpus.json_text(batch[i]);
+            if (!status[i].ok()) continue;
+            ids[i] = tokenizer.encode(batch[i].text, tokens, !batch[i].begins_document);
+            if (!tokens) spelled[i] = special.spelled(batch[i].text);
+        }
+        for (size_t i = 0; i < batch.size(); i++) {
+            if (batch[i].begins_document) counted_one = false;
+            if (spelled[i] < 0 || std::exchange(counted_one, true)) continue;
+            if (documents++ == 0) first = tokenizer.token(spelled[i]);
+        }
+    }
+    void tell(Progress& progress) const {
+        if (documents)
+            progress.note(counted(documents, "document") + (documents > 1 ? " spell" : " spells") +
+                          " special tokens such as " + escape_control(first) +
+                          ", read as ordinary text; --special token makes tokens of them");
+    }
+    std::vector<std::vector<int>> ids;
+    std::vector<Status> status;
+
+  private:
+    const Tokenizer& tokenizer;
+    SpecialText special;
+    bool tokens, counted_one = false;    // counted_one: the document that goes on
+    int64_t documents = 0;               // that spell special tokens
+    std::string first;
+};
 
 // Why nothing was held out, and what to do.
 std::string too_short(int64_t documents, int64_t bytes, double fraction) {
@@ -308,36 +364,36 @@ Status tokenize(const TokenizeOptions& o) {
     std::vector<std::string> old = existing_shards(prefix);
     if (!old.empty() && !o.overwrite)
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
-    auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit); };
-    if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
-    Corpus corpus = TRY(Corpus::open({o.files, o.field, o.val_fraction, cut}));
+    TRY(o.input.check());
+    Encoder encoder(tokenizer, o.special == "token");
+    auto cut = [&](std::string_view text, size_t limit) { return encoder.safe_cut(text, limit); };
+    Corpus corpus = TRY(Corpus::open(o.input.config(o.val_fraction, cut)));
     TRY(make_parent(prefix));
 
     Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);
     BadLines bad;
     Progress progress;
     Meter meter("tokenize");
-    std::vector<Segment> batch;
-    std::vector<std::vector<int>> ids;
-    std::vector<Status> status;
     int64_t text_bytes = 0;
-    for (;;) {
+    for (std::vector<Segment> batch;;) {
         TRY(read_batch(corpus, batch));
         if (batch.empty()) break;
-        encode_batch(tokenizer, corpus, batch, ids, status);
+        encoder.encode(corpus, batch);
         for (size_t i = 0; i < batch.size(); i++) {
-            TRY(bad.add(status[i], o.skip_bad_lines));
-            text_bytes += status[i].ok() ? int64_t(batch[i].text.size()) : 0;
-            if (ids[i].empty()) continue;    // a document without text is none
+            TRY(bad.add(encoder.status[i], o.input.skip_bad_lines));
+            text_bytes += encoder.status[i].ok() ? int64_t(batch[i].text.size()) : 0;
+            if (encoder.ids[i].empty()) continue;    // a document without text is none
             Shards& to = batch[i].validation ? val : train;
             if (batch[i].begins_document) TRY(to.begin_document());
-            TRY(to.append(ids[i]));
+            TRY(to.append(encoder.ids[i]));
         }
         meter.show(corpus.bytes_read(), corpus.bytes(), progress);
     }
     TRY(train.end());
     TRY(val.end());
     bad.tell(progress);
+    encoder.tell(progress);
+    if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
     TRY(publish(train, val, old, o.shard_tokens));
     std::vector<std::string> written = train.files;
@@ -356,20 +412,24 @@ Status tokenize(const TokenizeOptions& o) {
 
 Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
-    return {"tokenize", "Turn text into token shards.",
-            "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt",
-            {{.name = "FILE", .to = &o->files, .help = "text: each file is a document; .jsonl, .ndjson: each line is; "
-              "also .gz and .zst of these; -: stdin", .required = true},
-             {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
-              "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
-             {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json, tokenizer.model, "
-              "GGUF file or a directory with one"},
-             {.name = "--val-fraction", .to = &o->val_fraction, .help = "part held out for validation: whole documents "
-              "of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text is then "
-              "unpacked twice)", .min = 0, .max = 0.5},
-             {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1, .max = 1e9},
-             {.name = "--field", .to = &o->field, .help = FIELD_HELP},
-             {.name = "--skip-bad-lines", .to = &o->skip_bad_lines, .help = SKIP_HELP},
-             {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}},
-            [o] { return tokenize(*o); }};
+    Command c{"tokenize", "Turn text into token shards.",
+              "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt"};
+    c.flags = {{.name = "FILE", .to = &o->input.files, .help = "text: each file is a document; JSON lines: each line "
+                "is; also .gz and .zst of these; -: stdin", .required = true},
+               {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
+                "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
+               {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json, tokenizer.model, "
+                "GGUF file or a directory with one"},
+               {.name = "--val-fraction", .to = &o->val_fraction, .help = "part held out for validation: whole "
+                "documents of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text "
+                "is then unpacked twice)", .min = 0, .max = 0.5},
+               {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1,
+                .max = 1e9},
+               {.name = "--special", .to = &o->special, .help = "where a text spells a special token (<|im_start|>): "
+                "text, ordinary text, as in crawled pages; token, that token, as in conversations that a chat "
+                "template has written", .choices = {"text", "token"}},
+               {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
+    add_input_flags(c.flags, o->input);
+    c.run = [o] { return tokenize(*o); };
+    return c;
 }

@@ -292,6 +292,12 @@ Result<size_t> TextFile::read(char* to, size_t bytes) {
     return filled;
 }
 
+Result<std::string_view> TextFile::head() {
+    if (s->encoding == Encoding::bytes) return std::string_view(s->beginning).substr(s->given);
+    if (s->text.empty() && !s->text_ended) TRY(s->decode_some());
+    return std::string_view(s->text);
+}
+
 int64_t TextFile::file_bytes() const { return s->consumed; }
 bool TextFile::plain() const { return s->packing == Packing::none && s->encoding == Encoding::bytes; }
 int TextFile::fd() const { return fileno(s->file); }

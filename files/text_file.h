@@ -16,6 +16,8 @@ class TextFile {
     // UTF-8 (or whatever bytes the text has), without a byte order mark. Fewer bytes than asked for only at the end.
     // Exit 3 naming file and offset: the compressed stream is damaged or cut short.
     Result<size_t> read(char* to, size_t bytes);
+    // What read will give first: about 64 KiB, or all of a shorter text. Only before the first read.
+    Result<std::string_view> head();
     int64_t file_bytes() const;    // how much of the file has been read, compressed as it is
     bool plain() const;            // what read gives are the file's own bytes
     int fd() const;

@@ -29,7 +29,10 @@ Status check_flags(const EvalOptions& o) {
     if (o.by_position && o.documents)
         return fail(Exit::usage, "--by-position, --documents: expected one of them; a position's place in its document "
                     "is not its place in the window");
-    if (!o.field.empty() && o.text.empty()) return fail(Exit::usage, "--field needs --text");
+    for (const char* flag : {"--field", "--format", "--special", "--longest-line"})
+        if (given(flag) && o.text.empty()) return fail(Exit::usage, "%s needs --text", flag);
+    if (!o.field.empty() && o.format == "text")
+        return fail(Exit::usage, "--field %s, --format text: a text has no fields", o.field.c_str());
     if (o.raw_u16 && o.data.empty()) return fail(Exit::usage, "--raw-u16 needs --data");
     if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
@@ -58,16 +61,29 @@ Status check_loss(const Opened& m, double loss) {
     return fail(Exit::diverged, "%s: the loss is %g: the model's numbers have grown beyond what its activations hold; "
                 "its training has diverged, or it was made for another type: try --dtype fp32", m.path.c_str(), loss);
 }
+Result<TextLines> open_text(const EvalOptions& o) {
+    if (o.text == "-") note_typed_input();
+    return TextLines::open({.files = {o.text}, .field = o.field, .format = text_format(o.format),
+                            .longest = o.longest_line});
+}
 Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
     TRY(has_tokenizer(m));
-    const std::vector<Line> lines = TRY(read_lines(o.text, o.field));
-    const std::vector<std::vector<int>> texts =
-        encode_texts(lines, m.tokenizer, beginning_of_text(m));
-    const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
-    for (size_t i = 0; i < each.size() && o.json; i++)
-        printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
-               json_number(each[i].loss).c_str(), (long long)each[i].tokens);
-    return together(each);
+    TextLines file = TRY(open_text(o));
+    TextEncoder encoder(m.tokenizer, beginning_of_text(m), o.special == "token");
+    Evaluation all;
+    int64_t pieces = 0;
+    for (;;) {
+        const std::vector<Line> lines = TRY(file.next(TEXT_GROUP));
+        if (lines.empty()) break;
+        std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, encoder.encode(lines), objective, &pieces);
+        for (size_t i = 0; i < each.size() && o.json; i++)
+            printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
+                   json_number(each[i].loss).c_str(), (long long)each[i].tokens);
+        each.push_back(all);
+        all = together(each);
+    }
+    encoder.tell();
+    return all;
 }
 
 Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective& objective, LossByPosition& positions) {
@@ -79,18 +95,24 @@ Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective&
     return evaluate(*m.g, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
 }
 
-// The text that hides the needle: some of --data's or all of --text's.     longest: a sequence's tokens
+// The text that hides the needle: some of --data's or --text's.     longest: a sequence's tokens
 Result<std::vector<int>> filler(const EvalOptions& o, const Opened& m, int longest) {
+    const size_t MOST = std::max<size_t>(1 << 20, size_t(longest));
     std::vector<int> all;
     auto append = [&](const std::vector<int>& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (!o.text.empty()) {
         TRY(has_tokenizer(m));
-        for (const Line& line : TRY(read_lines(o.text, o.field))) append(m.tokenizer.encode(line.text + "\n"));
+        TextLines file = TRY(open_text(o));
+        for (bool more = true; more && all.size() < MOST;) {
+            const std::vector<Line> lines = TRY(file.next(1 << 20));
+            for (const Line& line : lines) append(m.tokenizer.encode(line.text + "\n", o.special == "token"));
+            more = !lines.empty();
+        }
     } else if (!o.data.empty()) {
         const int S = std::min(256, longest);
         Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S}));
         std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
-        for (int64_t n = 0; n < loader.samples() && all.size() < size_t(1) << 20; n++) {
+        for (int64_t n = 0; n < loader.samples() && all.size() < MOST; n++) {
             TRY(loader.next(tokens.data(), targets.data()));
             append(tokens);
         }

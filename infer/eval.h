@@ -6,8 +6,8 @@
 
 struct EvalOptions {
     Source source;
-    std::string data, text, field, csv, picture;
-    int batch = 8, seq_len = 0;
+    std::string data, text, field, format = "auto", special = "text", csv, picture;
+    int batch = 8, seq_len = 0, longest_line = 32;
     int64_t eval_tokens = 0;
     double mask_fraction = Objective{}.fraction;
     bool raw_u16 = false, documents = false, json = false, by_position = false, needle = false;

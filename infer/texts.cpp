@@ -3,31 +3,57 @@
 #include <algorithm>
 #include <numeric>
 
-#include "data/corpus.h"
+#include "base/console.h"
 
-Result<std::vector<Line>> read_lines(const std::string& path, const std::string& field) {
-    Corpus corpus = TRY(Corpus::open({.files = {path}, .field = field, .lines = true}));
-    std::vector<Line> lines;
-    for (Segment line; TRY(corpus.next(line));) {
-        if (!field.empty() && line.where.empty())
-            return fail(Exit::usage, "--field %s: %s is no file of JSON lines (.jsonl, .ndjson)", field.c_str(),
-                        path.c_str());
-        TRY(corpus.json_text(line));
-        lines.push_back({line.text, line.line});
-    }
-    if (lines.empty()) return fail(Exit::input, "%s: expected a text on each line, found none", path.c_str());
+Result<TextLines> TextLines::open(CorpusConfig config) {
+    TextLines lines;
+    lines.path = config.files[0];
+    config.lines = true;
+    lines.corpus = TRY(Corpus::open(std::move(config)));
     return lines;
 }
-std::vector<std::vector<int>> encode_texts(const std::vector<Line>& lines, const Tokenizer& tokenizer,
-                                           const std::vector<int>& begin) {
-    const std::vector<int>& bos = tokenizer.vocabulary().before;
+Result<std::vector<Line>> TextLines::next(int64_t bytes) {
+    std::vector<Line> lines;
+    for (Segment line; bytes > 0 && TRY(corpus.next(line));) {
+        TRY(corpus.json_text(line));
+        bytes -= int64_t(line.text.size() + sizeof(Line));
+        lines.push_back({std::move(line.text), line.line});
+    }
+    some |= !lines.empty();
+    if (!some) return fail(Exit::input, "%s: expected a text on each line, found none", path.c_str());
+    if (lines.empty() && !corpus.encoding_note().empty()) Progress().note("note: " + corpus.encoding_note());
+    return lines;
+}
+Result<std::vector<Line>> read_lines(const CorpusConfig& config) {
+    TextLines file = TRY(TextLines::open(config));
+    constexpr int64_t MOST = 2 * TEXT_GROUP;
+    std::vector<Line> lines = TRY(file.next(MOST));
+    if (!TRY(file.next(1)).empty())
+        return fail(Exit::input, "%s: expected at most %s of lines, found more; split the file",
+                    config.files[0].c_str(), human_bytes(double(MOST)).c_str());
+    return lines;
+}
+
+TextEncoder::TextEncoder(const Tokenizer& t, std::vector<int> first_tokens, bool as_tokens)
+    : tokenizer(t), special(t), begin(std::move(first_tokens)), tokens(as_tokens) {
+    if (!t.vocabulary().before.empty()) begin = t.vocabulary().before;
+}
+std::vector<std::vector<int>> TextEncoder::encode(const std::vector<Line>& lines) {
     std::vector<std::vector<int>> texts;
     for (const Line& line : lines) {
-        texts.push_back(bos.empty() ? begin : bos);
-        const std::vector<int> ids = tokenizer.encode(line.text);
+        texts.push_back(begin);
+        const std::vector<int> ids = tokenizer.encode(line.text, tokens);
         texts.back().insert(texts.back().end(), ids.begin(), ids.end());
+        const int id = tokens ? -1 : special.spelled(line.text);
+        if (id >= 0 && count++ == 0) first = tokenizer.token(id);
     }
     return texts;
+}
+void TextEncoder::tell() const {
+    if (count)
+        Progress().note("note: " + counted(count, "text") + (count > 1 ? " spell" : " spells") +
+                        " special tokens such as " + escape_control(first) +
+                        ", read as ordinary text; --special token makes tokens of them");
 }
 std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V) {
     std::vector<int> ids;
@@ -54,7 +80,8 @@ std::vector<Row> pieces_of(const std::vector<std::vector<int>>& texts, int S, bo
 }    // namespace
 
 std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
-                                       const std::vector<std::vector<int>>& texts, const Objective& objective) {
+                                       const std::vector<std::vector<int>>& texts, const Objective& objective,
+                                       int64_t* before) {
     const std::vector<Row> pieces = pieces_of(texts, g.plan.S, objective.sees != Sees::all);
     std::vector<size_t> order(pieces.size());
     std::iota(order.begin(), order.end(), 0);
@@ -73,7 +100,7 @@ std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
             int *in = &tokens[size_t(b) * size_t(S)], *out = &targets[size_t(b) * size_t(S)];
             std::copy_n(ids.begin() + from, length, in);
             std::copy_n(ids.begin() + from + 1, std::min<size_t>(size_t(length), ids.size() - size_t(from) - 1), out);
-            objective.apply(int64_t(number), in, out, length, S, &spans);
+            objective.apply(*before + int64_t(number), in, out, length, S, &spans);
         }
         // Without spans a position sees none after it: none of what pads.
         g.batch(tokens.data(), targets.data(), B, S, objective.plain() ? nullptr : &spans);
@@ -90,6 +117,7 @@ std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
                 bytes[text] += double(tokenizer.token(id).size());
         }
     }
+    *before += int64_t(pieces.size());
     for (size_t i = 0; i < all.size(); i++) {
         all[i].bits_per_byte = bytes[i] > 0 ? all[i].loss / std::log(2.0) / bytes[i] : 0;
         all[i].loss /= double(all[i].tokens);    // NaN where there is no target

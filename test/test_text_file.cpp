@@ -1,11 +1,8 @@
 // test_text_file.cpp - compressed and converted text is that of the plain file; what is damaged or no text is named.
 #include "files/text_file.h"
 
-#include <malloc.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "limit.h"
+#include "memory_growth.h"
 #include "packed.h"
 #include "test.h"
 
@@ -37,32 +34,6 @@ std::string sample(size_t bytes) {    // little of it repeats
         text += r % 5 == 0 ? " \xF0\x9F\x98\x80 " : r % 5 == 1 ? " \xC3\xA9\n" : r % 5 == 2 ? " \xE6\xBC\xA2 " : " ";
     }
     return text;
-}
-
-int64_t own_peak() {    // bytes
-    const std::string status = read_file("/proc/self/status");
-    const size_t at = status.find("VmHWM:");
-    return at == std::string::npos ? 0 : 1024 * std::stoll(status.substr(at + 6));
-}
-// How far `work` drives up the most memory that its process has held. It runs in a child, whose peak begins at what
-// this process holds now. *result: what it returns; -1 if the child fails.
-template <class Work> int64_t memory_growth(Work work, int64_t* result) {
-    int ends[2];
-    REQUIRE(pipe(ends) == 0);
-    malloc_trim(0);    // what earlier cases have freed would be used again, and no growth seen
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        const int64_t before = own_peak(), got = work(), said[2] = {got, own_peak() - before};
-        _exit(write(ends[1], said, sizeof said) != sizeof said);
-    }
-    close(ends[1]);
-    int64_t said[2] = {-1, 0};
-    if (read(ends[0], said, sizeof said) != sizeof said) said[0] = -1;
-    close(ends[0]);
-    waitpid(child, nullptr, 0);
-    *result = said[0];
-    return said[1];
 }
 }   // namespace
 

@@ -1,0 +1,216 @@
+// test_corpus.cpp - what a file of text is taken for: JSON lines under any name, special tokens, other
+// encodings; and the memory that a small file can take.
+#include "data/bpe.h"
+#include "data/loader.h"
+#include "files/json.h"
+
+#include <filesystem>
+
+#include "memory_growth.h"
+#include "packed.h"
+#include "sanitizers.h"
+#include "speaker.h"
+
+namespace {
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+std::vector<int> shard(const std::string& path) {
+    const Shard s = shard_open(path, false).value;
+    std::vector<int> ids(size_t(s.tokens));
+    REQUIRE(shard_read(s, 0, s.tokens, 1 << 20, ids.data()).ok());
+    return ids;
+}
+// The documents that `flatgpt tokenize` makes of a file, as text.
+struct Tokenized {
+    ProcessResult r;
+    Strings documents;
+};
+Tokenized tokenized(const std::string& path, const Strings& more = {}, const std::string& input = "") {
+    static const Tokenizer t = chat_tokenizer();    // its tokens are bytes: it is read in no time
+    Strings args = {"tokenize", "--overwrite", "--out", temporary_directory() + "/o", "--tokenizer"};
+    args.push_back(args[3] + ".json");
+    write_file(args.back(), t.to_json());
+    args.insert(args.end(), more.begin(), more.end());
+    args.push_back(path);
+    Tokenized all{run_flatgpt(args, {.stdin_text = input}), {}};
+    if (all.r.exit_code) return all;
+    const std::vector<int> ids = shard(args[3] + "_train_000.bin");
+    std::vector<int> document;
+    for (size_t i = 1; i < ids.size(); i++) {
+        if (ids[i] != t.end_of_text()) document.push_back(ids[i]);
+        else all.documents.push_back(t.decode(document)), document.clear();
+    }
+    return all;
+}
+void refused(const Tokenized& t, int code, const Strings& parts) {
+    CAPTURE(t.r.err);
+    CHECK(t.r.exit_code == code);
+    for (const std::string& part : parts) CHECK(contains(t.r.err, part));
+}
+const Strings TWO = {"hello", "world"};
+}    // namespace
+
+TEST_CASE("corpus: what begins as JSON lines is read as such, whatever its name") {
+    const std::string dir = temporary_directory(), lines = "{\"text\":\"hello\",\"url\":\"u\"}\n{\"text\":\"world\"}\n";
+    const std::string indented = " \n  { \"text\" : \"hello\" }\r\n" + lines.substr(lines.find('\n') + 1);
+    const std::pair<const char*, std::string> files[] = {
+        {"/c4-train.00000-of-01024.json", lines}, {"/c4-train.json.gz", gzip(lines)}, {"/X.JSON.GZ", gzip(indented)},
+        {"/dolma.zst", zstd(lines)}, {"/x.gz", gzip("\xEF\xBB\xBF" + lines)}, {"/part-00000", indented},
+        {"/x.jsonlines", "\xEF\xBB\xBF" + lines}, {"/x.txt", lines}, {"/16.json", utf16(lines)}};
+    for (const auto& [name, bytes] : files) {
+        write_file(dir + name, bytes);
+        CHECK_MESSAGE(tokenized(dir + name).documents == TWO, name);
+    }
+    CHECK(tokenized("-", {}, lines).documents == TWO);
+    CHECK(tokenized(dir + "/x.txt", {"--format", "text"}).documents.size() == 1);    // as it is, if wanted
+    // A first line that is longer than what is looked at.
+    const std::string long_one(100000, 'a');
+    write_file(dir + "/long.json", "{\"text\":\"" + long_one + "\"}\n{\"text\":\"world\"}\n");
+    CHECK(tokenized(dir + "/long.json").documents == Strings{long_one, "world"});
+    // Text that only looks a little like JSON stays text.
+    for (const char* text :
+         {"{name} is here\n", "{\n  \"a\": 1\n}\n", "[1] A reference", "{\"quoted\"} words", "[\"a\"]"}) {
+        write_file(dir + "/x.txt", text);
+        CHECK_MESSAGE(tokenized(dir + "/x.txt").documents == Strings{text}, text);
+    }
+}
+
+TEST_CASE("corpus: JSON of another layout, tables and missing fields are refused by name, with what to do") {
+    const std::string dir = temporary_directory();
+    auto check = [&](const char* name, const std::string& text, int code, const Strings& parts, Strings more = {}) {
+        write_file(dir + name, text);
+        refused(tokenized(dir + name, more), code, parts);
+        if (more.empty() && !contains(parts[0], ":"))
+            CHECK(tokenized(dir + name, {"--format", "text"}).documents == Strings{text});
+    };
+    const std::string object = "{\"a\": \"b\"}", pretty = "{\n  \"data\": [\n    {\"text\": \"a\"}\n  ]\n}\n";
+    for (const char* name : {"/x.json", "/x.txt", "/x.jsonl"})
+        check(name, "[\n" + object + ",\n" + object + "]\n", 3, {"a JSON array", "jq -c '.[]'", "--format text"});
+    check("/x.json", "[\"a\", \"b\"]", 3, {"a JSON array"});
+    check("/x.json", pretty, 3, {"no whole object", "jq -c", "--format text"});
+    check("/x.txt", "{\"a\": 1,\n \"b\": 2}\n", 3, {"no whole object"});
+    check("/x.csv", "text,url\nhello,u\n", 3, {"a table", "pandas", "--format text"});
+    check("/x.csv", "text,url\nhello,u\n", 3, {"a table"}, {"--field", "text"});
+    check("/x.txt", "some text\n", 3, {"x.txt:1: "}, {"--field", "text"});    // a field means a field everywhere
+    check("/x.txt", "some text\n", 2, {"--field text, --format text"}, {"--field", "text", "--format", "text"});
+    check("/x.json", "{\"id\":1,\"body\":\"b\"}\n", 3,
+          {"x.json:1: text: expected a string, found nothing; its fields: \"body\", \"id\""});
+    check("/x.json", "{\"a\":{\"text\":\"t\"},\"b\":[\"text\",\"t\"]}\n", 3,
+          {"x.json:1: text: expected a string, found nothing"});
+    check("/x.jsonl", "{\"text\":[\"a\"]}\n", 3, {"x.jsonl:1: text: expected a string, found an array"});
+    check("/x.jsonl", "{\"text\":-7}\n", 3, {"x.jsonl:1: text: expected a string, found -7"});
+    check("/x.jsonl", "{}\n", 3, {"x.jsonl:1: text: expected a string, found nothing; its fields: none"});
+    std::string many;
+    for (int i = 10; i < 30; i++) many += (many.empty() ? "{\"k" : ",\"k") + std::to_string(i) + "\":1";
+    check("/x.jsonl", many + "}\n", 3, {"x.jsonl:1: ", "\"k17\" and 12 more"});
+}
+
+TEST_CASE("corpus: Latin-1 is noticed") {
+    const std::string dir = temporary_directory();
+    auto note = [&](const std::string& text, const Strings& more = {}) {
+        write_file(dir + "/x.txt", text);
+        const Tokenized t = tokenized(dir + "/x.txt", more);
+        CHECK(t.documents == Strings{text});
+        return t.r.err;
+    };
+    const std::string fill(100, 'a');
+    CHECK(contains(note(fill + "caf\xE9 noir"), "x.txt: byte 103 is 0xE9, which is no UTF-8: is the text Latin-1?"));
+    CHECK(contains(note("caf\xE9"), "byte 3 is 0xE9"));
+    std::string later;    // behind the first buffer
+    while (later.size() < 3000000) later += "word ";
+    CHECK(contains(note(later + "caf\xE9"), "byte 3000003 is 0xE9"));
+    const std::string block((1 << 20) - 1, 'a');
+    CHECK(contains(note(block + "\xC3\xA9 b \xC3"), "byte 1048580 is 0xC3"));
+    CHECK_FALSE(contains(note(block + "\xC3\xA9\xF0\x9F\x98\x80 \xE6\xBC\xA2"), "UTF-8"));
+    write_file(dir + "/y.jsonl", "{\"text\":\"caf\xE9\"}\n");
+    refused(tokenized(dir + "/y.jsonl"), 3, {"y.jsonl:1: byte ", "is it Latin-1", "iconv"});
+}
+
+TEST_CASE("corpus: special tokens in a text are text, or tokens if asked for; tokenize and eval --text say which") {
+    const std::string dir = temporary_directory(), chat = "<|im_start|>user\nhi<|im_end|>";
+    const Tokenizer t = chat_tokenizer();
+    write_file(dir + "/tok.json", t.to_json());
+    write_file(dir + "/x.jsonl", nlohmann::json{{"text", chat}}.dump() + "\n{\"text\":\"none\"}\n");
+    auto run = [&](const std::string& file, const Strings& more) {
+        Strings args = {"tokenize", "--tokenizer", dir + "/tok.json", "--overwrite", "--out", dir + "/o", file};
+        args.insert(args.end(), more.begin(), more.end());
+        const ProcessResult r = run_flatgpt(args);
+        REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+        return std::pair(shard(dir + "/o_train_000.bin"), r.err);
+    };
+    auto [text, note] = run(dir + "/x.jsonl", {});
+    CHECK(std::count(text.begin(), text.end(), START_OF_TURN) == 0);
+    CHECK_MESSAGE(contains(note, "1 document spells special tokens such as <|im_start|>"), note);
+    CHECK(contains(note, "--special token"));
+    auto [tokens, silent] = run(dir + "/x.jsonl", {"--special", "token"});
+    const std::vector<int> ids = t.encode(chat, true), none = t.encode("none");
+    CHECK(std::vector<int>(tokens.begin() + 1, tokens.begin() + 1 + int64_t(ids.size())) == ids);
+    CHECK(tokens.size() == ids.size() + none.size() + 3);
+    CHECK_FALSE(contains(silent, "special"));
+    // No cut for memory goes through one.
+    const Tokenizer spaced = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>", "<|two words|>"});
+    write_file(dir + "/tok.json", spaced.to_json());
+    std::string longer;
+    while (longer.size() < (3 << 20)) longer += "a <|two words|>";
+    write_file(dir + "/long.txt", longer);
+    const std::vector<int> all = run(dir + "/long.txt", {"--special", "token"}).first;
+    const std::vector<int> whole = spaced.encode(longer, true);
+    CHECK(std::vector<int>(all.begin() + 1, all.end() - 1) == whole);
+
+    Talker model(64);
+    const std::string m = write_model(model.g, t);
+    auto targets = [&](const Strings& more) {
+        Strings args = {"eval", m, "--text", dir + "/x.jsonl", "--json"};
+        args.insert(args.end(), more.begin(), more.end());
+        const ProcessResult r = run_flatgpt(args);
+        REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+        CHECK(contains(r.err, "1 text spells special tokens") == more.empty());
+        return nlohmann::json::parse(r.out.substr(0, r.out.find('\n')))["tokens"].get<int64_t>();
+    };
+    CHECK(targets({}) == int64_t(t.encode(chat).size()));
+    CHECK(targets({"--special", "token"}) == int64_t(ids.size()));
+}
+
+TEST_CASE("corpus: a small file cannot take much memory, in any command that reads text") {
+    if (ASAN || TSAN) SKIP("sanitizers reserve more address space than the limit");
+    const std::string dir = temporary_directory(), line(1 << 20, 'a');
+    std::string bomb;
+    for (int i = 0; i < 34; i++) bomb += line;    // no end of a line within the bound
+    write_file(dir + "/bomb.gz", gzip(bomb));
+    write_file(dir + "/deep.jsonl", "{\"text\":\"t\",\"a\":[" + [] {
+        std::string all = "{}";
+        while (all.size() < (12 << 20)) all += ",{}";
+        return all;
+    }() + "]}\n");
+    Talker model(64);
+    const std::string m = write_model(model.g, chat_tokenizer());
+    auto limited = [&](Strings args) {
+        args.insert(args.begin(), {"/bin/sh", "-c", "ulimit -v 400000; exec \"$0\" \"$@\"", flatgpt_binary()});
+        return run_process(args, {.environment = {"OMP_NUM_THREADS=2", "MALLOC_ARENA_MAX=2"}});
+    };
+    const std::string o = dir + "/o", gz = dir + "/bomb.gz";
+    const struct { Strings args; const char* part; } rows[] = {
+        {{"tokenize", "--out", o, gz}, "within 32 MiB"},
+        {{"tokenize", "--out", o, "--format", "jsonl", gz}, "a line of at most 32 MiB"},
+        {{"tokenize", "--out", o, "--longest-line", "4", gz}, "within 4 MiB"},
+        {{"train-tokenizer", "--vocab", "300", "--out", o, "--longest-line", "2", gz}, "within 2 MiB"},
+        {{"eval", m, "--text", gz}, "bomb.gz:1: expected a line of at most 32 MiB"},
+        {{"sample", m, "--prompts", gz}, "bomb.gz:1: expected a line of at most 32 MiB"}};
+    for (const auto& row : rows) {
+        const ProcessResult r = limited(row.args);
+        CHECK_MESSAGE(r.exit_code == 3, r.err);
+        CHECK_MESSAGE(contains(r.err, row.part), r.err);
+    }
+    const ProcessResult r = limited({"tokenize", "--out", o, dir + "/deep.jsonl"});    // no tree is built of it
+    CHECK_MESSAGE(r.exit_code == 0, r.err);
+
+    // Short enough for one thread: the process that measures is a fork.
+    const Tokenizer t = Tokenizer::gpt2();
+    const std::string unbroken(250 << 10, 'a');
+    int64_t ids = 0;
+    const int64_t grown = memory_growth([&] { return int64_t(t.encode(unbroken).size()); }, &ids);
+    CHECK(ids == int64_t(unbroken.size() / 4));
+    const int64_t each = grown / int64_t(unbroken.size());
+    CHECK_MESSAGE((each > 4 && each < 22), "bytes of memory for a byte of text: ", each);
+}
