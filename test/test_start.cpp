@@ -199,7 +199,7 @@ TEST_CASE("start: sample holds the weights once") {
     if (ASAN) SKIP("AddressSanitizer has memory of its own");
     // 302 MB of zeros in fp32: a hole in the file. The optimizer's file is listed, and not there.
     const Config c = {.V = 257, .T = 1024, .L = 6, .NH = 16, .C = 1024, .F = 4096};
-    const std::string run = temporary_directory(), dir = run + "/step_00000001";
+    const std::string run = temporary_directory(), dir = run + "/step_00000000";
     fs::create_directory(dir);
     nlohmann::ordered_json header;
     int64_t bytes = 0;
