@@ -187,32 +187,34 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                       (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
                       ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
                       experts_json();
-    if (!whole) return {};
-    state.unwritten += extra + "}\n";
-    extra.clear();
+    if (whole) state.unwritten += extra + "}\n", extra.clear();
     return write_rows();
 }
 
-// All or nothing: rows that the file did not take go into the next checkpoint, and a resumed run writes them.
+// All or nothing: rows that the file did not take go into the next checkpoint, and a resumed run writes them. So does an
+// open row, which the file has without its end's validation until then.
 Status Trainer::write_rows() {
-    std::string& rows = state.unwritten;
+    const bool open = !state.unwritten.ends_with('\n');
+    const std::string rows = state.unwritten + (open ? "}\n" : "");
     if (metrics && fwrite(rows.data(), 1, rows.size(), metrics) != rows.size()) {
         const Status failed = fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
         clearerr(metrics);
         [[maybe_unused]] const int cut = ftruncate(fileno(metrics), state.metrics_bytes);    // open_metrics cuts, too
         return failed;
     }
+    if (open) return {};
     if (metrics) state.metrics_bytes += int64_t(rows.size());
-    rows.clear();
+    state.unwritten.clear();
     return {};
 }
 
 // The checkpoint was written after a row of metrics.jsonl, a validation or a sample had failed.
 Status Trainer::catch_up() {
     if (!state.unwritten.ends_with('\n')) {
-        TRY(between_steps());
-        state.unwritten += extra + "}\n";
-        extra.clear();
+        const Status done = between_steps();
+        if (!done.ok()) (void)write_rows();
+        TRY(done);
+        state.unwritten += extra + "}\n", extra.clear();
     }
     TRY(write_rows());
     return save();
