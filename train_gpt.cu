@@ -191,8 +191,8 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     return write_rows();
 }
 
-// All or nothing: rows that the file did not take go into the next checkpoint, and a resumed run writes them. So does an
-// open row, which the file has without its end's validation until then.
+// All or nothing: rows that the file did not take go into the next checkpoint, and a resumed run writes them. It also
+// writes an open row again, which the file has without its validation until then.
 Status Trainer::write_rows() {
     const bool open = !state.unwritten.ends_with('\n');
     const std::string rows = state.unwritten + (open ? "}\n" : "");

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "wire.h"
@@ -41,9 +42,10 @@ std::string hex(const Token& t) {
     return s;
 }
 
-std::string text_of(const std::string& path) {    // a file of /proc, whose size is not known before
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
+std::string text_of(const std::string& path) {    // a file of /proc; "" where its process ends meanwhile
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
 }
 // The ranks of this job whose processes on this machine a signal has stopped: "rank 1 (pid 4711)". Their environment
 // says who they are, as this process's own does.
@@ -51,9 +53,11 @@ std::string stopped_here(const Place& mine) {
     std::string list;
     std::error_code error;
     for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
-        const std::string pid = at->path().filename(), stat = text_of(at->path().string() + "/stat");
+        const std::string pid = at->path().filename();
+        if (pid.find_first_not_of("0123456789") != pid.npos) continue;
+        const std::string stat = text_of(at->path().string() + "/stat");
         const size_t state = stat.rfind(") ") + 2;    // "4711 (flatgpt) T ..."
-        if (pid.find_first_not_of("0123456789") != pid.npos || stat.size() < state + 1 || stat[state] != 'T') continue;
+        if (stat.size() <= state || stat[state] != 'T') continue;
         const std::string all = '\0' + text_of(at->path().string() + "/environ");
         const Result<Place> theirs = comm_place({}, [&](const char* name) -> const char* {
             const std::string key = '\0' + std::string(name) + "=";
