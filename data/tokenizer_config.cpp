@@ -177,7 +177,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         for (const char* other : {"tokenizer.model", "vocab.json"})
             if (!fs::exists(file, error)) file.replace_filename(other);
         if (!fs::exists(file, error))
-            return fail(Exit::input, "%s: expected a tokenizer.json, a tokenizer.model or a vocab.json with "
+            return fail(Exit::input, "%s: expected a tokenizer.json or a tokenizer.model, or vocab.json with "
                         "merges.txt, found none%s", path.c_str(), foreign_tokenizer(path).c_str());
     }
     if (const std::string other = foreign_tokenizer(file); !other.empty())
