@@ -88,6 +88,7 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
     CHECK(t.encode("<|im_start|>a<|im_end|>", true).front() == 751);    // without a space before it
     CHECK(t.encode("<|im_start|>a<|im_end|>", true).back() == 750);
     CHECK(t.encode("<|im_start|>") == Ids{751});
+    CHECK(t.encode("a<|im_start|>").back() == 751);    // wherever it stands
     CHECK(t.vocabulary().before == Ids{1});
     CHECK(parsed(t.to_json()).fingerprint() == t.fingerprint());
     // With added_tokens_decoder both files are passed over.
