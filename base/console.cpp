@@ -99,12 +99,16 @@ std::string break_line(const std::string& text, int width) {
 
 namespace {
 bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-// The first `width` characters of a UTF-8 text.
+// The first fields of a line, which two spaces part, that `width` characters of UTF-8 hold; of one field, words.
 std::string cut(const std::string& text, int width) {
-    int columns = 0;
-    for (size_t i = 0; i < text.size(); i++)
-        if (!continuation(text[i]) && columns++ == width) return text.substr(0, i);
-    return text;
+    size_t end = 0;
+    for (int columns = 0; end < text.size(); end++)
+        if (!continuation(text[end]) && columns++ == width) break;
+    if (end == text.size()) return text;
+    for (const char* gap : {"  ", " "})
+        if (const size_t at = text.rfind(gap, end); at != text.npos && at > text.find_first_not_of(' '))
+            return text.substr(0, text.find_last_not_of(' ', at) + 1);
+    return text.find_first_of("0123456789") < end ? "" : text.substr(0, end);
 }
 // A line for people; a text of several lines stays as it is.
 std::string broken(const std::string& text, int width) {

@@ -49,6 +49,7 @@ const std::vector<Chat::Verb>& Chat::verbs() {
 }
 
 Result<bool> Chat::line(const std::string& text) {
+    static const char* const LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
     auto word_end = std::min(text.find_first_of(" \t\n"), text.size());
     const std::string word = text.substr(0, word_end);
     std::string rest = text.substr(word_end);
@@ -60,16 +61,27 @@ Result<bool> Chat::line(const std::string& text) {
             return fail(Exit::usage, "%s: expected a file's name", verb.name);
         return (this->*verb.run)(rest);
     }
+    if (word.size() > 1 && word[0] == '/' && word.find_first_not_of(LETTERS, 1) == word.npos) {    // no path, no //
+        std::vector<std::string> known;
+        for (const Verb& verb : verbs()) known.push_back(verb.name);
+        return fail(Exit::usage, "%s: no such command%s; /help shows all. A message may begin so behind a space",
+                    word.substr(0, 60).c_str(), did_you_mean(word, known).c_str());
+    }
     if (text.find_first_not_of(" \t\n") != std::string::npos) TRY(respond(text));
     return true;
 }
 
 Result<bool> Chat::help(const std::string&) {
     std::string all;
-    for (const Verb& v : verbs())
-        all += formatted("%-22s %s\n", (v.name + std::string(" ") + v.argument).c_str(), v.help);
-    say(all + "Ctrl-C stops an answer. A message of several lines: \\ at the end of each line but the last, or\n"
-              "\"\"\" before and after it. Any other line is a message.");
+    const int width = text_width(stderr), left = 23;    // columns before a command's meaning
+    for (const Verb& v : verbs()) {
+        all += formatted("%-*s", left, (v.name + std::string(" ") + v.argument).c_str());
+        for (char c : break_line(v.help, std::max(width - left, 20)))
+            all += c == '\n' ? "\n" + std::string(left, ' ') : std::string(1, c);
+        all += "\n";
+    }
+    say(all + break_line("Ctrl-C stops an answer. A message of several lines: \\ at the end of each line but the last, "
+                         "or \"\"\" before and after it. Any other line is a message.", width));
     return true;
 }
 Result<bool> Chat::leave(const std::string&) { return false; }

@@ -133,6 +133,39 @@ void LineReader::remember(const std::string& message) {
     if (editor) editor->past_do(editor->past, &event, Editor::H_ENTER, message.c_str());
 }
 
+// ---- answers --------------------------------------------------------------------------------------------------------
+
+namespace {
+bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool is_wide(std::string_view c) { return c.size() > 2 && c >= "\u2E80"; }    // East Asian scripts, symbols above
+}   // namespace
+
+std::string LineBreaker::finish() {
+    int columns = 0;
+    for (size_t i = 0; i < word.size(); i++)
+        if (!continuation(word[i])) columns += 1 + is_wide(std::string_view(word).substr(i, 3));
+    const bool fits = column == 0 || word.empty() || column + int(spaces.size()) + columns <= width;
+    const std::string out = fits ? spaces + word : "\n" + word;
+    column = fits ? column + int(spaces.size()) + columns : columns;
+    spaces.clear();
+    word.clear();
+    return out;
+}
+std::string LineBreaker::push(std::string_view piece) {
+    std::string out;
+    for (size_t at = 0, end; at < piece.size(); at = end) {
+        end = at + 1;
+        while (end < piece.size() && continuation(piece[end])) end++;
+        const std::string_view c = piece.substr(at, end - at);
+        const bool alone = is_wide(c), space = c == " ";
+        if (alone || ((space || c == "\n" || c == "\t") && !word.empty())) out += finish();
+        if (c == "\n" || c == "\t") out += finish(), out += c, column = c == "\n" ? 0 : (column / 8 + 1) * 8;
+        else (space ? spaces : word) += c;
+        if (alone || int(word.size()) >= 4 * width) out += finish();    // an endless word is not held back
+    }
+    return out;
+}
+
 // ---- the conversation -----------------------------------------------------------------------------------------------
 
 namespace {
@@ -163,16 +196,17 @@ Result<bool> take(Chat& chat, const std::string& message, bool json) {
     const int64_t before = chat.answers;
     bool begun = false;
     std::vector<std::string> notes;    // that wait for the answer's end
+    LineBreaker lines(terminal_size().columns);
     chat.options.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
     chat.options.text = [&](std::string_view text) {
         begun |= !json;
-        return json || put(terminal ? escape_control(text) : std::string(text));
+        return json || put(terminal ? lines.push(escape_control(text)) : std::string(text));
     };
     interrupts = 0;
     chat.options.interrupted = [] { return interrupts > 0; };
     const Result<bool> on = chat.line(message);
     bool written = true;
-    if (begun || (chat.answers > before && !json)) written = put("\n");
+    if (begun || (chat.answers > before && !json)) written = put(lines.finish() + "\n");
     else if (chat.answers > before)
         written = put("{\"role\":\"assistant\",\"content\":" + json_string(chat.answer()) + "}\n");
     for (const std::string& text : notes) say(text);

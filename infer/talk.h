@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "chat.h"
 
@@ -35,6 +36,18 @@ class LineReader {
     struct Editor;
     std::unique_ptr<Editor> editor;    // null: not a terminal, or no libedit
     bool is_terminal;
+};
+
+// A text that comes in pieces, broken as break_line does it: a word is held back until its end. Characters of scripts
+// without spaces are words, and take two columns.
+class LineBreaker {
+  public:
+    explicit LineBreaker(int width) : width(width) {}
+    std::string push(std::string_view piece);    // what can be written
+    std::string finish();                        // the rest
+  private:
+    int width, column = 0;
+    std::string spaces, word;
 };
 
 // Until the input ends, /exit, or Ctrl-C twice at an empty prompt. Answers go to stdout, all else to stderr; json: each

@@ -286,8 +286,12 @@ TEST_CASE("chat: commands") {
     CHECK(heard.chat.answers == 0);
     heard.ask("/params temperature 0");
     CHECK(heard.ask("u") == "hello");
-    heard.ask("/unknown command");    // a message
-    CHECK(heard.chat.history()[2].content == "/unknown command");
+    const Status unknown = heard.refused("/rest now");
+    CHECK(unknown.code == Exit::usage);
+    CHECK(unknown.message == "/rest: no such command; did you mean /reset?; /help shows all. A message may begin so "
+                             "behind a space");
+    heard.ask("/usr/bin/x is a path");    // a message
+    CHECK(heard.chat.history()[2].content == "/usr/bin/x is a path");
     const std::string dir = temporary_directory();
     heard.ask("/system  be \u00e9 ");
     CHECK(contains(note("/save " + dir + "/a file"), "4 messages"));

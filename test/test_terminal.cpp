@@ -1,6 +1,7 @@
 // test_terminal.cpp - what a person sees at a terminal: the width of help, text that nothing breaks into, hints.
 #include "base/command.h"
 #include "base/console.h"
+#include "infer/talk.h"
 
 #include <poll.h>
 #include <pty.h>
@@ -103,6 +104,43 @@ TEST_CASE("terminal: lines break by characters, and two spaces stay two") {
     const Terminal t = at_terminal({"plot", "no  \u00e4\u00f6\u00fc"}, 54);    // 54 characters, 57 bytes
     CHECK(t.exit_code == 3);
     CHECK(t.screen() == "flatgpt plot: no  \u00e4\u00f6\u00fc: no such file or directory\n");
+}
+
+TEST_CASE("terminal: a text in pieces breaks between words, whatever the pieces are") {
+    auto broken = [](const std::string& text, int width, size_t piece) {
+        LineBreaker lines(width);
+        std::string out;
+        for (size_t at = 0; at < text.size(); at += piece) out += lines.push(text.substr(at, piece));
+        return out + lines.finish();
+    };
+    for (size_t piece : {1, 2, 5, 100}) {
+        CHECK(broken("one two  three", 14, piece) == "one two  three");
+        CHECK(broken("one two  three", 13, piece) == "one two\nthree");
+        CHECK(broken("  one two\n  three\nfour ", 8, piece) == "  one\ntwo\n  three\nfour ");
+        CHECK(broken("a toolongforit b", 5, piece) == "a\ntoolongforit\nb");
+        CHECK(broken("ab\tcd ef", 11, piece) == "ab\tcd\nef");
+        CHECK(broken(std::string(90, 'x'), 10, piece) == std::string(40, 'x') + "\n" + std::string(40, 'x') + "\n" +
+                                                             std::string(10, 'x'));
+    }
+    CHECK(broken("\u00e4\u00f6\u00fc \u4e2d\u6587\u4e2d", 9, 100) == "\u00e4\u00f6\u00fc \u4e2d\u6587\n\u4e2d");
+    LineBreaker lines(20);    // a word is held back, what lies before it is not
+    CHECK(lines.push("one tw") == "one");
+    CHECK(lines.push("o ") == " two");
+    CHECK(lines.push("\u4e2d") == " \u4e2d");
+}
+
+TEST_CASE("terminal: the progress line is cut between its fields, never inside a number") {
+    SmallRun small;
+    const std::string val = small.dir + "/val.bin", whole = "eval: 62 of 62 windows  ETA 0.0 s";
+    for (int columns : {34, 33, 24, 23, 22, 10}) {
+        const Terminal t = at_terminal({"eval", small.run, "--data", val}, columns);
+        CAPTURE(columns);
+        const size_t at = t.raw.rfind("\x1b[Keval:");
+        REQUIRE_MESSAGE(at != std::string::npos, t.raw);
+        const std::string line = t.raw.substr(at + 3, t.raw.find_first_of("\r\n", at + 3) - at - 3);
+        CHECK(line == (columns > int(whole.size()) ? whole : columns > 22 ? whole.substr(0, 22)
+                       : columns > 21 ? "eval: 62 of 62" : "eval: 62"));
+    }
 }
 
 TEST_CASE("terminal: notes of sample do not break into its text") {
