@@ -57,7 +57,7 @@ class Schemas {
         std::string error;    // what cannot be joined
     };
     Flat flat(const nlohmann::ordered_json& schema, int depth = 0) const;
-    Flat joined(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b) const;    // of two flat ones
+    Flat joined(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b) const;    // both are flat
     // No text that the grammar of `a` writes is valid by `b`; false where that is not certain.
     bool apart(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b, int depth = 0) const;
 

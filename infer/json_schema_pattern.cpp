@@ -43,7 +43,7 @@ struct Tree {
     enum Kind { set, sequence, either, repeat, begin, end } kind;
     Set characters = {};
     std::vector<Tree> kids = {};
-    int least = 0, most = 0;    // of a repeat; most -1: any number
+    int least = 0, most = 0;    // a repeat's; most -1: any number
 };
 struct Unknown {    // what the expression has that is not known here
     std::string what;
