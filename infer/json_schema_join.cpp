@@ -258,7 +258,7 @@ bool Schemas::apart(const ordered_json& left, const ordered_json& right, int dep
     for (auto [s, other] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
         if (!s->contains("const") && !(s->contains("enum") && (*s)["enum"].is_array())) continue;
         const ordered_json values = s->contains("const") ? ordered_json::array({(*s)["const"]}) : (*s)["enum"];
-        if (std::none_of(values.begin(), values.end(), [&](const ordered_json& v) { return may_hold(v, *other, 0); }))
+        if (std::none_of(values.begin(), values.end(), [&, in = other](auto& v) { return may_hold(v, *in, 0); }))
             return true;
     }
     const Types mine = written(a), there = types(b, EVERY);
