@@ -53,7 +53,7 @@ for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"
 i=0; while IFS= read -r t; do printf %s "$t" >$out/sample && seed template $out/sample $((++i)); done < <(
     sed -n 's/^\["\(.*\)", \(".*"\|null\)\],\?$/\1/p' test/golden/templates/snippets.json
     for v in '[ns.l]' '[ns.l].index' '{1: ns.l}.get' 'namespace(l=ns.l)' 'loop' '(ns.l, ns.l)' '[ns.l]|map("list")'; do
-        echo "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = $v %}{% endfor %}{{ ns.l }}"
+        echo "{% set ns = namespace(l=[]) %}{% for i in range(20000) %}{% set ns.l = $v %}{% endfor %}{{ ns.l }}"
     done)
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
 printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
