@@ -33,7 +33,8 @@ Result<Config> gguf_config(const GgufFile& file, std::vector<std::string>* unkno
 Stored gguf_stored(const GgufFile& file, const Config& c);
 // As a file of this type would.
 Stored gguf_stored(const GgufFileType& type, const Config& c);
-ReadNumbers gguf_reader(const GgufFile& file, const Config& c);    // of gguf_config's model; the file must outlive it
+// The numbers of gguf_config's model, where they lie in the file, which must outlive the function.
+ReadNumbers gguf_reader(const GgufFile& file, const Config& c);
 // The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 

@@ -77,7 +77,8 @@ inline Loaded load(const std::string& path) {
 }
 inline Status save(const Model& g, const char* type, const std::string& path) {
     std::string file;
-    TRY(gguf_save(weights_reader(g), *find_gguf_file_type(type), "toy", {}, [&](const void* data, int64_t bytes) -> Status {
+    const GgufFileType& format = *find_gguf_file_type(type);
+    TRY(gguf_save(weights_reader(g), format, "toy", {}, [&](const void* data, int64_t bytes) -> Status {
         file.append(static_cast<const char*>(data), size_t(bytes));
         return {};
     }));

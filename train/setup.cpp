@@ -337,8 +337,8 @@ Status Trainer::take_run() {
     for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
             std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error)
-            return fail(Exit::usage, "--out %s: its %s was not written by flatgpt train, and would be overwritten; give "
-                        "a directory of its own", o.out.c_str(), name);
+            return fail(Exit::usage, "--out %s: its %s was not written by flatgpt train, and would be overwritten; "
+                        "give a directory of its own", o.out.c_str(), name);
     char holder[128], host[64] = "", now[32];
     gethostname(host, sizeof host - 1);
     const time_t seconds = time(nullptr);
