@@ -39,8 +39,8 @@ ReadNumbers gguf_reader(const GgufFile& file, const Config& c);
 Status gguf_weights(const GgufFile& file, Model& g);
 
 // The whole file, its tensors encoded by all threads, some rows at a time. vocabulary: the keys tokenizer.*, and of
-// general.* what is known; name: where that lacks one. Exit 2: no architecture of GGUF can say this model, and why; exit
-// 1: a weight that the type cannot hold; 3, 4: as of the reader.
+// general.* what is known; name: where that lacks one. Exit 2: no architecture of GGUF can say this model, and why;
+// exit 1: a weight that the type cannot hold; 3, 4: as of the reader.
 Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const GgufSink& sink);
 

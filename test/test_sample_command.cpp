@@ -25,7 +25,7 @@ TEST_CASE("sample: options that do not go together are refused by their names") 
     const std::string dir = talker(), grammar = dir + "/g", bad = dir + "/bad", schema = dir + "/s.json";
     write_file(grammar, "root ::= \"a\"");
     write_file(bad, "root ::= \"a\"\nroot ::= (");
-    write_file(schema, R"({"type": "number", "minimum": 3})");
+    write_file(schema, R"({"type": "number", "multipleOf": 3})");
     auto refused = [&](const char* command, int code, const Strings& args, const Strings& named) {
         const ProcessResult r = run_flatgpt(with({command, dir}, args));
         CAPTURE(r.err);
@@ -39,7 +39,7 @@ TEST_CASE("sample: options that do not go together are refused by their names") 
         refused(command, 2, {"--dry-length", "3"}, {"--dry-length needs --dry"});
         refused(command, 2, {"--grammar", grammar, "--json-schema", schema}, {"--grammar", "--json-schema"});
         refused(command, 3, {"--grammar", bad}, {bad + ":2"});
-        refused(command, 3, {"--json-schema", schema}, {schema, "minimum"});
+        refused(command, 3, {"--json-schema", schema}, {schema, "multipleOf"});
         refused(command, 3, {"--grammar", dir + "/none"}, {dir + "/none"});
         const Strings look = command[0] == 'c' ? Strings{"--template", "chatml"} : Strings{};
         refused(command, 2, with({"--logit-bias", "ab=3"}, look), {"--logit-bias", "ab=3"});

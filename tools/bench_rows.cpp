@@ -203,8 +203,8 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
         peak.flops != peak.products ? formatted("%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9) : "";
     printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory\n%s"
            "B=%d S=%d C=%d NH=%d NKV=%d HS=%d%s\n"
-           "of each call: the best and the median time; the best one's rates; the floor, which is the time of its FLOPs "
-           "and bytes at these ceilings; floor / best\n\n%-46s %10s %10s %10s %8s %10s   ratio\n",
+           "of each call: the best and the median time; the rates of the best; the floor, what its FLOPs and bytes "
+           "take at these ceilings; floor / best\n\n%-46s %10s %10s %10s %8s %10s   ratio\n",
            bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic.c_str(),
            peak.bytes / 1e9,
            bench.device.gpu ? "cuBLASLt's algorithms: the fastest; for generation and prompts the first, as in sample\n"
