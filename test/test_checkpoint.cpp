@@ -34,7 +34,7 @@ void write_tensors(const std::string& path, const std::vector<std::pair<std::str
 }
 std::vector<std::pair<std::string, std::vector<int64_t>>> toy_tensors(bool prefix) {
     std::vector<TensorSource> sources;
-    Toy toy(1);
+    ToyCheckpoint toy(1);
     checkpoint_tensors(toy.g, Part::weights, "", &sources);
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
     for (auto& s : sources) tensors.push_back({prefix ? s.name : s.name.substr(strlen("transformer.")), s.shape});
@@ -48,7 +48,7 @@ TEST_CASE("checkpoint: everything reads back bit for bit") {
     CHECK(checkpoint_verify(dir).ok());
     CHECK(checkpoint_find(run, nullptr).value.path == dir);
     CHECK(checkpoint_find(dir, nullptr).value.path == dir);
-    Toy wrote(7), read(8);
+    ToyCheckpoint wrote(7), read(8);
     read.poison();
     CHECK(checkpoint_config(dir).value == wrote.g.c);
     CHECK(checkpoint_weights(dir, read.g).ok());
@@ -82,7 +82,7 @@ TEST_CASE("checkpoint: headers of the weights are read once for all that is aske
     std::filesystem::remove(file);
     write_file(file, bytes);
     CHECK(source.weights().value == first.value);
-    Toy wrote(7), read(8);
+    ToyCheckpoint wrote(7), read(8);
     CHECK(checkpoint_stored(source, wrote.g.c).ok());
     CHECK(checkpoint_weights(source, read.g, true).ok());
     CHECK(same_bits(read.params, wrote.params));
@@ -98,7 +98,7 @@ TEST_CASE("checkpoint: a model saved by transformers") {
     CHECK(c.value == Config{.V = 11, .T = 3, .L = 1, .NH = 2, .C = 4, .F = 16});
     CHECK(checkpoint_verify(dir).ok());
     CHECK(checkpoint_find(dir, nullptr).ok());
-    Toy toy(1, c.value);
+    ToyCheckpoint toy(1, c.value);
     toy.poison();
     Status s = checkpoint_weights(dir, toy.g);
     REQUIRE_MESSAGE(s.ok(), s.message);
@@ -127,17 +127,17 @@ TEST_CASE("checkpoint: a model saved by transformers") {
 }
 
 TEST_CASE("checkpoint: format 1 loads for ever") {
-    const std::string dir = "test/golden/checkpoint_1";    // Toy(7) of V = 259, toy_state(500, 7)
-    Config c = Toy::config();
+    const std::string dir = "test/golden/checkpoint_1";    // ToyCheckpoint(7) of V = 259, toy_state(500, 7)
+    Config c = ToyCheckpoint::config();
     c.V = 259;
     CHECK(checkpoint_verify(dir).ok());
     REQUIRE(checkpoint_config(dir).value == c);
-    Toy read(8, c), wrote(7, c);
+    ToyCheckpoint read(8, c), wrote(7, c);
     read.poison();
     CHECK(checkpoint_weights(dir, read.g).ok());
     CHECK(checkpoint_optimizer(dir, read.g).ok());
     // Not to the bit: the numbers were made with one machine's log and cos.
-    for (auto field : {&Toy::params, &Toy::m, &Toy::v})
+    for (auto field : {&ToyCheckpoint::params, &ToyCheckpoint::m, &ToyCheckpoint::v})
         CHECK(relative_error((read.*field).data(), (wrote.*field).data(), int64_t((read.*field).size())) < 1e-6);
     Result<TrainState> state = checkpoint_state(dir);
     REQUIRE_MESSAGE(state.ok(), state.status.message);
@@ -156,8 +156,8 @@ TEST_CASE("checkpoint: format 1 loads for ever") {
 
 TEST_CASE("checkpoint: weights of other exporters") {
     std::string dir = temporary_directory(), one = dir + "/model.safetensors";
-    const Config c = Toy::config();
-    Toy prefixed(1), toy(2);
+    const Config c = ToyCheckpoint::config();
+    ToyCheckpoint prefixed(1), toy(2);
     write_tensors(one, toy_tensors(true));
     CHECK(checkpoint_weights(dir, prefixed.g).ok());
     auto loads_the_same = [&] {
@@ -188,12 +188,12 @@ TEST_CASE("checkpoint: weights of other exporters") {
     write_tensors(one, tensors, TensorType::bf16);
 
     auto refused = [&](const std::string& text) {
-        Toy before(2);
+        ToyCheckpoint before(2);
         Status s = checkpoint_weights(dir, before.g);
         INFO(s.message);
         CHECK(s.code == Exit::input);
         CHECK(s.message.find(text) != std::string::npos);
-        CHECK(same_bits(before.params, Toy(2).params));    // nothing was touched
+        CHECK(same_bits(before.params, ToyCheckpoint(2).params));    // nothing was touched
     };
     std::string changed = read_file(one);
     changed.back() ^= 1;    // the head's last number
@@ -224,7 +224,7 @@ TEST_CASE("checkpoint: weights of other exporters") {
 
 TEST_CASE("checkpoint: weights in several files by an index") {
     std::string dir = temporary_directory();
-    Toy expected(1), toy(2);
+    ToyCheckpoint expected(1), toy(2);
     write_tensors(dir + "/model.safetensors", toy_tensors(true));
     REQUIRE(checkpoint_weights(dir, expected.g).ok());
     fs::remove(dir + "/model.safetensors");
@@ -260,7 +260,7 @@ TEST_CASE("checkpoint: weights in several files by an index") {
 
 TEST_CASE("config.json: ours both ways, and what flatgpt cannot run is named") {
     const Config smallest = {.V = 2, .T = 1, .L = 1, .NH = 1, .C = 1, .F = 1, .norm_eps = 1e-6f};
-    for (Config c : {Config{}, Toy::config(), smallest, Config{.norm_eps = 0.0123456789f}}) {
+    for (Config c : {Config{}, ToyCheckpoint::config(), smallest, Config{.norm_eps = 0.0123456789f}}) {
         Result<Config> r = config_parse(config_json(c, {5}), "c");
         REQUIRE_MESSAGE(r.ok(), r.status.message);
         CHECK(r.value == c);

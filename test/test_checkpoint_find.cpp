@@ -40,7 +40,7 @@ void write_with_best(const std::string& run, int64_t step, int64_t best) {
     TrainState state = toy_state(step, 1);
     state.best_step = best;
     if (best >= 0) state.best_loss = 4.19;
-    REQUIRE(checkpoint_write(run, Toy(1).g, Tokenizer(), state).ok());
+    REQUIRE(checkpoint_write(run, ToyCheckpoint(1).g, Tokenizer(), state).ok());
 }
 }    // namespace
 

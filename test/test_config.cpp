@@ -169,7 +169,7 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
         CHECK(bound.block[1].projb == nullptr);
         CHECK(bound.block[1].projw != nullptr);
         const std::string run = temporary_directory();
-        Toy wrote(1, split), read(2, split);
+        ToyCheckpoint wrote(1, split), read(2, split);
         REQUIRE(checkpoint_write(run, wrote.g, Tokenizer(), toy_state(5, 1)).ok());
         const std::string dir = checkpoint_list(run).back();
         read.poison();
@@ -194,7 +194,7 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
             CHECK(x[0] == wrote.params[size_t(t.offset + 12 * t.cols)]);
             CHECK(x[1] == wrote.params[size_t(t.offset + 12 * t.cols + second)]);
         }
-        Toy fused(2, whole);
+        ToyCheckpoint fused(2, whole);
         CHECK(checkpoint_weights(dir, fused.g).code == Exit::input);
     }
 }

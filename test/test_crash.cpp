@@ -51,7 +51,7 @@ bool has_temporary(const std::string& run) {
                        [](auto& e) { return e.path().extension() == ".tmp"; });
 }
 void write_faulty(const std::string& run, int64_t step, uint64_t seed, const Disk& disk = FAULTY) {
-    Status s = checkpoint_write(run, Toy(seed).g, Tokenizer(), toy_state(step, seed), disk);
+    Status s = checkpoint_write(run, ToyCheckpoint(seed).g, Tokenizer(), toy_state(step, seed), disk);
     REQUIRE_MESSAGE(s.ok(), s.message);
 }
 // The seed of what loads from the run, whole and equal to what was written; 0 where nothing loads.
@@ -61,7 +61,7 @@ uint64_t loads(const std::string& run) {
     const std::string& dir = found.value.path;
     Result<TrainState> state = checkpoint_state(dir);
     REQUIRE_MESSAGE(state.ok(), state.status.message);
-    Toy expected(state.value.seed), read(99);
+    ToyCheckpoint expected(state.value.seed), read(99);
     read.poison();
     CHECK(checkpoint_config(dir).value == expected.g.c);
     CHECK(checkpoint_weights(dir, read.g).ok());
@@ -109,7 +109,7 @@ TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
     auto one = [](const std::string& run) { write_faulty(run, 1, 1); };
     auto two = [](const std::string& run) { write_faulty(run, 1, 1), write_faulty(run, 2, 1); };
     auto write = [](const std::string& run) {
-        Status s = checkpoint_write(run, Toy(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
+        Status s = checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
         bool committed = checkpoint_list(run).size() == 2;
         if (!Faulty::from_then_on && !s.ok()) CHECK(!has_temporary(run));
         if (s.ok()) CHECK(committed);
@@ -117,7 +117,7 @@ TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
         return s;
     };
     auto again = [](const std::string& run) {    // over a checkpoint of the same step
-        return checkpoint_write(run, Toy(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
+        return checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
     };
     auto prune = [](const std::string& run) { return checkpoint_prune(run, 1, FAULTY); };
     for (int error : {EIO, ENOSPC, EDQUOT})
@@ -138,7 +138,7 @@ TEST_CASE("checkpoint: a real disk that is full") {
     int64_t written = 0;
     Status s;
     for (; s.ok() && written < 100; written += s.ok())
-        s = checkpoint_write(run, Toy(1).g, Tokenizer(), toy_state(written, 1));
+        s = checkpoint_write(run, ToyCheckpoint(1).g, Tokenizer(), toy_state(written, 1));
     CHECK((written > 1 && written < 100));
     CHECK(s.code == Exit::io);
     CHECK(s.message.find("No space left") != std::string::npos);
@@ -146,7 +146,7 @@ TEST_CASE("checkpoint: a real disk that is full") {
     CHECK(!has_temporary(run));
     CHECK(loads(run) == 1);
     CHECK(checkpoint_prune(run, 1).ok());
-    CHECK(checkpoint_write(run, Toy(2).g, Tokenizer(), toy_state(500, 2)).ok());
+    CHECK(checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(500, 2)).ok());
     CHECK(loads(run) == 2);
     CHECK(umount2(run.c_str(), MNT_DETACH) == 0);
 }
@@ -308,7 +308,7 @@ Outcome crash_everywhere(const std::string& run, const std::function<Status(cons
             o.refused += seed == 0;
             o.wrong += seed != 0 && (end ? seed != last : !allowed.contains(seed));
             // And the run goes on from there, to the same step again.
-            bool goes_on = checkpoint_write(place, Toy(5).g, Tokenizer(), toy_state(2, 5), FAULTY).ok() &&
+            bool goes_on = checkpoint_write(place, ToyCheckpoint(5).g, Tokenizer(), toy_state(2, 5), FAULTY).ok() &&
                            checkpoint_prune(place, 1, FAULTY).ok() && loads(place) == 5 && !has_temporary(place);
             o.stuck += !goes_on;
         });
@@ -320,7 +320,7 @@ Outcome crash_everywhere(const std::string& run, const std::function<Status(cons
 TEST_CASE("checkpoint: the power goes at any moment") {
     Faulty::reset(0, Fault::error, 0, false);
     auto write = [](const std::string& run) {
-        return checkpoint_write(run, Toy(2).g, Tokenizer(), toy_state(2, 2), RECORDING);
+        return checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(2, 2), RECORDING);
     };
     auto prune = [](const std::string& run) { return checkpoint_prune(run, 1, RECORDING); };
     struct Row {

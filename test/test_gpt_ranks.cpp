@@ -184,7 +184,7 @@ void check_saved(const Job& job) {
     REQUIRE(!saved.empty());
     const std::string dir = saved.back();
     CHECK(checkpoint_verify(dir).ok());
-    Toy read(1, job.config);
+    ToyCheckpoint read(1, job.config);
     read.poison();
     const Status weights = checkpoint_weights(dir, read.g, true), moments = checkpoint_optimizer(dir, read.g);
     REQUIRE_MESSAGE((weights.ok() && moments.ok()), weights.message << moments.message);

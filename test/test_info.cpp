@@ -33,7 +33,7 @@ TEST_CASE("info: checkpoints and runs") {
     CHECK(info("test/golden/hf_tiny")["checksums"] == "none");
 
     std::string run = temporary_directory();
-    for (int step : {1, 2}) REQUIRE(checkpoint_write(run, Toy(1).g, Tokenizer(), toy_state(step, 1)).ok());
+    for (int step : {1, 2}) REQUIRE(checkpoint_write(run, ToyCheckpoint(1).g, Tokenizer(), toy_state(step, 1)).ok());
     j = info(run);
     CHECK(j["kind"] == "run");
     CHECK(j["checkpoints"] == 2);
@@ -94,7 +94,7 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
     CHECK(j["checkpoints"] == 0);
     CHECK(j["step"] == 7);
     CHECK(j["last_loss"]["loss"] == 3.5);
-    REQUIRE(checkpoint_write(dir + "/runs/second", Toy(1).g, Tokenizer(), toy_state(2, 1)).ok());
+    REQUIRE(checkpoint_write(dir + "/runs/second", ToyCheckpoint(1).g, Tokenizer(), toy_state(2, 1)).ok());
     for (std::string path : {dir + "/runs", dir + "/runs/"}) {
         j = info(path);
         CHECK(j["kind"] == "runs");

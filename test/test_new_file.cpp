@@ -39,7 +39,7 @@ TEST_CASE("new file: names that end with .tmp are others', for every writer") {
     ShardWriter shard;
     REQUIRE(shard.open(dir + "/a.bin", 300).ok());
     REQUIRE(shard.commit().ok());
-    const Toy toy(1);
+    const ToyCheckpoint toy(1);
     for (const char* name : {"/model", "/q"})
         REQUIRE(checkpoint_export(dir + name, weights_reader(toy.g), Tokenizer(), {}).ok());
     write_toy(dir, 1, 1);
@@ -92,7 +92,7 @@ TEST_CASE("new file: of what is left only that with our mark goes, and only if n
         write_file(dir + "/model.flatgpt-" + digits + ".tmp/config.json", "{}");
     }
     const TemporaryLock goes_on(dir + "/model.flatgpt-1111111111111111.tmp");
-    const Toy toy(1);
+    const ToyCheckpoint toy(1);
     REQUIRE(checkpoint_export(dir + "/model", weights_reader(toy.g), Tokenizer(), {}).ok());
     stay.insert({"model", "model.flatgpt-1111111111111111.tmp"});
     CHECK(names_in(dir) == stay);

@@ -341,6 +341,7 @@ TEST_CASE("train: the first update moves each weight by the rate that is reporte
     t.remember();
     t.step();
     t.metrics = fopen((toy.dir + "/metrics.jsonl").c_str(), "w");
+    setvbuf(t.metrics, nullptr, _IONBF, 0);
     REQUIRE(t.report(t.last, 1).ok());
     const double lr = number(read_file(toy.dir + "/metrics.jsonl"), "\"lr\":");
     CHECK(lr == doctest::Approx(0.02 / 4));

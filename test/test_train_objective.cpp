@@ -147,7 +147,7 @@ TEST_CASE("train objective: what cannot be together is refused, both options nam
     must({"eval", model, "--data", data, "--field", "x"}, 2, "--field needs --text");
     must({"eval", model, "--text", toy.dir + "/nothing.txt"}, 3, "nothing.txt");
     std::ofstream(toy.dir + "/plain.txt") << "abc";
-    must({"eval", model, "--text", toy.dir + "/plain.txt", "--field", "x"}, 2, "no file of JSON lines");
+    must({"eval", model, "--text", toy.dir + "/plain.txt", "--field", "x"}, 3, "every file is JSON lines");
     must({"eval", model, "--data", data, "--context", "4", "--seq-len", "8"}, 2, "--seq-len 8, --context 4");
     must(toy.command("bad", {"--attention-dropout", "-0.1"}), 2, "--attention-dropout -0.1");
 }

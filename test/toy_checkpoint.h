@@ -21,12 +21,12 @@ inline const Ops<float>& host_ops() {
 }
 
 // Weights and moments are functions of the seed; the rows that pad the vocabulary are zero.
-struct Toy {
+struct ToyCheckpoint {
     Model g{host_ops()};
     std::vector<float> params, m, v;
 
     static Config config() { return {.V = 20, .T = 4, .L = 1, .NH = 2, .C = 8, .F = 16}; }
-    explicit Toy(uint64_t seed, const Config& c = config()) {
+    explicit ToyCheckpoint(uint64_t seed, const Config& c = config()) {
         g.c = c;
         g.tensors = config_tensors(c);
         g.shards.flat = config_flat_size(c);
@@ -64,7 +64,7 @@ inline TrainState toy_state(int64_t step, uint64_t seed) {
 }
 
 inline std::string write_toy(const std::string& run, int64_t step, uint64_t seed) {
-    Status s = checkpoint_write(run, Toy(seed).g, Tokenizer(), toy_state(step, seed));
+    Status s = checkpoint_write(run, ToyCheckpoint(seed).g, Tokenizer(), toy_state(step, seed));
     REQUIRE_MESSAGE(s.ok(), s.message);
     return checkpoint_list(run).back();
 }
