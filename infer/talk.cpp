@@ -7,6 +7,7 @@
 #include <csignal>
 #include <dlfcn.h>
 #include <langinfo.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "base/console.h"
@@ -185,6 +186,22 @@ class CountInterrupts {
     bool on;
     struct sigaction before = {};
 };
+// Keys typed while it lives are not shown: they wait in the terminal until the next line is read.
+class KeysWait {
+  public:
+    explicit KeysWait(bool terminal) : on(terminal && tcgetattr(STDIN_FILENO, &before) == 0) {
+        termios quiet = before;
+        quiet.c_lflag &= ~tcflag_t(ECHO);
+        if (on) tcsetattr(STDIN_FILENO, TCSANOW, &quiet);
+    }
+    ~KeysWait() {
+        if (on) tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    }
+
+  private:
+    termios before = {};
+    bool on;
+};
 void say(const std::string& text) { Progress().note(escape_control(text)); }
 bool put(const std::string& text) {
     return fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
@@ -238,7 +255,10 @@ Status talk(Chat& chat, bool json) {
         }
         if (!message) continue;
         if (message->find_first_not_of(" \t\n") != std::string::npos) reader.remember(*message);
-        const Result<bool> on = take(chat, *message, json);
+        const Result<bool> on = [&] {
+            const KeysWait waiting(reader.terminal());
+            return take(chat, *message, json);
+        }();
         if (!on.ok() && !reader.terminal()) return on.status;
         if (!on.ok()) say(on.status.message);
         if (ends || (on.ok() && !on.value)) return {};

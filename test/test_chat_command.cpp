@@ -356,12 +356,31 @@ TEST_CASE("chat: a terminal that cannot move its cursor edits lines itself") {
     CHECK(typist.exit_code() == 0);
 }
 
-TEST_CASE("chat: at a terminal Ctrl-C stops the answer, and the conversation goes on") {
+namespace {
+std::string endless_model() {    // it answers "yyyy..."
     const Tokenizer tokenizer = chat_tokenizer();
     std::string script = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n" + std::string(60000, 'y');
     Actor actor(tokenizer.encode(script, true), 60000);
     const std::string dir = write_model(actor.g, tokenizer);
     write_file(dir + "/chat_template.jinja", CHATML);
+    return dir;
+}
+}    // namespace
+
+TEST_CASE("chat: at a terminal keys typed during an answer do not break into it and wait for the prompt") {
+    Typist typist({endless_model(), "--temperature", "0", "--context", "60000", "--tokens", "1000"});
+    typist.until("> ");
+    typist.type("u\r");
+    typist.until("yyyyyyyy");
+    typist.send("/exi");
+    CHECK_FALSE(contains(typist.until("\r\n> "), "/exi"));
+    typist.until("/exi");
+    typist.type("t\r");
+    CHECK(typist.exit_code() == 0);
+}
+
+TEST_CASE("chat: at a terminal Ctrl-C stops the answer, and the conversation goes on") {
+    const std::string dir = endless_model();
     Typist typist({dir, "--temperature", "0", "--context", "60000"});
     typist.until("> ");
     typist.type("u\r");
