@@ -191,8 +191,9 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     return write_rows();
 }
 
-// All or nothing: rows that the file did not take go into the next checkpoint, and a resumed run writes them. It also
-// writes an open row again, which the file has without its validation until then.
+// Writes state.unwritten in one piece or not at all. A row whose validation failed lacks its final '}': the file gets
+// it closed, for readers, but it stays in state.unwritten and outside metrics_bytes, so that a resumed run cuts the
+// file there and writes the row again with its validation.
 Status Trainer::write_rows() {
     const bool open = !state.unwritten.ends_with('\n');
     const std::string rows = state.unwritten + (open ? "}\n" : "");
@@ -216,8 +217,7 @@ Status Trainer::catch_up() {
         TRY(done);
         state.unwritten += extra + "}\n", extra.clear();
     }
-    TRY(write_rows());
-    return save();
+    return write_rows();
 }
 
 // A failed write is a warning, not the end: the older checkpoints are whole, and the next write may succeed.
@@ -341,7 +341,11 @@ Status Trainer::loop() {
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
     Status saved;
-    if (!state.unwritten.empty()) TRY(catch_up());
+    if (!state.unwritten.empty()) {
+        TRY(catch_up());
+        saved = save();
+        if (together) return saved;    // the ranks are apart
+    }
     auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
     while (goes_on() || issued > state.step) {    // what has been given to the device is awaited
         if (ranks.watch) ranks.watch->pulse.at("a step"), ranks.watch->pulse.step = state.step + 1;

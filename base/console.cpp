@@ -99,7 +99,8 @@ std::string break_line(const std::string& text, int width) {
 
 namespace {
 bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-// The first fields of a line, which two spaces part, that `width` characters of UTF-8 hold; of one field, words.
+// Cuts a line to `width` columns: between its fields, which two spaces part, if it has several, else between words, so
+// that no number is cut.
 std::string cut(const std::string& text, int width) {
     size_t end = 0;
     for (int columns = 0; end < text.size(); end++)

@@ -156,7 +156,11 @@ Result<NewFile> NewFile::create(const std::string& path) {
     struct stat s;
     if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
         return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
-    (void)remove_leftovers(path, [](const std::string& left) { return unlink(left.c_str()), Status{}; });
+    file.temporary = temporary_name(path);
+    (void)remove_leftovers(path, [&](const std::string& left) {    // a longer name is another file's
+        if (left.size() == file.temporary.size()) unlink(left.c_str());
+        return Status{};
+    });
     // Until it is locked, another process may take it for a leftover and remove it.
     for (int tries = 0; tries < 10; tries++) {
         file.temporary = temporary_name(path);

@@ -282,9 +282,11 @@ Status check_export(const std::string& dir, Overwrite overwrite) {
 Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
                          const GenerationConfig& generation, Overwrite overwrite, const Disk& disk) {
     TRY(check_export(dir, overwrite));
-    auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
-    TRY(remove_leftovers(dir, remove));
     const std::string temporary = temporary_name(dir);
+    auto remove = [&](const std::string& left) {    // a longer name is another file's
+        return left.size() == temporary.size() ? remove_directory(left, disk) : Status{};
+    };
+    TRY(remove_leftovers(dir, remove));
     TRY(disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })));
     const TemporaryLock lock(temporary);
     std::vector<Sum> sums;

@@ -92,9 +92,9 @@ constexpr DirectoryKind DIRECTORIES[] = {
 Status directory_kind(const std::string& path) {
     std::error_code error;
     std::set<std::string> names, ggufs;
-    for (const fs::directory_entry& e : fs::directory_iterator(path, error)) {
-        names.insert(e.path().filename());
-        if (e.path().extension() == ".gguf") ggufs.insert(e.path());
+    for (fs::directory_iterator e(path, error), end; !error && e != end; e.increment(error)) {
+        names.insert(e->path().filename());
+        if (e->path().extension() == ".gguf") ggufs.insert(e->path());
     }
     for (const DirectoryKind& k : DIRECTORIES)
         if (names.contains(k.holds) && !names.contains(k.but)) {

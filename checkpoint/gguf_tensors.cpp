@@ -121,7 +121,7 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
 Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
                    const GgufSink& sink) {
     constexpr int AT_ONCE = 32;
-    // Few rows of a transposed matrix are many small reads.
+    // The file holds a transposed matrix by columns: a part of its rows costs a read a column, so parts are larger.
     const std::vector<Rows> all = rows_of(p, t.cols, w.c.HS, t.layout == FileLayout::transposed ? 1 << 18 : 1 << 16);
     std::vector<char> blocks[AT_ONCE];
     for (int begin = 0, end; begin < int(all.size()); begin = end) {

@@ -11,7 +11,8 @@
 // By the names in a README.md, those that GGUF has a key for.
 typedef std::map<std::string, std::vector<std::string>> ModelCard;
 
-// m: a directory, a run's checkpoint or a GGUF. What cannot be read counts as not said: no text depends on it.
+// m: a directory, a run's checkpoint or a GGUF. A card that cannot be read counts as empty:
+// no output depends on it.
 ModelCard checkpoint_card(const ModelSource& m);
 GgufKeys card_keys(const ModelCard& card);        // general.*
 std::string card_readme(const ModelCard& card);    // "" where there is nothing to say

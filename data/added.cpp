@@ -89,8 +89,8 @@ bool AddedTokens::may_cut(std::string_view text, size_t at, bool special) const 
     if (!any(special)) return true;
     for (const auto& [name, t] : names) {
         const bool found = special || !t->special;
-        if (found && t->special && t->lstrip && space_before(text.substr(0, at), at)) return false;
-        if (found && text.substr(0, at).ends_with(name)) return false;    // white space or a prefix may follow it
+        if (found && t->lstrip && space_before(text.substr(0, at), at)) return false;
+        if (found && text.substr(0, at).ends_with(name)) return false;    // it may take white space behind the cut
         for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
             const size_t known = std::min(name.size() - n, text.size() - at);
             if (text.substr(at - n, n) == name.substr(0, n) &&

@@ -4,10 +4,11 @@
 SpecialText::SpecialText(const Tokenizer& t) : tokenizer(t), raw(t.vocabulary(), false), late(t.vocabulary(), true) {}
 
 int SpecialText::spelled(std::string_view text) const {
-    AddedTokens::Found found;
-    for (const AddedTokens* some : {&raw, &late})
+    for (const AddedTokens* some : {&raw, &late}) {
+        AddedTokens::Found found;
         for (size_t from = 0; some->find(text, from, true, found); from = found.end)
             if (tokenizer.is_special(found.id)) return found.id;
+    }
     return -1;
 }
 

@@ -254,7 +254,7 @@ class Shards {
 };
 
 // Removes the old shards, then gives the new ones their names, those for validation first. Wherever this is
-// interrupted, all shards that have their names are of one set, and those for training come after the others.
+// interrupted, all shards that have their names are new ones, and those for validation have theirs first.
 Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, int64_t shard_tokens) {
     const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
     TRY(train.finish(text));

@@ -208,7 +208,7 @@ struct Reader : JsonReader {
             const bool spells = !byte_level || byte_alphabet().bytes(content, token);
             if (!byte_level || !spells) token = content;
             made.in_model = known != id_of.end() && spells;
-            made.user_defined = user_defined.contains(id);
+            made.user_defined = !byte_level && user_defined.contains(id);
             if (made.user_defined) token = with_marks(content);
             else if (token != content) made.name = content;
             id_of[content] = id;

@@ -10,7 +10,7 @@
 
 namespace {
 using nlohmann::json;
-constexpr int64_t MAX_FILE = 256 << 20;
+constexpr int64_t MAX_FILE = 256 << 20, MAX_IDS = 1 << 20;
 
 // The parts of a tokenizer.json that a tokenizer_class implies.
 json byte_level(bool regex, bool space) {
@@ -64,12 +64,12 @@ json special_row(const json& token) {
     return row;
 }
 // The rows of added_tokens: tokens that special names, or added_tokens.json. Those that vocab.json lacks get the next
-// ids, in SPECIAL's order.
+// ids, in SPECIAL's order. added: from names to ids.
 json added_rows(const json& special, const json& tokens, const json& added) {
     int64_t next = 0;
     for (const json* ids : {&tokens, &added})
         for (const auto& [content, id] : ids->items())
-            if (id.is_number_integer()) next = std::max(next, id.get<int64_t>() + 1);
+            if (id.is_number_integer() && id < MAX_IDS) next = std::max(next, id.get<int64_t>() + 1);
     json rows = json::array(), taken = json::object();
     for (const char* name : SPECIAL) {
         const json& value = special.contains(name) ? special[name] : json();
@@ -107,14 +107,21 @@ Result<Vocabulary> vocab_merges_read(const std::string& vocab) {
     json all = known->parts(space), special = {{"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}};
     special.update(TRY(object_in(dir + "special_tokens_map.json")));
     special.update(config);
-    all["added_tokens"] = added_rows(special, tokens, TRY(object_in(dir + "added_tokens.json")));
+    json added = TRY(object_in(dir + "added_tokens.json"));
+    if (config.contains("added_tokens_decoder") && config["added_tokens_decoder"].is_object())
+        for (const auto& [id, row] : config["added_tokens_decoder"].items())
+            if (row.is_object() && row.contains("content") && row["content"].is_string() && id.size() < 8)
+                added[row["content"].get<std::string>()] = atoi(id.c_str());
+    all["added_tokens"] = added_rows(special, tokens, added);
     all["decoder"] = byte_level(true, space);
     all["model"] = {{"type", "BPE"}, {"vocab", tokens}, {"merges", TRY(merges_in(dir + "merges.txt"))}};
-    Vocabulary v = TRY(tokenizer_json_parse(all.dump(), vocab));
-    for (const json& row : all["added_tokens"])
-        for (auto& [name, id] : {std::pair{"bos_token", &v.bos}, {"eos_token", &v.eos}, {"pad_token", &v.pad}})
-            if (special.contains(name) && special_row(special[name]).value("content", "") == row["content"])
-                *id = row["id"];
+    // What is no UTF-8 becomes a replacement character, which no token of the vocabulary has: the parser refuses it.
+    Vocabulary v = TRY(tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab));
+    for (auto& [name, id] : {std::pair{"bos_token", &v.bos}, {"eos_token", &v.eos}, {"pad_token", &v.pad}}) {
+        const json own = special.contains(name) ? special_row(special[name]) : json();
+        for (const json& row : all["added_tokens"])
+            if (own.is_object() && own["content"] == row["content"]) *id = row["id"];
+    }
     return v;
 }
 

@@ -23,6 +23,9 @@ LLAMA = f"{GOLDEN}/gguf/tiny_llama.gguf"
 TEXT = b'{"text": "It is a truth universally acknowledged"}\n{"text": "a \\u00e9 \\ud83d\\ude00"}\n'
 SCHEMA = (b'{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"items": {"$ref": "#"}, "maxItems": 2}},'
           b' "required": ["a"]}')
+UNION = (b'{"allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 90}}}],'
+         b' "oneOf": [{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}},'
+         b' "required": ["k"]}], "properties": {"p": {"type": "string", "pattern": "^[a-c]{2}-\\\\d+$"}}}')
 TOML = b'data = "x.bin"\nsteps = 3\nlr = 1e-3\nmodel = "d1"\n'
 CSV = b'{"step":1,"loss":3.5,"lr":0.001}\n{"step":2,"loss":3.25,"val_loss":3.5}\n'
 
@@ -54,9 +57,12 @@ KINDS = {
                     [["info", "@"], ["sample", "@", "--tokenizer", "gpt2", *SAMPLE], ["convert", "@", "%/x.gguf"]]),
     "config": ([content(f"{GOLDEN}/hf_tiny/config.json")], beside(f"{GOLDEN}/hf_tiny", "config.json"),
                [["info", "@"], ["sample", "@", "--tokenizer", "gpt2", *SAMPLE]]),
-    "checkpoint": ([content(f"{GOLDEN}/checkpoint_1/state.json"), content(f"{GOLDEN}/checkpoint_1/MANIFEST")],
-                   beside(f"{GOLDEN}/checkpoint_1", "state.json"),
-                   [["info", "@"], ["train", "--resume", "@", "--data", "%/none.bin", "--out", "%/run"]]),
+    "state": ([content(f"{GOLDEN}/checkpoint_1/state.json")], beside(f"{GOLDEN}/checkpoint_1", "state.json"),
+              [["info", "@"], ["train", "--resume", "@", "--data", "%/none.bin", "--out", "%/run"]]),
+    "manifest": ([content(f"{GOLDEN}/checkpoint_1/MANIFEST")], beside(f"{GOLDEN}/checkpoint_1", "MANIFEST"),
+                 [["info", "@"], ["eval", "@", "--text", "LICENSE", "--threads", "1"]]),
+    "torch": ([content(f"{GOLDEN}/torch/pytorch_model.bin"), content(f"{GOLDEN}/torch/kinds.bin")],
+              beside(f"{GOLDEN}/torch", "pytorch_model.bin"), [["info", "@"], ["convert", "@", "%/x.gguf"]]),
     "gguf": ([content(LLAMA), content(f"{GOLDEN}/gguf/tiny_olmo2.gguf"), content(f"{GOLDEN}/gguf/formats.gguf")],
              alone("x.gguf"), [["info", "@"], ["sample", "@", *SAMPLE], ["convert", "@", "%/out"],
                                ["tokenize", "--tokenizer", "@", "--out", "%/t", "README.md"]]),
@@ -67,7 +73,7 @@ KINDS = {
     "text": ([TEXT, gzip.compress(TEXT), TEXT.decode().encode("utf-16")], alone("x.jsonl"),
              [["tokenize", "--out", "%/t", "@"], ["eval", LLAMA, "--text", "@", "--threads", "1"],
               ["sample", LLAMA, "--prompts", "@", *SAMPLE]]),
-    "schema": ([SCHEMA], alone("s.json"), [["sample", LLAMA, "--prompt", "a", "--json-schema", "@", *SAMPLE]]),
+    "schema": ([SCHEMA, UNION], alone("s.json"), [["sample", LLAMA, "--prompt", "a", "--json-schema", "@", *SAMPLE]]),
     "grammar": ([b'root ::= "a" x* # b\nx ::= [^a-c\\n]{1,3} | (. "\\u00e9")? | root\n'], alone("g.gbnf"),
                 [["sample", LLAMA, "--prompt", "a", "--grammar", "@", *SAMPLE]]),
     "template": ([content(f"{GOLDEN}/templates/{n}") for n in sorted(os.listdir(f"{GOLDEN}/templates"))

@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 namespace {
-constexpr size_t MAX_VALUES = 1 << 21, MAX_RANK = 8;
+constexpr size_t MAX_VALUES = 1 << 18, MAX_RANK = 8;
 constexpr char OLD[] = "\x80\x02\x8a\x0a";    // before 1.6: pickles without a zip
 struct Span { uint64_t at, bytes; };
 
@@ -37,7 +38,7 @@ struct Bytes {
     uint64_t number(size_t n) {
         uint64_t x = 0;
         const std::string_view raw = take(n);
-        memcpy(&x, raw.data(), raw.size());
+        if (!raw.empty()) memcpy(&x, raw.data(), raw.size());
         return x;
     }
     std::string line() {
@@ -151,8 +152,8 @@ struct Unpickler {
         case 'K': case 'M': return push({.number = int64_t(b.number(code == 'K' ? 1 : 2))}), true;
         case 0x8A: {
             const std::string_view raw = b.take(b.number(1));
-            int64_t x = !raw.empty() && raw.back() < 0 ? -1 : 0;
-            memcpy(&x, raw.data(), std::min<size_t>(raw.size(), 8));
+            int64_t x = !raw.empty() && int8_t(raw.back()) < 0 ? -1 : 0;
+            if (!raw.empty()) memcpy(&x, raw.data(), std::min<size_t>(raw.size(), 8));
             return push({.number = x}), true;
         }
         case 'X': return push({.label = std::string(b.take(b.number(4)))}), true;
@@ -237,18 +238,26 @@ Result<std::vector<TensorEntry>> torch_entries(const File& file) {
     auto pickle = std::find_if(entries.begin(), entries.end(), [](auto& e) { return e.first.ends_with("/data.pkl"); });
     if (pickle == entries.end())
         return fail(Exit::input, "%s: a zip without data.pkl", file.path().c_str());
+    const std::string prefix = pickle->first.substr(0, pickle->first.size() - 8);
+    if (const auto order = entries.find(prefix + "byteorder"); order != entries.end())
+        if (const std::string found = TRY(piece(file, order->second.at, order->second.bytes)); found != "little")
+            return fail(Exit::input, "%s: byteorder: expected little, found %s", file.path().c_str(), found.c_str());
     const std::string text = TRY(piece(file, pickle->second.at, pickle->second.bytes));
     Bytes b{text};
     Unpickler machine;
     if (!machine.run(b))
         return fail(Exit::input, "%s: data.pkl, byte %zu: expected a dictionary of tensors, found something that only "
                     "PyTorch reads", file.path().c_str(), b.at);
-    const Reader reader = {file, entries, machine.values, pickle->first.substr(0, pickle->first.size() - 8)};
+    const Reader reader = {file, entries, machine.values, prefix};
     const std::vector<int> items = machine.pop().items;
     std::vector<TensorEntry> all;
+    std::set<std::string> names;
     for (size_t i = 0; i + 1 < items.size(); i += 2) {
         const Value &key = reader.at(items[i]), &value = reader.at(items[i + 1]);
-        if (value.kind == Value::tensor) TRY(reader.add(key.label, value, &all));
+        if (value.kind != Value::tensor) continue;
+        if (!names.insert(key.label).second)
+            return fail(Exit::input, "%s: a tensor's name occurs twice", file.path().c_str());
+        TRY(reader.add(key.label, value, &all));
     }
     if (!all.empty()) return all;
     return fail(Exit::input, "%s: expected a dictionary of tensors, found none in it", file.path().c_str());

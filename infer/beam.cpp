@@ -157,7 +157,7 @@ Result<Generated> beam_search(Model& g, const Tokenizer& tokenizer, const Genera
         Search search(g, tokenizer, what, how);
         TRY(search.open(prompt));
         std::vector<Beam> best = TRY(search.run());
-        best.resize(size_t(what.num));    // fewer, where the vocabulary has too few tokens or logits are NaN
+        best.resize(size_t(what.num));    // fewer, where the vocabulary has too few tokens
         for (const Beam& beam : best) {
             StreamedText text;
             TextOut to;

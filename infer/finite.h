@@ -1,4 +1,4 @@
-// finite.h - what a model says is text only as long as its logits are numbers.
+// finite.h - a token is drawn only where all logits are finite.
 #pragma once
 #include <vector>
 

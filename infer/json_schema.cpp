@@ -289,8 +289,9 @@ Result<std::string> Compiler::integer(const ordered_json& s, const std::string& 
         if (!(std::fabs(bound) <= double(MOST))) return refuse(place, formatted("%s: expected a number of at most 16 "
                                                                               "digits", key));
         const bool exclusive = key[0] == 'e', low = strstr(key, "in");
-        const auto whole = int64_t(low ? std::ceil(bound) : std::floor(bound));
-        const int64_t x = whole + (exclusive && double(whole) == bound ? low ? 1 : -1 : 0);
+        const bool exact = s[key].is_number_integer();    // a double has 53 bits
+        const int64_t whole = exact ? s[key].get<int64_t>() : int64_t(low ? std::ceil(bound) : std::floor(bound));
+        const int64_t x = whole + (exclusive && (exact || double(whole) == bound) ? low ? 1 : -1 : 0);
         any = false;
         if (low) least = std::max(least, x);
         else most = std::min(most, x);

@@ -113,6 +113,7 @@ Schemas::Found Schemas::find(const ordered_json& ref) const {
 
 Schemas::Flat Schemas::flat(const ordered_json& s, int depth) const {
     if (depth > MOST_DEPTH) return {{}, formatted("$ref and allOf more than %d deep", MOST_DEPTH)};
+    if (--flat_left < 0) return {{}, "$ref and allOf join too many schemas"};
     if (!s.is_object()) return {s, s.is_boolean() ? "" : "expected a schema: an object, true or false"};
     Flat all{s, ""};
     all.schema.erase("$ref");
@@ -162,6 +163,7 @@ std::string join_keyword(const std::string& key, const ordered_json& a, const or
                 common.push_back(t);
         *to = common.size() == 1 ? common[0] : common;
     } else if (key == "required") {
+        if (!a.is_array() || !b.is_array()) return "required: expected a list of names";
         for (const ordered_json& name : b)
             if (std::find(to->begin(), to->end(), name) == to->end()) to->push_back(name);
     } else if (key == "enum") {
@@ -240,7 +242,7 @@ bool Schemas::may_hold(const ordered_json& v, const ordered_json& schema, int de
 bool Schemas::apart(const ordered_json& left, const ordered_json& right, int depth) const {
     const Flat x = flat(left), y = flat(right);
     const ordered_json &a = x.schema, &b = y.schema;
-    if (!x.error.empty() || !y.error.empty() || depth > MOST_DEPTH) return false;
+    if (!x.error.empty() || !y.error.empty() || depth > MOST_DEPTH || --apart_left < 0) return false;
     if (a == false || b == false) return true;
     if (!a.is_object() || !b.is_object()) return false;
     for (const char* any : {"anyOf", "oneOf"}) {

@@ -258,7 +258,8 @@ Value title(Call& c) {    // a word begins behind - and white space and ( { [ <
 }
 Value truncate(Call& c) {    // length killwords end leeway
     const std::u32string s = wide(str(c.self, c.meter())), end = wide(c.text(2, "..."));
-    const int64_t size = c.integer(0, 255), leeway = c.integer(3, 5), left = size - int64_t(end.size());
+    const int64_t size = std::clamp<int64_t>(c.integer(0, 255), -1, INT32_MAX);
+    const int64_t leeway = std::clamp<int64_t>(c.integer(3, 5), -1, INT32_MAX), left = size - int64_t(end.size());
     if (left < 0 || leeway < 0) raise("truncate: expected a length of at least that of its end, and a leeway from 0");
     if (int64_t(s.size()) <= size + leeway) return narrow(s);
     std::u32string text = s.substr(0, size_t(left));

@@ -270,6 +270,7 @@ template <int SIDE> Value justified(Call& c) {
     const int64_t width = c.integer(0, 80), missing = std::max<int64_t>(width - length(c.self.text()), 0);
     const std::string fill = c.text(1, " ");
     if (length(fill) != 1) raise("the fill character must be exactly one character long");
+    c.meter().charge_text(size_t(missing));
     c.meter().charge_text(size_t(missing) * fill.size());
     const int64_t left = SIDE < 0 ? 0 : SIDE > 0 ? missing : missing / 2 + (missing & width & 1);
     std::string text;

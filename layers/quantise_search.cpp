@@ -27,12 +27,12 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // ---- x ~ d q --------------------------------------------------------------------------------------------------------
 
-// Candidates are 17 steps on two sides, where the largest number goes to about lo or, on the other side, to -lo. Lanes
-// of the other side hold the opposites of its integers, so that the largest number is negative in all of them: integers
-// are in [lo, -lo - 1], or [lo + 1, -lo]. Where no number comes near the limit, both sides are one lane: that holds for
-// the last steps, BOTH, which come first here.
+// A candidate scale maps the largest number to about lo + step / 8 (one side) or to its opposite (the other side): 17
+// steps each. Lanes of the other side hold the opposites of its integers, so that the largest number is negative in all
+// lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo]. In the BOTH steps furthest from lo no number is clamped on
+// either side: both sides then have the same sums and share a lane; these lanes come first.
 constexpr int STEPS = 17, BOTH = 6, LANES = 2 * STEPS - BOTH, VECTORS = 32 / VW;
-constexpr int ALL = 2 * VECTORS + 2;    // the first turn; the second; the first two's second where the sides part again
+constexpr int ALL = 2 * VECTORS + 2;    // first guesses; refitted scales; shared lanes, refitted for the other side
 
 // Two vectors go together: one alone waits for its own sums.
 struct Sums { vf xq, qq; };

@@ -189,6 +189,6 @@ TEST_CASE("faults: memory that is refused anywhere ends each command with exit 5
             for (const std::string& dir : checkpoint_list(run)) CHECK(checkpoint_verify(dir).ok());
             CHECK(fs::file_size(run + "/metrics.jsonl") > 0);    // no run that has done nothing
         }
-        CHECK(refused >= 4);
+        CHECK(refused >= 2);
     }
 }

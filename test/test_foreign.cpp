@@ -169,6 +169,15 @@ TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say wh
     const Tokenizer tiny = Tokenizer::load(dir).value;
     CHECK(tiny.encode("<s></s><|endoftext|><p><x>a", true) == std::vector<int>{1, 2, 3, 4, 5, 0});
     CHECK((tiny.vocabulary().bos == 1 && tiny.vocabulary().eos == 2 && tiny.vocabulary().pad == 4));
+    write_file(dir + "/tokenizer_config.json",    // as Qwen 2's, whose rows say the ids
+               R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": null, "eos_token": "<|im_end|>",
+                   "pad_token": "<p>", "added_tokens_decoder": {"1": {"content": "<p>", "special": true},
+                                            "2": {"content": "<|im_end|>", "special": true}}})");
+    const Result<Tokenizer> qwen2 = Tokenizer::load(dir);
+    REQUIRE_MESSAGE(qwen2.ok(), qwen2.status.message);
+    CHECK((qwen2.value.vocabulary().bos == -1 && qwen2.value.vocabulary().eos == 2 && qwen2.value.is_special(1)));
+    write_file(dir + "/merges.txt", "\xFF a\n");
+    CHECK(Tokenizer::load(dir).status.code == Exit::input);
     write_file(dir + "/tokenizer_config.json", R"({"tokenizer_class": "CLIPTokenizer"})");
     CHECK(contains(Tokenizer::load(dir).status.message, "not of \"CLIPTokenizer\"; transformers makes a"));
     write_file(dir + "/merges.txt", "#version: 0.2\na b c\n"), std::filesystem::remove(dir + "/tokenizer_config.json");

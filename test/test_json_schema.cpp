@@ -175,6 +175,9 @@ TEST_CASE("json schema: integers in ranges, all of them") {
     }
     CHECK(verdicts(R"({"type": "integer", "minimum": 17})", {"16", "17", "9999999999999999", "-17"}) == "x++x");
     CHECK(verdicts(R"({"type": "integer", "exclusiveMaximum": -9})", {"-9", "-10", "0"}) == "x+x");
+    // Doubles of this size are even.
+    CHECK(verdicts(R"({"type": "integer", "minimum": 9007199254740993})", {"9007199254740992", "9007199254740993"}) ==
+          "x+");
 }
 
 TEST_CASE("json schema: what is not known is refused, by its name and place") {
@@ -223,6 +226,15 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
     has(R"({"format": "idn-email"})", "format: expected date, time, uuid");
     has(R"({"properties": [], "required": []})", "properties: expected");
     has(R"({"required": "a"})", "required: expected");
+    has(R"({"allOf": [{"required": "x"}, {"required": ["y"]}]})", "required: expected a list of names");
+    std::string many = R"({"$ref": "#/$defs/a0", "$defs": {)";    // ten to the power of twelve schemas
+    for (int i = 0; i < 12; i++) {
+        std::string all;
+        for (int k = 0; k < 10; k++)
+            all += formatted(R"(%s{"$ref": "#/$defs/a%d"})", k ? ", " : "", i + 1);
+        many += formatted(R"("a%d": {"allOf": [%s]}, )", i, all.c_str());
+    }
+    has(many + R"("a12": {"type": "string"}}})", "join too many schemas");
     has(R"({"properties": {}, "required": ["a"], "additionalProperties": false})", "'a' is not among");
     has("{\"properties\": {\"" + std::string(257, 'a') + "\": {}}}", "more than 256 bytes");
     has(std::string(70, '[') + std::string(70, ']'), "64 deep");

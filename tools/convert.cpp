@@ -90,7 +90,8 @@ Status convert(Options o) {
     GgufKeys keys = card_keys(card);
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
     return replace_file(o.out, [&](const FileSink& sink) {
-        return gguf_save(weights, *type, stem_of(o.out), keys, sink);
+        TRY(gguf_save(weights, *type, stem_of(o.out), keys, sink));
+        return check_out(o, to_gguf);    // still, after minutes
     });
 }
 }   // namespace

@@ -325,20 +325,26 @@ Status Trainer::take_run() {
     std::error_code error;
     const bool made = std::filesystem::create_directories(o.out, error);
     if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
-    if (made) made_directory = o.out, std::at_quick_exit(forget_run);    // which is how the end of memory ends it
     const std::string path = o.out + "/lock";
-    lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
+    constexpr int FLAGS = O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+    lock = open(path.c_str(), FLAGS | O_EXCL, 0644);
+    const bool made_lock = lock >= 0;
+    if (!made_lock) lock = open(path.c_str(), FLAGS, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
+    // main.cpp's handler for the end of memory ends the process by quick_exit, which then runs forget_run.
+    if (made) made_directory = o.out, std::at_quick_exit(forget_run);
     // A lock names its holder; a directory without one holds no run, and what it holds is another's.
     const std::string last = lock_holder(path);
     for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
-            std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error)
+            std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error) {
+            if (made_lock) unlink(path.c_str());
             return fail(Exit::usage, "--out %s: its %s was not written by flatgpt train, and would be overwritten; "
                         "give a directory of its own", o.out.c_str(), name);
+        }
     char holder[128], host[64] = "", now[32];
     gethostname(host, sizeof host - 1);
     const time_t seconds = time(nullptr);
@@ -358,7 +364,7 @@ void Trainer::forget_run() {    // it allocates nothing
     const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat rows;
     if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
-    for (const char* name : {"lock", "run.toml", "metrics.jsonl"}) unlinkat(dir, name, 0);
+    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "README.md"}) unlinkat(dir, name, 0);
     close(dir);
     rmdir(made_directory.c_str());
 }

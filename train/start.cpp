@@ -309,6 +309,7 @@ Status Trainer::resume() {
     if (validation && state.validation != validation)    // losses of other data are not to be compared
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
+    best_before = {state.best_step, state.best_loss};
     // The shape that is not given again stays in run.toml as it was.
     std::map<std::string, std::string> before = rows_of(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
@@ -332,9 +333,12 @@ std::string Trainer::new_rate(const TrainState& before) const {
         if (!rows.contains(key)) return "";
     auto number = [&](const char* key) { return atof(rows[key].c_str()); };
     const std::string decay = rows["lr-schedule"];
+    for (const char* key : {"warmup", "steps", "total-batch"})    // state.json may hold anything
+        if (!(std::fabs(number(key)) < 1e15)) return "";
+    if (decay.size() < 2) return "";
     Schedule old = {decay_named(decay.substr(1, decay.size() - 2)), number("lr"), number("final-lr-frac"),
                     int64_t(number("warmup")), int64_t(number("steps"))};
-    if (old.steps == 0 && number("total-batch") > 0)    // one pass over the same data
+    if (old.steps == 0 && number("total-batch") >= 1)    // one pass over the same data
         old.steps = std::max<int64_t>(1, int64_t(double(data.samples()) * o.seq_len / number("total-batch")));
     if (old.warmup < 0) old.warmup = usual_warmup(old.steps);
     const int64_t next = before.step;
