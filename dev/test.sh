@@ -4,8 +4,6 @@
 # as an sm_90 and, as far as they differ, an sm_80; what they print comes last.
 # A case that never ends fails by itself (test/limit.h). FLATGPT_TEST_TOTAL, seconds, is for what hangs outside of cases.
 total=${FLATGPT_TEST_TOTAL:-3600}
-# Several binaries share the cores: a thread that waits for the others of its loop must not keep a core for long.
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 binaries=() beside=() passed=0 failed=0 skipped=0 logs=$(mktemp -d)
 end() {    # what still runs was to be ended: its output may say why
     local running
