@@ -129,9 +129,9 @@ std::string foreign_tokenizer(const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code error;
     std::string file = path;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-        const std::string name = entry.path().filename();
-        if (name == "tekken.json" || name.ends_with(".tiktoken")) file = entry.path();
+    for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+        const std::string name = entry->path().filename();
+        if (name == "tekken.json" || name.ends_with(".tiktoken")) file = entry->path();
     }
     const std::string dir = fs::path(file).replace_filename("").string(), to = dir.empty() ? "." : dir;
     if (fs::path(file).filename() == "tekken.json")
