@@ -163,7 +163,7 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }   // namespace
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
-    // What other programs call these: first their word, then ours.
+    // Pairs of another program's word and the one here.
     static const std::pair<const char*, const char*> ELSEWHERE[] = {
         {"generate", "sample"}, {"run", "sample"}, {"complete", "sample"}, {"evaluate", "eval"}, {"perplexity", "eval"},
         {"finetune", "train"}, {"pretrain", "train"}, {"quantize", "convert"}, {"export", "convert"},

@@ -39,7 +39,7 @@ std::string without_slashes(std::string path);    // those at its end
 // lacks it is ever removed. Whoever writes holds a lock on it, so what a killed process left is known by its free lock.
 
 std::string temporary_name(const std::string& path);
-// Calls `remove` on each temporary name that begins with `path` and whose lock is free. Links are passed over.
+// Calls `remove` on each temporary name that begins with `path` and whose lock is free. Links stay.
 Status remove_leftovers(const std::string& path, const std::function<Status(const std::string& left)>& remove);
 
 // The lock on a temporary directory while this object lives, where the file system has locks.

@@ -1,7 +1,7 @@
 // gguf_keys.cpp - the keys of a GGUF file that no field of the configuration is read from.
 //
-// llama.cpp passes over keys that it does not know. A key that it gives a meaning (src/llama-arch.cpp, and load_hparams
-// of src/llama-model.cpp and src/models/*.cpp) has the value under which the model is ours, or it changes nothing.
+// llama.cpp ignores keys that it does not know. Each key that llama.cpp gives a meaning (src/llama-arch.cpp, and
+// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the one value that flatgpt computes, or changes no result.
 #include <algorithm>
 #include <cmath>
 

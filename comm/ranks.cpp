@@ -47,8 +47,8 @@ std::string text_of(const std::string& path) {    // a file of /proc; "" where i
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
 }
-// The ranks of this job whose processes on this machine a signal has stopped: "rank 1 (pid 4711)". Their environment
-// says who they are, as this process's own does.
+// The ranks of this job whose processes on this machine a signal has stopped: "rank 1 (pid 4711)". The launcher's
+// variables in a process's environment give its rank.
 std::string stopped_here(const Place& mine) {
     std::string list;
     std::error_code error;

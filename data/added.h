@@ -8,7 +8,7 @@
 
 #include "vocabulary.h"
 
-// What of a text, or of the normalized text, the token is found by.
+// The bytes by which the token is found, in the text or in the normalized text.
 std::string sought_as(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {
@@ -21,7 +21,7 @@ class AddedTokens {
     struct Found {
         size_t begin = 0, end = 0;    // with the white space that the token takes
         int id = -1;
-        size_t next = 0;              // where its name ends: others in the white space behind count, too
+        size_t next = 0;              // where the search goes on: the white space may hold another token
     };
     // The first one behind `found`, the one before, or {}; what comes before `from` is taken. special: special tokens,
     // too; otherwise they are ordinary text, in which no token is found.

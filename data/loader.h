@@ -44,8 +44,8 @@ struct TokenizerSource {
 };
 Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                     const TokenizerSource& whose);
-// Exit 3 where a part of a set is given without the others, a shard of another set stands in the place
-// of one, or a shard comes twice: named. Shards whose set is unknown fit anywhere.
+// Exit 3, with the file's name, where a set lacks a shard, has one that belongs to another set, or has one
+// twice. Shards whose set is unknown fit anywhere.
 Status shards_whole(const std::vector<Shard>& shards);
 bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since

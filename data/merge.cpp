@@ -173,9 +173,9 @@ void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
     out.insert(out.end(), id, id + n);
 }
 
-// The same order from a heap of (rank, place). An entry whose pair is gone is passed over. A symbol that stands for
-// several of the first ones has its id at the first of their cells and -length at the second and the last one: an array
-// of ints is the list. The heap drops what is out of date before it grows, so all takes at most 14 bytes a symbol.
+// Merges in the order of merge_short, from a heap of (rank, place), and skips an entry whose pair no longer exists.
+// A merged symbol has its id in the first of its cells and -length in the second and the last one: so one array serves
+// as the linked list. The heap drops its stale entries before it grows: all takes at most 14 bytes a symbol.
 void PieceMerger::merge_long(std::vector<int>& cell, std::vector<int>& out) const {
     const auto n = uint32_t(cell.size());
     CHECK(cell.size() < INT32_MAX, "a piece of %zu symbols", cell.size());

@@ -192,7 +192,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     std::map<std::pair<dev_t, ino_t>, const std::string*> known;
     for (const std::string& path : files) {
         struct stat info{};
-        if (stat(path.c_str(), &info)) continue;    // who opens it says why
+        if (stat(path.c_str(), &info)) continue;    // opening it gives the reason
         const auto [there, first] = known.emplace(std::pair(info.st_dev, info.st_ino), &path);
         if (!first)
             return fail(Exit::usage, "'%s': %s and %s are one file, whose tokens would count twice; name it once",

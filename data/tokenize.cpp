@@ -18,7 +18,7 @@
 namespace {
 namespace fs = std::filesystem;
 constexpr int64_t BATCH = 16 << 20;    // bytes of text encoded at a time, on all cores
-// What both commands read.
+// The input of both commands.
 struct Input {
     std::vector<std::string> files;
     std::string field, format = "auto";
