@@ -1,7 +1,8 @@
 // gguf_keys.cpp - the keys of a GGUF file that no field of the configuration is read from.
 //
 // llama.cpp ignores keys that it does not know. Each key that llama.cpp gives a meaning (src/llama-arch.cpp, and
-// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the one value that flatgpt computes, or changes no result.
+// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the one value that flatgpt computes,
+// or changes no result.
 #include <algorithm>
 #include <cmath>
 

@@ -192,7 +192,8 @@ struct Splitter::State {
             const bool last = exhausted || end == in.size();
             const int rc = run(code, in.substr(0, end), from, last ? 0 : PCRE2_PARTIAL_HARD);
             if (rc == PCRE2_ERROR_NOMATCH && end < in.size()) {    // no match begins before the end
-                from = end, ahead = AHEAD;
+                from = end;
+                ahead = AHEAD;
             } else if (rc == PCRE2_ERROR_PARTIAL) {
                 if ((widened += ahead *= 4) > WIDENED + 32 * text.size()) exhaust();
             } else if (rc < 0 && rc != PCRE2_ERROR_NOMATCH && !exhausted) {    // a limit

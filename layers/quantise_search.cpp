@@ -103,7 +103,9 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
     for (const Sums& s : sums) {
         const vf gain = s.xq * s.xq;
         const vi more = gain * top_qq > top * s.qq;
-        top = more ? gain : top, top_xq = more ? s.xq : top_xq, top_qq = more ? s.qq : top_qq;
+        top = more ? gain : top;
+        top_xq = more ? s.xq : top_xq;
+        top_qq = more ? s.qq : top_qq;
     }
     float gain = 0, xq = 0, qq = 1;
     for (int i = 0; i < VW; i++)
