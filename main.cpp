@@ -25,6 +25,13 @@ void open_standard_files() {
         fputs(part, stderr);
     quick_exit(int(Exit::device));
 }
+// A page of a mapped file (File::map) cannot be read. Only what is safe within a signal's handler is called.
+[[noreturn]] void end_without_file(int) {
+    constexpr std::string_view text = "flatgpt: the model's file became shorter while it was read, or its disk failed; "
+                                      "start again when the file is whole\n";
+    (void)!write(STDERR_FILENO, text.data(), text.size());
+    _exit(int(Exit::io));
+}
 // Standard libraries throw where the system has no more threads or memory. Other exceptions are our mistakes.
 void end_by_exception() {
     try {
@@ -76,6 +83,7 @@ int main(int argc, char** argv) {
     cpu_spin_less(argv);
     signal(SIGPIPE, SIG_DFL);    // `flatgpt ... | head` ends quietly, whatever the parent process ignores
     signal(SIGXFSZ, SIG_IGN);    // a write beyond `ulimit -f` fails like one to a full disk
+    signal(SIGBUS, end_without_file);
     std::vector<Command> commands = ::commands();
     commands.push_back(help_command(&commands));
     commands.push_back(completion_command(&commands));

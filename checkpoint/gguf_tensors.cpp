@@ -137,45 +137,81 @@ Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, 
     return {};
 }
 
+// A tensor's pieces in this file.
+std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
+    std::string name;
+    CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name),
+          "%s", name.c_str());    // gguf_config has found it
+    const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
+    return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
+}
+// The model's row for row r of a piece's run.
+int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
+    const int64_t in_head = r % HS;
+    return rows.memory + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);
+}
+
 // Reads pieces of tensors, each by one thread.
 struct Loading {
     const GgufFile& file;
     Model& g;
+    std::shared_ptr<const char> map = {};    // null: the file is read
     FirstFailure failure = {};
 
+    // Matrices whose format the model keeps stay in the file, where products can take their rows.
+    void map_rows() {
+        if (g.packed.any()) map = file.map();
+        for (const Tensor& t : g.tensors) {
+            std::vector<const char*> all(size_t(t.rows), nullptr);
+            const BlockFormat* format = nullptr;
+            bool same = map != nullptr;
+            for (const GgufPiece& p : pieces_in(file, t, g.c)) {
+                const GgufTensor& from = *file.find(p.name);
+                same = same && (!format || format == from.format);
+                format = from.format;
+                for (const Rows& rows : rows_of(p, t.cols, g.c.HS, INT64_MAX / 2))
+                    for (int64_t r = 0; same && r < rows.count; r++)
+                        all[size_t(row_in_memory(p, rows, g.c.HS, r))] =
+                            map.get() + from.at + (rows.file + r) * (from.bytes / p.rows);
+            }
+            if (same) g.packed.use(t.offset, *format, std::move(all), map);
+        }
+    }
     // Rows whose format the model keeps are packed as they are; their heads are put in order here.
     void pack(const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format, const char* blocks) {
-        const int64_t HS = g.c.HS, row_bytes = t.cols / format.numbers * format.bytes;
+        const int64_t row_bytes = t.cols / format.numbers * format.bytes;
         if (!p.heads) return g.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
-        for (int64_t r = 0; r < rows.count; r++) {
-            const int64_t in_head = r % HS, ours = r - in_head + in_head % 2 * (HS / 2) + in_head / 2;
-            g.packed.write(t.offset + (rows.memory + ours) * t.cols, t.cols, format, blocks + r * row_bytes);
-        }
+        for (int64_t r = 0; r < rows.count; r++)
+            g.packed.write(t.offset + row_in_memory(p, rows, g.c.HS, r) * t.cols, t.cols, format,
+                           blocks + r * row_bytes);
     }
     void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
         const GgufTensor& from = *file.find(p.name);
         const int64_t row_bytes = from.bytes / p.rows;
         std::vector<float> x, spare;
-        std::vector<char> blocks;
+        std::vector<char> copy;
         const std::vector<Rows> all = rows_of(p, t.cols, g.c.HS, 1 << 16);
+        const bool stays = g.packed.uses_file(t.offset);
 #pragma omp for schedule(dynamic) nowait
         for (const Rows& rows : all) {
             const int64_t n = rows.count * t.cols, at = from.at + rows.file * row_bytes;
-            x.resize(size_t(n));
-            blocks.resize(size_t(rows.count * row_bytes));
-            if (Status s = file.read_bytes(at, blocks.data(), rows.count * row_bytes); !s.ok()) {
+            copy.resize(stays ? 0 : size_t(rows.count * row_bytes));
+            if (Status s = file.read_bytes(at, copy.data(), int64_t(copy.size())); !s.ok()) {
                 failure.add(s, 0, at);
                 continue;
             }
-            if (!all_finite(*from.format, blocks.data(), n)) {
+            const char* blocks = stays ? map.get() + at : copy.data();
+            if (!all_finite(*from.format, blocks, n)) {
                 failure.add(not_finite(file.metadata().name, p.name), 0, at);
                 continue;
             }
+            if (stays) continue;
             if (g.packed.any() && p.add == 0) {
-                pack(t, p, rows, *from.format, blocks.data());
+                pack(t, p, rows, *from.format, blocks);
                 continue;
             }
-            dequantise(*from.format, blocks.data(), n, x.data());
+            x.resize(size_t(n));
+            dequantise(*from.format, blocks, n, x.data());
             if (p.heads) permute(x.data(), spare, rows.count, t.cols, g.c.HS, false);
             if (p.add != 0)
                 for (float& v : x) v -= p.add;
@@ -248,17 +284,6 @@ std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
     return t.vector ? std::vector{p.rows} : std::vector{p.rows, t.cols};
 }
 
-namespace {
-// A tensor's pieces in this file.
-std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
-    std::string name;
-    CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name),
-          "%s", name.c_str());    // gguf_config has found it
-    const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
-    return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
-}
-}    // namespace
-
 Stored gguf_stored(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t) {
         std::vector<std::pair<int64_t, StoredRows>> runs;    // by their first row in memory
@@ -283,11 +308,12 @@ Stored gguf_stored(const GgufFileType& type, const Config& c) {
 
 Status gguf_weights(const GgufFile& file, Model& g) {
     Loading loading{file, g};
+    loading.map_rows();
 #pragma omp parallel if (g.op.on_host())
     for (const Tensor& t : g.tensors) {
         if (!g.shards.holds(Part::weights, t.offset, t.size())) continue;
         for (const GgufPiece& p : pieces_in(file, t, g.c)) loading.piece(t, p);
-        if (t.rows > t.file_rows) loading.padding(t);
+        if (t.rows > t.file_rows && !g.packed.uses_file(t.offset)) loading.padding(t);
     }
     return loading.failure.status();
 }

@@ -235,6 +235,8 @@ struct Loading {
     Part part;
     ReadSums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
+    typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
+    std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: a file that is read
     FirstFailure failure = {}, broken = {};    // broken: numbers that are not finite
 
     Status run() {
@@ -244,6 +246,7 @@ struct Loading {
                 if (t.layout == FileLayout::transposed)
                     most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
+        if (g.packed.any()) map_rows();
 #pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
             if (!g.shards.holds(part, t.offset, t.size())) continue;
@@ -258,27 +261,56 @@ struct Loading {
     static constexpr int64_t PIECE = 1 << 16;    // elements: stay in a core's cache from the read to the write
 
     const Found& found(const Piece& p) const { return w.tensors.at(bare_name(prefix + p.name, *g.c.family)); }
+    static int64_t place(const Found& f, int64_t first) {    // a number's, in the file
+        return f.file->data_begin() + f.entry->begin + first * SafetensorsFile::element_bytes(f.entry->type);
+    }
     void read(const Found& f, int64_t first, int64_t count, char* to) {
-        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
-        const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
-        const Status s = f.file->read_bytes(at, to, count * element);
-        if (s.ok() && sums) sums->add(f.file, at, to, count * element);
-        failure.add(s, f.file - w.files->data(), at);
-        if (s.ok() && !all_finite(block_format(block_type(f.entry->type)), to, count))
-            broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), at);
+        const int64_t bytes = count * SafetensorsFile::element_bytes(f.entry->type);
+        const Status s = f.file->read_bytes(place(f, first), to, bytes);
+        failure.add(s, f.file - w.files->data(), place(f, first));
+        if (s.ok()) check(f, first, count, to);
+    }
+    void check(const Found& f, int64_t first, int64_t count, const char* numbers) {
+        const int64_t bytes = count * SafetensorsFile::element_bytes(f.entry->type);
+        if (sums) sums->add(f.file, place(f, first), numbers, bytes);
+        if (!all_finite(block_format(block_type(f.entry->type)), numbers, count))
+            broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), place(f, first));
+    }
+    // Matrices whose format the model keeps stay in their files, where products can take their rows.
+    void map_rows() {
+        for (const SafetensorsFile& file : *w.files) (*maps)[&file] = file.map();
+        for (const Tensor& t : g.tensors) {
+            std::vector<const char*> all(size_t(t.rows), nullptr);
+            const TensorType type = found(t.pieces[0]).entry->type;
+            bool same = t.layout != FileLayout::transposed;
+            for (const Piece& p : t.pieces) {
+                const Found& f = found(p);
+                const char* map = maps->at(f.file).get();
+                same = same && map && f.entry->type == type;
+                for (const Rows& rows : rows_of(g.c, t, p))
+                    for (int64_t r = 0; same && r < rows.count; r++)
+                        all[size_t(rows.memory + r)] = map + place(f, (rows.file + r) * t.cols);
+            }
+            if (same) g.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
+        }
     }
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
+        const bool stays = g.packed.uses_file(t.offset);
         std::vector<char> bytes(size_t(4 * PIECE));
         std::vector<float> floats(static_cast<size_t>(PIECE));
         for (const Rows& rows : rows_of(g.c, t, p)) {
             // Rows that pad the vocabulary follow the last piece.
             const int64_t held = rows.count * t.cols, end = rows.memory + rows.count;
-            const int64_t all = ((end == t.file_rows ? t.rows : end) - rows.memory) * t.cols;
+            const int64_t all = stays ? held : ((end == t.file_rows ? t.rows : end) - rows.memory) * t.cols;
             const int64_t at = t.offset + rows.memory * t.cols, from = rows.file * t.cols;
 #pragma omp for schedule(dynamic) nowait
             for (int64_t first = 0; first < all; first += PIECE) {
+                if (stays) {
+                    check(f, from + first, std::min(PIECE, held - first), maps->at(f.file).get() + place(f, from + first));
+                    continue;
+                }
                 const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);
                 if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);
                 if (there > 0) {

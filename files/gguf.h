@@ -86,6 +86,7 @@ class GgufFile {
     // Bytes of any place in the file; threads may read at once. Exit 3: it has become shorter; 4.
     Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
     int64_t bytes() const { return file.bytes(); }
+    std::shared_ptr<const char> map() const { return file.map(); }
 
   private:
     File file;

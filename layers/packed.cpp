@@ -2,6 +2,9 @@
 // panel, which stays in L2 for the rows that follow.
 #include "packed.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -134,10 +137,23 @@ void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int6
     move<false>(part, cols, row, col, n, static_cast<uint8_t*>(blocks));
 }
 
+void packed_now(PackedPart* part, int64_t cols) {
+    const BlockFormat& f = block_format(part->format);
+    const auto [first, last] = std::minmax_element(part->mapped, part->mapped + part->rows);
+    const int64_t row_bytes = cols / f.numbers * f.bytes, page = 4096;
+    const int64_t from = round_up(int64_t(reinterpret_cast<uintptr_t>(*first)), page);
+    const int64_t to = (int64_t(reinterpret_cast<uintptr_t>(*last)) + row_bytes) / page * page;
+    // Rows of several places of the file may enclose other matrices, which would be read again.
+    if (to > from && to - from <= 2 * part->rows * row_bytes)
+        madvise(reinterpret_cast<void*>(from), size_t(to - from), MADV_DONTNEED);
+    part->mapped = nullptr;
+}
+
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out) {
     const PackedPart* part = matrix.parts;
     while (row >= part->first + part->rows) part++;
     const BlockFormat& f = block_format(part->format);
+    if (part->mapped) return dequantise(f, part->mapped[row - part->first], cols, out);
     if (part->format == BlockType::f32) return unpack(*part, cols, row - part->first, 0, cols, out);
     std::vector<uint8_t> blocks(size_t(cols / f.numbers * f.bytes));
     unpack(*part, cols, row - part->first, 0, cols, blocks.data());

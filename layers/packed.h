@@ -7,6 +7,10 @@
 //   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k take [16] scales, [16] offsets, bits above
 //                the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of 4-bit numbers holds k and k + 16.
 // The "K" formats put the scales of 256 numbers before those of 32 (BlockLayout). Offsets and scales keep their bits.
+//
+// Rows of fp32, fp16 and bf16 may lie in a mapped file at first. A product with few rows of x then packs each panel
+// into its thread's scratch and reads it from L2, so that a first token waits for no copy of the weights. After `wait`
+// such products one packs the panels into their memory; a product with more rows does so at once.
 #pragma once
 #include "base/block_format.h"
 #include "ops.h"
@@ -15,11 +19,13 @@ struct PackedPart {    // rows of one format, in whole panels: those beyond the 
     int64_t first, rows;    // in the matrix
     BlockType format;
     char* data;
+    const char* const* mapped = nullptr;    // each row in a mapped file; null: the panels hold them
+    int wait = 0;                           // products until one packs the panels
 };
 // A parameter. One that no product reads - a vector, a table of positions - is floats; any other one is parts.
 struct PackedWeight {
     float* floats;
-    const PackedPart* parts;    // by rows
+    PackedPart* parts;    // by rows
     int count;
 };
 template <> struct GradOf<PackedWeight> { typedef float type; };
@@ -46,6 +52,7 @@ constexpr BlockLayout block_layout(BlockType format) {
     default: return {0, 0, 0, 0, false, 0};
     }
 }
+constexpr int64_t FEW_ROWS = 64;    // rows of x of a product that leaves mapped rows where they are
 constexpr bool in_blocks(BlockType format) { return block_layout(format).quarters > 0; }
 constexpr int panel_outputs(BlockType format) { return in_blocks(format) ? 16 : 48; }
 constexpr int64_t panel_bytes(BlockType format, int64_t cols) {
@@ -66,5 +73,7 @@ constexpr BlockType packed_format(BlockType format) {
 // out of them. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
+// The panels hold the part's rows now: its pages of the file are given back to the system.
+void packed_now(PackedPart* part, int64_t cols);
 // A row of a matrix as floats.
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out);

@@ -11,6 +11,7 @@
 // are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
 #include "layers/simd/blocks.h"
+#include "layers/simd/file_rows.h"
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/planes.h"
@@ -32,6 +33,7 @@ struct Prepared {
     int8_t* ints;             // null, as the three before, where no part needs it
     int64_t float_row, pair_row, plane_row, int_row;    // distances between rows: words, the last one bytes
     int C, ahead;             // ahead: as PackedProduct's
+    char* own;                // a panel for each thread, into which rows of a file are packed
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
@@ -106,23 +108,33 @@ INLINE Needs needs(const PackedProduct& p) {
     }
     return n;
 }
+// The bytes of a thread's own panel.
+INLINE int64_t own_panel(const PackedProduct& p) {
+    int64_t most = 0;
+    for (int i = 0; i < p.w->count; i++) {
+        const BlockType f = p.w->parts[i].format;
+        if (const int64_t bytes = in_blocks(f) ? 0 : Prepared::up(panel_bytes(f, p.C)); bytes > most) most = bytes;
+    }
+    return most;
+}
 // Where N rows lie in scratch; tiles read whole ones, what is beyond the rows too.
 struct Places {
     Needs need;
     bool copied;
     int64_t float_row, pair_row, plane_row, int_row;    // as Prepared's
-    int64_t pair_at, plane_at, int_at, bytes;           // words but for the last
+    int64_t pair_at, plane_at, int_at, own_at, bytes;    // words but for the last two
 };
 static Places places(const PackedProduct& product, int64_t N) {
     const int C = product.C;
     const int64_t plane_row = apart(parts(C, 32) * PlaneRows::STEP);
-    Places p = {needs(product), false, C, apart((C + 1) / 2), plane_row, Prepared::row_bytes(C), 0, 0, 0, 0};
+    Places p = {needs(product), false, C, apart((C + 1) / 2), plane_row, Prepared::row_bytes(C), 0, 0, 0, 0, 0};
     p.copied = p.need.floats && (C % 2 || (N > 1 && C % 512 == 0));
     if (p.copied) p.float_row = apart(C + C % 2);
     p.pair_at = p.copied ? N * p.float_row : 0;
     p.plane_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
     p.int_at = p.plane_at + (p.need.planes ? (N + TILE_ROWS) * p.plane_row : 0);
-    p.bytes = 4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0) + 64;
+    p.own_at = Prepared::up(4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0));
+    p.bytes = p.own_at + omp_get_max_threads() * own_panel(product) + 64;
     return p;
 }
 // What the products ask for, by the formats of their weights.
@@ -142,12 +154,13 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
 static Prepared place_rows(const PackedProduct& product, int64_t N) {
     const Places at = places(product, N);
     Prepared p = {product.x, nullptr, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.plane_row, at.int_row,
-                  product.C, product.ahead};
+                  product.C, product.ahead, nullptr};
     float* room = static_cast<float*>(cpu_scratch(at.bytes));
     if (at.copied) p.floats = p.copy = room;
     if (at.need.pairs) p.pairs = room + at.pair_at;
     if (at.need.planes) p.planes = room + at.plane_at;
     if (at.need.ints) p.ints = reinterpret_cast<int8_t*>(room + at.int_at);
+    p.own = reinterpret_cast<char*>(room) + at.own_at;
     return p;
 }
 // Fills them. Called by every thread of the team, which then has all.
@@ -289,14 +302,38 @@ static ByRows products(BlockType format, bool vnni) {
     return format == BlockType::bf16 ? float_products<AsBf16>() : float_products<AsFp32>();
 }
 
+INLINE bool leaves_rows(int64_t N) { return N <= FEW_ROWS; }
+static_assert(FEW_ROWS <= BLOCK, "a panel is packed by one thread alone");
+// Called by every thread of a team.
+static void pack_all(const PackedPart& part, int C) {
+    const int64_t bytes = panel_bytes(part.format, C);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < part.rows; row += 48) pack_file_rows(part, row, C, part.data + row / 48 * bytes);
+}
+// The panel's numbers, for a product with N rows of x: in their place or, as long as a file has its rows, packed for this
+// product alone.
+static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N) {
+    const int64_t bytes = panel_bytes(part.format, x.C);
+    char* place = part.data + panel * bytes;
+    if (!part.mapped || !leaves_rows(N)) return place;
+    if (part.wait > 0) place = x.own + omp_get_thread_num() * Prepared::up(bytes);
+    pack_file_rows(part, panel * panel_outputs(part.format), x.C, place);
+    return place;
+}
+// After a product with N rows of x.
+static void count_product(PackedPart& part, int64_t N, int C) {
+    if (part.mapped && N > 0 && (!leaves_rows(N) || part.wait-- == 0)) packed_now(&part, C);
+}
+
 // Rows [row, row + N) of x times the part's rows that lie in [from, to) of the matrix: y (N,to-from), b and residual
 // likewise. `from` is the part's first row, or comes before it. Called by every thread of a team.
 static void part_product(const PackedProduct& p, const PackedPart& part, const Prepared& x, int64_t row, int N,
                          int64_t from, int64_t to) {
     const ByRows multiply = products(part.format, p.vnni);
     const int W = panel_outputs(part.format);
-    const int64_t bytes = panel_bytes(part.format, x.C), OC = to - from;
+    const int64_t OC = to - from;
     const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
+    if (part.mapped && !leaves_rows(N)) pack_all(part, x.C);
     const Range mine = my_share(panels * blocks, 1);
     float sums[BLOCK * 16];
     // What is too large to be read from L2 again goes past the caches, where lines are whole: a line of each row, far
@@ -310,8 +347,9 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
             const int64_t panel = unit / blocks, o = part.first - from + panel * W;
             const int end = least(N, int(unit % blocks + 1) * BLOCK);
             const int outputs = int(least64(W, part.rows - panel * W));
+            const char* numbers = panel_of(part, panel, x, N);
             for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
-                n = by(part.data + panel * bytes, row + i, end - i);
+                n = by(numbers, row + i, end - i);
                 for (int r = 0; r < n; r++) {
                     const int64_t at = (i + r) * OC + o;
                     each_vector(outputs, [&](int64_t j, auto place) {
@@ -373,7 +411,13 @@ template <class F> static void with_rows(const PackedProduct& p, int64_t N, F mu
 
 void packed_linear(const PackedProduct& p) {
     if (by_planes(p) && p.N > FEW) {
-        const float* w = reinterpret_cast<const float*>(p.w->parts[0].data);
+        PackedPart& part = p.w->parts[0];
+        if (part.mapped) {
+#pragma omp parallel
+            pack_all(part, p.C);
+            packed_now(&part, p.C);
+        }
+        const float* w = reinterpret_cast<const float*>(part.data);
         constexpr int W = panel_outputs(BlockType::f32);
         return tile_matmul(Floats{.M = p.N, .N = p.OC, .K = p.C, .a = p.x, .ra = p.C, .ca = 1, .b = w, .rb = W, .cb = 1,
                                   .c = p.y, .tiles = p.tiles, .panel = W, .bias = p.b, .residual = p.residual,
@@ -382,6 +426,7 @@ void packed_linear(const PackedProduct& p) {
     with_rows(p, p.N, [&](const Prepared& x) {
         for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
     });
+    for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], p.N, p.C);
 }
 
 // Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
@@ -397,5 +442,9 @@ void packed_experts(const PackedProduct& p, Routes routes, Router r) {
                 if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
         }
     });
+    for (int i = 0; i < p.w->count; i++) {
+        const int64_t e = p.w->parts[i].first / p.OC;
+        count_product(p.w->parts[i], routes.offsets[e + 1] - routes.offsets[e], p.C);
+    }
 }
 }   // namespace ISA

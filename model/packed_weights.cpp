@@ -60,6 +60,21 @@ void PackedWeights::place(char* memory) {
     if (beside_numbers) beside.floats = reinterpret_cast<float*>(memory);
 }
 
+bool PackedWeights::use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
+                        std::shared_ptr<const void> file) {
+    constexpr int SPREAD = 8;    // the first tokens but one, each of which packs one matrix of so many
+    Entry& e = entry(offset);
+    bool fits = file && !in_blocks(format.type) && !e.parts.empty();
+    for (const PackedPart& p : e.parts) fits &= p.format == format.type;
+    for (const char* row : rows) fits &= reinterpret_cast<uintptr_t>(row) % uintptr_t(format.bytes) == 0;
+    if (!fits) return false;
+    e.rows = std::move(rows), e.file = std::move(file), e.zeros.resize(size_t(e.tensor.cols * format.bytes));
+    for (const char*& row : e.rows) row = row ? row : e.zeros.data();
+    for (PackedPart& p : e.parts) p.mapped = e.rows.data() + p.first, p.wait = 1 + in_file % SPREAD;
+    in_file++;
+    return true;
+}
+
 PackedWeights::Entry& PackedWeights::entry(int64_t offset) const {
     auto after = std::upper_bound(entries.begin(), entries.end(), offset,
                                   [](int64_t at, auto& e) { return at < e->tensor.offset; });

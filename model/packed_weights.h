@@ -31,6 +31,11 @@ class PackedWeights {
     // quantised. Threads may write different numbers at once.
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
     void read(int64_t offset, int64_t n, float* to) const;    // whole rows
+    // The matrix at this offset uses a file's rows where they lie (layers/packed.h): rows[i] for row i, zeros for null.
+    // `file` keeps them there. False, and nothing is done, where the rows are of another format than the matrix is.
+    bool use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
+             std::shared_ptr<const void> file);
+    bool uses_file(int64_t offset) const { return any() && !entry(offset).rows.empty(); }
     int64_t bytes_beside_fp32(const Config& c) const;    // that a token reads of matrices, less those of fp32
     std::string formats() const;    // the matrices', by bytes: "Q4_1 and Q8_0"
 
@@ -39,10 +44,14 @@ class PackedWeights {
         Tensor tensor;
         PackedWeight weight = {};
         std::vector<PackedPart> parts = {};
+        std::vector<const char*> rows = {};    // where a file has them, or none
+        std::vector<char> zeros = {};
+        std::shared_ptr<const void> file = {};
     };
     std::vector<std::unique_ptr<Entry>> entries;    // by offset
     PackedWeight beside = {}, from_first = {};
     int64_t beside_numbers = 0;
+    int in_file = 0;    // matrices whose rows a file has
 
     Entry& entry(int64_t offset) const;
     static Parameter* parameter(PackedWeight& w) { return reinterpret_cast<Parameter*>(&w); }

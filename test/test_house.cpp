@@ -14,7 +14,7 @@ namespace {
 typedef std::map<std::string, std::string> House;    // path from the top level -> text
 typedef std::vector<std::string> Breaches;           // "file:line: what is wrong"
 
-constexpr int TOP_ENTRIES = 20, FILE_LINES = 450, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 28;
+constexpr int TOP_ENTRIES = 20, FILE_LINES = 600, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 28;
 
 // Who may include whom: a room, and what it includes besides itself: other rooms, or single files of them. Commands are
 // the files at the top that hold no declarations; nobody may include them, as no row names them.
@@ -345,7 +345,7 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
         {"base/a.h", "#include \"gone.h\"\n", {"includes: base/a.h:1: no file gone.h"}},
         {"attic/x.h", "", {"includes: attic/x.h:1: no rule says what attic may include"}},
         {"base/a.h", repeated("\n", 449), {}},
-        {"base/a.h", repeated("\n", 450), {"file lengths: base/a.h:450: the file has 450 lines or more"}},
+        {"base/a.h", repeated("\n", 600), {"file lengths: base/a.h:600: the file has 600 lines or more"}},
         {"dev/x.h", "\n" + repeated("\xC3\xA9", 120), {}},
         {"dev/x.h", "\n" + repeated("\xC3\xA9", 121), {"columns: dev/x.h:2: 121 columns"}},
         {"base/b.cpp", at_70, {}},

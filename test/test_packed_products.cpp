@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/file.h"
 #include "base/half.h"
 #include "ops/ops.h"
 
@@ -50,6 +51,7 @@ struct Matrix {
     int64_t rows = 0, cols;
     std::vector<PackedPart> parts;
     std::vector<std::vector<char>> memory;
+    std::vector<std::vector<uint8_t>> blocks;    // each part's, as a file has them
     PackedWeight weight = {};
     std::vector<float> numbers;    // (rows,cols)
 
@@ -59,14 +61,53 @@ struct Matrix {
             memory.emplace_back(size_t(part_bytes(s.format, s.rows, cols)) + 64);
             auto at = reinterpret_cast<uintptr_t>(memory.back().data());
             parts.push_back({rows, s.rows, s.format, memory.back().data() + (64 - at % 64) % 64});
-            const std::vector<uint8_t> blocks = random_blocks(f, s.rows * cols, seed + uint64_t(rows));
+            blocks.push_back(random_blocks(f, s.rows * cols, seed + uint64_t(rows)));
             for (int64_t r = 0; r < s.rows; r++)
-                pack(parts.back(), cols, r, 0, cols, &blocks[size_t(r * cols / f.numbers * f.bytes)]);
+                pack(parts.back(), cols, r, 0, cols, &blocks.back()[size_t(r * cols / f.numbers * f.bytes)]);
             numbers.resize(size_t((rows + s.rows) * cols));
-            dequantise(f, blocks.data(), s.rows * cols, &numbers[size_t(rows * cols)]);
+            dequantise(f, blocks.back().data(), s.rows * cols, &numbers[size_t(rows * cols)]);
             rows += s.rows;
         }
         weight = {nullptr, parts.data(), int(parts.size())};
+    }
+};
+
+// The matrix' first parts, with their rows in a file and nothing in their panels.
+struct InFile {
+    static constexpr int GUARD = 4096;    // bytes after each part's panels
+    std::shared_ptr<const char> file;
+    std::vector<std::vector<char>> memory;
+    std::vector<std::vector<const char*>> rows;
+    std::vector<PackedPart> parts;
+    PackedWeight weight = {};
+
+    InFile(const Matrix& m, int wait) {
+        std::string text;
+        for (auto& blocks : m.blocks) text.append(blocks.begin(), blocks.end());
+        const std::string path = temporary_directory() + "/rows";
+        write_file(path, text);
+        file = File::open(path).value.map();
+        const char* at = file.get();
+        for (const PackedPart& part : m.parts) {
+            rows.emplace_back();
+            for (int64_t r = 0; r < part.rows; r++, at += m.cols * block_format(part.format).bytes)
+                rows.back().push_back(at);
+            memory.emplace_back(size_t(part_bytes(part.format, part.rows, m.cols)) + GUARD, '\x55');
+            parts.push_back({part.first, part.rows, part.format, memory.back().data(), rows.back().data(), wait});
+        }
+        weight = {nullptr, parts.data(), int(parts.size())};
+    }
+    bool untouched(size_t part, size_t from = 0) const {
+        return std::all_of(memory[part].begin() + int64_t(from), memory[part].end(),
+                           [](char c) { return c == '\x55'; });
+    }
+    void check_packed(const Matrix& m) const {
+        for (size_t i = 0; i < parts.size(); i++) {
+            const size_t bytes = memory[i].size() - GUARD;
+            CHECK(!parts[i].mapped);
+            CHECK(memcmp(memory[i].data(), m.parts[i].data, bytes) == 0);
+            CHECK(untouched(i, bytes));
+        }
     }
 };
 
@@ -186,7 +227,7 @@ TEST_CASE("packed weights: blocks come out of panels as they went in") {
         INFO(std::string(f.name));
         const int64_t cols = 512, rows = 53;
         std::vector<char> memory(size_t(part_bytes(format, rows, cols)));
-        const PackedPart part = {0, rows, format, memory.data()};
+        PackedPart part = {0, rows, format, memory.data()};
         const std::vector<uint8_t> blocks = random_blocks(f, rows * cols, 1);
         const int64_t row_bytes = cols / f.numbers * f.bytes;
         for (int64_t r = rows; r-- > 0;)
@@ -241,6 +282,38 @@ TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacke
                 way.loops.packed_linear(p);
                 CHECK(y.intact());
                 CHECK(memcmp(y.data(), gelu.data(), sizeof(float) * size_t(n) * size_t(OC)) == 0);
+            }
+        });
+    }
+}
+TEST_CASE("packed weights: rows of a file give the bits of panels, before and after they are packed") {
+    typedef BlockType B;
+    for (auto [C, OC, format] : {std::tuple{37, 50, B::f32}, {37, 50, B::f16}, {37, 50, B::bf16}, {64, 97, B::f32},
+                                 {64, 97, B::f16}, {64, 97, B::bf16}, {1, 48, B::f16}, {530, 3, B::bf16}}) {
+        CAPTURE(C); CAPTURE(OC);
+        INFO(std::string(block_format(format).name));
+        const Matrix m(C, C == 64 ? std::vector<StoredRows>{{OC, format}}
+                                  : std::vector<StoredRows>{{OC - OC / 2, format}, {OC / 2, format}}, 1);
+        const int64_t N = FEW_ROWS + 66, row = OC - 1;
+        const std::vector<float> x = normal(N * C, 3), number(m.numbers.end() - C, m.numbers.end());
+        each_way(C, [&](const Way& way) {
+            for (int64_t n : {int64_t(1), int64_t(5), FEW_ROWS, FEW_ROWS + 1, N}) {
+                CAPTURE(n);
+                InFile in(m, 2);
+                std::vector<float> want(size_t(n * OC)), last(static_cast<size_t>(C));
+                way.loops.packed_linear(way.product(want.data(), x, m.weight, int(n), C, OC));
+                for (int call = 0; call < 4; call++) {
+                    CAPTURE(call);
+                    unpack_row(in.weight, C, row, last.data());
+                    CHECK(last == number);
+                    Guarded<float> y(n * OC);
+                    way.loops.packed_linear(way.product(y, x, in.weight, int(n), C, OC));
+                    CHECK(y.intact());
+                    CHECK(memcmp(y.data(), want.data(), sizeof(float) * want.size()) == 0);
+                    CHECK(!in.parts[0].mapped == (n > FEW_ROWS || call >= 2));
+                    CHECK(in.untouched(0) == (n <= FEW_ROWS && call < 2));
+                }
+                in.check_packed(m);
             }
         });
     }
@@ -339,5 +412,28 @@ TEST_CASE("packed weights: each expert's rows are its own product") {
         }
         CHECK(y.intact());
         CHECK(memcmp(y.data(), want.data(), sizeof(float) * N * K * OC) == 0);
+    });
+}
+TEST_CASE("packed weights: experts whose rows a file has are packed by their own products alone") {
+    constexpr int E = 4, OC = 50, C = 40, K = 2, N = int(FEW_ROWS);
+    const Matrix m(C, {{OC, BlockType::bf16}, {OC, BlockType::bf16}, {OC, BlockType::bf16}, {OC, BlockType::bf16}}, 3);
+    const std::vector<float> x = normal(N * K * C, 5);
+    std::vector<int> offsets = {0, 3, 3, N - 1, N * K};    // the second one has none, the fourth one more than a few
+    Routes routes = {};
+    routes.offsets = offsets.data();
+    each_way(C, [&](const Way& way) {
+        InFile in(m, 1);
+        std::vector<float> want(size_t(N * K * OC));
+        way.loops.packed_experts(way.product(want.data(), x, m.weight, N, C, OC), routes, {E, K, false, true});
+        for (int call = 0; call < 3; call++) {
+            CAPTURE(call);
+            Guarded<float> y(N * K * OC);
+            way.loops.packed_experts(way.product(y, x, in.weight, N, C, OC), routes, {E, K, false, true});
+            CHECK(y.intact());
+            CHECK(memcmp(y.data(), want.data(), sizeof(float) * want.size()) == 0);
+            for (int e : {0, 2}) CHECK(!in.parts[size_t(e)].mapped == (call >= 1));
+            CHECK(in.parts[1].mapped);
+            CHECK(!in.parts[3].mapped);
+        }
     });
 }

@@ -88,11 +88,65 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
             CHECK(x == y);
         }
         const std::vector<int> tok = toy_tokens(8, c.V, 1);
-        CHECK(norm_error(logits_of(packed, tok, 1, 8), logits_of(*plain.g, tok, 1, 8)) < 0.02);
+        const std::vector<float> logits = logits_of(packed, tok, 1, 8);
+        CHECK(norm_error(logits, logits_of(*plain.g, tok, 1, 8)) < 0.02);
+        // Rows of floats stay in the file until products have packed them: the same bits before and after.
+        const bool stays = type == std::string("f16") || type == std::string("bf16");
+        for (const Tensor& t : packed.tensors)
+            CHECK(packed.packed.uses_file(t.offset) == (stays && !t.vector));
+        for (int call = 0; call < 9; call++) CHECK(logits_of(packed, tok, 1, 8) == logits);
+        for (const Tensor& t : packed.tensors) {
+            std::vector<float> x(size_t(t.size())), y(x);
+            packed.read(Part::weights, t.offset, t.size(), x.data());
+            plain.g->read(Part::weights, t.offset, t.size(), y.data());
+            CHECK(x == y);
+        }
         CHECK(packed.packed.bytes < 1.06 * double(std::filesystem::file_size(path)));
         files++;
     }
     CHECK(files == 9);
+}
+
+TEST_CASE("packed weights: a directory's rows stay in its files, but those that it holds transposed") {
+    int stay = 0, read = 0;
+    for (const char* family : {"llama", "gpt_neox", "gpt2", "qwen2_moe", "gemma3"}) {
+        CAPTURE(std::string(family));
+        const ModelSource source(FAMILIES + family);
+        const Config c = checkpoint_config(source).take();
+        Loaded plain;
+        REQUIRE(plain.g->allocate(c, {Use::infer, 1, 8}).ok());
+        REQUIRE(checkpoint_weights(source, *plain.g).ok());
+        Model packed(cpu_packed_ops());
+        Plan plan{Use::infer, 1, 8};
+        plan.stored = checkpoint_stored(source, c).take();
+        REQUIRE(packed.allocate(c, plan).ok());
+        REQUIRE(checkpoint_weights(source, packed).ok());
+        const std::vector<int> tok = toy_tokens(8, c.V, 1);
+        std::vector<float> logits;
+        for (int call = 0; call < 10; call++) {
+            for (const Tensor& t : packed.tensors) {
+                std::vector<float> x(size_t(t.size())), y(x);
+                packed.read(Part::weights, t.offset, t.size(), x.data());
+                plain.g->read(Part::weights, t.offset, t.size(), y.data());
+                CHECK(x == y);
+                if (call > 0) continue;
+                const bool matrix = !t.vector && t.name != "wpe";
+                CHECK(packed.packed.uses_file(t.offset) == (matrix && t.layout != FileLayout::transposed));
+                (packed.packed.uses_file(t.offset) ? stay : read) += matrix;
+            }
+            const std::vector<float> now = logits_of(packed, tok, 1, 8);
+            if (call == 0) logits = now;
+            CHECK(now == logits);
+        }
+        CHECK(norm_error(logits, logits_of(*plain.g, tok, 1, 8)) < 0.02);
+        Model other(cpu_packed_ops());    // in a format that the file does not have
+        plan.stored = [](const Tensor& t) { return std::vector<StoredRows>{{t.rows, BlockType::f16}}; };
+        REQUIRE(other.allocate(c, plan).ok());
+        REQUIRE(checkpoint_weights(source, other).ok());
+        for (const Tensor& t : other.tensors) CHECK(!other.packed.uses_file(t.offset));
+    }
+    CHECK(stay > 20);
+    CHECK(read > 4);
 }
 
 TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a file's own are kept by default") {
