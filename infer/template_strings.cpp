@@ -242,7 +242,7 @@ template <bool SWAPPED> std::string in_cases(const std::string& text) {
     for (char32_t c : wide(text)) {
         const bool small = SWAPPED ? is_upper(c) : inside;
         const auto x = utf8proc_int32_t(c);
-        const auto large = SWAPPED ? utf8proc_toupper(x) : utf8proc_totitle(x);
+        const auto large = !SWAPPED ? utf8proc_totitle(x) : is_lower(c) ? utf8proc_toupper(x) : x;
         const auto changed = char32_t(small ? utf8proc_tolower(x) : large);
         all += c == U'ß' && !small ? SWAPPED ? "SS" : "Ss" : narrow({&changed, 1});
         inside = is_cased(c);

@@ -159,7 +159,7 @@ int order(const Value& a, const Value& b, Meter& meter, int depth) {
     if (a.kind != b.kind || !(a.is(Kind::list) || a.is(Kind::tuple)))
         raise("'<' not supported between '%s' and '%s'", type_name(a), type_name(b));
     for (size_t i = 0; i < std::min(a.items().size(), b.items().size()); i++)
-        if (!equal(a.items()[i], b.items()[i], meter, depth + 1))
+        if (meter.charge(), !equal(a.items()[i], b.items()[i], meter, depth + 1))
             return order(a.items()[i], b.items()[i], meter, depth + 1);
     return three_way(a.items().size(), b.items().size());
 }
@@ -198,8 +198,11 @@ Value reals(std::string_view op, double a, double b) {
     if (b == 0) raise("division by zero");
     if (op == "/") return a / b;
     double rest = std::fmod(a, b);
-    if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
-    return op == "//" ? std::floor((a - rest) / b + 0.5) : rest;
+    if (rest == 0) rest = std::copysign(0.0, b);
+    else if ((rest < 0) != (b < 0)) rest += b;
+    if (op == "%") return rest;
+    const double whole = std::floor((a - rest) / b + 0.5);
+    return whole == 0 ? std::copysign(0.0, a / b) : whole;
 }
 Value repeated(const Value& v, int64_t times, Meter& meter) {
     times = std::max<int64_t>(times, 0);
