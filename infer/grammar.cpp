@@ -35,7 +35,6 @@ int GrammarMachine::state(std::vector<Node> open) {
     auto push = [&](int at, int parent) {
         if (seen.insert(pair_key(at, parent)).second) open.push_back({at, parent});
     };
-    for (const Node& n : open) seen.insert(pair_key(n.at, n.parent));
     while (!open.empty()) {
         const Node now = open.back();
         open.pop_back();
@@ -133,7 +132,7 @@ bool GrammarMatcher::allows(int id) const {
     return after(id) != GrammarMachine::DEAD;
 }
 void GrammarMatcher::take(int id) {
-    is_broken |= !allows(id);
+    is_broken = !allows(id);    // it stays so: DEAD allows nothing
     state = after(id);
     if (machine.size() < MOST_STATES) return;
     masks.clear();
@@ -156,7 +155,7 @@ void GrammarMatcher::walk(std::vector<bool>& mask) const {
     std::unordered_set<int> met;
     int64_t work = 0;
     size_t dead = SIZE_MAX;    // so many bytes lead nowhere
-    for (size_t i = 0; i < words->order.size() && state != GrammarMachine::DEAD; i++) {
+    for (size_t i = 0; i < words->order.size(); i++) {
         if (size_t(words->common[i]) >= dead) continue;
         dead = SIZE_MAX;
         const std::string_view text = words->tokenizer.token(words->order[i]);

@@ -386,7 +386,7 @@ Result<std::shared_ptr<const Grammar>> Parser::run() {
 
 Status Parser::check() {
     const auto root = named.find("root");
-    if (root == named.end() || g.rules[size_t(root->second)].empty())
+    if (root == named.end())
         return fail(Exit::input, "%s: there is no rule root, which a text begins with", name.c_str());
     g.root = root->second;
     for (auto& [rule, number] : named)

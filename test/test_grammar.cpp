@@ -5,8 +5,10 @@
 #include <memory>
 #include <set>
 
+#include "base/console.h"
 #include "infer/sampler.h"
-#include "test.h"
+#include "memory_growth.h"
+#include "sanitizers.h"
 
 namespace {
 std::shared_ptr<const Grammar> grammar_of(const std::string& text) {
@@ -62,6 +64,29 @@ TEST_CASE("grammar: what each construct matches") {
     CHECK(verdicts("root ::= (\"a\"? \"b\"?)* \"c\"", {"c", "abc", "babac", "d"}) ==
           "+++x");    // may be empty, repeated
     CHECK(verdicts("root ::= ((\"a\"*)*)* ", {"", "aaa", "b"}) == "++x");
+    CHECK(verdicts("root ::= \"\"{2} \"a\" | \"\"* \"b\" | \"\"+ \"c\"", {"a", "b", "c", ""}) == "+++-");
+    CHECK(verdicts("root ::= a_b-C9\na_b-C9 ::= \"\\x4A\\x4a\" [a-zb]", {"JJz", "JJb", "JJ{"}) == "++x");
+    // Each range of characters holds what lies in it, wherever the length of UTF-8 changes.
+    const uint32_t edges[] = {0,      'A',    0x7F,   0x80,   0xBF,    0xC0,    0x7FF,   0x800,   0xFFF,   0x1000,
+                              0x2030, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x1F600, 0x3FFFF, 0x40000, 0x10FFFF};
+    for (const uint32_t from : edges)
+        for (const uint32_t to : edges) {
+            if (to < from || (from == 0 && to == 0x10FFFF)) continue;
+            CAPTURE(from);
+            CAPTURE(to);
+            const std::string range = formatted("\\U%08X-\\U%08X", from, to);
+            GrammarMachine in(grammar_of("root ::= [" + range + "] \"!\" | \"!\""));
+            GrammarMachine out(grammar_of("root ::= [^" + range + "] \"!\" | \"!\""));
+            for (const uint32_t edge : edges)
+                for (const uint32_t c : {edge - (edge > 0), edge, edge + (edge < 0x10FFFF)}) {
+                    if (c >= 0xD800 && c < 0xE000) continue;
+                    std::string text;
+                    append_utf8(text, c);
+                    const bool is = from <= c && c <= to;
+                    REQUIRE((verdict(in, text + "!") == '+') == is);
+                    REQUIRE((verdict(out, text + "!") == '+') == !is);
+                }
+        }
 }
 
 TEST_CASE("grammar: rules that are empty are found in one pass, however many there are") {
@@ -105,21 +130,38 @@ TEST_CASE("grammar: what it is not, by its line") {
     has("root ::= \"\\xG0\"", "hexadecimal");
     has("root ::= \"\\uD800\"", "no Unicode character");
     has("root ::= \"\xFF\"", "not UTF-8");
-    has("root ::= \"\xC0\x80\"", "not UTF-8");
+    for (const char* bytes : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80",
+                              "\xF0\x80\x80\x80", "\xE2\x82", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
+                              "\xF8\x88\x80\x80", "\x80", "\xE2(\xA1"})
+        has(std::string("root ::= \"") + bytes + "\"", "not UTF-8");
+    for (const char* escape : {"\\U00110000", "\\UFFFFFFFF", "\\uDFFF"})
+        has(std::string("root ::= \"") + escape + "\"", "no Unicode character");
+    has("a ::= root", "no rule root");
+    has("root ::= (\"a\"\nb ::= \"c\")", "g:2: expected a literal, a class, a name or (, found ':'");
+    has("root ::= \"a\"{100001}", "more than 100000 times");
+    has("root ::= \"a\"{99999999999999999999}", "more than 100000 times");
+    has("root ::= \"" + std::string((1 << 20) + 1, 'a') + "\"", "1048576 elements");
+    has(std::string((8 << 20) + 1, ' '), "more than 8 MiB");
     has("root ::= \"a\"\nroot ::= \"b\"", "twice");
     has(std::string("root ::= ") + std::string(300, '('), "200 deep");
+    has("root ::= " + std::string(201, '(') + "\"a\"" + std::string(201, ')'), "200 deep");
+    CHECK(grammar_error("root ::= " + std::string(200, '(') + "\"a\"" + std::string(200, ')')) == "");
     has("root ::= root", "root allows no text");
     // Left recursion: direct, through others, behind what may be empty; not to be taken for it: at the end of a rule.
     has("root ::= root \"a\" | \"b\"", "rule root begins with itself");
     has("root ::= x \"a\"\nx ::= y \"b\" | \"c\"\ny ::= x | \"d\"", "begins with itself");
     has("root ::= e root \"a\" | \"b\"\ne ::= \"x\"?", "begins with itself");
     has("root ::= (root | \"b\") \"c\"", "begins with itself");
+    has("root ::= (root \"a\" | \"b\")", "rule of a group begins with itself");
+    CHECK(grammar_error("root ::= x \"1\" | y \"2\"\nx ::= \"a\"\ny ::= x \"b\"") == "");
     CHECK(grammar_error("root ::= \"a\" root | \"b\"") == "");
     CHECK(grammar_error("root ::= e root | \"b\"\ne ::= \"x\"?") == "");
     // Each level doubles the ways to begin.
     std::string wide = "root ::= r0\n";
     for (int i = 0; i < 40; i++) wide += formatted("r%d ::= r%d \"a\" | r%d \"b\"\n", i, i + 1, i + 1);
     has(wide + "r40 ::= \"c\"", "more than 65536 ways");
+    CHECK(verdicts(wide.substr(0, wide.find("r12 ::=")) + "r12 ::= \"c\"", {"caaabbbaaabbb", "caabbbaaabbb"}) ==
+          "+-");
 }
 
 // ---- against a plain matcher ----------------------------------------------------------------------------------------
@@ -235,6 +277,103 @@ TEST_CASE("grammar: states are forgotten and found again in long texts") {
     CHECK(!matcher.broken());
     matcher.take(id('a'));
     CHECK(matcher.broken());
+}
+
+TEST_CASE("grammar: after each of many tokens exactly those that fit are allowed, in bounded memory") {
+    const Tokenizer tokenizer = words();
+    int ids[128];
+    for (int c = 0; c < 128; c++) ids[c] = tokenizer.encode(std::string(1, char(c)))[0];
+    const auto grammar = grammar_of("root ::= x \"!\"\nx ::= \"(\" x \")\" | \"[\" x \"]\" | \"a\"");
+    auto id = [&](char c) { return ids[size_t(c)]; };
+    auto run = [&](uint64_t depth, int V) {
+        GrammarMatcher matcher(grammar, tokenizer, V, {});
+        int64_t wrong = 0;
+        std::string open;
+        auto fits = [&](const std::string& all) {
+            const std::vector<bool>& mask = matcher.allowed();
+            int64_t n = 0;
+            for (int i = 0; i < tokenizer.vocab_size(); i++) n += mask[size_t(i)];
+            for (char c : all) n -= mask[size_t(id(c))];
+            wrong += n != 0 || matcher.done();
+        };
+        for (uint64_t i = 0; i < depth; i++) {
+            fits("([a");
+            open += philox(1, 2, i).v[0] % 2 ? '(' : '[';
+            matcher.take(id(open.back()));
+        }
+        matcher.take(id('a'));
+        for (; !open.empty(); open.pop_back()) {
+            const char close = open.back() == '(' ? ')' : ']';
+            fits(std::string(1, close));
+            matcher.take(id(close));
+        }
+        fits("!");
+        matcher.take(id('!'));
+        return wrong + !matcher.done() + matcher.broken();
+    };
+    for (auto [depth, V] : {std::pair(6000, 300), std::pair(300, 1 << 18)}) {    // many states; large masks
+        int64_t wrong = -1;
+        const int64_t bytes = memory_growth([&] { return run(uint64_t(depth), V); }, &wrong);
+        CHECK(wrong == 0);
+        if (!ASAN && !TSAN) CHECK(bytes < 10 << 20);    // 12,000 states of 1 KiB, or 600 masks of 32 KiB, are more
+    }
+}
+
+TEST_CASE("grammar: which tokens are words, which one ends a text, and what is no token") {
+    const Tokenizer tokenizer = words();
+    const int V = tokenizer.vocab_size() + 40, end = tokenizer.end_of_text();
+    auto id = [&](const char* text) { return tokenizer.encode(text)[0]; };
+    // An end is no word, be it the first id, and allowed only where the text may end.
+    GrammarMatcher ends(grammar_of("root ::= \"!\"* \"a\" | \"a\""), tokenizer, V, {-1, V, id("!"), end});
+    REQUIRE(id("!") == 0);
+    CHECK(ends.end() == 0);
+    CHECK_FALSE(ends.allows(0));
+    CHECK_FALSE(ends.allowed()[0]);
+    ends.take(id("a"));    // by two ways, which are one
+    CHECK(ends.done());
+    CHECK(ends.allows(0));
+    CHECK(ends.allows(end));
+    CHECK(ends.allowed()[0]);
+    CHECK_FALSE(ends.broken());
+    ends.take(id("b"));
+    CHECK(ends.broken());
+    CHECK(ends.done());
+    ends.take(end);
+    CHECK(ends.broken());
+    // Special tokens are no text, ids beyond the vocabulary nothing.
+    const GrammarMatcher any(grammar_of("root ::= .*"), tokenizer, V, {});
+    CHECK(any.end() == -1);
+    for (int none : {end, -1, V - 1, V, 1 << 30}) CHECK_FALSE(any.allows(none));
+    CHECK_FALSE(any.allowed()[size_t(end)]);
+    CHECK_FALSE(any.allowed()[size_t(V - 1)]);
+    CHECK(std::count(any.allowed().begin(), any.allowed().end(), true) == 128 + 51 + 5);    // bytes that may begin
+    GrammarMachine machine(grammar_of("root ::= \"a\""));
+    CHECK(machine.forget_all_but(GrammarMachine::DEAD) == GrammarMachine::DEAD);
+    // Two tokens that share more than where the first of them failed.
+    const int a = 'a' - 33, b = 'b' - 33, c = 'c' - 33, d = 'd' - 33;
+    const Tokenizer shared =
+        Tokenizer::from_merges({{d, a}, {256, a}, {256, b}, {c, 257}, {c, 258}}, Pattern::gpt2, {});
+    const GrammarMatcher only(grammar_of("root ::= [ab]"), shared, shared.vocab_size(), {});
+    CHECK(std::count(only.allowed().begin(), only.allowed().end(), true) == 2);
+}
+
+TEST_CASE("grammar: where the tokens that fit would take too long to find, none is allowed") {
+    const Tokenizer tokenizer = Tokenizer::gpt2();
+    auto allowed = [&](const std::string& text) {
+        const GrammarMatcher m(grammar_of(text), tokenizer, tokenizer.vocab_size(), {});
+        return std::count(m.allowed().begin(), m.allowed().end(), true);
+    };
+    auto ways = [](int n) {
+        std::string all = "root ::= x*\nx ::= [a-z]";
+        while (--n > 0) all += " | [a-z]";
+        return all;
+    };
+    CHECK(allowed(ways(20)) > 10000);
+    CHECK(allowed(ways(4000)) == 0);
+    std::string nested = "root ::= [^A-Za-z]";    // each text has a state of its own
+    for (char c = 'A'; c <= 'z'; c = c == 'Z' ? 'a' : char(c + 1))
+        nested += formatted(" | \"%c\" root \"%d\"", c, c);
+    CHECK(allowed(nested) == 0);
 }
 
 TEST_CASE("grammar: tokens are drawn as from a masked softmax, greedily too") {

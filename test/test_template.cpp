@@ -101,6 +101,23 @@ TEST_CASE("template: errors say the line and what to expect") {
     CHECK(shown("{{ [1].title() }}") == "line 1: there is no method 'title'");
     CHECK(shown("{{ {}.popitem() }}") == "line 1: popitem: a template may change namespaces only");
     CHECK(shown("{{ 'a'|urlize }}") == "line 1: there is no filter 'urlize'");
+    CHECK(shown("{{ 'a'.ljust(99999999999) }}") == "line 1: the template does too much: more than its limit of steps");
+    CHECK(shown("{{ 'a'.zfill(99999999999) }}") == "line 1: the template does too much: more than its limit of steps");
+    CHECK(shown("{{ '\t'.expandtabs(99999999999) }}") ==
+          "line 1: the template does too much: more than its limit of steps");
+    CHECK(shown("{{ [1]|slice(99999999999) }}") == "line 1: the template does too much: more than its limit of steps");
+    CHECK(shown("{{ [1]|batch(99999999999, 0) }}") ==
+          "line 1: the template does too much: more than its limit of steps");
+    CHECK(shown("{{ 9223372036854775807 + 1 }}") == "line 1: an integer beyond 64 bits");
+    CHECK(shown("{{ 9223372036854775808 }}") == "line 1: an integer beyond 64 bits");
+    CHECK(shown("{{ 1", {}) == "line 1: expected }}, found the end");
+    CHECK(shown("{{ 'a }}") == "line 1: a string that does not end");
+    CHECK(shown("{# a") == "line 1: expected #} for this {#, found the end");
+    CHECK(shown("", json::array()) == "expected an object as its context");
+    CHECK(shown("", {{"x", 1ull << 63}}) == "an integer beyond 64 bits: 9223372036854775808");
+}
+
+TEST_CASE("template: errors say what an operator or a built-in expects") {
     CHECK(shown("{{ nope < 1 }}") == "line 1: 'nope' is undefined");
     CHECK(shown("{{ nope[:1] }}") == "line 1: 'nope' is undefined");
     CHECK(shown("{{ nope + 1 }}") == "line 1: 'nope' is undefined");
@@ -156,20 +173,6 @@ TEST_CASE("template: errors say the line and what to expect") {
     CHECK(shown("{{ [1]|tojson(indent=101) }}") == "line 1: expected an indent of at most 100");
     CHECK(shown("{{ [1]|tojson(separators=[',']) }}") == "line 1: separators must be two strings");
     CHECK(shown("{{ {(1,): 2}|tojson }}") == "line 1: keys of JSON must be strings, not tuple");
-    CHECK(shown("{{ 'a'.ljust(99999999999) }}") == "line 1: the template does too much: more than its limit of steps");
-    CHECK(shown("{{ 'a'.zfill(99999999999) }}") == "line 1: the template does too much: more than its limit of steps");
-    CHECK(shown("{{ '\t'.expandtabs(99999999999) }}") ==
-          "line 1: the template does too much: more than its limit of steps");
-    CHECK(shown("{{ [1]|slice(99999999999) }}") == "line 1: the template does too much: more than its limit of steps");
-    CHECK(shown("{{ [1]|batch(99999999999, 0) }}") ==
-          "line 1: the template does too much: more than its limit of steps");
-    CHECK(shown("{{ 9223372036854775807 + 1 }}") == "line 1: an integer beyond 64 bits");
-    CHECK(shown("{{ 9223372036854775808 }}") == "line 1: an integer beyond 64 bits");
-    CHECK(shown("{{ 1", {}) == "line 1: expected }}, found the end");
-    CHECK(shown("{{ 'a }}") == "line 1: a string that does not end");
-    CHECK(shown("{# a") == "line 1: expected #} for this {#, found the end");
-    CHECK(shown("", json::array()) == "expected an object as its context");
-    CHECK(shown("", {{"x", 1ull << 63}}) == "an integer beyond 64 bits: 9223372036854775808");
 }
 
 TEST_CASE("template: the time is local; bytes that are not UTF-8 come through") {
