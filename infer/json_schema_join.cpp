@@ -144,8 +144,7 @@ void join_properties(const ordered_json& a, const ordered_json& b, ordered_json*
         for (auto& [key, of] : (*s)["properties"].items()) {
             if (properties.contains(key)) continue;
             const ordered_json* there = property(other, key) ? property(other, key) : others(other);
-            if (there && *there == false) properties[key] = false;
-            else properties[key] = there ? both(of, *there) : of;
+            properties[key] = there ? both(of, *there) : of;
         }
     }
     if (!properties.empty()) (*all)["properties"] = properties;
@@ -189,9 +188,8 @@ std::string join_keyword(const std::string& key, const ordered_json& a, const or
 }    // namespace
 
 Schemas::Flat Schemas::joined(const ordered_json& a, const ordered_json& b) const {
-    for (const ordered_json* s : {&a, &b})
-        if (*s == true) return {s == &a ? b : a, ""};
-        else if (*s == false) return {false, ""};
+    if (b == true) return {a, ""};
+    if (a == false || b == false) return {false, ""};
     if (a.contains("prefixItems") != b.contains("prefixItems") && (a.contains("items") || b.contains("items")))
         return {{}, "prefixItems: items of a schema that holds together with it"};
     Flat all{a, ""};
@@ -199,7 +197,7 @@ Schemas::Flat Schemas::joined(const ordered_json& a, const ordered_json& b) cons
     for (auto& [key, value] : b.items()) {
         if (key == "properties" || (key == "additionalProperties" && others(a))) continue;
         if (is_annotation(key) || !a.contains(key)) {
-            if (!a.contains(key)) all.schema[key] = value;
+            all.schema[key] = value;
             continue;
         }
         all.error = join_keyword(key, a[key], value, &all.schema[key]);
@@ -287,7 +285,7 @@ bool Schemas::apart_of_type(const std::string& type, const ordered_json& a, cons
         const ordered_json *mine = property(a, key), *there = property(b, key);
         const bool opened = others(a) ? !closed(a) : !a.contains("properties");
         if (requires_key(b, key) && !requires_key(a, key) && !mine && !opened) return true;    // never written
-        if (requires_key(a, key) && !there && closed(b)) return true;
+        if (!there && closed(b)) return true;
         if (mine && there && apart(*mine, *there, depth + 1)) return true;
     }
     return false;

@@ -56,7 +56,7 @@ Value place(Call& c) {
     const auto size = int64_t(c.self.items().size());
     auto bound = [&](size_t i, int64_t otherwise) {
         const int64_t x = c.integer(i, otherwise);
-        return std::clamp<int64_t>(x < 0 ? std::max(x, -size) + size : x, 0, size);
+        return std::clamp<int64_t>(x < 0 ? x + size : x, 0, size);
     };
     for (int64_t i = bound(1, 0); i < bound(2, size); i++)
         if (equal(c.self.items()[size_t(i)], c.args[0], c.meter())) return i;

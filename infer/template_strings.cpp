@@ -123,7 +123,6 @@ Items words(const std::string& text, int64_t most, bool from_right) {
         while (inside(end) && !is_space(s[size_t(end)])) end += step;
         const int64_t first = std::min(at, end + (from_right ? 1 : 0));
         parts.push_back(narrow(std::u32string_view(s).substr(size_t(first), size_t(std::abs(end - at)))));
-        if (most == 0) break;
         at = end;
     }
     if (from_right) std::reverse(parts.begin(), parts.end());
@@ -196,7 +195,7 @@ Value format(Call& c) {
             if (name.find_first_of("!:.[{") != name.npos) raise("format: expected a plain field: {%s}", name.c_str());
             const bool number = name.find_first_not_of("0123456789") == name.npos;
             const size_t i = name.empty() ? next++ : size_t(atoi(name.substr(0, 6).c_str()));
-            const Value v = number && i < c.args.size() ? c.args[i] : number ? Value() : c.named_or(name.c_str(), {});
+            const Value v = number && i < c.args.size() ? c.args[i] : c.named_or(name.c_str(), {});
             if (v.is(Kind::unset)) raise("format has no value for {%s}", name.c_str());
             const std::string text = str(v, c.meter());
             c.meter().charge_text(text.size());

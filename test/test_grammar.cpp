@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/console.h"
+#include "data/sentencepiece.h"
 #include "infer/sampler.h"
 #include "memory_growth.h"
 #include "sanitizers.h"
@@ -349,6 +350,13 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     CHECK(std::count(any.allowed().begin(), any.allowed().end(), true) == 128 + 51 + 5);    // bytes that may begin
     GrammarMachine machine(grammar_of("root ::= \"a\""));
     CHECK(machine.forget_all_but(GrammarMachine::DEAD) == GrammarMachine::DEAD);
+    // No more is an id without a text.
+    const std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown}, {"a"}, {""}};
+    const Tokenizer gap(vocabulary_of_pieces(pieces, false, "t").value);
+    const GrammarMatcher gaps(grammar_of("root ::= \"a\""), gap, 3, {});
+    CHECK(gaps.allows(1));
+    CHECK_FALSE(gaps.allows(2));
+    CHECK_FALSE(gaps.allowed()[2]);
     // Two tokens that share more than where the first of them failed.
     const int a = 'a' - 33, b = 'b' - 33, c = 'c' - 33, d = 'd' - 33;
     const Tokenizer shared =

@@ -1,35 +1,14 @@
 // test_json_schema.cpp - JSON Schemas: texts by hand, and texts that are drawn, which must parse and be valid.
-#include "infer/json_schema.h"
-
 #include <algorithm>
 #include <regex>
 #include <set>
 
 #include "files/json.h"
 #include "infer/sampler.h"
-#include "test.h"
+#include "schema_grammar.h"
 
 namespace {
 using nlohmann::json;
-std::shared_ptr<const Grammar> schema_grammar(const std::string& schema) {
-    const Result<std::string> text = json_schema_grammar(schema, "s");
-    REQUIRE_MESSAGE(text.ok(), text.status.message);
-    Result<std::shared_ptr<const Grammar>> g = Grammar::parse(text.value, "g");
-    REQUIRE_MESSAGE(g.ok(), (g.status.message + " in\n" + text.value));
-    return g.take();
-}
-// '+' where the whole text is allowed.
-std::string verdicts(const std::string& schema, const std::vector<std::string>& texts) {
-    GrammarMachine m(schema_grammar(schema));
-    std::string all;
-    for (const std::string& text : texts) {
-        int state = m.start();
-        for (char c : text) state = m.step(state, static_cast<unsigned char>(c));
-        all += m.may_end(state) ? '+' : 'x';
-    }
-    return all;
-}
-
 // A validator of what the schemas below say, by the standard's definitions.
 bool valid(const json& v, const json& s, const json& root) {
     if (s.is_boolean()) return s.get<bool>();

@@ -158,6 +158,7 @@ TEST_CASE("template: errors say what an operator or a built-in expects") {
     CHECK(shown("{{ strftime_now('" + std::string(1100, 'a') + "') }}") ==
           "line 1: strftime_now: more than 1023 characters, or none");
     CHECK(shown("{{ '{0!r}'.format(1) }}") == "line 1: format: expected a plain field: {0!r}");
+    CHECK(shown("{{ 'a}'.format() }}") == "line 1: a } in a format that closes nothing");
     CHECK(shown("{{ 'a'.split('') }}") == "line 1: empty separator");
     CHECK(shown("{{ 'a'.startswith(1) }}") == "line 1: expected a string or a tuple of them, found int");
     CHECK(shown("{{ 'a'.center(5, 'xx') }}") ==
