@@ -83,7 +83,7 @@ Status read_model(std::string_view file, Model& m, const std::string& name) {
         Message f{all.bytes};
         if (all.field == 1) TRY(read_piece(all.bytes, m, name));
         while (all.field == 2 && f.next()) {    // trainer_spec
-            const auto value = int64_t(int32_t(uint32_t(f.number)));
+            const auto value = int64_t(f.number);
             if (f.field == 3) m.type = value;
             if (f.field == 24) m.suffix = f.number;    // treat_whitespace_as_suffix
             if (f.field == 35) m.byte_fallback = f.number;
