@@ -58,6 +58,47 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     }
 }
 
+TEST_CASE("generation_config.json: each number has its range, and each field goes out as it came in") {
+    const struct { const char *key, *least, *most; std::vector<const char*> beyond; } rows[] = {
+        {"temperature", "0", "100", {"-0.001", "100.1"}},
+        {"top_p", "0", "1", {"-0.1", "1.01"}},
+        {"min_p", "0", "1", {"-0.1", "1.01"}},
+        {"typical_p", "0", "1", {"-0.1", "1.01"}},
+        {"repetition_penalty", "0.01", "100", {"0", "0.009", "100.1", "-1"}},
+        {"top_k", "0", "2147483647", {"-1", "2147483648", "0.5"}},
+        {"max_new_tokens", "1", "2147483647", {"0", "-1", "2147483648"}}};
+    auto parsed = [](const std::string& key, const std::string& value) {
+        return generation_config_parse("{\"" + key + "\": " + value + "}", "f");
+    };
+    for (const auto& row : rows) {
+        CAPTURE(std::string(row.key));
+        for (const char* good : {row.least, row.most}) {
+            CAPTURE(std::string(good));
+            const auto c = parsed(row.key, good);
+            REQUIRE_MESSAGE(c.ok(), c.status.message);
+            const auto out = nlohmann::json::parse(generation_config_json(c.value, {}, {}));
+            CHECK(out.size() == 1);
+            CHECK(out[row.key] == nlohmann::json::parse(good));
+        }
+        CHECK(generation_config_json(parsed(row.key, "null").value, {}, {}) == "");
+        for (const char* bad : row.beyond) CHECK_MESSAGE(contains(parsed(row.key, bad).status.message, row.key), bad);
+        CHECK_FALSE(parsed(row.key, "\"1\"").ok());
+    }
+    for (const char* text : {"true", "false"})
+        CHECK(nlohmann::json::parse(generation_config_json(parsed("do_sample", text).value, {}, {})) ==
+              nlohmann::json{{"do_sample", nlohmann::json::parse(text)}});
+    CHECK(contains(parsed("do_sample", "\"yes\"").status.message, "do_sample: expected true or false"));
+    CHECK(contains(parsed("stop_strings", "[\"a\", null]").status.message, "stop_strings: expected strings"));
+    CHECK(contains(generation_config_parse("[]", "f").status.message, "expected a JSON object"));
+    auto nested = [&](int n) { return parsed("x", std::string(size_t(n), '[') + std::string(size_t(n), ']')).ok(); };
+    CHECK(nested(31));
+    CHECK_FALSE(nested(32));
+    Vocabulary v;
+    v.bos = 0, v.pad = 3;
+    CHECK(nlohmann::json::parse(generation_config_json({}, v, {7})) ==
+          nlohmann::json{{"bos_token_id", 0}, {"pad_token_id", 3}, {"eos_token_id", 7}});
+}
+
 TEST_CASE("generation_config.json and lists of ends go out as they came in: converted, trained, resumed") {
     using nlohmann::json;
     const std::string dir = polite_model();

@@ -168,6 +168,12 @@ TEST_CASE("template: errors say what an operator or a built-in expects") {
     CHECK(shown("{{ 3 ** 41 }}") == "line 1: an integer beyond 64 bits");
     CHECK(shown("{{ 1 // 0 }}") == "line 1: division by zero");
     CHECK(shown("{{ 1.5 % 0 }}") == "line 1: division by zero");
+    const std::string deep = "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}";
+    CHECK(shown(deep + "{{ f(100) }}") == "");
+    CHECK(shown(deep + "{{ f(400) }}") == "line 1: calls nested too deep");
+    const std::string loop = "{% for i in range(n) %}{{ 'aaaaaaaaaa' * 10000 }}{% endfor %}";
+    CHECK(shown(loop, {{"n", 160}}).size() == 16'000'000);
+    CHECK(shown(loop, {{"n", 170}}) == "line 1: more than 16777216 bytes of output");
     CHECK(shown("{{ 5|length }}") == "line 1: object of type 'int' has no len()");
     CHECK(shown("{{ 'a'|truncate(2) }}") ==
           "line 1: truncate: expected a length of at least that of its end, and a leeway from 0");

@@ -271,8 +271,25 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     };
     CHECK(ends("{}", R"({"eos_token_id": null})") == Ids{});
     CHECK(ends(R"({"eos_token_id": 7})", R"({"eos_token_id": [5, 7, -1, 6, 5]})") == Ids{7, 5, 6});
-    for (std::string broken : {R"("</s>")", "[1, null]", "1e30", "18446744073709551615", "[[1]]"})
+    CHECK(ends(R"({"eos_token_id": -1})", R"({"eos_token_id": 2147483647})") == Ids{2147483647});
+    for (std::string broken : {R"("</s>")", "[1, null]", "1e30", "18446744073709551615", "[[1]]", "-2", "2147483648"})
         CHECK(ends("{\"eos_token_id\": " + broken + "}", "{}") == Ids{-int(Exit::input)});
+    // What ends a text by its own name is no further end; either flag decides about both sides of a text.
+    std::filesystem::remove(dir + "/config.json");
+    std::filesystem::remove(dir + "/chat_template.jinja");
+    auto configured = [&](const std::string& text) {
+        REQUIRE(replace_file(dir + "/tokenizer_config.json", text).ok());
+        return load(dir).vocabulary();
+    };
+    const std::string own = "{\"eos_token_id\": [" + std::to_string(v.eos) + ", 5]}";
+    REQUIRE(replace_file(dir + "/generation_config.json", own).ok());
+    CHECK(configured(R"({"eos_token": "<|end|>"})").ends == Ids{5});
+    CHECK(configured(R"({"add_bos_token": true, "bos_token": "<s>"})").before == Ids{1});
+    CHECK(configured(R"({"add_eos_token": true, "bos_token": "<s>", "eos_token": "<|end|>"})").before == Ids{});
+    CHECK(configured(R"({"add_eos_token": true, "eos_token": "<|end|>"})").after == Ids{v.eos});
+    CHECK(configured(R"({"add_bos_token": false, "eos_token": "<|end|>"})").after == Ids{});
+    CHECK(configured(R"({"chat_template": [{"name": "x", "template": "1"}, {"name": "y", "template": "2"}]})")
+              .chat_template == "1");
     const std::string empty = temporary_directory();
     CHECK(Tokenizer::load(empty).status.message.find("expected a tokenizer.json or a") != std::string::npos);
 }
