@@ -1,0 +1,182 @@
+// test_corpus_read.cpp - Corpus file by file: segments, held-out tails, what is kept from one file to the next,
+// and limits on both sides.
+#include "data/corpus.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "packed.h"
+#include "test.h"
+
+namespace {
+using Strings = std::vector<std::string>;
+size_t anywhere(std::string_view text, size_t limit) { return std::min(text.size(), limit); }
+struct Read {
+    Status status;
+    std::vector<Segment> all;
+    std::string note;
+    int64_t bytes = 0, read = 0;
+    std::string text(bool validation) const {
+        std::string t;
+        for (const Segment& s : all) t += s.validation == validation ? s.text : "";
+        return t;
+    }
+    Strings texts() const {
+        Strings t;
+        for (const Segment& s : all) t.push_back(s.text);
+        return t;
+    }
+};
+Read read(CorpusConfig config) {
+    if (!config.safe_cut) config.safe_cut = anywhere;
+    Read r;
+    Result<Corpus> c = Corpus::open(config);
+    r.status = c.status;
+    for (Segment s; r.status.ok();) {
+        const Result<bool> more = c.value.next(s);
+        r.status = more.status;
+        if (!more.ok() || !more.value) break;
+        r.status = c.value.json_text(s);
+        if (r.status.ok()) r.all.push_back(s);
+    }
+    if (c.ok()) r.note = c.value.encoding_note(), r.bytes = c.value.bytes(), r.read = c.value.bytes_read();
+    return r;
+}
+std::string written(const std::string& name, const std::string& text) {
+    static const std::string dir = temporary_directory();
+    write_file(dir + "/" + name, text);
+    return dir + "/" + name;
+}
+void refused(CorpusConfig config, const char* what) {
+    const Status s = read(std::move(config)).status;
+    CHECK(s.code == Exit::input);
+    CHECK_MESSAGE(contains(s.message, what), s.message);
+}
+}    // namespace
+
+TEST_CASE("corpus read: what a file's beginning makes of it") {
+    const std::string junk = "{\"a\": 1, " + std::string(1000, 'b') + "}";
+    refused({{written("x.txt", junk)}}, "no whole object");
+    refused({{written("x.json", "{ " + std::string(40000, 'b'))}}, "no whole object");
+    refused({{written("x.tsv", "a\tb\n")}}, "the name of a table");
+    refused({{written("x.csv.gz", gzip("a,b\n"))}}, "the name of a table");
+    refused({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}, "the name of a table");
+    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}).ok());    // before any is read
+    refused({{std::filesystem::path(written("x", "")).parent_path()}}, "expected a file, found a directory");
+    refused({{"/no/such/file"}}, "cannot read: No such file");
+    CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})" "\n")}}).texts() == Strings{"t"});
+    for (const char* text : {"{\"he said\n\": yes}\n", " \n \n", "{", "{\"", "{\"a\\", "[", "{}"})
+        CHECK(read({{written("x.txt", text)}}).texts() == Strings{text});
+    CHECK(read({{written("x.txt", "")}}).texts() == Strings{});
+    refused({{written("x.jsonl", "{\"a\": 1,\n \"b\": 2}\n")}}, "x.jsonl:1: ");
+    CorpusConfig lines{{written("x.txt", "{\"a\": 1,\n \"text\": 2}\n")}};
+    lines.format = TextFormat::jsonl;
+    refused(lines, "x.txt:1: ");
+    lines.format = TextFormat::automatic, lines.lines = true;    // prompts may look like anything
+    CHECK(read(lines).texts() == Strings{"{\"a\": 1,", " \"text\": 2}"});
+    lines.files = {written("x.txt", "[{\"a\": 1}]\n")};
+    CHECK(read(lines).texts() == Strings{"[{\"a\": 1}]"});
+    lines.files = {written("x.jsonl", "[{\"a\": 1}]\n")};
+    refused(lines, "a JSON array");
+    lines.files = {written("x.json", "[{\"a\": 1}]\n")};
+    refused(lines, "a JSON array");
+    // Objects and arrays within each other: 64.
+    auto nested = [](int n) {
+        return "{\"text\": \"t\", \"a\": " + std::string(size_t(n), '[') + std::string(size_t(n), ']') + "}\n";
+    };
+    CHECK(read({{written("x.jsonl", nested(63))}}).texts() == Strings{"t"});
+    refused({{written("x.jsonl", nested(64))}}, "x.jsonl:1: ");
+    CHECK(read({{written("x.txt", nested(63))}}).texts() == Strings{"t"});
+    refused({{written("x.txt", nested(64))}}, "no whole object");
+    refused({{written("x.txt", "words\n")}, "name"}, "given --field, every file is JSON lines");
+    CHECK(read({{written("x.jsonl", "{\"name\": \"n\", \"text\": \"t\"}\n")}, "name"}).texts() == Strings{"n"});
+    CorpusConfig bare{{written("x.jsonl", "{\"body\": \"b\"}\n")}};
+    refused(bare, "; --field names one");
+    bare.flags = false;
+    CHECK_FALSE(contains(read(bare).status.message, "--field"));
+}
+
+TEST_CASE("corpus read: each file begins anew") {
+    std::string large;
+    while (large.size() < 3 << 20) large += "word ";
+    const std::string a = written("a.txt", large + "caf\xE9"), b = written("b.txt", "\xE9" "aaaaaaaaaaaaaaaaaaaaa"),
+                      c = written("c.txt", "abc\xC3\xA9");
+    Read r = read({{a, b, c}});
+    CHECK(contains(r.note, "a.txt: byte " + std::to_string(large.size() + 3) + " is 0xE9"));
+    CHECK(contains(r.note, " (and 1 other file): "));
+    CHECK(r.bytes == r.read);
+    CHECK(r.bytes == int64_t(large.size()) + 4 + 22 + 5);
+    CHECK(r.text(false) == large + "caf\xE9\xE9" "aaaaaaaaaaaaaaaaaaaaa" "abc\xC3\xA9");
+    CHECK(std::count_if(r.all.begin(), r.all.end(), [](auto& s) { return s.begins_document; }) == 3);
+    r = read({{written("d.txt", large), b}});
+    CHECK_MESSAGE(contains(r.note, "b.txt: byte 0 is 0xE9, which is no UTF-8: is the text Latin-1?"), r.note);
+    CHECK(read({{c}}).note == "");
+    r = read({{written("x.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\"}\n"),
+               written("y.jsonl", "{\"text\": \"c\"}\r\n")}});
+    REQUIRE(r.all.size() == 3);
+    CHECK(r.all[1].where.ends_with("x.jsonl:3"));
+    CHECK(r.all[1].line == 3);
+    CHECK(r.all[2].where.ends_with("y.jsonl:1"));
+    r = read({{written("x.jsonl", "{\"text\": \"caf\xE9\"}\n")}});
+    CHECK(contains(r.status.message, "is it Latin-1"));
+    CHECK(r.note == "");
+    CorpusConfig lines{{written("x.txt", "a\n\n \t\r\nb \r\nc")}};
+    lines.lines = true;
+    r = read(lines);
+    CHECK(r.texts() == Strings{"a", "b ", "c"});
+    CHECK(r.all[1].line == 4);
+    CHECK(r.all[1].where == "");
+    const std::string longest(1 << 20, 'a');
+    lines.longest = 1;
+    lines.files = {written("x.txt", longest + "\nb\n")};
+    CHECK(read(lines).texts() == Strings{longest, "b"});
+    lines.files = {written("x.txt", "b\n" + longest + "a\n")};
+    refused(lines, "x.txt:2: expected a line of at most 1 MiB, found more (--longest-line)");
+}
+
+TEST_CASE("corpus read: what is held out of a text, and of many files") {
+    auto held = [](CorpusConfig config, double fraction) {
+        config.val_fraction = fraction;
+        return read(std::move(config));
+    };
+    std::string large;
+    for (int i = 0; large.size() < 3 << 20; i++) large += std::to_string(i) + " ";
+    const std::string plain = written("a.txt", large), packed = written("b.txt.gz", gzip(large));
+    for (const std::string& file : {plain, packed}) {
+        const Read r = held({{file}}, 0.5);
+        REQUIRE_MESSAGE(r.status.ok(), r.status.message);
+        const size_t tail = size_t(double(large.size()) * 0.5);
+        CHECK((r.text(false) == large.substr(0, large.size() - tail)));
+        CHECK((r.text(true) == large.substr(large.size() - tail)));
+        for (size_t i = 0; i < r.all.size(); i++)    // the tail is a document of its own
+            CHECK(r.all[i].begins_document == (i == 0 || r.all[i].validation != r.all[i - 1].validation));
+    }
+    CHECK(held({{plain}}, 1e-9).text(true) == "");
+    CorpusConfig whole{{written("c.txt", "0123456789")}};
+    CHECK(held(whole, 0.2).text(true) == "89");
+    whole.safe_cut = [](std::string_view text, size_t limit) { return limit < text.size() ? 0 : text.size(); };
+    CHECK(held(whole, 0.2).texts() == Strings{"0123456789"});    // no place to cut: it stays in training
+    CHECK(held(whole, 0.2).text(true) == "");
+
+    Strings files;
+    for (int i = 0; i < 101; i++) files.push_back(written(std::to_string(i) + ".txt", "0123456789"));
+    Read r = held({files}, 0.1);
+    CHECK(r.all.size() == 101);
+    CHECK(r.text(true).size() == 100);
+    r = held({{files.begin(), files.end() - 1}}, 0.1);    // 100 are not many
+    CHECK(r.all.size() == 200);
+    CHECK(r.text(true) == std::string(100, '9'));
+
+    const std::string pipe = temporary_directory() + "/pipe";
+    for (const std::string& name : {pipe + ".txt", pipe + ".jsonl"}) {
+        REQUIRE(mkfifo(name.c_str(), 0600) == 0);
+        const Result<Corpus> open = Corpus::open({{plain, name}});
+        REQUIRE(open.ok());
+        CHECK(open.value.bytes() == 0);    // not known
+        const Status s = Corpus::open({{plain, name}, "", 0.1}).status;
+        CHECK(s.code == (name.ends_with("l") ? Exit::ok : Exit::usage));
+    }
+    files[0] = pipe + ".txt";
+    CHECK(Corpus::open({files, "", 0.1}).ok());
+}
