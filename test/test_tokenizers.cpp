@@ -290,6 +290,13 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     CHECK(configured(R"({"add_bos_token": false, "eos_token": "<|end|>"})").after == Ids{});
     CHECK(configured(R"({"chat_template": [{"name": "x", "template": "1"}, {"name": "y", "template": "2"}]})")
               .chat_template == "1");
+    configured(R"({"bos_token": "<s>", "eos_token": "<|end|>", "pad_token": "<new>", "chat_template": "4",
+        "added_tokens_decoder": {"700": {"content": "<new>", "special": true}}})");
+    const auto out = nlohmann::json::parse(load(dir).config_json());
+    for (auto [key, value] : {std::pair("bos_token", "<s>"), std::pair("eos_token", "<|end|>"),
+                              std::pair("pad_token", "<new>"), std::pair("unk_token", "<unk>"),
+                              std::pair("chat_template", "4"), std::pair("tokenizer_class", "PreTrainedTokenizerFast")})
+        CHECK(out[key] == value);
     const std::string empty = temporary_directory();
     CHECK(Tokenizer::load(empty).status.message.find("expected a tokenizer.json or a") != std::string::npos);
 }
