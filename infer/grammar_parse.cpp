@@ -205,7 +205,7 @@ Sequence Parser::characters(std::vector<Range> ranges, bool all_but) {
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
     std::vector<Range> apart;
     for (const Range& r : ranges)
-        if (!apart.empty() && r.from <= apart.back().to + 1) apart.back().to = std::max(apart.back().to, r.to);
+        if (!apart.empty() && r.from <= apart.back().to) apart.back().to = std::max(apart.back().to, r.to);
         else apart.push_back(r);
     if (all_but) {
         std::vector<Range> others;

@@ -158,8 +158,7 @@ std::string join_keyword(const std::string& key, const ordered_json& a, const or
         const Types x = types({{"type", a}}, {}), y = types({{"type", b}}, {});
         ordered_json common = ordered_json::array();
         for (const char* t : JSON_TYPES)
-            if (x.count(t) && y.count(t) && !(t == std::string("integer") && x.count("number") && y.count("number")))
-                common.push_back(t);
+            if (x.count(t) && y.count(t)) common.push_back(t);
         *to = common.size() == 1 ? common[0] : common;
     } else if (key == "required") {
         if (!a.is_array() || !b.is_array()) return "required: expected a list of names";

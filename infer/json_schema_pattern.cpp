@@ -19,7 +19,7 @@ Set ordered(Set set) {
     std::sort(set.begin(), set.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
     Set all;
     for (const Range& r : set)
-        if (!all.empty() && r.from <= all.back().to + 1) all.back().to = std::max(all.back().to, r.to);
+        if (!all.empty() && r.from <= all.back().to) all.back().to = std::max(all.back().to, r.to);
         else all.push_back(r);
     return all;
 }

@@ -67,12 +67,16 @@ TEST_CASE("json schema edges: every pair of bounds allows what lies between them
     for (const double low : bounds)
         for (const double high : bounds)
             for (const int open : {0, 1, 2, 3}) {
-                if (low > high || (low == high && open)) continue;
+                if (low > high) continue;
                 CAPTURE(low);
                 CAPTURE(high);
                 CAPTURE(open);
                 const json s = {{open & 1 ? "exclusiveMinimum" : "minimum", low},
                                 {open & 2 ? "exclusiveMaximum" : "maximum", high}};
+                if (low == high && open) {
+                    refused(s.dump(), "no number is allowed");
+                    continue;
+                }
                 std::vector<std::string> texts = {"-0", "-0.0", "00", "1.", ".5"};
                 std::string expected = "xxxxx";
                 for (const double bound : bounds)
