@@ -122,6 +122,7 @@ TEST_CASE("grammar: what it is not, by its line") {
     has("root ::= \"a\"{", "expected a number");
     has("root ::= \"a\"{2,1}", "at least more times");
     has("root ::= \"a\"{1", "expected }");
+    has(std::string("root ::= \"a\" ") + '\0', "expected a literal, a class, a name or (, found '?'");
     has("root ::= \"a\"{1000001}", "more than 100000 times");
     has("root ::= (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} \"abc\"{0,99999} "
         "\"abc\"{0,99999} "
@@ -133,7 +134,7 @@ TEST_CASE("grammar: what it is not, by its line") {
     has("root ::= \"\xFF\"", "not UTF-8");
     for (const char* bytes : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80",
                               "\xF0\x80\x80\x80", "\xE2\x82", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
-                              "\xF8\x88\x80\x80", "\x80", "\xE2(\xA1"})
+                              "\xF9\x80\x80\x80", "\x80", "\xE2(\xA1"})
         has(std::string("root ::= \"") + bytes + "\"", "not UTF-8");
     for (const char* escape : {"\\U00110000", "\\UFFFFFFFF", "\\uDFFF"})
         has(std::string("root ::= \"") + escape + "\"", "no Unicode character");
