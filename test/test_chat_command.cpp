@@ -99,6 +99,34 @@ TEST_CASE("generation_config.json: each number has its range, and each field goe
           nlohmann::json{{"bos_token_id", 0}, {"pad_token_id", 3}, {"eos_token_id", 7}});
 }
 
+TEST_CASE("generation_config.json: each field is the default of one flag, where that is not given") {
+    typedef double (*Field)(const Sampling&, int tokens);
+    const struct { const char *json, *flag; Field of; double value; } rows[] = {
+        {R"({"temperature": 0.25})", "--temperature", [](const Sampling& s, int) { return s.temperature; }, 0.25},
+        {R"({"do_sample": false})", "--temperature", [](const Sampling& s, int) { return s.temperature; }, 0},
+        {R"({"top_k": 7})", "--top-k", [](const Sampling& s, int) { return double(s.top_k); }, 7},
+        {R"({"top_p": 0.75})", "--top-p", [](const Sampling& s, int) { return s.top_p; }, 0.75},
+        {R"({"min_p": 0.125})", "--min-p", [](const Sampling& s, int) { return s.min_p; }, 0.125},
+        {R"({"typical_p": 0.5})", "--typical-p", [](const Sampling& s, int) { return s.typical_p; }, 0.5},
+        {R"({"repetition_penalty": 1.5})", "--repetition-penalty",
+         [](const Sampling& s, int) { return s.penalties.repetition; }, 1.5},
+        {R"({"max_new_tokens": 5})", "--tokens", [](const Sampling&, int tokens) { return double(tokens); }, 5}};
+    for (const auto& row : rows) {
+        CAPTURE(std::string(row.json));
+        const auto config = generation_config_parse(row.json, "f");
+        REQUIRE(config.ok());
+        Sampling s;
+        int tokens = 200;
+        CHECK(take_defaults(config.value, {row.flag}, &s, &tokens) == "");
+        for (const auto& other : rows) CHECK(other.of(s, tokens) == other.of(Sampling(), 200));
+        CHECK(take_defaults(config.value, {}, &s, &tokens) == formatted(" %s %g", row.flag, row.value));
+        for (const auto& other : rows)
+            if (strcmp(other.flag, row.flag)) CHECK(other.of(s, tokens) == other.of(Sampling(), 200));
+        CHECK(row.of(s, tokens) == row.value);
+        CHECK(take_defaults(config.value, {}, &s, &tokens) == "");    // it is so already: nothing to note
+    }
+}
+
 TEST_CASE("generation_config.json and lists of ends go out as they came in: converted, trained, resumed") {
     using nlohmann::json;
     const std::string dir = polite_model();
