@@ -345,6 +345,7 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     // Special tokens are no text, ids beyond the vocabulary nothing.
     const GrammarMatcher any(grammar_of("root ::= .*"), tokenizer, V, {});
     CHECK(any.end() == -1);
+    CHECK_FALSE(any.done());    // it may end, but need not
     for (int none : {end, -1, V - 1, V, 1 << 30}) CHECK_FALSE(any.allows(none));
     CHECK_FALSE(any.allowed()[size_t(end)]);
     CHECK_FALSE(any.allowed()[size_t(V - 1)]);
