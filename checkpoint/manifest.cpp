@@ -13,7 +13,7 @@ std::string sum_line(const Sum& s) {
 bool sum_parse(const std::string& line, Sum* s) {
     long long bytes = 0;
     int name = 0;
-    if (sscanf(line.c_str(), "%8x %lld %n", &s->crc, &bytes, &name) != 2 || !name) return false;
+    if (sscanf(line.c_str(), "%8x %lld %n", &s->crc, &bytes, &name) != 2) return false;
     s->bytes = bytes;
     s->name = line.substr(size_t(name));
     return true;

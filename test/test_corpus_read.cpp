@@ -73,6 +73,9 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     CorpusConfig lines{{written("x.txt", "{\"a\": 1,\n \"text\": 2}\n")}};
     lines.format = TextFormat::jsonl;
     refused(lines, "x.txt:1: ");
+    lines.files = {written("x.json", "{\"a\": 1,\n \"text\": 2}\n")};
+    refused(lines, "x.json:1: ");
+    lines.files = {written("x.txt", "{\"a\": 1,\n \"text\": 2}\n")};
     lines.format = TextFormat::automatic, lines.lines = true;    // prompts may look like anything
     CHECK(read(lines).texts() == Strings{"{\"a\": 1,", " \"text\": 2}"});
     lines.files = {written("x.txt", "[{\"a\": 1}]\n")};

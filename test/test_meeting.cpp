@@ -222,7 +222,8 @@ TEST_CASE("meeting: what rank 0 says of those that did not come, or came otherwi
     say(link, h);
     CHECK(ends(link));
     const std::string shown = odd.message();
-    CHECK(contains(shown, " was started as one of 3 ranks"));
+    const std::string name = "rank 1 (" + escape_control(std::string(sizeof h.host, '\x1b')) + ", pid 4711)";
+    CHECK(contains(shown, name + " was started as one of 3 ranks"));
     CHECK_FALSE(contains(shown, "\x1b"));
 }
 

@@ -288,6 +288,9 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     CHECK(configured(R"({"add_eos_token": true, "bos_token": "<s>", "eos_token": "<|end|>"})").before == Ids{});
     CHECK(configured(R"({"add_eos_token": true, "eos_token": "<|end|>"})").after == Ids{v.eos});
     CHECK(configured(R"({"add_bos_token": false, "eos_token": "<|end|>"})").after == Ids{});
+    CHECK(configured("{}").before == Ids{1});    // by the template of tokenizer.json
+    CHECK(configured(R"({"add_bos_token": false})").before == Ids{});
+    CHECK(configured(R"({"add_eos_token": true})").after == Ids{});    // there is none
     CHECK(configured(R"({"chat_template": [{"name": "x", "template": "1"}, {"name": "y", "template": "2"}]})")
               .chat_template == "1");
     configured(R"({"bos_token": "<s>", "eos_token": "<|end|>", "pad_token": "<new>", "chat_template": "4",
