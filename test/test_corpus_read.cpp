@@ -162,6 +162,9 @@ TEST_CASE("corpus read: what is held out of a text, and of many files") {
     CHECK(held(whole, 0.2).texts() == Strings{"0123456789"});    // no place to cut: it stays in training
     CHECK(held(whole, 0.2).text(true) == "");
 
+    whole.safe_cut = [](std::string_view text, size_t limit) { return std::min(text.size(), limit) - 1; };
+    CHECK(held(whole, 1e-9).texts() == Strings{"0123456789"});    // an end is no place to cut
+
     Strings files;
     for (int i = 0; i < 101; i++) files.push_back(written(std::to_string(i) + ".txt", "0123456789"));
     Read r = held({files}, 0.1);
