@@ -66,7 +66,7 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     refused({{std::filesystem::path(written("x", "")).parent_path()}}, "expected a file, found a directory");
     refused({{"/no/such/file"}}, "cannot read: No such file");
     CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})" "\n")}}).texts() == Strings{"t"});
-    for (const char* text : {"{\"he said\n\": yes}\n", " \n \n", "{", "{\"", "{\"a\\", "[", "{}"})
+    for (const char* text : {"{\"he said\n\": yes}\n", " \n \n", "{", "{\"", "{\"a\\", "{\"a\"} b", "[", "{}"})
         CHECK(read({{written("x.txt", text)}}).texts() == Strings{text});
     CHECK(read({{written("x.txt", "")}}).texts() == Strings{});
     refused({{written("x.jsonl", "{\"a\": 1,\n \"b\": 2}\n")}}, "x.jsonl:1: ");

@@ -22,6 +22,7 @@ TEST_CASE("json schema edges: numbers have the digits of a double, escapes are w
                                            digits + "7"}) == "+x+x+x");
     CHECK(verdicts("{}", {R"("\uD7FF")", R"("\uDFFF")", R"("\uE000")", R"("\ud800\udc00")", R"("\uD")"}) == "+x+xx");
     CHECK(verdicts(R"({"maximum": 1200})", {"1199.12345678901", "1199.123456789012", "1200.0", "1200.1"}) == "+x+x");
+    CHECK(verdicts(R"({"maximum": 123456789012345})", {"123456789012345", "123456789012346", "1.5"}) == "+x+");
     refused(R"({"type": "integer", "minimum": 2e16})", "minimum: expected a number of at most 16 digits");
     refused(R"({"minimum": 1e15})", "minimum: expected a number of at most 15 digits");
     refused(R"({"maximum": 1e300})", "maximum: expected a number of at most 15 digits");

@@ -143,6 +143,11 @@ TEST_CASE("sentencepiece: merges by score, then by the lengths of left and right
     CHECK(v.value.added.empty());
     CHECK_FALSE(v.value.byte_fallback);
     CHECK(vocabulary_of_pieces({{"<0x0A>", 0, ScoredPiece::byte}}, false, "t").value.byte_fallback);
+    Vocabulary outside = vocabulary_of_pieces({{"<unk>", 0, ScoredPiece::unknown}, {"a"}}, false, "t").value;
+    outside.tokens.push_back("b");    // added beside the model: no text is merged to it
+    outside.added.push_back({.id = 2, .special = true, .in_model = false});
+    CHECK(Tokenizer(outside).encode("ab") == std::vector<int>{1, 0});
+    CHECK(Tokenizer(outside).encode("ab", true) == std::vector<int>{1, 2});
     CHECK_FALSE(vocabulary_of_pieces({{"<0x0a>", 0, ScoredPiece::byte}}, false, "t").ok());
     for (const char* byte : {"<0x00>", "<0xFF>", "<0x9A>"}) CHECK(is_byte_token(byte));
     for (const char* none : {"<0x0G>", "<0xG0>", "<0x00", "<0x000>", "<0x00>>", "<1x00>", "<0x0a>", "", "<0x00)"})
