@@ -106,9 +106,24 @@ bool is_temporary(const std::string& name) {
     const std::string mark = name.substr(name.size() - MARK_LENGTH);
     return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
 }
-// Whether another process holds the lock; if none does, it is ours from here on. NFS locks no directories.
-bool locked_elsewhere(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
+// If the lock is free, it is ours from here on. none: nothing can be locked, or there is nothing.
+enum class Lock { ours, elsewhere, none };
+Lock take_lock(int descriptor) {
+    if (descriptor < 0) return Lock::none;
+    if (lock_call(descriptor, LOCK_EX | LOCK_NB) == 0) return Lock::ours;
+    return errno == EWOULDBLOCK ? Lock::elsewhere : Lock::none;
+}
 }    // namespace
+
+int (*lock_call)(int descriptor, int operation) = flock;
+
+int rename_new(const char* from, const char* to) {
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -errno;
+    struct stat s;
+    if (lstat(to, &s) == 0) return -EEXIST;
+    return rename(from, to) == 0 ? 0 : -errno;
+}
 
 std::string temporary_name(const std::string& path) {
     uint64_t digits = 0;
@@ -117,20 +132,30 @@ std::string temporary_name(const std::string& path) {
     return dir + name + MARK + formatted("%016llx", (unsigned long long)digits) + ENDING;
 }
 
-Status remove_leftovers(const std::string& path, const std::function<Status(const std::string& left)>& remove) {
+Status remove_leftovers(const std::string& path, Paths paths,
+                        const std::function<Status(const std::string& left)>& remove) {
     const auto [dir, start] = split(path);
     std::vector<std::string> names;
     std::error_code error;
     for (std::filesystem::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end;
-         it.increment(error))
-        if (const std::string name = it->path().filename().string(); name.starts_with(start) && is_temporary(name))
+         it.increment(error)) {
+        const std::string name = it->path().filename().string();
+        const bool longer = name.size() > start.size() + MARK_LENGTH;    // another path's
+        if (name.starts_with(start) && is_temporary(name) && !(longer && paths == Paths::one))
             names.push_back(dir + name);
+    }
     for (const std::string& name : names) {
         constexpr int FLAGS = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-        int f = open(name.c_str(), O_RDWR | FLAGS);    // NFS locks what is open for writing
+        int f = open(name.c_str(), O_RDWR | FLAGS), inside = -1;    // NFS locks what is open for writing
         if (f < 0 && errno == EISDIR) f = open(name.c_str(), O_RDONLY | O_DIRECTORY | FLAGS);
-        const Status removed = f >= 0 && !locked_elsewhere(f) ? remove(name) : Status{};
-        if (f >= 0) close(f);
+        Lock lock = take_lock(f);
+        if (f >= 0 && lock == Lock::none) {
+            inside = openat(f, TemporaryLock::FILE_NAME, O_RDWR | FLAGS);
+            lock = take_lock(inside);
+        }
+        const Status removed = f >= 0 && lock != Lock::elsewhere ? remove(name) : Status{};
+        for (const int opened : {f, inside})
+            if (opened >= 0) close(opened);
         TRY(removed);
     }
     return {};
@@ -138,7 +163,15 @@ Status remove_leftovers(const std::string& path, const std::function<Status(cons
 
 TemporaryLock::TemporaryLock(const std::string& directory)
     : descriptor(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)) {
-    if (descriptor >= 0) (void)locked_elsewhere(descriptor);
+    if (descriptor < 0 || take_lock(descriptor) != Lock::none) return;
+    const int file = openat(descriptor, FILE_NAME, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    in_file = file >= 0;
+    if (!in_file) return;
+    (void)take_lock(file);
+    close(std::exchange(descriptor, file));
+}
+void TemporaryLock::renamed(const std::string& directory) const {
+    if (in_file) unlink((directory + "/" + FILE_NAME).c_str());
 }
 TemporaryLock::~TemporaryLock() {
     if (descriptor >= 0) close(descriptor);
@@ -159,23 +192,22 @@ Status NewFile::failed() const { return fail(Exit::io, "%s cannot be written: %s
 
 Result<NewFile> NewFile::create(const std::string& path) {
     NewFile file;
-    file.name = path;
     struct stat s;
     if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
         return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
-    file.temporary = temporary_name(path);
-    (void)remove_leftovers(path, [&](const std::string& left) {    // a longer name is another file's
-        if (left.size() == file.temporary.size()) unlink(left.c_str());
+    (void)remove_leftovers(path, Paths::one, [&](const std::string& left) {
+        unlink(left.c_str());
         return Status{};
     });
     // Until it is locked, another process may take it for a leftover and remove it.
     for (int tries = 0; tries < 10; tries++) {
+        file = NewFile();
+        file.name = path;
         file.temporary = temporary_name(path);
         file.descriptor = open(file.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (file.descriptor < 0 && errno != EINTR) return file.failed();
-        if (!locked_elsewhere(file.descriptor) && fstat(file.descriptor, &s) == 0 && s.st_nlink > 0) return file;
-        file = NewFile();
-        file.name = path;
+        if (take_lock(file.descriptor) == Lock::elsewhere) continue;
+        if (fstat(file.descriptor, &s) == 0 && s.st_nlink > 0) return file;
     }
     errno = EBUSY;
     return file.failed();
@@ -194,9 +226,14 @@ Status NewFile::write(int64_t offset, const void* from, int64_t bytes) {
 
 Status NewFile::sync() const { return fsync(descriptor) == 0 ? Status{} : failed(); }
 
-Status NewFile::commit() {
+Status NewFile::commit(Overwrite overwrite) {
     TRY(sync());
-    if (rename(temporary.c_str(), name.c_str()) != 0) return failed();
+    if (overwrite == Overwrite::yes ? rename(temporary.c_str(), name.c_str()) != 0
+                                    : (errno = -rename_new(temporary.c_str(), name.c_str())) != 0) {
+        if (errno != EEXIST) return failed();
+        return fail(Exit::usage, "%s: expected a new name, it is there by now; give another name, or --overwrite",
+                    name.c_str());
+    }
     close(std::exchange(descriptor, -1));
     const std::string dir = split(name).first;
     const int f = open(dir.empty() ? "." : dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -206,11 +243,12 @@ Status NewFile::commit() {
     return status;
 }
 
-Status replace_file(const std::string& path, const std::string& text) {
-    return replace_file(path, [&](const FileSink& sink) { return sink(text.data(), int64_t(text.size())); });
+Status replace_file(const std::string& path, const std::string& text, Overwrite overwrite) {
+    return replace_file(path, [&](const FileSink& sink) { return sink(text.data(), int64_t(text.size())); }, overwrite);
 }
 
-Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce) {
+Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce,
+                    Overwrite overwrite) {
     NewFile file = TRY(NewFile::create(path));
     std::string waiting;
     int64_t offset = 0;    // where the waiting bytes go
@@ -225,5 +263,5 @@ Status replace_file(const std::string& path, const std::function<Status(const Fi
         return waiting.size() >= 1 << 20 ? flush() : Status{};
     }));
     TRY(flush());
-    return file.commit();
+    return file.commit(overwrite);
 }

@@ -43,19 +43,31 @@ std::string without_slashes(std::string path);    // those at its end
 // lacks it is ever removed. Whoever writes holds a lock on it, so what a killed process left is known by its free lock.
 
 std::string temporary_name(const std::string& path);
-// Calls `remove` on each temporary name that begins with `path` and whose lock is free. Links stay.
-Status remove_leftovers(const std::string& path, const std::function<Status(const std::string& left)>& remove);
+// Calls `remove` on each temporary name of this path, or of all paths that begin so, whose lock is free. Links stay.
+enum class Paths { one, all_that_begin };
+Status remove_leftovers(const std::string& path, Paths paths,
+                        const std::function<Status(const std::string& left)>& remove);
 
-// The lock on a temporary directory while this object lives, where the file system has locks.
+// The lock on a temporary directory while this object lives. NFS locks no directories: there it is a file in it. Where
+// nothing can be locked there is none.
 class TemporaryLock {
   public:
+    static constexpr const char* FILE_NAME = ".flatgpt-lock";
     explicit TemporaryLock(const std::string& directory);
     ~TemporaryLock();
     TemporaryLock(const TemporaryLock&) = delete;
+    void renamed(const std::string& directory) const;    // it is whole: the file in it goes
 
   private:
-    int descriptor;
+    int descriptor = -1;
+    bool in_file = false;
 };
+extern int (*lock_call)(int descriptor, int operation);    // flock; a test puts NFS's in its place
+
+// Whether what has a name already may lose it.
+enum class Overwrite { no, yes };
+// As rename, but -EEXIST where `to` is there. Where the file system cannot do both at once (NFS) it looks first.
+int rename_new(const char* from, const char* to);
 
 // A file that takes its name with commit(); without that it goes, and what was there before stays.
 class NewFile {
@@ -68,7 +80,8 @@ class NewFile {
     static Result<NewFile> create(const std::string& path);
     Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4
     Status sync() const;    // exit 4
-    Status commit();        // fsync, rename, fsync of the directory; exit 4
+    // fsync, rename, fsync of the directory; exit 4, with Overwrite::no 2 where the name is taken.
+    Status commit(Overwrite overwrite = Overwrite::yes);
 
   private:
     Status failed() const;
@@ -77,7 +90,8 @@ class NewFile {
 };
 
 // The old text or the new one, never a part. Exit 2: path is no regular file; 4.
-Status replace_file(const std::string& path, const std::string& text);
+Status replace_file(const std::string& path, const std::string& text, Overwrite overwrite = Overwrite::yes);
 // The same of bytes that come in pieces: `produce` hands each of them to its argument, and may fail.
 typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
-Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce);
+Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce,
+                    Overwrite overwrite = Overwrite::yes);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <optional>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,7 +32,8 @@ const Disk& real_disk() {
         },
         [](int fd) { return fsync(fd) ? -errno : 0; },
         [](int fd) { return close(fd) ? -errno : 0; },
-        [](const char* from, const char* to) {
+        [](const char* from, const char* to, Overwrite overwrite) {
+            if (overwrite == Overwrite::no) return rename_new(from, to);
             if (rename(from, to) == 0) return 0;
             bool exists = errno == ENOTEMPTY || errno == EEXIST;
             if (exists && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return 0;
@@ -194,6 +196,12 @@ Status write_rest(const Disk& disk, const std::string& dir, const Model& g, cons
     return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
 }
 
+Status rename_directory(const Disk& disk, const std::string& from, const std::string& to, Overwrite overwrite) {
+    const int64_t rc = uninterrupted([&] { return disk.rename(from.c_str(), to.c_str(), overwrite); });
+    if (rc != -EEXIST || overwrite == Overwrite::yes) return disk_status(to, "rename", rc);
+    return fail(Exit::usage, "%s: expected a new directory, it is there by now; give another name", to.c_str());
+}
+
 // The files of all ranks, at rank 0.
 void gather_sums(std::vector<Sum>* sums, Watch& watch) {
     std::string mine;
@@ -217,14 +225,17 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
     TRY(at_first([&] {
         return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
     }));
+    std::optional<TemporaryLock> lock;
+    if (first) lock.emplace(temporary);
     std::vector<Sum> sums;
     Status s = agree(write_tensors(disk, temporary, g, &sums));
     if (s.ok() && watch) gather_sums(&sums, *watch);
     if (s.ok())
         s = at_first([&] {
             TRY(write_rest(disk, temporary, g, tokenizer, generation, state, sums));
-            return disk_status(dir, "rename",
-                               uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+            TRY(rename_directory(disk, temporary, dir, Overwrite::yes));
+            lock->renamed(dir);
+            return Status{};
         });
     if (!s.ok()) {
         if (first) (void)remove_directory(temporary, disk);    // the first error is the one to report
@@ -238,7 +249,7 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
 
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
-    TRY(remove_leftovers(run + "/step_", remove));
+    TRY(remove_leftovers(run + "/step_", Paths::all_that_begin, remove));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
     std::string best;    // directory of best_step in the newest whole checkpoint
@@ -256,10 +267,10 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
     for (const std::string& dir : unwanted) {
         const std::string away = temporary_name(dir);
-        TRY(disk_status(dir, "rename", uninterrupted([&] { return disk.rename(dir.c_str(), away.c_str()); })));
+        TRY(rename_directory(disk, dir, away, Overwrite::no));
     }
     TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
-    return remove_leftovers(run + "/step_", remove);
+    return remove_leftovers(run + "/step_", Paths::all_that_begin, remove);
 }
 
 Status check_export(const std::string& dir, Overwrite overwrite) {
@@ -273,20 +284,20 @@ Status check_export(const std::string& dir, Overwrite overwrite) {
                     dir.c_str(), S_ISLNK(s.st_mode) ? "link" : "file");
     for (const std::string& name : names_in(dir))
         if (name != "model.safetensors" && name != "config.json" && name != "generation_config.json" &&
-            name != "tokenizer.json" && name != "tokenizer_config.json" && name != "README.md")
+            name != "tokenizer.json" && name != "tokenizer_config.json" && name != "README.md" &&
+            name != TemporaryLock::FILE_NAME)
             return fail(Exit::usage, "--overwrite: %s/%s is no file that is written here, and would be lost; give "
                         "another name", dir.c_str(), name.c_str());
     return {};
 }
 
 Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
-                         const GenerationConfig& generation, Overwrite overwrite, const Disk& disk) {
+                         const GenerationConfig& generation, const std::string& readme, Overwrite overwrite,
+                         const Disk& disk) {
     TRY(check_export(dir, overwrite));
     const std::string temporary = temporary_name(dir);
-    auto remove = [&](const std::string& left) {    // a longer name is another file's
-        return left.size() == temporary.size() ? remove_directory(left, disk) : Status{};
-    };
-    TRY(remove_leftovers(dir, remove));
+    auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
+    TRY(remove_leftovers(dir, Paths::one, remove));
     TRY(disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })));
     const TemporaryLock lock(temporary);
     std::vector<Sum> sums;
@@ -295,9 +306,12 @@ Status checkpoint_export(const std::string& dir, const WeightsReader& weights, c
         TRY(write_file(disk, temporary, "model.safetensors", &sums,
                        [&](const Sink& sink) { return safetensors_write(tensors, sink); }));
         TRY(write_texts(disk, temporary, weights.c, tokenizer, generation, sums));
+        if (!readme.empty()) TRY(write_text(disk, temporary, "README.md", readme, sums));
         TRY(disk_status(temporary, "fsync", uninterrupted([&] { return disk.sync_dir(temporary.c_str()); })));
         TRY(check_export(dir, overwrite));    // still, after minutes
-        return disk_status(dir, "rename", uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+        TRY(rename_directory(disk, temporary, dir, overwrite));
+        lock.renamed(dir);
+        return Status{};
     };
     const Status s = write();
     if (!s.ok() || overwrite == Overwrite::yes) (void)remove(temporary);    // the first error is the one to report

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "data/bpe.h"
 #include "files/crc.h"
 #include "files/safetensors.h"
@@ -73,7 +74,8 @@ struct Disk {
     int64_t (*write)(int fd, const void* data, int64_t bytes);
     int (*sync)(int fd);
     int (*close)(int fd);
-    int (*rename)(const char* from, const char* to);           // moves a directory; one at `to` changes places with it
+    // Moves a directory; one at `to` changes places with it, or with Overwrite::no it is -EEXIST.
+    int (*rename)(const char* from, const char* to, Overwrite overwrite);
     int (*mkdir)(const char* path);
     int (*remove)(const char* path);                           // file or empty directory
     int (*sync_dir)(const char* path);
@@ -87,10 +89,10 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
                         const GenerationConfig& generation = {});
 // The model alone, as Hugging Face has it: model.safetensors and the files that say how to use it, in a new directory,
 // or in the place of one that holds such files and no others. Exit 2: it is there; 3; 4.
-enum class Overwrite { no, yes };
+// readme: of README.md, if not empty.
 Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
-                         const GenerationConfig& generation, Overwrite overwrite = Overwrite::no,
-                         const Disk& disk = real_disk());
+                         const GenerationConfig& generation, const std::string& readme = "",
+                         Overwrite overwrite = Overwrite::no, const Disk& disk = real_disk());
 Status check_export(const std::string& dir, Overwrite overwrite);    // whether it may be written; exit 2, 4
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none), except
 // the one that the newest of these names as its best_step. It reads those that it keeps.

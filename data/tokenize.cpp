@@ -147,7 +147,7 @@ Status train_tokenizer(const TrainOptions& o) {
     bad.tell(progress);
     if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (!trained.ok()) return trained.status;
-    TRY(replace_file(o.out, trained.value.to_json()));
+    TRY(replace_file(o.out, trained.value.to_json(), o.overwrite ? Overwrite::yes : Overwrite::no));
     int got = trained.value.vocab_size();
     std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
     progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +

@@ -39,7 +39,9 @@ const Disk FAULTY = {
         int rc = real_disk().close(fd);    // closed even when it reports an error
         return Faulty::failing() ? -Faulty::error : rc;
     },
-    [](const char* from, const char* to) { return Faulty::failing() ? -Faulty::error : real_disk().rename(from, to); },
+    [](const char* from, const char* to, Overwrite overwrite) {
+        return Faulty::failing() ? -Faulty::error : real_disk().rename(from, to, overwrite);
+    },
     [](const char* path) { return Faulty::failing() ? -Faulty::error : real_disk().mkdir(path); },
     [](const char* path) { return Faulty::failing() ? -Faulty::error : real_disk().remove(path); },
     [](const char*) { return Faulty::failing() ? -Faulty::error : 0; },
@@ -179,7 +181,9 @@ const Disk RECORDING = {
     },
     [](int fd) { return Recorder::note(Call::sync, 0, Recorder::open[fd].c_str()); },
     [](int fd) { return real_disk().close(fd); },
-    [](const char* a, const char* b) { return Recorder::note(Call::rename, real_disk().rename(a, b), a, b); },
+    [](const char* a, const char* b, Overwrite overwrite) {
+        return Recorder::note(Call::rename, real_disk().rename(a, b, overwrite), a, b);
+    },
     [](const char* path) { return Recorder::note(Call::mkdir, real_disk().mkdir(path), path); },
     [](const char* path) { return Recorder::note(Call::remove, real_disk().remove(path), path); },
     [](const char* path) { return Recorder::note(Call::sync_dir, 0, path); },

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <set>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +97,91 @@ TEST_CASE("new file: of what is left only that with our mark goes, and only if n
     REQUIRE(checkpoint_export(dir + "/model", weights_reader(toy.g), Tokenizer(), {}).ok());
     stay.insert({"model", "model.flatgpt-1111111111111111.tmp"});
     CHECK(names_in(dir) == stay);
+}
+
+TEST_CASE("new file: where directories cannot be locked a file in them is, until they have their names") {
+    struct Nfs {    // flock there is fcntl's, which wants a file that is open for writing
+        Nfs() {
+            lock_call = [](int f, int how) {
+                struct stat s;
+                if (fstat(f, &s) == 0 && S_ISREG(s.st_mode)) return flock(f, how);
+                errno = EBADF;
+                return -1;
+            };
+        }
+        ~Nfs() { lock_call = flock; }
+    } const nfs;
+    const std::string dir = temporary_directory(), goes_on = dir + "/model" + MARKED, step = dir + "/step_00000001";
+    for (const std::string& left : {goes_on, step + MARKED, dir + "/model.flatgpt-0000000000000000.tmp"}) {
+        fs::create_directory(left);
+        write_file(left + "/config.json", "{}");
+    }
+    write_file(dir + "/model.flatgpt-0000000000000000.tmp/" + TemporaryLock::FILE_NAME, "");    // of a killed process
+    const ToyCheckpoint toy(1);
+    auto write = [&] {
+        REQUIRE(checkpoint_export(dir + "/model", weights_reader(toy.g), Tokenizer(), {}, "card", Overwrite::yes).ok());
+        write_toy(dir, 1, 1);
+        REQUIRE(checkpoint_prune(dir, 1).ok());
+    };
+    {
+        const TemporaryLock one(goes_on), other(step + MARKED);
+        write();
+        CHECK(names_in(dir) == std::set<std::string>{"model", "model" + MARKED, "step_00000001",
+                                                     "step_00000001" + MARKED});
+    }
+    write();
+    CHECK(names_in(dir) == std::set<std::string>{"model", "step_00000001"});
+    CHECK(names_in(dir + "/model") == std::set<std::string>{"README.md", "config.json", "model.safetensors"});
+    CHECK_FALSE(names_in(step).contains(TemporaryLock::FILE_NAME));
+}
+
+TEST_CASE("new file: a checkpoint is locked while it is written") {
+    const std::string dir = temporary_directory();
+    static bool locked;
+    locked = false;
+    Disk disk = real_disk();
+    disk.open_write = [](const char* path) {
+        const std::string written = fs::path(path).parent_path();
+        const int f = open(written.c_str(), O_RDONLY | O_DIRECTORY);
+        locked = flock(f, LOCK_EX | LOCK_NB) != 0;
+        close(f);
+        return real_disk().open_write(path);
+    };
+    const ToyCheckpoint toy(1);
+    REQUIRE(checkpoint_write(dir, toy.g, Tokenizer(), toy_state(1, 1), disk).ok());
+    CHECK(locked);
+}
+
+TEST_CASE("new file: what comes to be while an export is written stays; the card is there with the name") {
+    const std::string dir = temporary_directory(), model = dir + "/model";
+    static std::string taken;
+    taken = model;
+    Disk disk = real_disk();
+    disk.rename = [](const char* from, const char* to, Overwrite overwrite) {
+        CHECK(read_file(std::string(from) + "/README.md") == "card");
+        if (to == taken) fs::create_directory(to);
+        return real_disk().rename(from, to, overwrite);
+    };
+    const ToyCheckpoint toy(1);
+    auto save = [&](const std::string& to, Overwrite overwrite) {
+        return checkpoint_export(to, weights_reader(toy.g), Tokenizer(), {}, "card", overwrite, disk);
+    };
+    CHECK(save(model, Overwrite::no).code == Exit::usage);
+    CHECK(fs::is_empty(model));
+    CHECK(names_in(dir) == std::set<std::string>{"model"});
+    CHECK(save(model, Overwrite::yes).ok());
+    CHECK(save(dir + "/other", Overwrite::no).ok());
+    CHECK(read_file(dir + "/other/README.md") == "card");
+    // Files likewise.
+    auto late = [&](const FileSink& sink) {
+        write_file(dir + "/a.gguf", "mine");
+        return sink("theirs", 6);
+    };
+    CHECK(replace_file(dir + "/a.gguf", late, Overwrite::no).code == Exit::usage);
+    CHECK(read_file(dir + "/a.gguf") == "mine");
+    CHECK(replace_file(dir + "/a.gguf", late).ok());
+    CHECK(read_file(dir + "/a.gguf") == "theirs");
+    CHECK(replace_file(dir + "/b.gguf", "new", Overwrite::no).ok());
 }
 
 TEST_CASE("new file: the longest names, links and odd places") {

@@ -82,17 +82,15 @@ Status convert(Options o) {
     cpu_set_threads(0);
     const WeightsReader weights = TRY(weights_reader(from, config));
     const ModelCard card = checkpoint_card(from);
-    if (!to_gguf) {
-        const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
-        TRY(checkpoint_export(o.out, weights, tokenizer, generation, overwrite));
-        return card.empty() ? Status{} : replace_file(o.out + "/README.md", card_readme(card));
-    }
+    const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
+    if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
     GgufKeys keys = card_keys(card);
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
-    return replace_file(o.out, [&](const FileSink& sink) {
+    auto produce = [&](const FileSink& sink) {
         TRY(gguf_save(weights, *type, stem_of(o.out), keys, sink));
         return check_out(o, to_gguf);    // still, after minutes
-    });
+    };
+    return replace_file(o.out, produce, overwrite);
 }
 }   // namespace
 
