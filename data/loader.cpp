@@ -96,7 +96,7 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
         s.shards.push_back(TRY(shard_open(path, c.raw_u16)));
         s.before.push_back(s.before.back() + std::max<int64_t>(0, s.shards.back().tokens - 1) / c.S);
     }
-    TRY(shards_whole(s.shards));
+    TRY(shards_whole(s.shards, c.parts));
     const int64_t all = s.before.back();
     s.epoch = c.most_tokens ? std::min(all, ceil_div(c.most_tokens, c.S)) : all;
     if (all == 0)

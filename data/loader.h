@@ -44,9 +44,9 @@ struct TokenizerSource {
 };
 Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                     const TokenizerSource& whose);
-// Exit 3, with the file's name, where a set lacks a shard, has one that belongs to another set, or has one
-// twice. Shards whose set is unknown fit anywhere.
-Status shards_whole(const std::vector<Shard>& shards);
+// Exit 3, with the file's name, where a shard is there twice, or (parts: false) a set lacks one or has one that belongs
+// to another set. Shards whose set is unknown fit anywhere.
+Status shards_whole(const std::vector<Shard>& shards, bool parts);
 bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
 // shard_open, or a token is outside [0, vocab).
@@ -76,6 +76,7 @@ class ShardWriter {
 struct LoaderConfig {
     std::string pattern;     // glob
     bool raw_u16 = false;
+    bool parts = false;      // of the sets in which shards were written are read, too
     int B = 0, S = 0;        // what one call of next gives
     int vocab = 0;
     int rank = 0, ranks = 1;

@@ -129,7 +129,7 @@ Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer
     return {};
 }
 
-Status shards_whole(const std::vector<Shard>& shards) {
+Status shards_whole(const std::vector<Shard>& shards, bool parts) {
     std::map<uint64_t, std::map<int, const Shard*>> sets;
     for (const Shard& s : shards) {
         if (s.set.id == 0) continue;
@@ -140,7 +140,7 @@ Status shards_whole(const std::vector<Shard>& shards) {
     }
     for (const Shard& one : shards) {
         const auto& set = sets[one.set.id];
-        if (int(set.size()) == one.set.shards) continue;
+        if (parts || int(set.size()) == one.set.shards) continue;
         int place = 0;
         while (set.contains(place)) place++;
         const std::string path = sibling(one, place);

@@ -27,8 +27,8 @@ void tokenize(const std::string& out, const std::string& text) {
     const Status s = c.run();
     REQUIRE_MESSAGE(s.ok(), s.message);
 }
-Status open(const std::string& pattern) {
-    return Loader::open({.pattern = pattern, .B = 1, .S = 8, .vocab = 50257}).status;
+Status open(const std::string& pattern, bool parts = false) {
+    return Loader::open({.pattern = pattern, .parts = parts, .B = 1, .S = 8, .vocab = 50257}).status;
 }
 void refused(const std::string& pattern, Exit code, const Strings& parts) {
     const Status s = open(pattern);
@@ -84,6 +84,29 @@ TEST_CASE("shard sets: a part of a set and a mixture of two are refused by name;
     memcpy(bytes.data() + 36, &place, 4);
     write_file(dir + "/bad.bin", bytes);
     refused(dir + "/bad.bin", Exit::input, {"bad.bin: offset 36: the shard's place in its set"});
+}
+
+TEST_CASE("shard sets: train reads no part of a set, and eval any part, but no shard twice") {
+    const std::string dir = temporary_directory(), x = dir + "/x_train_00";
+    tokenize(dir + "/x", words(100, 1));
+    CHECK(open(x + "1.bin", true).ok());
+    fs::copy(x + "1.bin", dir + "/again.bin");
+    const Status twice = open(x + "1.bin," + dir + "/again.bin", true);
+    CHECK_MESSAGE(contains(twice.message, "are the same shard"), twice.message);
+    const std::string run = dir + "/run";
+    const Strings train = {"train", "--data", dir + "/x_train_*.bin", "--layers", "1", "--heads", "1",
+                           "--channels", "8", "--seq-len", "8", "--batch", "1", "--steps", "1", "--device", "cpu"};
+    auto with = [](Strings args, const Strings& more) {
+        args.insert(args.end(), more.begin(), more.end());
+        return run_flatgpt(args);
+    };
+    const ProcessResult part = with(train, {"--val", x + "1.bin", "--out", dir + "/none"});
+    CHECK(part.exit_code == 3);
+    CHECK_MESSAGE(contains(part.err, "x_train_001.bin: expected all "), part.err);
+    const ProcessResult whole = with(train, {"--val", dir + "/x_val_*.bin", "--out", run});
+    CHECK_MESSAGE(whole.exit_code == 0, whole.err);
+    const ProcessResult measured = run_flatgpt({"eval", run, "--data", x + "1.bin", "--device", "cpu"});
+    CHECK_MESSAGE(measured.exit_code == 0, measured.err);
 }
 
 TEST_CASE("shard sets: when tokenize is stopped at any point, no part of a set has a name that train reads") {
