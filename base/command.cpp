@@ -163,18 +163,20 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }   // namespace
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
-    // Pairs of another program's word and the one here.
+    // Pairs of another program's word and the one here, without dashes: a key of a TOML file has none. They stand here
+    // and not in the rows because several commands have the same row, and commands and choices have none.
     static const std::pair<const char*, const char*> ELSEWHERE[] = {
         {"generate", "sample"}, {"run", "sample"}, {"complete", "sample"}, {"evaluate", "eval"}, {"perplexity", "eval"},
         {"finetune", "train"}, {"pretrain", "train"}, {"quantize", "convert"}, {"export", "convert"},
-        {"--learning-rate", "--lr"}, {"--batch-size", "--batch"}, {"--micro-batch-size", "--batch"},
-        {"--max-tokens", "--tokens"}, {"--max-new-tokens", "--tokens"}, {"--n-predict", "--tokens"},
-        {"--max-steps", "--steps"}, {"--block-size", "--seq-len"}, {"--sequence-length", "--seq-len"},
-        {"--dataset", "--data"}, {"--output", "--out"}, {"--warmup-steps", "--warmup"},
+        {"learning-rate", "lr"}, {"batch-size", "batch"}, {"micro-batch-size", "batch"},
+        {"max-tokens", "tokens"}, {"max-new-tokens", "tokens"}, {"n-predict", "tokens"},
+        {"max-steps", "steps"}, {"block-size", "seq-len"}, {"sequence-length", "seq-len"},
+        {"dataset", "data"}, {"output", "out"}, {"warmup-steps", "warmup"},
         {"gpu", "cuda"}, {"nvidia", "cuda"}};
+    auto bare = [](const std::string& name) { return name.starts_with("--") ? name.substr(2) : name; };
     for (auto& [theirs, ours] : ELSEWHERE)
-        if (word == theirs && std::count(known.begin(), known.end(), ours))
-            return std::string("; did you mean ") + ours + "?";
+        for (auto& k : known)
+            if (bare(word) == theirs && bare(k) == ours) return "; did you mean " + k + "?";
     std::string best;
     size_t distance = std::max<size_t>(2, word.size() / 3) + 1;
     for (auto& k : known) {

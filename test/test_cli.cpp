@@ -302,6 +302,9 @@ TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
     CHECK(contains(run_flatgpt({"generate"}).err, "did you mean sample?"));
     CHECK(contains(run_flatgpt({"train", "--batch-size", "4"}).err, "did you mean --batch?"));
     CHECK(contains(run_flatgpt({"train", "--device", "gpu"}).err, "found 'gpu'; did you mean cuda?"));
+    const std::string toml = temporary_directory() + "/run.toml";
+    write_file(toml, "learning_rate = 1e-3\n");
+    CHECK(contains(run_flatgpt({"train", "--config", toml}).err, "unknown key 'learning_rate'; did you mean lr?"));
     CHECK(contains(run_flatgpt({"help", "trian"}).err, "flatgpt: unknown command 'trian'; did you mean train?"));
     CHECK(run_flatgpt({"help", "trian"}).exit_code == 2);
 }
