@@ -186,21 +186,42 @@ class CountInterrupts {
     bool on;
     struct sigaction before = {};
 };
-// Keys typed while it lives are not shown: they wait in the terminal until the next line is read.
+// Keys typed while it lives are not shown: they wait in the terminal until the next line is read. A signal that ends
+// the process, and the end of memory, put the terminal right first.
 class KeysWait {
   public:
-    explicit KeysWait(bool terminal) : on(terminal && tcgetattr(STDIN_FILENO, &before) == 0) {
-        termios quiet = before;
-        quiet.c_lflag &= ~tcflag_t(ECHO);
-        if (on) tcsetattr(STDIN_FILENO, TCSANOW, &quiet);
+    explicit KeysWait(bool terminal) {
+        if (!terminal || tcgetattr(STDIN_FILENO, &before) != 0) return;
+        struct sigaction action = {};
+        action.sa_handler = [](int s) {
+            signal(SIGTTOU, SIG_IGN);    // in the background tcsetattr would stop the process
+            restore();
+            raise(s);
+        };
+        action.sa_flags = int(SA_RESETHAND);
+        for (size_t i = 0; i < std::size(ENDING); i++) sigaction(ENDING[i], &action, &handlers[i]);
+        static const int registered = std::at_quick_exit(restore);
+        (void)registered;
+        quiet = true;
+        termios without = before;
+        without.c_lflag &= ~tcflag_t(ECHO);
+        tcsetattr(STDIN_FILENO, TCSANOW, &without);
     }
     ~KeysWait() {
-        if (on) tcsetattr(STDIN_FILENO, TCSANOW, &before);
+        if (!quiet) return;
+        restore();
+        for (size_t i = 0; i < std::size(ENDING); i++) sigaction(ENDING[i], &handlers[i], nullptr);
     }
 
   private:
-    termios before = {};
-    bool on;
+    static constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT};    // SIGINT is counted
+    static inline termios before = {};
+    static inline std::atomic<bool> quiet = false;
+    struct sigaction handlers[std::size(ENDING)] = {};
+
+    static void restore() {
+        if (quiet.exchange(false)) tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    }
 };
 void say(const std::string& text) { Progress().note(escape_control(text)); }
 bool put(const std::string& text) {

@@ -3,10 +3,12 @@
 #include "infer/model_files.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -351,4 +353,28 @@ TEST_CASE("chat: at a terminal Ctrl-C stops the answer, and the conversation goe
     CHECK(contains(read_file(file), "yyyyyyyy"));
     typist.type("/exit\r");
     CHECK(typist.exit_code() == 0);
+}
+
+TEST_CASE("chat: at a terminal the signal that ends an answer leaves the terminal as it was") {
+    const std::string dir = endless_model();
+    for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) {
+        Typist typist({dir, "--temperature", "0", "--context", "60000"});
+        const int held = open(ptsname(typist.master), O_RDWR | O_NOCTTY);    // the terminal outlives the process
+        auto mode = [&] {
+            termios now = {};
+            REQUIRE(tcgetattr(held, &now) == 0);
+            return now.c_lflag & (ECHO | ICANON | ISIG);
+        };
+        const tcflag_t before = mode();
+        typist.until("> ");
+        typist.type("u\r");
+        typist.until("yyyyyyyy");
+        CHECK((mode() & ECHO) == 0);
+        REQUIRE(kill(typist.child, signal) == 0);
+        int status = 0;
+        REQUIRE(waitpid(std::exchange(typist.child, -1), &status, 0) > 0);
+        CHECK((WIFSIGNALED(status) && WTERMSIG(status) == signal));
+        CHECK(mode() == before);
+        close(held);
+    }
 }
