@@ -44,7 +44,7 @@ AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
         if (name.size() == 1) single.set(static_cast<unsigned char>(name[0]));
         else pairs.set(pair_of(name));
         lengths.push_back(name.size());
-        always |= !token.special;
+        (token.special ? sometimes : always) = true;
     }
     std::sort(lengths.begin(), lengths.end(), std::greater<>());
     lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
@@ -85,18 +85,21 @@ bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& 
     return false;
 }
 
-bool AddedTokens::may_cut(std::string_view text, size_t at, bool special) const {
+bool AddedTokens::may_cut(std::string_view text, size_t at, bool special, std::string_view optional) const {
     if (!any(special)) return true;
-    for (const auto& [name, t] : names) {
+    const std::string_view before = text.substr(0, at), behind = text.substr(at);
+    for (const auto& [whole, t] : names) {
         const bool found = special || !t->special;
-        if (found && t->lstrip && space_before(text.substr(0, at), at)) return false;
-        if (found && text.substr(0, at).ends_with(name)) return false;    // it may take white space behind the cut
-        for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
-            const size_t known = std::min(name.size() - n, text.size() - at);
-            if (text.substr(at - n, n) == name.substr(0, n) &&
-                text.substr(at, known) == name.substr(n, known))
-                return false;
-        }
+        if (found && t->lstrip && space_before(before, at)) return false;
+        std::string_view name = whole;
+        if (name.starts_with(optional) && name != optional) name.remove_prefix(optional.size());
+        if (found && before.ends_with(name)) return false;    // it may take white space behind the cut
+        for (const std::string_view sought : {whole, name})
+            for (size_t n = 1; n < sought.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
+                const size_t known = std::min(sought.size() - n, behind.size());
+                if (before.ends_with(sought.substr(0, n)) && behind.substr(0, known) == sought.substr(n, known))
+                    return false;
+            }
     }
     return true;
 }

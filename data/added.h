@@ -28,8 +28,10 @@ class AddedTokens {
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
     size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // bytes of a name
     bool any(bool special) const { return special ? !names.empty() : always; }
+    bool any_special() const { return sometimes; }
     // Whether no token that is found (special: special tokens, too) could reach over `at`, whatever follows text.
-    bool may_cut(std::string_view text, size_t at, bool special = false) const;
+    // Each may lack `optional` where its name begins so.
+    bool may_cut(std::string_view text, size_t at, bool special, std::string_view optional = {}) const;
 
   private:
     struct Named {
@@ -41,7 +43,7 @@ class AddedTokens {
     std::vector<size_t> lengths;                       // names' lengths, descending
     std::bitset<1 << 16> pairs;                        // each name's first two bytes
     std::bitset<256> single;                           // names of one byte
-    bool always = false;                               // some token is found in every text
+    bool always = false, sometimes = false;            // some token is found in every text, some is special
 
     const AddedToken* at(std::string_view text, size_t& length) const;
 };

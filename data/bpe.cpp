@@ -23,6 +23,7 @@ struct Tokenizer::Tables {
     std::vector<std::string> text;      // by id, what it stands for in a text; empty: v.tokens
     std::vector<char> special;          // by id
     int end_of_text = -1;
+    std::string prefix;                 // that normalization puts before a stretch
     bool cut_at_marks = false;          // characters: text may be cut where a word begins
     uint64_t fingerprint = 0;
 
@@ -123,6 +124,9 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
         if (v.symbols == Symbols::characters) made = with_spaces(sought_as(v, a));
         else if (!byte_alphabet().bytes(sought_as(v, a), made)) made = sought_as(v, a);
     }
+    const std::string follows = normalized("a", v.normalization, true);
+    prefix = normalized("a", v.normalization, false);
+    prefix.resize(prefix.size() - std::min(prefix.size(), follows.size()));
     fingerprint = hash_vocabulary(v);
 }
 
@@ -305,20 +309,35 @@ std::string Tokenizer::decode(const std::vector<int>& ids) const {
     return t->without_marks(ids[0]) + text.substr(token(ids[0]).size());
 }
 
-size_t Tokenizer::safe_cut(std::string_view text, size_t limit) const {
+int Tokenizer::spelled(std::string_view text) const {
+    if (!t) return -1;
+    auto first = [&](const AddedTokens& some, std::string_view in) {
+        AddedTokens::Found found;
+        for (size_t from = 0; some.any_special() && some.find(in, from, true, found); from = found.end)
+            if (t->special[size_t(found.id)]) return found.id;
+        return -1;
+    };
+    const int id = first(t->raw, text);
+    return id < 0 && t->late.any_special() ? first(t->late, normalized(text, t->v.normalization, false)) : id;
+}
+
+size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) const {
     if (!t || text.empty()) return 0;
+    // Text that normalizes to a token's name has at most as many bytes: of a Unicode form four times as many.
+    size_t reach = t->late.any(special) ? t->late.longest() : 0;
     for (const Normalization& n : t->v.normalization) {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;
-        if (n.from.size() > 1 || (form && t->cut_at_marks)) return 0;    // a cut could change what it finds
+        const bool removes = n.kind == Normalization::Kind::replace && n.to.empty();
+        if (n.from.size() > 1 || removes || (form && t->cut_at_marks)) return 0;    // a cut could change what it finds
+        if (form) reach *= 4;
     }
-    const size_t reach = t->late.longest();
     auto may_cut = [&](size_t at) {
-        if (!t->raw.may_cut(text, at)) return false;
+        if (!t->raw.may_cut(text, at, special)) return false;
         if (reach == 0) return true;
-        // The others are found where spaces are marks: as much text as their names have bytes may hold one.
         const size_t from = at > reach ? at - reach : 0;
         const std::string before = normalized(text.substr(from, at - from), t->v.normalization, true);
-        return t->late.may_cut(before + normalized(text.substr(at, reach), t->v.normalization, true), before.size());
+        const std::string behind = normalized(text.substr(at, reach), t->v.normalization, true);
+        return t->late.may_cut(before + behind, before.size(), special, t->prefix);
     };
     for (size_t at = limit; at > 0; at--) {
         at = t->cut_at_marks ? t->mark_before(text, at, " ") : ::safe_cut(t->v.pattern, text, at);

@@ -51,9 +51,10 @@ class Tokenizer {
     // vocabulary has it so.
     std::vector<int> encode_prompt(std::string_view text) const;
     std::string decode(const std::vector<int>& ids) const;
-    // The largest place in (0, limit] where text may be cut with encode(text) = encode(first part) + encode(rest,
-    // false, true), whatever follows text; 0: none.
-    size_t safe_cut(std::string_view text, size_t limit) const;
+    // The largest place in (0, limit] where text may be cut with encode(text, special) = encode(first part, special) +
+    // encode(rest, special, true), whatever follows text; 0: none.
+    size_t safe_cut(std::string_view text, size_t limit, bool special = false) const;
+    int spelled(std::string_view text) const;    // the first special token that the text spells; -1: none
 
   private:
     struct Tables;

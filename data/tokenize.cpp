@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "loader.h"
 #include "merge.h"
-#include "special_text.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -308,10 +307,7 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
 // Texts to ids. tokens: a special token that a text spells is that token.
 class Encoder {
   public:
-    Encoder(const Tokenizer& tokenizer, bool tokens) : tokenizer(tokenizer), special(tokenizer), tokens(tokens) {}
-    size_t safe_cut(std::string_view text, size_t limit) const {
-        return tokens ? special.safe_cut(text, limit) : tokenizer.safe_cut(text, limit);
-    }
+    Encoder(const Tokenizer& tokenizer, bool tokens) : tokenizer(tokenizer), tokens(tokens) {}
     // Fills ids and status, of each segment: whether a JSON line could be read.
     void encode(const Corpus& corpus, std::vector<Segment>& batch) {
         ids.assign(batch.size(), {});
@@ -322,7 +318,7 @@ class Encoder {
             status[i] = corpus.json_text(batch[i]);
             if (!status[i].ok()) continue;
             ids[i] = tokenizer.encode(batch[i].text, tokens, !batch[i].begins_document);
-            if (!tokens) spelled[i] = special.spelled(batch[i].text);
+            if (!tokens) spelled[i] = tokenizer.spelled(batch[i].text);
         }
         for (size_t i = 0; i < batch.size(); i++) {
             if (batch[i].begins_document) counted_one = false;
@@ -341,7 +337,6 @@ class Encoder {
 
   private:
     const Tokenizer& tokenizer;
-    SpecialText special;
     bool tokens, counted_one = false;    // counted_one: the document that goes on
     int64_t documents = 0;               // that spell special tokens
     std::string first;
@@ -365,8 +360,9 @@ Status tokenize(const TokenizeOptions& o) {
     if (!old.empty() && !o.overwrite)
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
     TRY(o.input.check());
-    Encoder encoder(tokenizer, o.special == "token");
-    auto cut = [&](std::string_view text, size_t limit) { return encoder.safe_cut(text, limit); };
+    const bool tokens = o.special == "token";
+    Encoder encoder(tokenizer, tokens);
+    auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit, tokens); };
     Corpus corpus = TRY(Corpus::open(o.input.config(o.val_fraction, cut)));
     TRY(make_parent(prefix));
 

@@ -35,7 +35,7 @@ Result<std::vector<Line>> read_lines(const CorpusConfig& config) {
 }
 
 TextEncoder::TextEncoder(const Tokenizer& t, std::vector<int> first_tokens, bool as_tokens)
-    : tokenizer(t), special(t), begin(std::move(first_tokens)), tokens(as_tokens) {
+    : tokenizer(t), begin(std::move(first_tokens)), tokens(as_tokens) {
     if (!t.vocabulary().before.empty()) begin = t.vocabulary().before;
 }
 std::vector<std::vector<int>> TextEncoder::encode(const std::vector<Line>& lines) {
@@ -44,7 +44,7 @@ std::vector<std::vector<int>> TextEncoder::encode(const std::vector<Line>& lines
         texts.push_back(begin);
         const std::vector<int> ids = tokenizer.encode(line.text, tokens);
         texts.back().insert(texts.back().end(), ids.begin(), ids.end());
-        const int id = tokens ? -1 : special.spelled(line.text);
+        const int id = tokens ? -1 : tokenizer.spelled(line.text);
         if (id >= 0 && count++ == 0) first = tokenizer.token(id);
     }
     return texts;

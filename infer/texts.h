@@ -1,7 +1,7 @@
 // texts.h - the loss of texts, each by itself, several in a forward pass.
 #pragma once
 #include "data/corpus.h"
-#include "data/special_text.h"
+#include "data/bpe.h"
 #include "evaluate.h"
 
 struct Line {
@@ -36,7 +36,6 @@ class TextEncoder {
 
   private:
     const Tokenizer& tokenizer;
-    SpecialText special;
     std::vector<int> begin;
     bool tokens;
     int64_t count = 0;

@@ -73,6 +73,40 @@ TEST_CASE("tokenizer options: no text is cut in a symbol with a space inside") {
     CHECK(t.safe_cut("b ba b", 6) == 1);
 }
 
+TEST_CASE("tokenizer options: a special token is found in normalized text, and no cut parts it") {
+    const json cases = json::parse(read_file(FOLDER + "options.json", 1 << 20).value);
+    const auto found = std::find_if(cases.begin(), cases.end(),
+                                    [](auto& c) { return c["name"] == "found with a space"; });
+    json file = (*found)["tokenizer"];
+    file["added_tokens"] = {{{"id", 8}, {"content", "<x y>"}, {"special", true}, {"normalized", true}},
+                            {{"id", 9}, {"content", "<s>"}, {"special", true}, {"normalized", false}},
+                            {{"id", 10}, {"content", "b a"}, {"special", true}, {"normalized", false}}};
+    const Tokenizer t = parsed(file.dump());
+    CHECK(t.encode("a <x y>", true).back() == 8);
+    CHECK(t.encode("<s><x y>", true) == Ids{9, 8});    // the prefix is of its name
+    CHECK(t.spelled("a <x y>") == 8);
+    CHECK(t.spelled("<x y>") == 8);
+    CHECK(t.spelled("a<x y>") < 0);
+    CHECK(t.spelled("<s> a") == 9);
+    CHECK(t.safe_cut("a <x y>", 7, true) == 1);
+    CHECK(t.safe_cut("<s><x y>", 8, true) == 0);
+    const char* const parts[] = {"a", "b", " ", " ", "<x y>", "<x ", "y>", "<s>", "b a", "x"};
+    int cuts = 0;
+    for (uint64_t i = 0; i < 2000; i++) {
+        std::string text;
+        for (uint64_t n = 0; n < 8; n++) text += parts[philox(1, i, n).v[0] % std::size(parts)];
+        const size_t known = 1 + philox(1, i, 9).v[0] % text.size();    // what comes behind is not seen
+        CAPTURE(text);
+        for (const bool special : {false, true})
+            for (size_t cut = known; (cut = t.safe_cut(text.substr(0, known), cut, special)) > 0; cut--, cuts++) {
+                Ids ids = t.encode(text.substr(0, cut), special);
+                for (int id : t.encode(text.substr(cut), special, true)) ids.push_back(id);
+                REQUIRE(ids == t.encode(text, special));
+            }
+    }
+    CHECK(cuts > 1000);
+}
+
 TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json beside a tokenizer.model") {
     const std::string dir = temporary_directory();
     auto write = [&](const char* name, const std::string& text) { REQUIRE(replace_file(dir + "/" + name, text).ok()); };
