@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 #include <unistd.h>
+#include <unordered_map>
 
 #include "base/console.h"
 #include "base/file.h"
@@ -19,16 +20,46 @@ namespace {
 constexpr int64_t MAX_FILE = 256 << 20, MAX_CONFIG = 16 << 20;
 constexpr int MAX_IDS = 1 << 20;
 
-int id_of(const Vocabulary& v, const std::string& name) {
-    for (const AddedToken& a : v.added)
-        if (v.name(a) == name) return a.id;
-    std::string token = name;
-    if (v.symbols == Symbols::bytes && !byte_alphabet().bytes(name, token)) return -1;
-    auto it = token.empty() ? v.tokens.end() : std::find(v.tokens.begin(), v.tokens.end(), token);
-    return it == v.tokens.end() ? -1 : int(it - v.tokens.begin());
-}
-
 const std::string LIST = "tokenizer_config.json: added_tokens_decoder";
+// transformers gives those that the vocabulary lacks the next ids, in this order.
+constexpr struct { const char* key; int Vocabulary::*id; } SPECIAL[] = {
+    {"bos_token", &Vocabulary::bos}, {"eos_token", &Vocabulary::eos}, {"unk_token", nullptr}, {"sep_token", nullptr},
+    {"pad_token", &Vocabulary::pad}, {"cls_token", nullptr}, {"mask_token", nullptr},
+    {"additional_special_tokens", nullptr}};
+
+// The ids of a vocabulary by what files call them.
+class Names {
+  public:
+    explicit Names(const Vocabulary& v) : v(v) {
+        for (size_t id = 0; id < v.tokens.size(); id++) text(int(id));
+        for (size_t i = 0; i < v.added.size(); i++) added(i);
+    }
+    void unspelled(const std::string& name, int id) { names.emplace(name, id); }
+    void text(int id) {
+        if (!v.tokens[size_t(id)].empty()) texts.emplace(v.tokens[size_t(id)], id);
+    }
+    void added(size_t index) {
+        names[v.name(v.added[index])] = v.added[index].id;
+        indices[v.added[index].id] = index;
+    }
+    void forget(const std::string& name) { names.erase(name); }
+    int id_of(const std::string& name) const {    // -1: no token has it
+        if (const auto known = names.find(name); known != names.end()) return known->second;
+        std::string token = name;
+        if (v.symbols == Symbols::bytes && !byte_alphabet().bytes(name, token)) return -1;
+        const auto known = texts.find(token);
+        return known == texts.end() ? -1 : known->second;
+    }
+    int64_t index_of(int id) const {    // in v.added; -1: it is not there
+        const auto known = indices.find(id);
+        return known == indices.end() ? -1 : int64_t(known->second);
+    }
+
+  private:
+    const Vocabulary& v;
+    std::unordered_map<std::string, int> names, texts;    // of added tokens, of all
+    std::unordered_map<int, size_t> indices;
+};
 
 // tokenizer_config.json, or where it does not list added tokens special_tokens_map.json over it and added_tokens.json,
 // which transformers wrote until 2023.
@@ -36,24 +67,30 @@ struct ConfigReader : JsonReader {
     json root;
     Vocabulary& v;
     const bool pieces;    // SentencePiece's: added tokens are found in the text as it is, as transformers has it
+    const bool grows;     // vocab.json: special tokens without an id get the next ones
+    Names ids{v};
 
     Status add(const std::string& where, int id, std::string content, AddedToken made) {
         if (id >= MAX_IDS || content.empty()) return wrong(where, "ids from 0 to 1048575 with a content", content);
         if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
         std::string& token = v.tokens[size_t(id)];
-        auto known = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
-        if (known != v.added.end()) made.user_defined = known->user_defined && !made.special;
+        const int64_t index = ids.index_of(id);
+        AddedToken* known = index < 0 ? nullptr : &v.added[size_t(index)];
+        if (known) made.user_defined = known->user_defined && !made.special;
         if (made.user_defined) content = with_marks(content);
-        const int same = id_of(v, content);
-        if (!token.empty() && same != id && (known == v.added.end() || v.name(*known) != content))
+        const int same = ids.id_of(content);
+        if (!token.empty() && same != id && (!known || v.name(*known) != content))
             return wrong(where, "the token's own content", content);
-        if (token.empty() && same >= 0) return wrong(where, "a token of its own", content);
+        if (token.empty() && same >= 0 && same != id) return wrong(where, "a token of its own", content);
         if (pieces) made.normalized = false;
-        made.in_model = !token.empty() && (known == v.added.end() || known->in_model);
+        made.in_model = !token.empty() && (!known || known->in_model);
+        if (known) ids.forget(v.name(*known));
         const bool spells = v.symbols == Symbols::bytes && byte_alphabet().bytes(content, token);
         if (!spells) token = content;
         if (token != content) made.name = content;
-        known != v.added.end() ? void(*known = std::move(made)) : v.added.push_back(std::move(made));
+        known ? void(*known = std::move(made)) : v.added.push_back(std::move(made));
+        ids.text(id);
+        ids.added(known ? size_t(index) : v.added.size() - 1);
         return {};
     }
     // added_tokens_decoder: {"32000": {"content": "<|endoftext|>", "special": true, ...}}
@@ -63,8 +100,8 @@ struct ConfigReader : JsonReader {
         for (const auto& [key, j] : all.items()) {
             const bool digits = !key.empty() && key.size() < 8 && key.find_first_not_of("0123456789") == key.npos;
             const int id = digits ? std::stoi(key) : MAX_IDS;
-            auto known = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
-            AddedToken made = added_token(id, j, known != v.added.end() && known->normalized);
+            const int64_t index = ids.index_of(id);
+            AddedToken made = added_token(id, j, index >= 0 && v.added[size_t(index)].normalized);
             TRY(add(LIST + "." + key, id, text(j, "content"), std::move(made)));
         }
         return {};
@@ -73,38 +110,44 @@ struct ConfigReader : JsonReader {
         return token.is_string() ? token.get<std::string>() : text(token, "content");
     }
     // {"<|im_end|>": 32000}: special are those that the names below or a list of others name.
-    Status added_tokens(const json& ids) {
+    Status added_tokens(const json& list) {
         std::set<std::string> special;
         for (const auto& [key, value] : root.items()) {
             if (key.ends_with("_token")) special.insert(content(value));
             if (key.ends_with("special_tokens") && value.is_array())
                 for (const json& token : value) special.insert(content(token));
         }
-        for (const auto& [name, id] : ids.items()) {
+        for (const auto& [name, id] : list.items()) {
             if (!id.is_number_integer() || id < 0 || id >= MAX_IDS)
                 return wrong("added_tokens.json: " + name, "an id from 0 to 1048575", id);
-            const int same = id_of(v, name);
-            const bool known = std::any_of(v.added.begin(), v.added.end(), [&](auto& a) { return a.id == same; });
-            if (known && same == id) continue;    // the vocabulary's own file says how it is found
+            // Where the vocabulary's own file has it, that says how it is found.
+            if (const int same = ids.id_of(name); same == id && ids.index_of(same) >= 0) continue;
             const bool is_special = special.contains(name);
             TRY(add("added_tokens.json: " + name, id.get<int>(), name,
                     {.id = id.get<int>(), .special = is_special, .normalized = !is_special}));
         }
         return {};
     }
-    void special(const char* key, int& id) {
-        const std::string token = content(at(root, key));
-        if (token.empty()) return;
-        const int found = id_of(v, token);
-        if (found < 0 && &id != &v.pad)
-            return note_once("warning: " + name + ": " + key + " is " + shown(token) + ", which is no token of this "
-                             "tokenizer: it is passed over");
-        if (found < 0) return;
-        id = found;
-        const bool known = std::any_of(v.added.begin(), v.added.end(), [&](auto& a) { return a.id == found; });
-        if (known) return;
-        v.added.push_back({.id = found, .special = true});
-        if (v.tokens[size_t(found)] != token) v.added.back().name = token;
+    // The special tokens that `key` names are found in every text from here on. *id: the last one's, if given.
+    Status special(const char* key, int* id) {
+        const json& named = at(root, key);
+        for (const json& token : named.is_array() ? named : json::array({named})) {
+            const std::string text = content(token);
+            if (text.empty()) continue;
+            int found = ids.id_of(text);
+            if (found < 0 && !grows) {
+                note_once("warning: " + name + ": " + key + " is " + shown(text) + ", which is no token of this "
+                          "tokenizer: it is passed over");
+                continue;
+            }
+            if (found < 0) found = int(v.tokens.size());
+            AddedToken made = added_token(found, token, false);
+            made.special = true;
+            made.normalized = false;
+            if (ids.index_of(found) < 0) TRY(add(key, found, text, std::move(made)));
+            if (id) *id = found;
+        }
+        return {};
     }
     void chat_template() {
         const json& value = at(root, "chat_template");
@@ -113,19 +156,20 @@ struct ConfigReader : JsonReader {
             if (i == 0 || text(value[i], "name") == "default") v.chat_template = text(value[i], "template");
     }
     // What added_tokens.json and special_tokens_map.json hold, or null.
-    Status read(const json& ids, const json& names) {
+    Status read(const json& list, const json& names) {
+        if (root.is_null()) root = json::object();
         if (at(root, "added_tokens_decoder").is_null()) {
-            if (root.is_null()) root = json::object();
             if (root.is_object() && names.is_object()) root.update(names);
-            if (!ids.is_object() && !ids.is_null()) return wrong("added_tokens.json", "an object of ids", ids);
-            TRY(added_tokens(ids));
+            if (!list.is_object() && !list.is_null()) return wrong("added_tokens.json", "an object of ids", list);
+            TRY(added_tokens(list));
         }
         TRY(added());
+        for (const char* key : {"eos_token", "unk_token"})
+            if (grows && root.is_object() && !root.contains(key)) root[key] = "<|endoftext|>";
         const bool before = pieces && v.bos >= 0;
-        special("bos_token", v.bos);
+        for (const auto& [key, id] : SPECIAL)
+            if (id || grows) TRY(special(key, id ? &(v.*id) : nullptr));
         if (before) v.before = {v.bos};
-        special("eos_token", v.eos);
-        special("pad_token", v.pad);
         // As transformers does: either flag, where it is written, decides about both ends of a text.
         const json &bos = at(root, "add_bos_token"), &eos = at(root, "add_eos_token");
         if (bos.is_boolean() || eos.is_boolean()) {
@@ -139,7 +183,6 @@ struct ConfigReader : JsonReader {
 };
 
 Result<Vocabulary> read_vocabulary(const std::string& path) {
-    if (std::filesystem::path(path).filename() == "vocab.json") return vocab_merges_read(path);
     const std::string text = TRY(read_file(path, MAX_FILE));
     const bool model = path.ends_with(".model") || (!text.starts_with('{') && sentencepiece_begins(text));
     return model ? sentencepiece_parse(text, path) : tokenizer_json_parse(text, path);
@@ -187,9 +230,10 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         if (!t.vocab_size()) return fail(Exit::input, "%s: this file holds no tokenizer", path.c_str());
         return t;
     }
-    Vocabulary v = TRY(read_vocabulary(file));
-    // Files of any other name stand for themselves.
-    if (file.stem() != "tokenizer" && file.filename() != "vocab.json") return Tokenizer(std::move(v));
+    const bool merges = file.filename() == "vocab.json";
+    Unspelled unspelled;
+    Vocabulary v = TRY(merges ? vocab_merges_read(file, &unspelled) : read_vocabulary(file));
+    if (file.stem() != "tokenizer" && !merges) return Tokenizer(std::move(v));    // it stands for itself
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
     json beside[3];
     const char* const names[] = {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"};
@@ -197,7 +241,8 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         if (const fs::path other = file.parent_path() / names[i]; fs::exists(other, error))
             beside[i] = TRY(json_parse(TRY(read_file(other, MAX_CONFIG)), other, 64));
     const std::string folder = file.parent_path();
-    ConfigReader reader{{folder}, std::move(beside[0]), v, file.extension() == ".model"};
+    ConfigReader reader{{folder}, std::move(beside[0]), v, file.extension() == ".model", merges};
+    for (const auto& [name, id] : unspelled) reader.ids.unspelled(name, id);
     TRY(reader.read(beside[1], beside[2]));
     for (const char* beside : {"config.json", "generation_config.json"})
         TRY(read_ends(file.parent_path() / beside, v));

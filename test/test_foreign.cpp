@@ -173,9 +173,18 @@ TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say wh
                R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": null, "eos_token": "<|im_end|>",
                    "pad_token": "<p>", "added_tokens_decoder": {"1": {"content": "<p>", "special": true},
                                             "2": {"content": "<|im_end|>", "special": true}}})");
-    const Result<Tokenizer> qwen2 = Tokenizer::load(dir);
+    const Result<Tokenizer> qwen2 = Tokenizer::load(dir);    // the map is passed over where there are rows
     REQUIRE_MESSAGE(qwen2.ok(), qwen2.status.message);
     CHECK((qwen2.value.vocabulary().bos == -1 && qwen2.value.vocabulary().eos == 2 && qwen2.value.is_special(1)));
+    // A name that spells no bytes has vocab.json's id; special_tokens_map.json says how each is found.
+    write_file(dir + "/vocab.json", "{\"a\": 0, \"<\uFF5Cend\uFF5C>\": 1, \"b\": 2, \"\u0120\": 3}");
+    write_file(dir + "/tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": "b"})");
+    write_file(dir + "/special_tokens_map.json", R"({"eos_token": "<\uFF5Cend\uFF5C>",
+               "additional_special_tokens": [{"content": "<l>", "lstrip": true}, "<r>"]})");    // JSON's own escapes
+    const Tokenizer named = Tokenizer::load(dir).value;
+    CHECK(named.encode("a<\uFF5Cend\uFF5C>b <l> <r>", true) == std::vector<int>{0, 1, 2, 5, 3, 6});
+    CHECK(named.vocabulary().eos == 1);
+    std::filesystem::remove(dir + "/special_tokens_map.json");
     write_file(dir + "/merges.txt", "\xFF a\n");
     CHECK(Tokenizer::load(dir).status.code == Exit::input);
     write_file(dir + "/tokenizer_config.json", R"({"tokenizer_class": "CLIPTokenizer"})");
