@@ -56,7 +56,8 @@ Status check_choices(const std::vector<std::string>& given, const Sampling& s) {
 struct SampleOptions {
     Source source;
     std::vector<std::string> prompt;
-    std::string prompt_file, prompts_file;
+    std::string prompt_file, prompts_file, field, format = "auto";
+    int longest_line = 32;
     std::vector<std::string> stop;
     int tokens = 200, num = 1, batch = 0, logprobs = 0;
     BeamSearch search = {0, 1};    // 0 beams: sampling
@@ -85,11 +86,16 @@ Result<std::string> read_input(const std::string& path) {
 Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     if (!o.prompt.empty() + !o.prompt_file.empty() + !o.prompts_file.empty() > 1)
         return fail(Exit::usage, "--prompt, --prompt-file and --prompts: only one of them");
+    for (const char* flag : {"--field", "--format", "--longest-line"})
+        if (was_given(o.given, flag) && o.prompts_file.empty()) return fail(Exit::usage, "%s needs --prompts", flag);
+    if (!o.field.empty() && o.format == "text")
+        return fail(Exit::usage, "--field %s, --format text: a text has no fields", o.field.c_str());
     if (!o.prompt_file.empty()) return std::vector<std::string>{TRY(read_input(o.prompt_file))};
     if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
     if (o.prompts_file == "-") note_typed_input();
     std::vector<std::string> prompts;
-    for (Line& line : TRY(read_lines({.files = {o.prompts_file}, .flags = false})))
+    for (Line& line : TRY(read_lines({.files = {o.prompts_file}, .field = o.field, .format = text_format(o.format),
+                                      .longest = o.longest_line})))
         prompts.push_back(std::move(line.text));
     return prompts;
 }
@@ -313,8 +319,13 @@ Command sample_command() {
            'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
            "at its end"},
-          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or JSON lines' "
-           "field text; -: of standard input"},
+          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or of JSON lines; "
+           "-: of standard input"},
+          {"--field", &o->field, "the JSON lines' field that holds the prompt (none: text); if given, the file is JSON "
+           "lines"},
+          {"--format", &o->format, "what --prompts' file is; auto: JSON lines where its name ends in .jsonl or .ndjson "
+           "or its first line is an object, else a prompt on each line", 0, 0, TEXT_FORMATS},
+          {"--longest-line", &o->longest_line, "MiB: a longer line of --prompts is refused", 1, 1024},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "number of samples of each prompt", 1, 1e6},
           {"--batch", &o->batch, "most samples that are computed together; when one ends, the next one takes its "

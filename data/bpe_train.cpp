@@ -7,6 +7,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "base/console.h"
 #include "bpe.h"
 
 namespace {
@@ -32,9 +33,10 @@ void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
 // The distinct pieces of all text and how often each occurs.
 Result<Counts> count_all(const BpeTraining& training) {
     auto threads = size_t(omp_get_max_threads());
-    std::vector<Counts> counts(threads);
+    Counts all;
+    std::vector<Counts> counts(threads);    // of a batch
     std::vector<std::string> batch;
-    int64_t done = 0;
+    int64_t done = 0, bytes = 0;            // bytes: of all's pieces
     for (bool more = true; more;) {
         batch.clear();
         const int64_t full = done + BATCH;
@@ -55,13 +57,22 @@ Result<Counts> count_all(const BpeTraining& training) {
             for (size_t i = 0; i < batch.size(); i++)
                 count_pieces(pieces, batch[i], counts[size_t(omp_get_thread_num())]);
         }
+        for (Counts& some : counts) {
+            for (auto& [piece, n] : some) bytes += int64_t(piece.size());
+            all.merge(some);    // moves what is new, which takes no more memory
+            for (auto& [piece, n] : some) {
+                all.find(piece)->second += n;
+                bytes -= int64_t(piece.size());
+            }
+            some.clear();
+        }
+        if (bytes > training.most_bytes)
+            return fail(Exit::input, "expected at most %lld MiB of distinct words, found more in the first %s of text; "
+                        "give less text, or a larger --distinct-words",
+                        (long long)(training.most_bytes >> 20), human_bytes(double(done)).c_str());
         if (training.progress) training.progress("count", done, 0);
     }
-    for (size_t i = 1; i < threads; i++) {
-        for (auto& [piece, n] : counts[i]) counts[0][piece] += n;
-        counts[i].clear();
-    }
-    return std::move(counts[0]);
+    return all;
 }
 
 class Merger {

@@ -105,7 +105,7 @@ struct BadLines {
 
 namespace {
 struct TrainOptions {
-    int vocab = 4096;
+    int vocab = 4096, words = 64;    // words: MiB
     std::string out, pattern = "gpt2";
     bool overwrite = false;
     Input input;
@@ -114,6 +114,7 @@ struct TrainOptions {
 Status train_tokenizer(const TrainOptions& o) {
     BpeTraining training;
     training.vocab = o.vocab;
+    training.most_bytes = int64_t(o.words) << 20;
     for (const PatternRow& row : pattern_rows())
         if (o.pattern == row.name) training.pattern = row.pattern;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
@@ -166,6 +167,8 @@ Command train_tokenizer_command() {
                 .min = 258, .max = 1 << 20},
                {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
                 .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
+               {.name = "--distinct-words", .to = &o->words, .help = "MiB: text with more bytes of distinct words is "
+                "refused; they take some 30 bytes of memory a byte", .min = 1, .max = 2047},
                {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}};
     add_input_flags(c.flags, o->input);
     c.run = [o] { return train_tokenizer(*o); };

@@ -189,12 +189,24 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
         args.insert(args.begin(), {"/bin/sh", "-c", "ulimit -v 400000; exec \"$0\" \"$@\"", flatgpt_binary()});
         return run_process(args, {.environment = {"OMP_NUM_THREADS=2", "MALLOC_ARENA_MAX=2"}});
     };
+    std::string words;
+    for (uint64_t i = 0; words.size() < (12 << 20); i++) {
+        const Philox4 r = philox(4, 0, i);
+        words += formatted(" %08x%08x%08x%08x", r.v[0], r.v[1], r.v[2], r.v[3]);
+    }
+    for (char& c : words) c = c >= '0' && c <= '9' ? char(c - '0' + 'g') : c;    // digits are words of their own
+    write_file(dir + "/words.txt", words);
+    write_file(dir + "/some.txt", words.substr(0, 3 << 20));
+    write_file(dir + "/long.txt", words.substr(0, 9 << 20));
     const std::string o = dir + "/o", gz = dir + "/bomb.gz";
     const struct { Strings args; const char* part; } rows[] = {
         {{"tokenize", "--out", o, gz}, "within 32 MiB"},
         {{"tokenize", "--out", o, "--format", "jsonl", gz}, "a line of at most 32 MiB"},
         {{"tokenize", "--out", o, "--longest-line", "4", gz}, "within 4 MiB"},
         {{"train-tokenizer", "--vocab", "300", "--out", o, "--longest-line", "2", gz}, "within 2 MiB"},
+        {{"train-tokenizer", "--vocab", "300", "--out", o, "--distinct-words", "4", "--pattern", "gpt2",
+          dir + "/words.txt"}, "expected at most 4 MiB of distinct words"},
+        {{"inspect", m, "--text-file", dir + "/long.txt"}, "long.txt: expected at most 8388608 bytes"},
         {{"eval", m, "--text", gz}, "bomb.gz:1: expected a line of at most 32 MiB"},
         {{"sample", m, "--prompts", gz}, "bomb.gz:1: expected a line of at most 32 MiB"}};
     for (const auto& row : rows) {
@@ -204,6 +216,9 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
     }
     const ProcessResult r = limited({"tokenize", "--out", o, dir + "/deep.jsonl"});    // no tree is built of it
     CHECK_MESSAGE(r.exit_code == 0, r.err);
+    const ProcessResult learnt = limited({"train-tokenizer", "--vocab", "300", "--out", o + ".json", "--distinct-words",
+                                          "4", dir + "/some.txt"});
+    CHECK_MESSAGE(learnt.exit_code == 0, learnt.err);
 
     // Short enough for one thread: the process that measures is a fork. Of two lengths the difference counts: what an
     // encoder takes once is in both.

@@ -104,6 +104,26 @@ TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") 
     CHECK(out_of(args, {.stdin_text = "u\n"}) == "hello\n");
 }
 
+TEST_CASE("sample: --prompts reads lines, JSON lines or what --format and --field name") {
+    const std::string dir = talker(), file = dir + "/p.txt";
+    write_file(file, "{\"text\": \"ab\", \"q\": \"cd\"}\n");
+    auto prompt = [&](const Strings& more) {    // and a token
+        return out_of(with({"sample", dir, "--prompts", file, "--tokens", "1"}, more));
+    };
+    CHECK(prompt({}).starts_with("ab"));
+    CHECK(prompt({"--field", "q"}).starts_with("cd"));
+    CHECK(prompt({"--format", "text"}).starts_with("{\"text\""));
+    const struct { Strings args; int code; const char* part; } wrong[] = {
+        {{"--prompts", file, "--field", "none"}, 3, "--field names one"},
+        {{"--prompts", file, "--format", "text", "--field", "q"}, 2, "a text has no fields"},
+        {{"--prompt", "a", "--format", "text"}, 2, "--format needs --prompts"}};
+    for (const auto& w : wrong) {
+        const ProcessResult r = run_flatgpt(with({"sample", dir}, w.args));
+        CHECK(r.exit_code == w.code);
+        CHECK_MESSAGE(contains(r.err, w.part), r.err);
+    }
+}
+
 TEST_CASE("a model whose weights are not finite is refused by every command, with the tensor's name") {
     Talker model(64);
     const std::string t = temporary_directory() + "/t.txt", out = temporary_directory() + "/a.gguf";

@@ -167,7 +167,8 @@ void measure_repeated(const Options& o, const Opened& m, bool alone, HeadReport&
 
 Status inspect(const Options& o) {
     TRY(check_flags(o));
-    const std::string text = was_given(o.given, "--text-file") ? TRY(read_file(o.text_file, 1 << 26)) : o.text;
+    // Encoding takes some 20 bytes of memory a byte, and no map shows as many tokens.
+    const std::string text = was_given(o.given, "--text-file") ? TRY(read_file(o.text_file, 8 << 20)) : o.text;
     const bool has_text = o.text_flag(), has_data = !o.data.empty();
     Opened m;
     TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
@@ -209,7 +210,7 @@ Command inspect_command() {
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--text", &o->text, "whose attention is shown: the maps of up to 4 heads, the scores of all; no text, no "
            "--data: the scores for random tokens that come twice"},
-          {"--text-file", &o->text_file, "the same of a file's text"},
+          {"--text-file", &o->text_file, "the same of a file's text, of at most 8 MiB"},
           {"--layer", &o->layer, "layers, from 0, separated by commas; none: all"},
           {"--head", &o->head, "heads, from 0, separated by commas; none: all"},
           {"--csv", &o->csv, "a file for the maps' probabilities; without a text, for the scores"},
