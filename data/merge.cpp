@@ -110,7 +110,8 @@ size_t PieceMerger::word(std::string_view text) const {
     return text.size();
 }
 
-// As Hugging Face's library does it: unknown symbols wait for one that is known, and bytes that stand in pass them.
+// Hugging Face's library writes unknown symbols when the next known one comes, after the bytes that stand in for a
+// character between them. The ids keep that order here.
 void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
     bool waiting = false;
     auto known = [&](int id) {

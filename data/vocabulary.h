@@ -18,7 +18,7 @@ struct AddedToken {
     bool rstrip = false;         // ... after it
     bool single_word = false;    // only where no letter or digit is next to it
     bool normalized = false;     // looked for in the normalized text
-    // SentencePiece's user-defined symbol: looked for where spaces are marks already, so no prefix follows it.
+    // SentencePiece finds its user-defined symbols when the text has its prefix, so none is put after a symbol.
     bool user_defined = false;
     bool in_model = true;        // merging may end in it, too
     std::string name = {};       // as it is looked for; empty: the token's text
