@@ -94,13 +94,10 @@ const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const st
 // Whether every number has a place in the format.
 Status check_range(const std::string& name, const BlockFormat& f, const float* x, int64_t n) {
     if (f.type == BlockType::f32 || f.type == BlockType::bf16) return {};
-    float most = 0;
-    for (int64_t i = 0; i < n; i++) most = std::max(most, std::fabs(x[i]));    // NaN: checked by the sum
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += double(x[i]);
-    if (std::isfinite(sum) && most <= 65504) return {};
+    const float most = largest_size(x, n);
+    if (most <= 65504) return {};
     return fail(Exit::run, "tensor %s: %g does not fit %s, whose limit is 65504; --type bf16 and f32 hold it",
-                name.c_str(), std::isfinite(sum) ? double(most) : sum, f.name);
+                name.c_str(), double(most), f.name);
 }
 
 // Rows of a tensor of the file, as the file has them.

@@ -55,7 +55,7 @@ template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& 
     best = 0;
     // The largest number goes to LO + step / 8 or, on the other side, to about -LO - 1.
     for (const float side : {-1.0f, 1.0f})
-        for (int step = -6; step <= 10; step++) {
+        for (int step = -6; step <= 10; step += 2) {
             float inv = side * (float(-LO) - float(step) / 8) / most;
             for (int turn = 0; turn < 2; turn++) {
                 float xq = 0, qq = 0;
@@ -90,12 +90,17 @@ template <int BITS> void encode_scaled(const float* x, uint8_t* b, const Quantis
 
 // As ggml does it, to the bit: no search, halves away from zero.
 void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch&) {
-    const float d = std::fabs(largest_magnitude(x, 32)) / 127, inv = inverse(d);
+    const float most = largest_size(x, 32);
+    const float d = (most == most ? most : std::fabs(largest_magnitude(x, 32))) / 127, inv = inverse(d);
     put_half(b, d);
+    int32_t whole[32];    // a conversion cuts what is behind the point
     for (int j = 0; j < 32; j++) {
-        const float q = x[j] * inv;
-        b[2 + j] = uint8_t(int8_t(rounded(std::trunc(q + std::copysign(0.5f, q)), -127, 127)));
+        float q = x[j] * inv;
+        q = q > -127 ? q : -127;
+        q = q < 127 ? q : 127;
+        whole[j] = int32_t(q + std::copysign(0.5f, q));
     }
+    for (int j = 0; j < 32; j++) b[2 + j] = uint8_t(whole[j]);
 }
 
 void encode_q6_k(const float* x, uint8_t* b, const QuantiseSearch& search) {

@@ -27,23 +27,27 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // ---- x ~ d q --------------------------------------------------------------------------------------------------------
 
-// A candidate scale maps the largest number to about lo + step / 8 (one side) or to its opposite (the other side): 17
-// steps each. Lanes of the other side hold the opposites of its integers, so that the largest number is negative in all
-// lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo]. In the BOTH steps furthest from lo no number is clamped on
-// either side: both sides then have the same sums and share a lane; these lanes come first.
-constexpr int STEPS = 17, BOTH = 6, LANES = 2 * STEPS - BOTH, VECTORS = 32 / VW;
-constexpr int ALL = 2 * VECTORS + 2;    // first guesses; refitted scales; shared lanes, refitted for the other side
+// A candidate scale maps the largest number to about lo + step / 4 (one side) or to its opposite (the other side): 9
+// steps each (steps of an eighth find the same errors to four digits). Lanes of the other side hold the opposites of its
+// integers, so that the largest number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo]. In the
+// BOTH steps furthest from lo no number is clamped on either side: both sides then have the same sums and share a lane;
+// these lanes come first, in one vector.
+constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
+constexpr int ALL = 2 * VECTORS + 1;    // first guesses; refitted scales; shared lanes, refitted for the other side
+constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: one alone waits for its own sums
 
-// Two vectors go together: one alone waits for its own sums.
 struct Sums { vf xq, qq; };
 struct Limits { vf low, high; };
-// other: the largest on the other side of zero
-template <int N> INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
-    vf xq[2] = {}, qq[2] = {};
-    const bool meets = !all((other * inv[0] < limits[0].high + 0.5f) & (other * inv[1] < limits[1].high + 0.5f));
+// K vectors.    other: the largest on the other side of zero
+template <int N, int K>
+INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
+    vf xq[K] = {}, qq[K] = {};
+    vi below = vi{} - 1;    // no number is clamped at the high end
+    for (int j = 0; j < K; j++) below &= other * inv[j] < limits[j].high + 0.5f;
+    const bool meets = !all(below);
     auto add = [&](auto top) {
         for (int i = 0; i < N; i++)
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < K; j++) {
                 const vf above = max(x[i] * inv[j], limits[j].low), q = nearest(top(above, limits[j].high));
                 xq[j] += x[i] * q;
                 qq[j] += q * q;
@@ -51,18 +55,18 @@ template <int N> INLINE void add_up(const float* x, const vf* inv, const Limits*
     };
     if (meets) add([](vf above, vf high) { return min(above, high); });
     else add([](vf above, vf) { return above; });
-    for (int j = 0; j < 2; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
+    for (int j = 0; j < K; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
 }
 
 // The best as the loop finds it, candidate after candidate.
-float in_order(const Sums* sums, const vi* joined) {
+float in_order(const Sums* sums, vi joined) {
     float best = 0, best_gain = 0;
     for (int side = -1; side <= 1; side += 2)
         for (int c = STEPS - 1; c >= 0; c--) {
             const bool shared = side > 0 && c < BOTH;
             const int lane = side < 0 || shared ? c : STEPS + c - BOTH, k = lane / VW, i = lane % VW;
             for (int turn = 0; turn < 2; turn++) {
-                const Sums& s = sums[turn == 0 ? k : shared && !joined[k][i] ? 2 * VECTORS + k : VECTORS + k];
+                const Sums& s = sums[turn == 0 ? k : shared && !joined[i] ? 2 * VECTORS : VECTORS + k];
                 const float xq = s.xq[i], qq = s.qq[i];
                 if (xq * xq > best_gain * qq) best_gain = xq * xq / qq, best = side < 0 ? xq / qq : -xq / qq;
             }
@@ -74,30 +78,26 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
     float other = 0;
     for (int i = 0; i < N; i++) other = most > 0 ? (x[i] < other ? x[i] : other) : (x[i] > other ? x[i] : other);
     Sums sums[ALL];
-    vi joined[2];    // lanes that are both sides in the second turn, too
-    for (int k = 0; k < VECTORS; k += 2) {
-        vf inv[2];
-        Limits limits[2];
-        for (int j = 0; j < 2; j++) {
+    vi joined = {};    // lanes of the first vector that are both sides in the second turn, too
+    for (int k = 0; k < VECTORS; k += TOGETHER) {
+        vf inv[TOGETHER];
+        Limits limits[TOGETHER];
+        for (int j = 0; j < TOGETHER; j++) {
             const vf c = min(numbered((k + j) * VW), set1(LANES - 1));    // beyond the last: the last again
-            const vf step = (c < STEPS ? set1(10) : set1(10 + STEPS - BOTH)) - c;
+            const vf step = 5 - (c < STEPS ? c : c - float(STEPS - BOTH));
             limits[j].low = float(lo) + (c < STEPS ? vf{} : set1(1));
             limits[j].high = limits[j].low + float(-2 * lo - 1);
-            inv[j] = (step / 8 + float(lo)) / most;
+            inv[j] = (step / 4 + float(lo)) / most;
         }
-        add_up<N>(x, inv, limits, other, sums + k);
-        for (int j = 0; j < 2; j++) inv[j] = inverse(sums[k + j].xq / sums[k + j].qq);
-        add_up<N>(x, inv, limits, other, sums + VECTORS + k);
+        add_up<N, TOGETHER>(x, inv, limits, other, sums + k);
+        for (int j = 0; j < TOGETHER; j++) inv[j] = inverse(sums[k + j].xq / sums[k + j].qq);
+        add_up<N, TOGETHER>(x, inv, limits, other, sums + VECTORS + k);
         if (k) continue;
-        vi part = {};
-        for (int j = 0; j < 2; j++) {
-            const vi both = numbered(j * VW) < BOTH;
-            joined[j] = (most * inv[j] > set1(float(lo)) + 0.5f) & both;
-            part |= both & ~joined[j];
-            sums[2 * VECTORS + j] = sums[VECTORS + j];
-            for (vf* limit : {&limits[j].low, &limits[j].high}) *limit += both ? set1(1) : vf{};
-        }
-        if (any(part)) add_up<N>(x, inv, limits, other, sums + 2 * VECTORS);
+        const vi both = numbered(0) < BOTH;
+        joined = (most * inv[0] > set1(float(lo)) + 0.5f) & both;
+        sums[2 * VECTORS] = sums[VECTORS];
+        for (vf* limit : {&limits[0].low, &limits[0].high}) *limit += both ? set1(1) : vf{};
+        if (any(both & ~joined)) add_up<N, 1>(x, inv, limits, other, sums + 2 * VECTORS);
     }
     vf top = {}, top_xq = {}, top_qq = set1(1);
     for (const Sums& s : sums) {
@@ -117,10 +117,10 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
         const vf c = numbered(k % VECTORS * VW);
         const vi same = (sums[k].xq == xq) & (sums[k].qq == qq);
         clear &= same | (sums[k].xq * sums[k].xq * qq < (gain * (1 - 1e-6f)) * sums[k].qq);
-        if (k >= 2 * VECTORS) far |= same & (c < BOTH) & ~joined[k % VECTORS];
+        if (k == 2 * VECTORS) far |= same & (c < BOTH) & ~joined;
         else near |= same & (c < STEPS), far |= same & (c >= STEPS);
-        if (k < 2) far |= same & (c < BOTH);
-        if (k == VECTORS || k == VECTORS + 1) far |= same & joined[k - VECTORS];
+        if (k == 0) far |= same & (c < BOTH);
+        if (k == VECTORS) far |= same & joined;
     }
     if (!all(clear)) return *best = in_order(sums, joined), true;
     // The loop takes the far side, which comes later, if by rounding the same gain is more.

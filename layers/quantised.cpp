@@ -185,6 +185,19 @@ bool all_finite(const BlockFormat& format, const void* blocks, int64_t n) {
     return finite;
 }
 
+float largest_size(const float* x, int64_t n) {    // by bits, whose order vectors find
+    int32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bits &= INT32_MAX;
+        most = bits > most ? bits : most;
+    }
+    float size;
+    memcpy(&size, &most, 4);
+    return size;
+}
+
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out) {
     CHECK(n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);
     switch (format.type) {

@@ -281,7 +281,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
         REQUIRE(replace_file(dir + "/tokenizer_config.json", text).ok());
         return load(dir).vocabulary();
     };
-    const std::string own = "{\"eos_token_id\": [" + std::to_string(v.eos) + ", 5]}";
+    const std::string own = "{\"eos_token_id\": [-1, " + std::to_string(v.eos) + ", 5]}";
     REQUIRE(replace_file(dir + "/generation_config.json", own).ok());
     CHECK(configured(R"({"eos_token": "<|end|>"})").ends == Ids{5});
     CHECK(configured(R"({"add_bos_token": true, "bos_token": "<s>"})").before == Ids{1});
