@@ -173,6 +173,8 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
         return fail(Exit::input, "%s: expected the normalizer \"identity\" that keeps all spaces; %s", name.c_str(),
                     m.charsmap ? "this one maps characters (nmt_nfkc)" : "this one changes them");
     Vocabulary v = TRY(vocabulary_of_pieces(m.pieces, m.prefix, name));
+    // SentencePiece looks for symbols where spaces are marks already: one with a plain space is never found.
+    std::erase_if(v.added, [&](const AddedToken& a) { return !a.special && v.name(a).find(' ') != std::string::npos; });
     for (AddedToken& a : v.added) a.user_defined = !a.special;
     v.byte_fallback = m.byte_fallback;
     auto in = [&](int64_t id) { return id >= 0 && id < int64_t(v.tokens.size()) ? int(id) : -1; };

@@ -40,6 +40,29 @@ std::vector<std::array<int, 3>> merges(const std::vector<ScoredPiece>& pieces) {
 typedef std::vector<std::array<int, 3>> Merges;
 }    // namespace
 
+TEST_CASE("sentencepiece: a user-defined symbol with a plain space is in no text, one with marks is") {
+    const std::string mark = "\xE2\x96\x81", first = piece("<unk>", 2) + piece("<s>", 3) + piece("</s>", 3);
+    for (const char* symbol : {"a b", "  ", " world", "\n ", " ", " a"}) {
+        CAPTURE(symbol);
+        const std::string letters = piece("a") + piece("b") + piece(mark) + piece("\n") + piece("world");
+        const Tokenizer t(read(first + piece(symbol, 4) + letters + trainer() + normalizer()));
+        const std::vector<int> ids = t.encode("a b  world\n b a");
+        CHECK(std::find(ids.begin(), ids.end(), 3) == ids.end());
+        CHECK(t.decode({4, 3}) == std::string("a") + symbol);
+        CHECK(t.encode("a b") == std::vector<int>{6, 4, 6, 5});
+        const Result<Tokenizer> again = Tokenizer::parse(t.to_json(), "t");
+        REQUIRE_MESSAGE(again.ok(), again.status.message);
+        CHECK(again.value.encode("a b  world\n b a") == ids);
+    }
+    for (const std::string& symbol : {mark + mark, "a" + mark + "b", std::string("\n")}) {
+        const Tokenizer t(read(first + piece(symbol, 4) + piece("a") + piece(mark) + piece("b") + trainer() +
+                               normalizer()));
+        const std::string text = symbol == "\n" ? "a\nb" : symbol == mark + mark ? "a  b" : "a b";
+        const std::vector<int> ids = t.encode(text);
+        CHECK(std::find(ids.begin(), ids.end(), 3) != ids.end());
+    }
+}
+
 TEST_CASE("sentencepiece: each flag, and what holds where it is not written") {
     const std::string pieces = piece("<unk>", 2) + piece("<s>", 3) + piece("</s>", 3) + piece("a") + piece("b", 4) +
                                piece("\xE2\x96\x81") + piece("<0x00>", 6);
