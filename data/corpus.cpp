@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/console.h"
-#include "files/json.h"
+#include "files/json_check.h"
 #include "files/json_text.h"
 
 namespace {
@@ -21,28 +21,67 @@ constexpr int DEPTH = 64;                      // the objects and arrays in a JS
 size_t skip(std::string_view text, size_t at, const char* white) {
     return std::min(text.find_first_not_of(white, at), text.size());
 }
-// Whether text begins with {"key":, all on one line.
+// Whether text begins with {"key":
 bool begins_object(std::string_view text) {
-    size_t at = skip(text, 1, " \t");
+    size_t at = skip(text, 1, " \t\r\n");
     if (text[0] != '{' || at == text.size() || text[at++] != '"') return false;
     while (at < text.size() && text[at] != '"' && text[at] != '\n') at += text[at] == '\\' ? 2 : 1;
     if (at >= text.size() || text[at] != '"') return false;
-    at = skip(text, at + 1, " \t");
+    at = skip(text, at + 1, " \t\r\n");
     return at < text.size() && text[at] == ':';
 }
-// lines: the first line is an object. other: it begins with an object and is none. named: the file is called .json.
-enum class Json { none, lines, array, other };
+// Whether text is one JSON value, or the beginning of one. Bytes that are no UTF-8 may be Latin-1.
+bool is_value(std::string_view text, bool whole) {
+    JsonCheck v(DEPTH);
+    return json_check(text, "", v).ok() || v.error.find("UTF-8") != v.error.npos ||
+           (!whole && v.error_byte > text.size());
+}
+// Whether each line of text is a JSON value, and there are several.
+bool values_by_line(std::string_view text) {
+    size_t lines = 0;
+    for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1, lines++)
+        if (!is_value(text.substr(at, end - at), true)) return false;
+    return lines > 1;
+}
+bool begins_array(std::string_view text, bool whole) {
+    const size_t inner = skip(text, 1, " \t\r\n");
+    return is_value(text, whole) || (inner < text.size() && begins_object(text.substr(inner))) || values_by_line(text);
+}
+// lines: the first line is an object. document: an object begins, and does not end on the first line. strings: each
+// line is one. sequence: records parted by RS (RFC 7464). other: something else in a file that is called .json.
+enum class Json { none, lines, array, document, strings, sequence, other };
 Json json_shape(std::string_view head, bool named) {
     const bool all = head.size() < HEAD;
     head.remove_prefix(skip(head, 0, " \t\r\n"));
     if (head.empty()) return Json::none;
-    const size_t inner = skip(head, 1, " \t\r\n");
-    if (head[0] == '[' && (named || (inner < head.size() && begins_object(head.substr(inner))))) return Json::array;
+    if (head[0] == '\x1E') return Json::sequence;
+    if (head[0] == '[' && (named || begins_array(head, all))) return Json::array;
+    // Prose may have its lines in quotes, but no escapes in them.
+    if (head[0] == '"' && (named || head.find('\\') != head.npos) && values_by_line(head)) return Json::strings;
     const bool object = begins_object(head);
-    if (!object && !(named && head[0] == '{')) return Json::none;
+    if (!object && head[0] != '{') return named ? Json::other : Json::none;
+    if (!object && !named) return Json::none;
     const size_t end = head.find('\n');
-    if (end == head.npos && !all) return object ? Json::lines : Json::other;
-    return json_parse(head.substr(0, end), "", DEPTH).ok() ? Json::lines : Json::other;
+    if (end == head.npos && !all) return object ? Json::lines : Json::document;
+    return is_value(head.substr(0, end), true) ? Json::lines : Json::document;
+}
+// What a file of such a shape is, and what to do; empty: text or JSON lines.
+const char* refusal(Json shape) {
+    switch (shape) {
+        case Json::array:
+            return "a JSON array; write an object on each line first: jq -c '.[]' FILE > x.jsonl (of strings: jq -c "
+                   "'.[] | {text: .}')";
+        case Json::document:
+            return "JSON whose first line is no whole object; write an object on each line first: jq -c . FILE > "
+                   "x.jsonl (of a list in it: jq -c '.KEY[]')";
+        case Json::sequence:
+            return "JSON parted by record separators (RFC 7464); remove them first: tr -d '\\036' < FILE > x.jsonl";
+        case Json::strings:
+            return "JSON strings; write an object on each line first: jq -c '{text: .}' FILE > x.jsonl";
+        case Json::other:
+            return "a name of JSON and no object on the first line; write an object on each line, and nothing before";
+        default: return "";
+    }
 }
 bool ends_with_any(std::string_view name, std::initializer_list<const char*> ends) {
     return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
@@ -69,13 +108,11 @@ Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
                     "lines=True))%s", path.c_str(), hatch.c_str());
     const Json shape = json_shape(TRY(text.head()), called_json);
     const bool plain = config.lines && !called_json && !lines;    // a line's text may look like the beginning of JSON
-    if (shape == Json::array && !plain)
-        return fail(Exit::input, "%s: expected text or JSON lines, found a JSON array; write an object on each line "
-                    "first: jq -c '.[]' FILE > x.jsonl%s", path.c_str(), hatch.c_str());
-    if (shape == Json::other && (called_json || !lines) && !plain && config.format != TextFormat::jsonl)
-        return fail(Exit::input, "%s: expected text or JSON lines, found JSON whose first line is no whole object; "
-                    "write an object on each line first: jq -c . FILE > x.jsonl (of a list in it: jq -c '.KEY[]')%s",
-                    path.c_str(), hatch.c_str());
+    const bool by_line = config.format == TextFormat::jsonl || (lines && !called_json);    // a line's error tells more
+    const bool late = by_line && shape != Json::array && shape != Json::sequence;
+    if (const std::string why = refusal(shape); !why.empty() && !plain && !late)
+        return fail(Exit::input, "%s: expected text or JSON lines, found %s%s", path.c_str(), why.c_str(),
+                    hatch.c_str());
     return lines || shape == Json::lines;
 }
 
@@ -271,6 +308,8 @@ Status Corpus::json_text(Segment& segment) const {
     if (tells("UTF-8")) why += "; is it Latin-1? Convert it: iconv -f LATIN1 -t UTF-8 FILE";
     if (tells("its fields:") && config.flags) why += "; --field names one";
     if (tells("not JSON:") && !config.field.empty()) why += "; given --field, every file is JSON lines";
+    if (!text.ok() && config.flags && !named_json(segment.where.substr(0, segment.where.rfind(':'))))
+        why += "; it is taken for JSON lines by its beginning: --format text takes it as it is";
     if (text.ok()) segment.text = std::move(text.value);
     return text.status;
 }

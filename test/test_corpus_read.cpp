@@ -100,6 +100,52 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     CHECK_FALSE(contains(read(bare).status.message, "--field"));
 }
 
+TEST_CASE("corpus read: JSON that is no JSON lines is refused under any name, also over several lines") {
+    std::string long_array = "[\"\xC3\xA9\"";
+    while (long_array.size() < 40000) long_array += ",\n\"caf\xC3\xA9\"";
+    for (const std::string& text : Strings{"[\n {\n  \"text\": \"a\"\n }\n]", "[\"a\",\n\"b\"]", "[1, 2]", "[\"a\"]",
+                                           long_array + "]", "[\"caf\xE9\"]", "[\"a\", 1]\n[\"b\", 2]\n"}) {
+        refused({{written("x.txt", text)}}, "found a JSON array");
+        refused({{written("x.txt", text)}}, "{text: .}'); --format text takes it");
+    }
+    for (const char* text : {"{\n \"cells\": [\n  {\"x\": 1}]}\n", "{\"a\"\n: 1}", "{\"a\":\n1}", "{\"a\": 1} b\n"})
+        for (const char* name : {"x.txt", "x.ipynb", "x.json"}) refused({{written(name, text)}}, "no whole object");
+    refused({{written("x.json", "\"Hello\"\n\"world\"\n")}}, "found JSON strings");
+    refused({{written("x.txt", "\"Hello\"\n\"w\\u00f6rld\"\n")}}, "found JSON strings");
+    for (const char* text : {"\"Hello\"\nworld\n", "# made by\n{\"text\": \"a\"}\n", "12\n", "words\n"})
+        refused({{written("x.json", text)}}, "a name of JSON and no object on the first line");
+    CorpusConfig lines{{written("x.json", "# made by\n{\"text\": \"a\"}\n")}};
+    lines.format = TextFormat::jsonl;
+    refused(lines, "x.json:1: byte 1: not JSON");
+    for (const char* name : {"x.json", "x.txt", "x.jsonl"})
+        refused({{written(name, "\x1E{\"text\": \"a\"}\n")}}, "RFC 7464");
+    lines = {{written("x.json", "\x1E[1]\n")}};
+    lines.format = TextFormat::text;
+    CHECK(read(lines).texts() == Strings{"\x1E[1]\n"});
+    // What only looks like it.
+    for (const char* text : {"{\n  a: 1\n}\n", "[\"a\", he said]", "[1]\n[2] B\n", "[1]\nb\n", "\"a\"\n\"b\"\n", "12\n",
+                             "\"\\a\"\n\"b\"\n", "[\n{ }", "[[a]]", "{\n\"a\" b"})
+        CHECK(read({{written("x.txt", text)}}).texts() == Strings{text});
+}
+
+TEST_CASE("corpus read: an error in JSON lines that the first line made of a file names --format text") {
+    for (const char* text : {"{\"a\": 1}\nwords\n", "{\"text\": \"a\"}\nwords\n", "{\"text\": 1}\n"}) {
+        for (const char* name : {"x.txt", "x.json"})
+            refused({{written(name, text)}}, "JSON lines by its beginning: --format text takes it as it is");
+        const Status named = read({{written("x.jsonl", text)}}).status;
+        CHECK(named.code == Exit::input);
+        CHECK_FALSE(contains(named.message, "--format"));
+        CorpusConfig bare{{written("x.txt", text)}};
+        bare.flags = false;
+        CHECK_FALSE(contains(read(bare).status.message, "--format"));
+    }
+}
+
+TEST_CASE("corpus read: JSON lines in Latin-1 are called that under any name") {
+    for (const char* name : {"x.json", "x.txt", "x.jsonl"})
+        refused({{written(name, "{\"text\": \"caf\xE9\"}\n{\"text\": \"a\"}\n")}}, "is it Latin-1? Convert it: iconv");
+}
+
 TEST_CASE("corpus read: each file begins anew") {
     std::string large;
     while (large.size() < 3 << 20) large += "word ";
