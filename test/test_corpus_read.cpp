@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "files/json.h"
 #include "packed.h"
 #include "test.h"
 
@@ -144,6 +145,21 @@ TEST_CASE("corpus read: an error in JSON lines that the first line made of a fil
 TEST_CASE("corpus read: JSON lines in Latin-1 are called that under any name") {
     for (const char* name : {"x.json", "x.txt", "x.jsonl"})
         refused({{written(name, "{\"text\": \"caf\xE9\"}\n{\"text\": \"a\"}\n")}}, "is it Latin-1? Convert it: iconv");
+}
+
+TEST_CASE("corpus read: the message about a long line is short, and cuts no character") {
+    const std::string letters(100000, 'k'), digits(100000, '7');
+    std::string accents;
+    while (accents.size() < 100000) accents += "\xC3\xA9";
+    const std::string text = "{\"text\": \"";
+    for (const std::string& line : {"{\"text\": " + digits + "}", text + letters + "\\q\"}", text + accents + "\\q\"}",
+                                    text + "a" + accents + "\\qa\"}", text + accents + "\\qa",
+                                    "{\"" + letters + "\": 1, \"" + letters + "\": 2}"}) {
+        const Status s = read({{written("x.jsonl", line + "\n")}}).status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE((s.message.size() > 300 && s.message.size() < 700), s.message);
+        CHECK_FALSE(contains(json_string(s.message), "\xEF\xBF\xBD"));
+    }
 }
 
 TEST_CASE("corpus read: each file begins anew") {
