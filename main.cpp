@@ -9,6 +9,7 @@
 
 #include "base/command.h"
 #include "base/console.h"
+#include "base/interrupt.h"
 #include "model/device.h"
 #include "layers/cpu.h"
 
@@ -72,6 +73,8 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
     }
     Result<bool> run = command_parse(*command, args);
     if (!run.ok()) return run.status;
+    for (const char* writes : {"tokenize", "train-tokenizer", "convert"})
+        if (name == writes) remove_files_on_signals();
     if (run.value) return command->run();
     fputs(command_help(*command, text_width(stdout)).c_str(), stdout);
     return {};

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "interrupt.h"
+
 File::~File() {
     if (descriptor >= 0) close(descriptor);
 }
@@ -129,7 +131,9 @@ std::string temporary_name(const std::string& path) {
     uint64_t digits = 0;
     CHECK(getrandom(&digits, sizeof digits, 0) == sizeof digits, "%s", strerror(errno));
     const auto [dir, name] = split(path);
-    return dir + name + MARK + formatted("%016llx", (unsigned long long)digits) + ENDING;
+    const std::string made = dir + name + MARK + formatted("%016llx", (unsigned long long)digits) + ENDING;
+    note_temporary(made);
+    return made;
 }
 
 Status remove_leftovers(const std::string& path, Paths paths,

@@ -4,7 +4,9 @@
 #include "data/bpe.h"
 #include "data/loader.h"
 
+#include <csignal>
 #include <filesystem>
+#include <sys/stat.h>
 
 #include "test.h"
 
@@ -147,4 +149,28 @@ TEST_CASE("shard sets: one file under two names is refused, under one name it co
     for (const std::string& other :
          {dir + "/link.bin", dir + "/hard.bin", dir + "/./x_train_000.bin", dir + "//x*train*.bin"})
         refused(x + "," + other, Exit::usage, {x, " are one file", "twice"});
+}
+
+TEST_CASE("shard sets: a signal that stops tokenize leaves no temporary file, and ends it as it would") {
+    const std::string dir = temporary_directory(), never = dir + "/never.txt";
+    std::string lines;
+    const std::string line = "{\"text\":\"a\",\"more\":\"" + std::string(1000, 'a') + "\"}\n";
+    for (int i = 0; i < 18000; i++) lines += line;    // more than the 16 MiB that tokenize holds at a time
+    write_file(dir + "/a.jsonl", lines);
+    REQUIRE(mkfifo(never.c_str(), 0600) == 0);    // tokenize waits for its text
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+        Process p({flatgpt_binary(), "tokenize", "--out", dir + "/x", "--shard-tokens", "10k", dir + "/a.jsonl",
+                   never});
+        auto temporary = [&] {
+            return std::count_if(fs::directory_iterator(dir), fs::directory_iterator(),
+                                 [](auto& e) { return e.path().extension() == ".tmp"; });
+        };
+        const double start = now_seconds();
+        while (temporary() < 4 && now_seconds() < start + 30 && p.running()) usleep(1000);
+        CHECK(temporary() == 4);
+        p.send(number);
+        const ProcessResult r = p.wait();
+        CHECK(r.signal == number);
+        CHECK(temporary() == 0);
+    }
 }

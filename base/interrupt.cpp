@@ -1,0 +1,51 @@
+// interrupt.cpp - see interrupt.h.
+#include "interrupt.h"
+
+#include <csignal>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+struct Noted {
+    std::mutex mutex;
+    bool wanted = false;
+    std::vector<std::string> files;
+};
+Noted& noted() {
+    static Noted& all = *new Noted;    // the thread below may outlive static objects
+    return all;
+}
+}    // namespace
+
+void note_temporary(const std::string& path) {
+    std::lock_guard lock(noted().mutex);
+    if (noted().wanted) noted().files.push_back(path);
+}
+
+// A thread waits for the signals, as a handler could not take the lock.
+void remove_files_on_signals() {
+    sigset_t awaited, before;
+    sigemptyset(&awaited);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP}) {
+        struct sigaction action = {};
+        if (sigaction(s, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&awaited, s);
+    }
+    pthread_sigmask(SIG_BLOCK, &awaited, &before);
+    noted().wanted = true;
+    try {
+        std::thread([awaited] {
+            int s = 0;
+            if (sigwait(&awaited, &s) != 0) return;
+            std::lock_guard lock(noted().mutex);    // until the end: no file is made any more
+            for (const std::string& path : noted().files) unlink(path.c_str());
+            signal(s, SIG_DFL);
+            pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
+            raise(s);
+        }).detach();
+    } catch (const std::system_error&) {    // no thread is left: the files stay, as after SIGKILL
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+}

@@ -1,0 +1,9 @@
+// interrupt.h - a command that is stopped by a signal takes its temporary files with it.
+#pragma once
+#include <string>
+
+// From here on SIGINT, SIGTERM and SIGHUP remove the files that were noted, then end the process as they would.
+// Called before other threads start. A signal that is ignored (nohup) stays so.
+void remove_files_on_signals();
+// A file that is about to be written under a name which nothing else ever has.
+void note_temporary(const std::string& path);
