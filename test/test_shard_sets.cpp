@@ -4,6 +4,7 @@
 #include "data/bpe.h"
 #include "data/loader.h"
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <sys/stat.h>
@@ -109,6 +110,37 @@ TEST_CASE("shard sets: train reads no part of a set, and eval any part, but no s
     CHECK_MESSAGE(whole.exit_code == 0, whole.err);
     const ProcessResult measured = run_flatgpt({"eval", run, "--data", x + "1.bin", "--device", "cpu"});
     CHECK_MESSAGE(measured.exit_code == 0, measured.err);
+}
+TEST_CASE("shard sets: train refuses a validation shard that it trains on, also by a link or a copy") {
+    const std::string dir = temporary_directory(), val = dir + "/a_val_000.bin";
+    tokenize(dir + "/a", words(100, 1));
+    fs::create_symlink(val, dir + "/link.bin");
+    fs::copy(val, dir + "/copy.bin");
+    ShardWriter w;
+    const std::vector<int> tokens(100, 1);
+    REQUIRE(w.open(dir + "/unknown.bin", 50257).ok());    // its set is unknown
+    REQUIRE(w.append(tokens.data(), 100).ok());
+    REQUIRE(w.commit().ok());
+    fs::create_hard_link(dir + "/unknown.bin", dir + "/unknown_too.bin");
+    auto train = [&](const std::string& data, const std::string& validation) {
+        return run_flatgpt({"train", "--data", data, "--val", validation, "--layers", "1", "--heads", "1", "--channels",
+                            "8", "--seq-len", "8", "--batch", "1", "--steps", "1", "--eval-tokens", "8", "--out",
+                            dir + "/run"});
+    };
+    for (const auto& [data, validation, named] :
+         {std::array<std::string, 3>{dir + "/a_*.bin", dir + "/a_val_*.bin", val}, {val, val, val},
+          {dir + "/a_*.bin", dir + "/link.bin", dir + "/link.bin, which is --data's " + val},
+          {dir + "/a_*.bin", dir + "/copy.bin", dir + "/copy.bin, which is --data's " + val},
+          {dir + "/unknown.bin", dir + "/unknown_too.bin", dir + "/unknown_too.bin, which is --data's "}}) {
+        const ProcessResult r = train(data, validation);
+        CAPTURE(r.err);
+        CHECK(r.exit_code == 2);
+        CHECK(contains(r.err, "--val: expected shards that are not trained on, found " + named));
+        CHECK(contains(r.err, "'x_train_*.bin'"));
+        CHECK_FALSE(fs::exists(dir + "/run"));
+    }
+    const ProcessResult r = train(dir + "/a_train_*.bin", val);
+    CHECK_MESSAGE(r.exit_code == 0, r.err);
 }
 
 TEST_CASE("shard sets: when tokenize is stopped at any point, no part of a set has a name that train reads") {

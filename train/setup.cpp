@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "base/file.h"
@@ -268,6 +270,30 @@ void Trainer::settle_batch() {
     progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
 }
 
+namespace {
+// Exit 2: one of --val's shards is one of --data's: the same file, or (a copy) with the same place in the same set.
+Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& val) {
+    std::map<std::array<uint64_t, 3>, const Shard*> known;
+    auto keys = [](const Shard& s) {
+        struct stat info{};
+        std::vector<std::array<uint64_t, 3>> all;
+        if (stat(s.path.c_str(), &info) == 0) all.push_back({0, info.st_dev, info.st_ino});
+        if (s.set.id) all.push_back({1, s.set.id, uint64_t(s.set.place)});
+        return all;
+    };
+    for (const Shard& s : train)
+        for (const auto& key : keys(s)) known[key] = &s;
+    for (const Shard& s : val)
+        for (const auto& key : keys(s))
+            if (const auto there = known.find(key); there != known.end())
+                return fail(Exit::usage, "--val: expected shards that are not trained on, found %s, %s%s; give --data "
+                            "the training shards alone (a pattern such as 'x_train_*.bin')", s.path.c_str(),
+                            there->second->path == s.path ? "which is one of --data's" : "which is --data's ",
+                            there->second->path == s.path ? "" : there->second->path.c_str());
+    return {};
+}
+}    // namespace
+
 Status Trainer::open_data() {
     const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
     const TokenizerSource whose = {
@@ -281,6 +307,7 @@ Status Trainer::open_data() {
     if (!o.val.empty()) {
         l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
         val = TRY(Loader::open(l));
+        if (!o.data.empty()) TRY(check_apart(data.shards(), val.shards()));
         const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
         state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
         TRY(shards_match(val.shards(), tokenizer, config.V, whose));
