@@ -179,10 +179,14 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
             if (bare(word) == theirs && bare(k) == ours) return "; did you mean " + k + "?";
     std::string best;
     size_t distance = std::max<size_t>(2, word.size() / 3) + 1;
+    auto alike = [&](const std::string& k) {    // how many first letters; of those that are as near, the most wins
+        return std::mismatch(word.begin(), word.end(), k.begin(), k.end()).first - word.begin();
+    };
     for (auto& k : known) {
         bool prefix = word.size() >= 3 && k.compare(0, word.size(), word) == 0;
         size_t d = word.size() > 100 ? distance : prefix ? 1 : edit_distance(word, k);
-        if (d < distance) distance = d, best = k;
+        const bool nearer = d < distance || (d == distance && !best.empty() && alike(k) > alike(best));
+        if (nearer) distance = d, best = k;
     }
     return best.empty() ? "" : "; did you mean " + best + "?";
 }

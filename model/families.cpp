@@ -138,17 +138,19 @@ Result<Config> config_named(const std::string& name) {
     std::vector<std::string> known;
     const size_t colon = name.find(':');
     const std::string size = colon == name.npos ? name : name.substr(colon + 1);
+    char* end = nullptr;
+    const bool digits = size.size() > 1 && size[0] == 'd' && isdigit(static_cast<unsigned char>(size[1]));
+    const long depth = digits ? strtol(size.c_str() + 1, &end, 10) : 0;
+    const bool size_is_known = depth >= 1 && depth <= 1024 && !*end;
     for (const Family* family : families()) {
         for (const Preset& preset : family->presets) {
             if (name == preset.name) return sized(*family, preset);
             known.push_back(preset.name);
         }
-        if (colon != name.npos) known.push_back(family->type + (":" + size));
+        if (colon != name.npos) known.push_back(family->type + (":" + (size_is_known ? size : "d12")));
     }
     const Family* family = colon == name.npos ? &GPT2 : family_named(name.substr(0, colon));
-    char* end = nullptr;
-    const long depth = size.size() > 1 && size[0] == 'd' ? strtol(size.c_str() + 1, &end, 10) : 0;
-    if (family && depth >= 1 && depth <= 1024 && !*end && isdigit(static_cast<unsigned char>(size[1]))) {
+    if (family && size_is_known) {
         const int N = int(depth);
         Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
         c.fill_experts();

@@ -299,6 +299,7 @@ TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
         CHECK_FALSE(contains(r.err, "\x1b"));
     }
     CHECK(contains(run_flatgpt({"trian"}).err, "did you mean train?"));
+    CHECK(contains(run_flatgpt({"completion", "fsh"}).err, "did you mean fish?"));    // zsh is as near
     CHECK(contains(run_flatgpt({"generate"}).err, "did you mean sample?"));
     CHECK(contains(run_flatgpt({"train", "--batch-size", "4"}).err, "did you mean --batch?"));
     CHECK(contains(run_flatgpt({"train", "--device", "gpu"}).err, "found 'gpu'; did you mean cuda?"));

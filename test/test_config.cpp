@@ -64,7 +64,8 @@ TEST_CASE("config: models by their names, by other spellings of a family, and wh
         CHECK_MESSAGE((c.ok() && c.value.family->type == std::string(type) && c.value.L == 2), spelt);
     }
     for (auto [wrong, meant] : {std::pair{"lama:d4", "llama:d4"}, {"qwen3-0.6", "qwen3-0.6b"},
-                                {"gpt2-mdium", "gpt2-medium"}}) {
+                                {"gpt2-mdium", "gpt2-medium"}, {"llama:d", "llama:d12"}, {"gemma2:", "gemma2:d12"},
+                                {"llama:d0", "llama:d12"}, {"gpt2:dd", "gpt2:d12"}}) {
         const Status s = config_named(wrong).status;
         CHECK(s.code == Exit::usage);
         CHECK_MESSAGE(contains(s.message, std::string("did you mean ") + meant + "?"), s.message);
