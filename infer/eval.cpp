@@ -55,6 +55,12 @@ Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation&
             human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
     return {};
 }
+Status check_measured(const EvalOptions& o, const Evaluation& e) {
+    if (e.tokens) return {};
+    return fail(Exit::input, "%s: no token to measure: a text's first token is given, not predicted; expected a text "
+                "of at least two tokens, or of one where the tokenizer puts its own before it",
+                o.text.empty() ? o.data.c_str() : o.text.c_str());
+}
 // After the results, which may show where it begins.
 Status check_loss(const Opened& m, double loss) {
     if (std::isfinite(loss)) return {};
@@ -159,9 +165,10 @@ Status eval(const EvalOptions& o) {
     const double start = now_seconds();
     LossByPosition positions(m.g->plan.S);
     const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective, positions) : eval_texts(o, m, objective));
+    TRY(check_measured(o, e));
     const std::vector<PositionBin> bins = o.by_position ? positions.bins() : std::vector<PositionBin>{};
     TRY(print_evaluation(o, m, e, bins, now_seconds() - start));
     if (!o.csv.empty()) TRY(write_positions_csv(o.csv, bins));
     if (!o.picture.empty()) TRY(write_positions_picture(o.picture, bins));
-    return e.tokens ? check_loss(m, e.loss) : Status{};
+    return check_loss(m, e.loss);
 }

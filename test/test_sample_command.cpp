@@ -91,6 +91,19 @@ TEST_CASE("sample: a schema's JSON, logprobs, the best beams") {
     CHECK(out_of(with(beam, {"4"})) == "x" + first["text"].get<std::string>() + "\n");
 }
 
+TEST_CASE("eval: texts without a token to predict have no loss, and a file of them is refused") {
+    const std::string dir = talker(), file = dir + "/t.jsonl";
+    write_file(file, "{\"text\": \"\"}\n");
+    const ProcessResult none = run_flatgpt({"eval", dir, "--text", file, "--json"});
+    CHECK(none.exit_code == 3);
+    CHECK(none.out == "{\"line\":1,\"loss\":null,\"tokens\":0}\n");
+    CHECK(contains(none.err, "t.jsonl: no token to measure"));
+    write_file(file, "{\"text\": \"\"}\n{\"text\": \"ab\"}\n");
+    const std::string lines = out_of({"eval", dir, "--text", file, "--json"});
+    CHECK(lines.starts_with("{\"line\":1,\"loss\":null,\"tokens\":0}\n{\"line\":2,\"loss\":"));
+    CHECK(json::parse(lines.substr(lines.rfind('{')))["tokens"] == 2);
+}
+
 TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") {
     const std::string dir = polite_model();
     write_file(dir + "/g", "root ::= \"he\" [a-z]{2} \"p\"");
