@@ -203,8 +203,8 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
     countdown.progress.clear();
     for (size_t i = 0; i < out.scores.size() && !stream; i++)
         if (!what.each({.number = int(i), .text = out.texts[i], .score = out.scores[i]}))
-            return fail(Exit::io, "the output was closed");
-    if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
+            return output_failed();
+    if (stream && (!begin() || !put("\n"))) return output_failed();
     for (const std::string& text : notes) say(text);
     fprintf(stderr, "%s in %s, %.1f tokens/s%s (%s)\n", counted(out.tokens, "token").c_str(),
             human_time(seconds).c_str(), double(out.tokens) / seconds,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <new>
 #include <system_error>
 
@@ -111,8 +112,9 @@ int main(int argc, char** argv) {
         status = run_command(commands, name, args);
     }
 
-    if (status.ok() && (fflush(stdout) != 0 || ferror(stdout)))
-        status = fail(Exit::io, "cannot write to standard output");
+    if (const bool failed = fflush(stdout) != 0; status.ok() && (failed || ferror(stdout)))
+        status = fail(Exit::io, "cannot write to standard output%s%s", failed ? ": " : "",
+                      failed ? strerror(errno) : "");
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
     if (!status.message.empty()) say(prefix + ": " + escape_control(status.message));

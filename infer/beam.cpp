@@ -166,7 +166,7 @@ Result<Generated> beam_search(Model& g, const Tokenizer& tokenizer, const Genera
             for (int id : beam.tokens)
                 if (open && !text.stopped && std::find(ends.begin(), ends.end(), id) == ends.end())
                     open = text.push(tokenizer.token(id), what.stop, to);
-            if (!open || !text.finish(what.stop, to)) return fail(Exit::io, "the output was closed");
+            if (!open || !text.finish(what.stop, to)) return output_failed();
             out.tokens += int64_t(beam.tokens.size());
             out.texts.push_back(text.text);
             out.scores.push_back(beam.score);

@@ -266,7 +266,7 @@ Result<bool> Chat::speak(int id) {
     if (!end && tokenizer.is_special(id)) return false;    // a special token is no text
     if (!(end ? streamed.finish(options.stop, options.text)
               : streamed.push(tokenizer.token(id), options.stop, options.text)))
-        return fail(Exit::io, "the output was closed");
+        return output_failed();
     return end || streamed.stopped;
 }
 
@@ -309,7 +309,7 @@ Result<int> Chat::generate(std::vector<int> seen) {
                                                options.context));
         else if (!ended && n == limit) say(formatted("the answer ends after %d tokens", n));
     }
-    if (!streamed.finish(options.stop, options.text)) return fail(Exit::io, "the output was closed");
+    if (!streamed.finish(options.stop, options.text)) return output_failed();
     return n;
 }
 

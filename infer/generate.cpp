@@ -2,6 +2,8 @@
 #include "generate.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -59,6 +61,11 @@ Status check_logits(const std::vector<float>& logits) {
     if (all_finite(block_format(BlockType::f32), logits.data(), int64_t(logits.size()))) return {};
     return fail(Exit::diverged, "the logits are not finite: the model's numbers have grown beyond what its activations "
                 "hold; its training has diverged, or it was made for another type: try --dtype fp32");
+}
+
+Status output_failed() {
+    if (errno == EPIPE || errno == 0) return fail(Exit::io, "the output was closed");
+    return fail(Exit::io, "the text cannot be written: %s", strerror(errno));
 }
 
 namespace {
@@ -331,7 +338,7 @@ Status Generator::choose_all(size_t from) {
         slots.forget(s.slot, int(s.draft.size() - s.next.accepted));
         s.draft.clear();
         for (size_t k = 0; k < s.next.chosen.size() && !s.done; k++)
-            if (!take(s, s.next.chosen[k].id)) return fail(Exit::io, "the output was closed");
+            if (!take(s, s.next.chosen[k].id)) return output_failed();
         s.done |= s.sampler.done();
         if (s.sampler.broken() && !s.text.stopped && !std::exchange(said_broken, true)) note(NO_TOKEN);
     }
@@ -380,20 +387,20 @@ Status Generator::go_ahead(int64_t steps) {
             Sequence& s = running[i];
             if (s.done) continue;
             s.sampler.take({ids[i]});
-            if (!take(s, ids[i])) return fail(Exit::io, "the output was closed");
+            if (!take(s, ids[i])) return output_failed();
         }
     } while (ahead->in_flight() > 0);
     return end_done();
 }
 
 Status Generator::report(Sequence& s) {
-    if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
+    if (!s.text.finish(what.stop, s.out)) return output_failed();
     out.drafted += s.drafted, out.accepted += s.accepted;
     s.logprobs.resize(std::min(s.logprobs.size(), size_t(s.place)));    // without what was chosen beyond the end
     finished[s.number] = {s.number, std::move(s.text.text), s.place, s.drafted, s.accepted, std::move(s.logprobs)};
     while (!finished.empty() && finished.begin()->first == reported) {
         Sample& sample = finished.begin()->second;
-        if (what.each && !what.each(sample)) return fail(Exit::io, "the output was closed");
+        if (what.each && !what.each(sample)) return output_failed();
         if (!what.each) out.texts.push_back(std::move(sample.text)), out.logprobs.push_back(std::move(sample.logprobs));
         finished.erase(finished.begin());
         reported++;

@@ -76,6 +76,9 @@ std::vector<int> ends_of_text(const Tokenizer& tokenizer);    // each ends one
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
+// Why standard output took no text, by errno. exit 4
+Status output_failed();
+
 // Sequences run together, at most `batch` of them: when one ends, the next one takes its place, is fed its prompt, and
 // goes on with the others. Prompts that begin alike share what is computed of that (Slots). What a sequence says
 // depends on its prompt and its number among the prompt's sequences alone. When the context is full, the oldest

@@ -247,8 +247,9 @@ Result<bool> take(Chat& chat, const std::string& message, bool json) {
     if (begun || (chat.answers > before && !json)) written = put(lines.finish() + "\n");
     else if (chat.answers > before)
         written = put("{\"role\":\"assistant\",\"content\":" + json_string(chat.answer()) + "}\n");
+    const Status closed = written || !on.ok() ? Status{} : output_failed();
     for (const std::string& text : notes) say(text);
-    if (on.ok() && !written) return fail(Exit::io, "the output was closed");
+    TRY(closed);
     return on;
 }
 }    // namespace

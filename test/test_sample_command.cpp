@@ -104,6 +104,19 @@ TEST_CASE("eval: texts without a token to predict have no loss, and a file of th
     CHECK(json::parse(lines.substr(lines.rfind('{')))["tokens"] == 2);
 }
 
+TEST_CASE("sample, chat: text that cannot be written ends them with the reason") {
+    if (!std::filesystem::exists("/dev/full")) return;
+    const std::string dir = polite_model();
+    for (const Strings& args : {Strings{"sample", dir, "--prompt", "x", "--tokens", "3"},
+                                {"sample", dir, "--prompt", "x", "--tokens", "3", "--num", "2"},
+                                {"sample", dir, "--prompt", "x", "--tokens", "3", "--beams", "2"}, {"chat", dir}}) {
+        Strings line = {"sh", "-c", "exec \"$@\" >/dev/full", "sh", flatgpt_binary()};
+        const ProcessResult r = run_process(with(line, args), {.stdin_text = "u\n"});
+        CHECK(r.exit_code == 4);
+        CHECK_MESSAGE(contains(r.err, "the text cannot be written: No space left on device"), r.err);
+    }
+}
+
 TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") {
     const std::string dir = polite_model();
     write_file(dir + "/g", "root ::= \"he\" [a-z]{2} \"p\"");
