@@ -163,7 +163,8 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
                (o.no_echo ? "" : prompt) + sample.text + "\n";
     std::string line = formatted("{\"number\":%d,\"sample\":%d,\"prompt\":", sample.number / o.num + 1,
                                  sample.number % o.num) +
-                       json_string(prompt) + ",\"text\":" + json_string(sample.text);
+                       json_string(prompt) + ",\"text\":" + json_string(sample.text) + ",\"finish_reason\":\"" +
+                       sample.finish_reason + "\"";
     if (o.speculation.any())
         line += formatted(",\"tokens\":%lld,\"drafted\":%lld,\"accepted\":%lld", (long long)sample.tokens,
                           (long long)sample.drafted, (long long)sample.accepted);
@@ -182,6 +183,7 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
     // Notes never interrupt the text: early ones come before it, the others wait for its end.
     std::vector<std::string> notes;
     bool begun = false;
+    int64_t cut = 0;    // texts that --tokens ended
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
     if (o.sampling.temperature == 0 && !narrowing(o.sampling).empty() && !o.search.beams)
         say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
@@ -193,6 +195,7 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
     else
         what.each = [&](const Sample& sample) {
             if (terminal) countdown.progress.clear();
+            cut += sample.finish_reason == std::string("length");
             return begun = true, put(shown(o, sample, prompts[size_t(sample.number / o.num)], m.tokenizer));
         };
     if (all > what.batch) what.progress = std::ref(countdown);
@@ -202,10 +205,15 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
     const double seconds = now_seconds() - start;
     countdown.progress.clear();
     for (size_t i = 0; i < out.scores.size() && !stream; i++)
-        if (!what.each({.number = int(i), .text = out.texts[i], .score = out.scores[i]}))
+        if (!what.each({.number = int(i), .text = out.texts[i], .score = out.scores[i],
+                        .finish_reason = out.finish_reasons[i]}))
             return output_failed();
     if (stream && (!begin() || !put("\n"))) return output_failed();
     for (const std::string& text : notes) say(text);
+    if (stream) cut = out.finish_reasons[0] == std::string("length");
+    if (cut && o.sampling.grammar)
+        say(counted(cut, "text") + " of " + std::to_string(all) + (cut > 1 ? " are" : " is") + " cut off after " +
+            counted(o.tokens, "token") + ", before the grammar's end; more --tokens let texts end");
     fprintf(stderr, "%s in %s, %.1f tokens/s%s (%s)\n", counted(out.tokens, "token").c_str(),
             human_time(seconds).c_str(), double(out.tokens) / seconds,
             drafts_text(o.speculation, out.drafted, out.accepted).c_str(), m.device.c_str());

@@ -162,14 +162,15 @@ Result<Generated> beam_search(Model& g, const Tokenizer& tokenizer, const Genera
             StreamedText text;
             TextOut to;
             if (what.text) to = [&](std::string_view piece) { return what.text(int(out.texts.size()), piece); };
-            bool open = true;
+            bool open = true, ended = false;
             for (int id : beam.tokens)
-                if (open && !text.stopped && std::find(ends.begin(), ends.end(), id) == ends.end())
+                if (open && !text.stopped && !(ended = std::find(ends.begin(), ends.end(), id) != ends.end()))
                     open = text.push(tokenizer.token(id), what.stop, to);
             if (!open || !text.finish(what.stop, to)) return output_failed();
             out.tokens += int64_t(beam.tokens.size());
             out.texts.push_back(text.text);
             out.scores.push_back(beam.score);
+            out.finish_reasons.push_back(ended || text.stopped ? "stop" : "length");
         }
     }
     return out;

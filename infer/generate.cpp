@@ -75,7 +75,7 @@ struct Sequence {
     Sampler sampler;
     StreamedText text = {};
     TextOut out = {};
-    bool done = false;
+    bool done = false, ended = false;    // ended: by a token that ends a text
     int place = 0;     // tokens generated
     bool counted = false;    // Ahead::Text's
     size_t row = 0;    // its next token's logits; those after each drafted token follow
@@ -323,6 +323,7 @@ bool Generator::take(Sequence& s, int id) {
     s.place++, out.tokens++;
     const bool end = what.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
     if (!end && !s.text.push(tokenizer.token(id), what.stop, s.out)) return false;
+    s.ended = end;
     s.done = end || s.text.stopped || s.place == what.tokens;
     return true;
 }
@@ -395,13 +396,20 @@ Status Generator::go_ahead(int64_t steps) {
 
 Status Generator::report(Sequence& s) {
     if (!s.text.finish(what.stop, s.out)) return output_failed();
+    const bool whole = s.ended || s.text.stopped || s.sampler.done();
+    const char* reason = whole ? "stop" : s.sampler.broken() ? "no_token" : "length";
     out.drafted += s.drafted, out.accepted += s.accepted;
     s.logprobs.resize(std::min(s.logprobs.size(), size_t(s.place)));    // without what was chosen beyond the end
-    finished[s.number] = {s.number, std::move(s.text.text), s.place, s.drafted, s.accepted, std::move(s.logprobs)};
+    finished[s.number] = {s.number, std::move(s.text.text), s.place, s.drafted, s.accepted, std::move(s.logprobs), 0,
+                          reason};
     while (!finished.empty() && finished.begin()->first == reported) {
         Sample& sample = finished.begin()->second;
         if (what.each && !what.each(sample)) return output_failed();
-        if (!what.each) out.texts.push_back(std::move(sample.text)), out.logprobs.push_back(std::move(sample.logprobs));
+        if (!what.each) {
+            out.texts.push_back(std::move(sample.text));
+            out.logprobs.push_back(std::move(sample.logprobs));
+            out.finish_reasons.push_back(sample.finish_reason);
+        }
         finished.erase(finished.begin());
         reported++;
     }

@@ -47,12 +47,14 @@ struct Sample {
     int64_t tokens = 0, drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};    // each token's, as logprobs() gives them
     double score = 0;    // by beam search
+    const char* finish_reason = "stop";    // or length, no_token: a grammar's text that no token could continue
 };
 struct Generated {
     std::vector<std::string> texts = {};    // in order; none where each one was handed out
     int64_t tokens = 0, drafted = 0, accepted = 0;    // all sequences' together
     std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // as texts
     std::vector<double> scores = {};        // each text's, by beam search
+    std::vector<const char*> finish_reasons = {};    // as texts
 };
 struct Generation {
     std::vector<std::vector<int>> prompts = {};    // at least one token each

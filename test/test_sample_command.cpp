@@ -91,17 +91,27 @@ TEST_CASE("sample: a schema's JSON, logprobs, the best beams") {
     CHECK(out_of(with(beam, {"4"})) == "x" + first["text"].get<std::string>() + "\n");
 }
 
-TEST_CASE("eval: texts without a token to predict have no loss, and a file of them is refused") {
-    const std::string dir = talker(), file = dir + "/t.jsonl";
-    write_file(file, "{\"text\": \"\"}\n");
-    const ProcessResult none = run_flatgpt({"eval", dir, "--text", file, "--json"});
-    CHECK(none.exit_code == 3);
-    CHECK(none.out == "{\"line\":1,\"loss\":null,\"tokens\":0}\n");
-    CHECK(contains(none.err, "t.jsonl: no token to measure"));
-    write_file(file, "{\"text\": \"\"}\n{\"text\": \"ab\"}\n");
-    const std::string lines = out_of({"eval", dir, "--text", file, "--json"});
-    CHECK(lines.starts_with("{\"line\":1,\"loss\":null,\"tokens\":0}\n{\"line\":2,\"loss\":"));
-    CHECK(json::parse(lines.substr(lines.rfind('{')))["tokens"] == 2);
+TEST_CASE("sample: a text that --tokens cut off is marked") {
+    const std::string dir = talker(), grammar = dir + "/g";
+    const Strings three = {"sample", dir, "--prompt", "x", "--tokens", "3"}, json_of = {"--grammar", grammar, "--json"};
+    auto reason = [&](const Strings& more) {
+        const std::string text = out_of(with(three, more));
+        return json::parse(text.substr(0, text.find('\n')))["finish_reason"].get<std::string>();
+    };
+    CHECK(reason({"--json"}) == "length");
+    CHECK(reason({"--json", "--ignore-end"}) == "length");
+    CHECK(reason({"--beams", "2", "--json"}) == "length");
+    write_file(grammar, "root ::= [a-z]+ \"!\"");
+    CHECK(reason(with(json_of, {"--logit-bias", "!=-100"})) == "length");
+    ProcessResult r = run_flatgpt(with(three, {"--grammar", grammar, "--logit-bias", "!=-100"}));
+    CHECK(contains(r.err, "note: 1 text of 1 is cut off after 3 tokens, before the grammar's end"));
+    r = run_flatgpt(with(three, with(json_of, {"--num", "2", "--logit-bias", "!=-100"})));
+    CHECK(contains(r.err, "note: 2 texts of 2 are cut off"));
+    // The last of its tokens ends the text, or a stop string does.
+    write_file(grammar, "root ::= [a-z] [a-z] \"!\"");
+    CHECK(reason(json_of) == "stop");
+    CHECK_FALSE(contains(run_flatgpt(with(three, {"--grammar", grammar})).err, "cut off"));
+    CHECK(reason({"--json", "--grammar", grammar, "--stop", "!"}) == "stop");
 }
 
 TEST_CASE("sample, chat: text that cannot be written ends them with the reason") {
@@ -115,6 +125,19 @@ TEST_CASE("sample, chat: text that cannot be written ends them with the reason")
         CHECK(r.exit_code == 4);
         CHECK_MESSAGE(contains(r.err, "the text cannot be written: No space left on device"), r.err);
     }
+}
+
+TEST_CASE("eval: texts without a token to predict have no loss, and a file of them is refused") {
+    const std::string dir = talker(), file = dir + "/t.jsonl";
+    write_file(file, "{\"text\": \"\"}\n");
+    const ProcessResult none = run_flatgpt({"eval", dir, "--text", file, "--json"});
+    CHECK(none.exit_code == 3);
+    CHECK(none.out == "{\"line\":1,\"loss\":null,\"tokens\":0}\n");
+    CHECK(contains(none.err, "t.jsonl: no token to measure"));
+    write_file(file, "{\"text\": \"\"}\n{\"text\": \"ab\"}\n");
+    const std::string lines = out_of({"eval", dir, "--text", file, "--json"});
+    CHECK(lines.starts_with("{\"line\":1,\"loss\":null,\"tokens\":0}\n{\"line\":2,\"loss\":"));
+    CHECK(json::parse(lines.substr(lines.rfind('{')))["tokens"] == 2);
 }
 
 TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") {
