@@ -137,7 +137,7 @@ TEST_CASE("json schema edges: patterns") {
     std::string a50 = std::string(50, '(') + "a" + std::string(50, ')');
     CHECK(finds(a50.c_str(), {"\"a\""}) == "+");
     refused(json{{"pattern", "(" + a50 + ")"}}.dump(), "50 deep");
-    for (const char* pattern : {"\\01", "a)", "a{3,2}", "[\\d-z]", "\\uDC00"})
+    for (const char* pattern : {"\\01", "a)", "a{3,2}", "[\\d-z]", "\\uDC00", "\\uDFFF"})
         CHECK_FALSE(json_schema_grammar(json{{"pattern", pattern}}.dump(), "s").ok());
     refused(R"({"pattern": "a", "minLength": 100000})", "so long an expression beside these lengths");
 }
