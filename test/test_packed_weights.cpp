@@ -3,7 +3,10 @@
 #include "layers/quantised.h"
 #include "model/packed_weights.h"
 
+#include <fcntl.h>
 #include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "files/json.h"
 #include "gguf_parts.h"
@@ -180,4 +183,22 @@ TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a fil
     CHECK(both.exit_code == 2);
     CHECK(contains(both.err, "only one of them"));
     CHECK(run_flatgpt({"sample", run, "--quantize", "q3"}).exit_code == 2);
+}
+
+TEST_CASE("packed weights: a file that becomes shorter while its rows are used ends the command with a message") {
+    const Toy toy;
+    REQUIRE(run_flatgpt(toy.args("run", {"--steps", "2"})).exit_code == 0);
+    const std::string model = toy.dir + "/a.gguf", text = toy.dir + "/text";
+    REQUIRE(run_flatgpt({"convert", toy.dir + "/run", model, "--type", "bf16"}).exit_code == 0);
+    REQUIRE(mkfifo(text.c_str(), 0600) == 0);
+    Process p({flatgpt_binary(), "eval", model, "--text", text, "--device", "cpu"});
+    int f = -1;    // eval opens its text after the model
+    while ((f = open(text.c_str(), O_WRONLY | O_NONBLOCK)) < 0 && p.running()) usleep(1000);
+    REQUIRE(f >= 0);
+    std::filesystem::resize_file(model, 100);
+    CHECK(write(f, "abc abc\n", 8) == 8);
+    close(f);
+    const ProcessResult r = p.wait();
+    CHECK(r.exit_code == 4);
+    CHECK_MESSAGE(contains(r.err, "the model's file became shorter"), r.err);
 }
