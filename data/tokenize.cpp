@@ -11,6 +11,7 @@
 #include "bpe.h"
 #include "corpus.h"
 #include "base/file.h"
+#include "base/meter.h"
 #include "loader.h"
 #include "merge.h"
 
@@ -45,28 +46,6 @@ void add_input_flags(std::vector<Flag>& flags, Input& in) {
         Flag{.name = "--longest-line", .to = &in.longest, .help = "MiB: a longer line, or text without a place to cut "
              "it, is refused; encoding takes some 20 bytes of memory a byte", .min = 1, .max = 1024}});
 }
-
-// "tokenize: 12.3 of 100.0 MB, 61.2 MB/s, 0:01 left"
-class Meter {
-  public:
-    explicit Meter(const char* what) : what(what), start(now_seconds()) {}
-    void show(int64_t done, int64_t total, Progress& progress) {
-        double seconds = now_seconds() - start, speed = double(done) / std::max(seconds, 1e-9);
-        if (seconds < shown + 0.1) return;
-        shown = seconds;
-        char text[160];
-        int n = snprintf(text, sizeof text, "%s: %.1f%s", what, double(done) / 1e6, total ? "" : " MB");
-        if (total) n += snprintf(text + n, sizeof text - size_t(n), " of %.1f MB", double(total) / 1e6);
-        n += snprintf(text + n, sizeof text - size_t(n), ", %.1f MB/s", speed / 1e6);
-        if (total > done && speed > 0)
-            snprintf(text + n, sizeof text - size_t(n), ", %s left", human_time(double(total - done) / speed).c_str());
-        progress.line(text);
-    }
-
-  private:
-    const char* what;
-    double start, shown = 0;
-};
 
 Status make_parent(const std::string& path) {
     std::error_code error;
@@ -138,7 +117,7 @@ Status train_tokenizer(const TrainOptions& o) {
     double shown = 0;
     training.progress = [&](const char* phase, int64_t done, int64_t total) {
         if (phase == std::string("count"))
-            return counting.show(corpus.bytes_read(), corpus.bytes(), progress);
+            return counting.show(corpus.bytes_read(), corpus.bytes(), done, progress);
         if (done < total && now_seconds() < shown + 0.1) return;
         shown = now_seconds();
         progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
@@ -386,7 +365,7 @@ Status tokenize(const TokenizeOptions& o) {
             if (batch[i].begins_document) TRY(to.begin_document());
             TRY(to.append(encoder.ids[i]));
         }
-        meter.show(corpus.bytes_read(), corpus.bytes(), progress);
+        meter.show(corpus.bytes_read(), corpus.bytes(), text_bytes, progress);
     }
     TRY(train.end());
     TRY(val.end());

@@ -2,6 +2,8 @@
 // and limits on both sides.
 #include "data/corpus.h"
 
+#include "base/meter.h"
+
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -247,4 +249,15 @@ TEST_CASE("corpus read: what is held out of a text, and of many files") {
     }
     files[0] = pipe + ".txt";
     CHECK(Corpus::open({files, "", 0.1}).ok());
+}
+
+TEST_CASE("corpus read: the progress of compressed files counts their text, that of small ones kB") {
+    CHECK(meter_line("tokenize", 25000000, 100000000, 24000000, 2) ==
+          "tokenize: 25.0 MB of 100.0 MB, 12.5 MB/s, 6.0 s left");
+    CHECK(meter_line("tokenize", 40000, 160000, 6000000, 0.5) ==
+          "tokenize: 40.0 kB of 160.0 kB, 6.0 MB of text, 12.0 MB/s, 1.5 s left");
+    CHECK(meter_line("tokenize", 160000, 160000, 999000, 2) ==
+          "tokenize: 160.0 kB of 160.0 kB, 999.0 kB of text, 499.5 kB/s");
+    CHECK(meter_line("tokenize", 2000000, 0, 2000000, 2) == "tokenize: 2.0 MB, 1.0 MB/s");
+    CHECK(meter_line("tokenize", 0, 100, 0, 2) == "tokenize: 0.0 kB of 0.1 kB, 0.0 kB/s");
 }
