@@ -11,6 +11,7 @@
 #include "base/command.h"
 #include "base/console.h"
 #include "base/interrupt.h"
+#include "base/shorten.h"
 #include "model/device.h"
 #include "layers/cpu.h"
 
@@ -117,7 +118,7 @@ int main(int argc, char** argv) {
                       failed ? strerror(errno) : "");
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
-    if (!status.message.empty()) say(prefix + ": " + escape_control(status.message));
+    if (!status.message.empty()) say(prefix + ": " + escape_control(in_short(status.message, 4000)));
     if (status.code == Exit::usage && !status.message.empty()) fprintf(stderr, "try %s --help\n", prefix.c_str());
     return int(status.code);
 }

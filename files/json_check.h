@@ -4,21 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/shorten.h"
 #include "json.h"
-
-// A text from a file for a message: its beginning and its end where it is long.
-inline std::string in_short(const std::string& text) {
-    constexpr size_t PART = 160;
-    if (text.size() <= 2 * PART) return text;
-    auto inside = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };    // a character
-    size_t begin = PART, end = text.size() - PART;
-    while (begin > 0 && inside(begin)) begin--;
-    while (end < text.size() && inside(end)) end++;
-    return text.substr(0, begin) + " ... " + text.substr(end);
-}
 
 // A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
 struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
+    static constexpr size_t SAID = 320;    // bytes of the file in a message
     int max_depth;
     // Each open object's keys; none for an array. They are sorted at the object's end: a hostile file cannot make that
     // quadratic, as it could a hash table.
@@ -58,7 +49,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     }
     bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
         std::string what = e.what();
-        error = "not JSON: " + in_short(what.substr(what.find("] ") + 2));    // after the library's own tag
+        error = "not JSON: " + in_short(what.substr(what.find("] ") + 2), SAID);    // after the library's own tag
         error_byte = byte;
         return false;
     }
@@ -74,7 +65,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
         std::sort(names.begin(), names.end());
         const auto twice = std::adjacent_find(names.begin(), names.end());
         if (twice == names.end()) return true;
-        error = "the key \"" + in_short(*twice) + "\" occurs twice";
+        error = "the key \"" + in_short(*twice, SAID) + "\" occurs twice";
         return false;
     }
     bool open() {

@@ -299,6 +299,12 @@ TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
         CHECK_FALSE(contains(r.err, "\x1b"));
     }
     CHECK(contains(run_flatgpt({"trian"}).err, "did you mean train?"));
+    // A message is as long as a person reads, whatever a file holds.
+    const std::string name(1 << 20, 'k');
+    const std::string grammar = temporary_directory() + "/g.gbnf";
+    write_file(grammar, "root ::= " + name);
+    const ProcessResult long_name = run_flatgpt({"sample", "--grammar", grammar, "--prompt", "a", "."});
+    CHECK_MESSAGE(long_name.err.size() < 5000, long_name.err.substr(0, 100));
     CHECK(contains(run_flatgpt({"completion", "fsh"}).err, "did you mean fish?"));    // zsh is as near
     CHECK(contains(run_flatgpt({"generate"}).err, "did you mean sample?"));
     CHECK(contains(run_flatgpt({"train", "--batch-size", "4"}).err, "did you mean --batch?"));

@@ -1,0 +1,13 @@
+// shorten.h - texts from files in messages: as long as a person reads.
+#pragma once
+#include <string>
+
+// The text, or where it has more bytes than `most` its beginning and its end. No character is cut.
+inline std::string in_short(const std::string& text, size_t most) {
+    if (text.size() <= most) return text;
+    auto inside = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };    // a character
+    size_t begin = most / 2, end = text.size() - most / 2;
+    while (begin > 0 && inside(begin)) begin--;
+    while (end < text.size() && inside(end)) end++;
+    return text.substr(0, begin) + " ... " + text.substr(end);
+}
