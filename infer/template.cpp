@@ -200,6 +200,7 @@ Value Run::lookup(const std::string& name) {
         if (++hops % 16 == 0) meter.charge();
         if (auto found = f->names.find(name); found != f->names.end()) return found->second;
     }
+    if (name == "self") raise("self: a chat template has no blocks");
     if (const Builtin* b = global_named(name)) return Value(Kind::function, std::make_shared<Function>(b, Value()));
     return undefined(name);
 }
@@ -226,7 +227,7 @@ Value Run::compare(const Node& n) {
 Value Run::slice(const Node& n) {
     const Value v = eval(*n.kids[0]);
     if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
-    if (!v.is(Kind::string) && !v.is(Kind::list) && !v.is(Kind::tuple))
+    if (!v.is(Kind::string) && !v.is(Kind::list) && !v.is(Kind::tuple) && !v.is(Kind::range))
         raise("'%s' object cannot be sliced", type_name(v));
     Value bound[3];
     for (size_t i = 0; i < 3; i++)
@@ -242,6 +243,12 @@ Value Run::slice(const Node& n) {
         return step > 0 ? std::clamp<int64_t>(i, 0, size) : std::clamp<int64_t>(i, -1, size - 1);
     };
     const int64_t from = clamped(bound[0], step > 0 ? 0 : size - 1), to = clamped(bound[1], step > 0 ? size : -1);
+    if (v.is(Kind::range)) {
+        const auto& range = static_cast<Range&>(*v.held);
+        auto scaled = [&](int64_t i) { return arithmetic("*", i, range.step, meter); };
+        auto item = [&](int64_t i) { return arithmetic("+", range.from, scaled(i), meter).integer; };
+        return range_of(item(from), item(to), scaled(step).integer);
+    }
     Items some;
     std::string text;
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
@@ -272,6 +279,27 @@ Value Run::attribute(const Value& v, const std::string& name) {
         if (name == "previtem") return at > 0 ? loop.items.items()[size_t(at) - 1] : undefined(name);
         if (name == "nextitem") return at + 1 < size ? loop.items.items()[size_t(at) + 1] : undefined(name);
     }
+    if (v.is_number()) {
+        if (name == "real") return v.is(Kind::real) ? v : Value(v.integer);
+        if (name == "imag") return v.is(Kind::real) ? Value(0.0) : Value(int64_t(0));
+        if (v.is_int() && name == "numerator") return v.integer;
+        if (v.is_int() && name == "denominator") return int64_t(1);
+    }
+    if (v.kind >= Kind::keys && v.kind <= Kind::entries && name == "mapping")
+        raise("a view's mapping is not supported");
+    if (v.is(Kind::range)) {
+        const auto& range = static_cast<Range&>(*v.held);
+        if (name == "start") return range.from;
+        if (name == "stop") return range.to;
+        if (name == "step") return range.step;
+    }
+    if (const Function* f = v.is(Kind::function) ? static_cast<Function*>(v.held.get()) : nullptr; f && f->macro) {
+        if (name == "name") return f->macro->text;
+        Items parameters(f->macro->names.begin(), f->macro->names.end());
+        if (name == "arguments") return Value(Kind::tuple, std::move(parameters));
+        for (const char* other : {"caller", "catch_kwargs", "catch_varargs", "defaults", "explicit_caller"})
+            if (name == other) raise("a macro's %s is not supported", other);
+    }
     return undefined(name);
 }
 Value Run::subscript(const Value& v, const Value& index) {
@@ -279,7 +307,7 @@ Value Run::subscript(const Value& v, const Value& index) {
     if (v.is(Kind::dict) && !index.is(Kind::list) && !index.is(Kind::dict))
         if (const Value* found = find(v, index, meter)) return *found;
     const bool is_string = v.is(Kind::string);
-    if (index.is_int() && (is_string || v.is(Kind::list) || v.is(Kind::tuple))) {
+    if (index.is_int() && (is_string || v.is(Kind::list) || v.is(Kind::tuple) || v.is(Kind::range))) {
         if (is_string) meter.charge_text(v.text().size());
         const std::u32string characters = is_string ? wide(v.text()) : std::u32string();
         const int64_t size = int64_t(is_string ? characters.size() : v.items().size());
@@ -341,6 +369,8 @@ Value Run::call_macro(const Function& f, Arguments args) {
     for (size_t i = 0; i < m.names.size(); i++)
         if (!names.count(m.names[i]))
             names[m.names[i]] = i < required ? undefined(m.names[i]) : eval(*m.kids[i - required]);
+    names.try_emplace("varargs", Kind::tuple, Items());    // none beyond the parameters
+    names.try_emplace("kwargs", Kind::dict, Items());
     return captured_output(*m.kids.back());
 }
 // A built-in's arguments by its parameters.

@@ -115,7 +115,8 @@ Value size_of(Call& c) {
     switch (c.self.kind) {
         case Kind::undefined: return int64_t(0);
         case Kind::string: return length(c.self.text());
-        case Kind::list: case Kind::tuple: return int64_t(c.self.items().size());
+        case Kind::list: case Kind::tuple: case Kind::keys: case Kind::values: case Kind::entries: case Kind::range:
+            return int64_t(c.self.items().size());
         case Kind::dict: return int64_t(c.self.items().size() / 2);
         default: raise("object of type '%s' has no len()", type_name(c.self));
     }
@@ -148,29 +149,24 @@ Value indent(Call& c) {    // width first blank
 // int(x), int("12"), int("1.5"); the default where that fails.
 Value to_int(Call& c) {    // default base
     const int64_t base = c.integer(1, 10);
+    if (c.self.is(Kind::undefined)) raise("'%s' is undefined", c.self.text().c_str());
     if (base < 0 || base > 36 || base == 1) raise("a base must be 0 or from 2 to 36");
     if (c.self.is_int()) return c.self.integer;
     double x = c.self.is(Kind::real) ? c.self.real : NAN;
+    if (std::isinf(x)) raise("int: cannot convert an infinite number to an integer");
     if (c.self.is(Kind::string)) {
-        std::string text = strip(c.self.text(), {}, true, true);
-        char* end = nullptr;
-        errno = 0;
-        const long long i = strtoll(text.c_str(), &end, int(base));
-        if (!text.empty() && !*end && errno == 0) return int64_t(i);
-        x = strtod(text.c_str(), &end);
-        if (text.empty() || *end || text.find_first_of("xX") != text.npos) x = NAN;
+        if (const std::optional<int64_t> i = integer_of(c.self.text(), base)) return *i;
+        x = real_of(c.self.text()).value_or(NAN);
     }
-    if (std::fabs(x) < 9.2e18) return int64_t(x);
+    if (x >= -0x1p63 && x < 0x1p63) return int64_t(x);
+    if (std::isfinite(x)) raise("int: an integer beyond 64 bits: %g", x);
     return c.args[0].is(Kind::unset) ? Value(int64_t(0)) : c.args[0];
 }
 Value to_real(Call& c) {    // default
     if (c.self.is_number()) return c.self.number();
-    if (c.self.is(Kind::string)) {
-        const std::string text = strip(c.self.text(), {}, true, true);
-        char* end = nullptr;
-        const double x = strtod(text.c_str(), &end);
-        if (!text.empty() && !*end && text.find_first_of("xX") == text.npos) return x;
-    }
+    if (c.self.is(Kind::undefined)) raise("'%s' is undefined", c.self.text().c_str());
+    if (c.self.is(Kind::string))
+        if (const std::optional<double> x = real_of(c.self.text())) return *x;
     return c.args[0].is(Kind::unset) ? Value(0.0) : c.args[0];
 }
 Value safe_text(std::string text) {
@@ -247,14 +243,14 @@ template <bool LINES> Value in_parts(Call& c) {    // linecount or slices, fill_
     return generated(std::move(all));
 }
 Value title(Call& c) {    // a word begins behind - and white space and ( { [ <
-    std::u32string text;
-    bool begins = true;
-    for (char32_t x : wide(str(c.self, c.meter()))) {
-        const std::u32string letter = wide(begins ? upper(narrow({&x, 1})) : lower(narrow({&x, 1})));
-        begins = is_space(x) || std::u32string_view(U"-({[<").find(x) != std::u32string_view::npos;
-        text += letter;
+    const std::u32string s = wide(str(c.self, c.meter()));
+    auto parts = [](char32_t x) { return is_space(x) || std::u32string(U"-({[<").find(x) != std::u32string::npos; };
+    std::string text;
+    for (size_t at = 0, end; at < s.size(); at = end) {
+        for (end = at + 1; end < s.size() && parts(s[end]) == parts(s[at]);) end++;
+        text += upper(narrow(s.substr(at, 1))) + lower(narrow(s.substr(at + 1, end - at - 1)));
     }
-    return narrow(text);
+    return text;
 }
 Value truncate(Call& c) {    // length killwords end leeway
     const std::u32string s = wide(str(c.self, c.meter())), end = wide(c.text(2, "..."));
@@ -273,7 +269,7 @@ Value method_of_text(Call& c, const char* name) {    // a filter that is a metho
 const Builtin FILTERS[] = {
     {"abs", "", 0, absolute},
     {"batch", "linecount fill_with", 1, in_parts<true>},
-    {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(lower(str(c.self, c.meter()))); }},
+    {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(str(c.self, c.meter())); }},
     {"center", "width", 0, [](Call& c) -> Value { return method_of_text(c, "center"); }},
     {"count", "", 0, size_of},
     {"d", "default_value boolean", 0, default_of},
@@ -359,7 +355,8 @@ const Builtin TESTS[] = {
     {"in", "seq", 1, [](Call& c) -> Value { return contains(c.args[0], c.self, c.meter()); }},
     {"integer", "", 0, is_a<Kind::integer>},
     {"iterable", "", 0,
-     is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::generator, Kind::loop>},
+     is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::keys, Kind::values, Kind::entries,
+          Kind::range, Kind::generator, Kind::loop>},
     {"le", "other", 1, ordered<true, true, false>},
     {"lessthan", "other", 1, ordered<true, false, false>},
     {"lower", "", 0, [](Call& c) -> Value { return method_of_text(c, "islower"); }},
@@ -370,7 +367,7 @@ const Builtin TESTS[] = {
     {"number", "", 0, is_a<Kind::boolean, Kind::integer, Kind::real>},
     {"odd", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 != 0; }},
     {"sameas", "other", 1, same_as},
-    {"sequence", "", 0, is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict>},
+    {"sequence", "", 0, is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::range>},
     {"string", "", 0, is_a<Kind::string>},
     {"test", "", 0, [](Call& c) -> Value { return c.self.is(Kind::string) && test_named(c.self.text()); }},
     {"true", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && c.self.integer; }},

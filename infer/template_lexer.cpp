@@ -176,6 +176,14 @@ class Lexer {
         const char c = s[at++];
         if (const size_t i = names.find(c); i != names.npos) return void(text += values[i]);
         if (c == '\n') return;
+        if (c == 'N')
+            fail_here("\\N{...}: names of characters are not known; write the character, or \\u and its number");
+        if (c >= '0' && c <= '7') {    // at most three octal digits
+            uint32_t octal = uint32_t(c - '0');
+            for (int i = 0; i < 2 && at < s.size() && s[at] >= '0' && s[at] <= '7'; i++)
+                octal = octal * 8 + uint32_t(s[at++] - '0');
+            return append_utf8(text, octal);
+        }
         const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
         if (digits == 0) return text += '\\', void(text += c);
         uint32_t value = 0;

@@ -35,10 +35,10 @@ Value Run::path(Value v, const Value& path) {
 
 namespace {
 // Every STEP-th thing of a dict from FIRST: its keys, its values.
-template <size_t FIRST> Value every_other(Call& c) {
+template <size_t FIRST, Kind VIEW> Value every_other(Call& c) {
     Items some;
     for (size_t i = FIRST; i < c.self.items().size(); i += 2) some.push_back(c.self.items()[i]);
-    return Value(Kind::list, std::move(some));
+    return Value(VIEW, std::move(some));
 }
 Value get(Call& c) {
     const Value* found = find(c.self, c.args[0], c.meter());
@@ -47,9 +47,9 @@ Value get(Call& c) {
 const Builtin DICT[] = {
     {"copy", "", 0, [](Call& c) -> Value { return c.self; }},
     {"get", "key default", 1, get},
-    {"items", "", 0, [](Call& c) -> Value { return pairs(c.self); }},
-    {"keys", "", 0, every_other<0>},
-    {"values", "", 0, every_other<1>},
+    {"items", "", 0, [](Call& c) -> Value { return Value(Kind::entries, pairs(c.self).items()); }},
+    {"keys", "", 0, every_other<0, Kind::keys>},
+    {"values", "", 0, every_other<1, Kind::values>},
 };
 
 Value place(Call& c) {
@@ -62,6 +62,10 @@ Value place(Call& c) {
         if (equal(c.self.items()[size_t(i)], c.args[0], c.meter())) return i;
     raise("the value is not in the list");
 }
+Value range_index(Call& c) {
+    c.args.resize(3);
+    return place(c);
+}
 Value count_items(Call& c) {
     int64_t n = 0;
     for (auto& item : c.self.items()) n += equal(item, c.args[0], c.meter());
@@ -70,6 +74,7 @@ Value count_items(Call& c) {
 const Builtin LIST[] = {{"copy", "", 0, [](Call& c) -> Value { return c.self; }},
                         {"count", "value", 1, count_items},
                         {"index", "value start stop", 1, place}};
+const Builtin RANGE[] = {{"count", "value", 1, count_items}, {"index", "value", 1, range_index}};
 
 Value cycle(Call& c) {
     if (c.args.empty()) raise("cycle needs values");
@@ -83,13 +88,7 @@ Value range(Call& c) {    // start stop step
     const int64_t from = c.args[1].is(Kind::unset) ? 0 : c.integer(0, 0), step = c.integer(2, 1);
     const int64_t to = c.args[1].is(Kind::unset) ? c.integer(0, 0) : c.integer(1, 0);
     if (step == 0) raise("range() arg 3 must not be zero");
-    Items all;
-    for (int64_t i = from; step > 0 ? i < to : i > to;) {
-        if (all.size() >= 100'000) raise("a range of more than 100000 items");    // as jinja2's sandbox
-        all.push_back(i);
-        if (__builtin_add_overflow(i, step, &i)) break;
-    }
-    return Value(Kind::list, std::move(all));
+    return range_of(from, to, step);
 }
 Value new_dict(Call& c) {
     if (!c.args.empty()) raise("dict: expected named arguments only");
@@ -127,6 +126,7 @@ const Builtin* method_named(Kind kind, const std::string& name) {
         case Kind::string: return string_method(name);
         case Kind::dict: return named(DICT, name);
         case Kind::list: case Kind::tuple: return named(LIST, name);
+        case Kind::range: return named(RANGE, name);
         case Kind::loop: return named(LOOP, name);
         default: return nullptr;
     }

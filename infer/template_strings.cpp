@@ -1,7 +1,6 @@
 // template_strings.cpp - the methods of Python's str. There are none for bytes, tables of characters and formats with
 // specifications: encode, maketrans, translate, format_map.
 #include <utf8proc.h>
-#include <wctype.h>
 
 #include <algorithm>
 
@@ -12,31 +11,70 @@ namespace jinja {
 // ---- letters --------------------------------------------------------------------------------------------------------
 
 namespace {
-// Unicode's simple cases, whatever the process's locale is.
-std::string mapped(const std::string& text, wint_t (*change)(wint_t, locale_t)) {
-    static const locale_t unicode = newlocale(LC_CTYPE_MASK, "C.UTF-8", locale_t());
-    std::u32string s = wide(text);
-    for (char32_t& c : s)
-        if (unicode) c = char32_t(change(wint_t(c), unicode));
-        else if (c < 0x80) c = char32_t(change == towupper_l ? toupper(int(c)) : tolower(int(c)));
-    return narrow(s);
-}
-}   // namespace
-
-namespace {
 int category(char32_t c) { return utf8proc_category(utf8proc_int32_t(c)); }
+bool is_upper(char32_t c) { return utf8proc_isupper(utf8proc_int32_t(c)) != 0; }
+bool is_lower(char32_t c) { return utf8proc_islower(utf8proc_int32_t(c)) != 0; }
+bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT; }
+
+// Unicode's cases of a letter, which may be several letters (SpecialCasing.txt), whatever the process's locale is.
+std::u32string folded(char32_t c) {
+    utf8proc_int32_t letters[8] = {utf8proc_int32_t(c)};
+    int boundary = 0;
+    const auto n = utf8proc_decompose_char(letters[0], letters, 8, UTF8PROC_CASEFOLD, &boundary);
+    return std::u32string(letters, letters + std::clamp<utf8proc_ssize_t>(n, 1, 8));
+}
+// A letter that folds to several ones has these as its large form: all but two of them do.
+std::u32string large(char32_t c) {
+    std::u32string letters = folded(c);
+    if (letters.size() < 2 || c == U'\u0130' || c == U'\u1E9E') letters = c;
+    for (char32_t& x : letters) x = char32_t(utf8proc_toupper(utf8proc_int32_t(x)));
+    return letters;
+}
+std::u32string large_first(char32_t c) {
+    const auto simple = char32_t(utf8proc_totitle(utf8proc_int32_t(c)));
+    std::u32string letters = folded(c);
+    const bool titled = category(c) == UTF8PROC_CATEGORY_LT || c == U'\u0130';
+    if ((simple != c && c != U'\u00DF') || letters.size() < 2 || titled) return {simple};
+    if (c == U'\u0149') return large(c);
+    if (c >= 0x1F80 && c < 0x2000 && letters.back() == 0x3B9) letters.back() = 0x345;    // the iota stays a subscript
+    letters[0] = char32_t(utf8proc_totitle(utf8proc_int32_t(letters[0])));
+    return letters;
+}
+// The small form of s[i]. A sigma that ends a word has another one than within it (Unicode's rule Final_Sigma).
+std::u32string small(std::u32string_view s, size_t i) {
+    if (s[i] == U'\u0130') return U"i\u0307";
+    if (s[i] != U'\u03A3') return {char32_t(utf8proc_tolower(utf8proc_int32_t(s[i])))};
+    auto passed_over = [](char32_t c) {
+        const int k = category(c);
+        return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+               k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK ||
+               std::u32string_view(U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07"
+                                   U"\uFF0E\uFF1A").find(c) != std::u32string_view::npos;
+    };
+    size_t before = i, after = i + 1;
+    while (before > 0 && passed_over(s[before - 1])) before--;
+    while (after < s.size() && passed_over(s[after])) after++;
+    const bool ends = before > 0 && is_cased(s[before - 1]) && (after == s.size() || !is_cased(s[after]));
+    return {ends ? U'\u03C2' : U'\u03C3'};
+}
 }   // namespace
 
 std::string upper(const std::string& text) {
-    std::string s = mapped(text, towupper_l);
-    for (size_t at = 0; (at = s.find("ß", at)) != s.npos; at += 2) s.replace(at, 2, "SS");
-    return s;
+    std::u32string all;
+    for (char32_t c : wide(text)) all += large(c);
+    return narrow(all);
 }
-std::string lower(const std::string& text) { return mapped(text, towlower_l); }
+std::string lower(const std::string& text) {
+    const std::u32string s = wide(text);
+    std::u32string all;
+    for (size_t i = 0; i < s.size(); i++) all += small(s, i);
+    return narrow(all);
+}
 std::string capitalized(const std::string& text) {
     const std::u32string s = wide(text);
-    if (s.empty()) return "";
-    return (s[0] == U'ß' ? "Ss" : upper(narrow(s.substr(0, 1)))) + narrow(s.substr(1));
+    std::u32string all;
+    for (size_t i = 0; i < s.size(); i++) all += i ? small(s, i) : large_first(s[0]);
+    return narrow(all);
 }
 std::vector<std::string> split_lines(const std::string& text, bool keep_ends) {
     std::vector<std::string> lines;
@@ -213,9 +251,6 @@ Value lines(Call& c) {    // keepends
 
 // ---- letters' cases and kinds ---------------------------------------------------------------------------------------
 
-bool is_upper(char32_t c) { return utf8proc_isupper(utf8proc_int32_t(c)) != 0; }
-bool is_lower(char32_t c) { return utf8proc_islower(utf8proc_int32_t(c)) != 0; }
-bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT; }
 bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(char32_t c) {    // superscripts, too
     return is_decimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
@@ -236,17 +271,15 @@ template <bool (*IS)(char32_t)> Value cased(Call& c) {
 }
 // As str.title: the first letter of each word is large. Or SWAPPED: each letter in its other case.
 template <bool SWAPPED> std::string in_cases(const std::string& text) {
-    std::string all;
+    const std::u32string s = wide(text);
+    std::u32string all;
     bool inside = false;
-    for (char32_t c : wide(text)) {
-        const bool small = SWAPPED ? is_upper(c) : inside;
-        const auto x = utf8proc_int32_t(c);
-        const auto large = !SWAPPED ? utf8proc_totitle(x) : is_lower(c) ? utf8proc_toupper(x) : x;
-        const auto changed = char32_t(small ? utf8proc_tolower(x) : large);
-        all += c == U'ß' && !small ? SWAPPED ? "SS" : "Ss" : narrow({&changed, 1});
-        inside = is_cased(c);
+    for (size_t i = 0; i < s.size(); i++) {
+        const bool lowers = SWAPPED ? is_upper(s[i]) : inside;
+        all += lowers ? small(s, i) : !SWAPPED ? large_first(s[i]) : is_lower(s[i]) ? large(s[i]) : s.substr(i, 1);
+        inside = is_cased(s[i]);
     }
-    return all;
+    return narrow(all);
 }
 Value is_title(Call& c) {
     const std::u32string s = wide(c.self.text());
@@ -297,7 +330,7 @@ Value expandtabs(Call& c) {    // tabsize
 }
 
 const Builtin STRING[] = {
-    {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(lower(c.self.text())); }},
+    {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(c.self.text()); }},
     {"casefold", "", 0, casefold},
     {"center", "width fillchar", 1, justified<0>},
     {"count", "sub start end", 1, count_text},

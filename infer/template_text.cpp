@@ -1,4 +1,6 @@
 // template_text.cpp - values as text: str, repr, JSON; strings as code points.
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -48,6 +50,54 @@ bool is_space(char32_t c) {
 size_t after_spaces(std::string_view text, size_t at) {
     for (size_t next = at; at < text.size() && is_space(next_character(text, next)); at = next) {}
     return at;
+}
+namespace {
+bool is_decimal(char32_t c) { return utf8proc_category(utf8proc_int32_t(c)) == UTF8PROC_CATEGORY_ND; }
+// A number without the spaces around it: digits of any script become ASCII's, and a _ between two digits is left out.
+// Empty where it has what no number has.
+std::string plain_number(const std::string& text, bool letters) {
+    const std::u32string s = wide(strip(text, {}, true, true));
+    auto digit = [&](size_t i) {
+        return i < s.size() && (is_decimal(s[i]) || (letters && s[i] < 0x80 && isalnum(int(s[i]))));
+    };
+    std::string plain;
+    for (size_t i = 0; i < s.size(); i++) {
+        if (s[i] == '_' && digit(i - 1) && digit(i + 1)) continue;
+        char32_t zero = s[i];
+        while (s[i] >= 0x80 && is_decimal(zero - 1)) zero--;    // runs of ten digits, from 0 to 9
+        if (s[i] < 0x80) plain += char(s[i]);
+        else if (is_decimal(s[i])) plain += char('0' + (s[i] - zero) % 10);
+        else return "";
+    }
+    return plain;
+}
+}   // namespace
+
+std::optional<int64_t> integer_of(const std::string& text, int64_t base) {
+    const std::string plain = plain_number(text, true);
+    const bool minus = plain.starts_with('-');
+    std::string digits = plain.substr(minus || plain.starts_with('+'));
+    const char prefix = digits.size() > 2 && digits[0] == '0' ? char(digits[1] | 32) : '0';
+    const int named = prefix == 'b' ? 2 : prefix == 'o' ? 8 : prefix == 'x' ? 16 : -1;
+    if (named > 0 && (base == 0 || base == named)) base = named, digits.erase(0, 2);
+    else if (base == 0 && digits.starts_with('0') && digits.find_first_not_of('0') != digits.npos) return {};
+    if (digits.empty() || !isalnum(static_cast<unsigned char>(digits[0]))) return {};
+    if (minus) digits.insert(0, "-");
+    int64_t value = 0;
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value, base ? int(base) : 10);
+    if (read.ptr != digits.data() + digits.size() || read.ec == std::errc::invalid_argument) return {};
+    if (read.ec != std::errc()) raise("int: an integer beyond 64 bits: %s", plain.substr(0, 40).c_str());
+    return value;
+}
+std::optional<double> real_of(const std::string& text) {
+    const std::string plain = plain_number(text, false);
+    std::string word = plain.substr(plain.starts_with('-') || plain.starts_with('+'));
+    for (char& c : word) c = char(tolower(c));
+    const bool named = word == "inf" || word == "infinity" || word == "nan";
+    if (plain.empty() || (!named && plain.find_first_not_of("0123456789.eE+-") != plain.npos)) return {};
+    char* end = nullptr;
+    const double x = strtod(plain.c_str(), &end);
+    return *end ? std::optional<double>() : x;
 }
 std::string strip(const std::string& text, const Value& characters, bool left, bool right) {
     const bool spaces = characters.is(Kind::unset) || characters.is(Kind::none);
@@ -120,11 +170,17 @@ std::string repr(const Value& v, Meter& meter, int depth) {
         case Kind::integer: return std::to_string(v.integer);
         case Kind::real: return real_text(v.real);
         case Kind::string: return meter.charge_text(v.text().size()), string_repr(v.text());
-        case Kind::list: case Kind::tuple: {
+        case Kind::range: {
+            const auto& r = static_cast<Range&>(*v.held);
+            const std::string ends = "range(" + std::to_string(r.from) + ", " + std::to_string(r.to);
+            return ends + (r.step == 1 ? ")" : ", " + std::to_string(r.step) + ")");
+        }
+        case Kind::list: case Kind::tuple: case Kind::keys: case Kind::values: case Kind::entries: {
             std::string s;
             for (auto& item : v.items()) s += (s.empty() ? "" : ", ") + repr(item, meter, depth + 1);
             meter.charge_text(s.size());
             if (v.is(Kind::list)) return "[" + s + "]";
+            if (!v.is(Kind::tuple)) return std::string(type_name(v)) + "([" + s + "])";
             return "(" + s + (v.items().size() == 1 ? ",)" : ")");
         }
         case Kind::dict: case Kind::space: {

@@ -32,6 +32,16 @@ Value::Value(Kind k, Items items) : kind(k) {
 const std::string& Value::text() const { return static_cast<Text&>(*held).text; }
 const Items& Value::items() const { return static_cast<Sequence&>(*held).items; }
 
+Value range_of(int64_t from, int64_t to, int64_t step) {
+    auto range = std::make_shared<Range>();
+    range->from = from, range->to = to, range->step = step;
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+        if (range->items.size() >= 100'000) raise("a range of more than 100000 items");    // as jinja2's sandbox
+        range->items.push_back(i);
+        if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    return Value(Kind::range, range);
+}
 Value undefined(std::string name) {
     Value v(std::move(name));
     v.kind = Kind::undefined;
@@ -39,7 +49,8 @@ Value undefined(std::string name) {
 }
 const char* type_name(const Value& v) {
     static const char* const NAMES[] = {"Undefined", "Undefined", "NoneType", "bool", "int", "float", "str", "list",
-                                        "tuple", "dict", "generator", "Namespace", "function", "LoopContext"};
+                                        "tuple", "dict", "dict_keys", "dict_values", "dict_items", "range",
+                                        "generator", "Namespace", "function", "LoopContext"};
     return NAMES[size_t(v.kind)];
 }
 bool truth(const Value& v) {
@@ -48,7 +59,8 @@ bool truth(const Value& v) {
         case Kind::boolean: case Kind::integer: return v.integer != 0;
         case Kind::real: return v.real != 0;
         case Kind::string: return !v.text().empty();
-        case Kind::list: case Kind::tuple: case Kind::dict: return !v.items().empty();
+        case Kind::list: case Kind::tuple: case Kind::dict: case Kind::keys: case Kind::values: case Kind::entries:
+        case Kind::range: return !v.items().empty();
         default: return true;
     }
 }
@@ -57,7 +69,8 @@ bool truth(const Value& v) {
 
 Value iterated(const Value& v, Meter& meter) {
     switch (v.kind) {
-        case Kind::list: case Kind::tuple: return v;
+        case Kind::list: case Kind::tuple: case Kind::keys: case Kind::values: case Kind::entries: case Kind::range:
+            return v;
         case Kind::undefined: return Value(Kind::list, {});
         case Kind::generator: return Value(Kind::list, std::exchange(static_cast<Sequence&>(*v.held).items, {}));
         case Kind::string: {
@@ -75,8 +88,15 @@ Value iterated(const Value& v, Meter& meter) {
         default: raise("'%s' object is not iterable", type_name(v));
     }
 }
+namespace {
+bool is_set(const Value& v) { return v.is(Kind::keys) || v.is(Kind::entries); }
+void check_hashable(const Value& key) {
+    if (key.is(Kind::list) || key.is(Kind::dict) || is_set(key)) raise("unhashable type: '%s'", type_name(key));
+}
+}   // namespace
+
 const Value* find(const Value& dict, const Value& key, Meter& meter) {
-    if (key.is(Kind::list) || key.is(Kind::dict)) raise("unhashable type: '%s'", type_name(key));
+    check_hashable(key);
     const Items& items = dict.items();
     for (size_t i = 0; i < items.size(); i += 2) {
         if (i % 16 == 14) meter.charge();
@@ -85,7 +105,7 @@ const Value* find(const Value& dict, const Value& key, Meter& meter) {
     return nullptr;
 }
 void put(Items& dict, const Value& key, const Value& value, Meter& meter) {
-    if (key.is(Kind::list) || key.is(Kind::dict)) raise("unhashable type: '%s'", type_name(key));
+    check_hashable(key);
     meter.charge(int64_t(dict.size() / 16) + 1);
     for (size_t i = 0; i < dict.size(); i += 2)
         if (equal(dict[i], key, meter)) return void(dict[i + 1] = value);
@@ -113,6 +133,7 @@ bool contains(const Value& container, const Value& item, Meter& meter) {
         return container.text().find(item.text()) != std::string::npos;
     }
     if (container.is(Kind::dict)) return find(container, item, meter) != nullptr;
+    if (container.is(Kind::keys)) check_hashable(item);
     const Value all = iterated(container, meter);
     for (auto& one : all.items())
         if (meter.charge(), equal(one, item, meter)) return true;
@@ -125,13 +146,19 @@ bool equal(const Value& a, const Value& b, Meter& meter, int depth) {
     if (depth > MAX_DEPTH) raise("values nested more than %d deep", MAX_DEPTH);
     if (a.is_int() && b.is_int()) return a.integer == b.integer;
     if (a.is_number() && b.is_number()) return a.number() == b.number();
+    if (is_set(a) && is_set(b)) {
+        if (a.items().size() != b.items().size()) return false;
+        for (auto& one : a.items())
+            if (!contains(b, one, meter)) return false;
+        return true;
+    }
     if (a.kind != b.kind) return false;
     switch (a.kind) {
         case Kind::undefined: case Kind::none: return true;
         case Kind::string:
             if (a.text().size() == b.text().size()) meter.charge_text(a.text().size());
             return a.text() == b.text();
-        case Kind::list: case Kind::tuple:
+        case Kind::list: case Kind::tuple: case Kind::range:
             if (a.items().size() != b.items().size()) return false;
             for (size_t i = 0; i < a.items().size(); i++)
                 if (meter.charge(), !equal(a.items()[i], b.items()[i], meter, depth + 1)) return false;
@@ -174,6 +201,7 @@ Value whole(std::string_view op, int64_t a, int64_t b) {
     else if (op == "-") over = __builtin_sub_overflow(a, b, &r);
     else if (op == "*") over = __builtin_mul_overflow(a, b, &r);
     else if (op == "**") {
+        if (b < 0 && a == 0) raise("division by zero");
         if (b < 0) return std::pow(double(a), double(b));
         r = 1;
         if (a == 1 || a == -1) b &= 1;
@@ -194,7 +222,13 @@ Value reals(std::string_view op, double a, double b) {
     if (op == "+") return a + b;
     if (op == "-") return a - b;
     if (op == "*") return a * b;
-    if (op == "**") return std::pow(a, b);
+    if (op == "**") {
+        if (a == 0 && b < 0) raise("division by zero");
+        const double power = std::pow(a, b);
+        if (std::isfinite(a) && std::isfinite(b) && !std::isfinite(power))
+            raise("%g ** %g is %s", a, b, std::isnan(power) ? "no real number" : "too large");
+        return power;
+    }
     if (b == 0) raise("division by zero");
     if (op == "/") return a / b;
     double rest = std::fmod(a, b);

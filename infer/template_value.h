@@ -5,6 +5,7 @@
 #pragma once
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,9 +31,11 @@ struct Meter {
     void charge_text(size_t bytes) { charge(int64_t(bytes / 16) + 1); }
 };
 
-// unset: an argument that was not given. generator: what filters such as map make; it can be iterated once.
+// unset: an argument that was not given. keys, values, entries: a dict's views. generator: what filters such as map
+// make; it can be iterated once.
 enum class Kind : uint8_t {
-    unset, undefined, none, boolean, integer, real, string, list, tuple, dict, generator, space, function, loop
+    unset, undefined, none, boolean, integer, real, string, list, tuple, dict, keys, values, entries, range, generator,
+    space, function, loop
 };
 constexpr int MAX_DEPTH = 100;    // values in values: printers, comparisons and destructors recurse
 struct Value;
@@ -68,7 +71,7 @@ struct Value {
     bool is_number() const { return is_int() || is(Kind::real); }
     double number() const { return is(Kind::real) ? real : double(integer); }
     const std::string& text() const;    // a string's; an undefined value's name
-    const Items& items() const;         // list, tuple, generator; dict and space: key, value, key, value, ...
+    const Items& items() const;         // list to generator's; dict and space: key, value, key, value, ...
 };
 struct Text : Held {
     std::string text;
@@ -77,7 +80,11 @@ struct Text : Held {
 struct Sequence : Held {
     Items items;
 };
+struct Range : Sequence {
+    int64_t from = 0, to = 0, step = 1;
+};
 
+Value range_of(int64_t from, int64_t to, int64_t step);
 Value undefined(std::string name);
 const char* type_name(const Value& v);    // Python's
 bool truth(const Value& v);
@@ -112,6 +119,9 @@ Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& met
 std::u32string wide(std::string_view text);
 std::string narrow(std::u32string_view text);
 int64_t length(const std::string& text);    // in code points
+// As Python's int(text, base) and float(text); none where the text is no number. Raises for one beyond 64 bits.
+std::optional<int64_t> integer_of(const std::string& text, int64_t base);
+std::optional<double> real_of(const std::string& text);
 bool is_space(char32_t c);                  // Python's str.isspace
 size_t after_spaces(std::string_view text, size_t at);
 std::string strip(const std::string& text, const Value& characters, bool left, bool right);
