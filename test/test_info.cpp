@@ -174,6 +174,15 @@ TEST_CASE("info: files") {
         info(dir + name, 3);
     }
 
+    // The numbers of a model are read, too.
+    fs::copy("test/golden/hf_tiny", dir + "/hf");
+    std::string weights = read_file(dir + "/hf/model.safetensors");
+    weights.replace(weights.size() - 4, 4, "\xFF\xFF\xFF\x7F");
+    write_file(dir + "/hf/model.safetensors", weights);
+    j = info(dir + "/hf", 3);
+    CHECK(j["parameters"] == 308);
+    CHECK(j["error"].get<std::string>().find("expected finite numbers") != std::string::npos);
+
     ProcessResult people = run_flatgpt({"info", "test/golden/hf_tiny", "test/golden/tiny.safetensors"});
     CHECK(people.exit_code == 0);
     CHECK(people.out.find("  parameters      308\n") != std::string::npos);

@@ -12,6 +12,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/match.h"
 #include "data/tokenizer_gguf.h"
 #include "base/command.h"
 #include "base/console.h"
@@ -26,6 +27,7 @@
 #include "data/loader.h"
 #include "data/sentencepiece.h"
 #include "files/text_file.h"
+#include "layers/quantised.h"
 
 namespace {
 struct Row {
@@ -82,6 +84,27 @@ Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     return {};
 }
 
+// A tensor's bytes in the file, in pieces of whole blocks. Exit 3: a number is NaN or infinite.
+template <class F> Status check_finite(const F& file, const std::string& path, const std::string& tensor,
+                                       const BlockFormat& format, int64_t at, int64_t bytes) {
+    const int64_t piece = (4 << 20) / format.bytes * format.bytes;
+    std::vector<char> blocks(size_t(std::min(piece, bytes)));
+    for (int64_t done = 0; done < bytes; done += piece) {
+        const int64_t n = std::min(piece, bytes - done);
+        TRY(file.read_bytes(at + done, blocks.data(), n));
+        if (!all_finite(format, blocks.data(), n / format.bytes * format.numbers)) return not_finite(path, tensor);
+    }
+    return {};
+}
+Status check_finite(const SafetensorsFile& file) {
+    for (const TensorEntry& e : file.entries()) {
+        const BlockType type = e.type == TensorType::f32 ? BlockType::f32
+                               : e.type == TensorType::f16 ? BlockType::f16 : BlockType::bf16;
+        TRY(check_finite(file, file.path(), e.name, block_format(type), file.data_begin() + e.begin, e.end - e.begin));
+    }
+    return {};
+}
+
 Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
     const SafetensorsFile file = TRY(SafetensorsFile::open(path));
     int64_t numbers = 0;
@@ -119,6 +142,7 @@ Status gguf_info(const std::string& path, Rows& rows) {
     add_model(TRY(gguf_config(file)), rows);
     const Tokenizer tokenizer = TRY(gguf_tokenizer(file));
     if (tokenizer.vocab_size()) rows.push_back({"tokenizer", tokenizer.vocab_size()});
+    for (const GgufTensor& t : file.tensors()) TRY(check_finite(file, path, t.name, *t.format, t.at, t.bytes));
     return {};
 }
 
@@ -288,10 +312,12 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     if (tokenizer.vocab_size()) rows.push_back({"tokenizer", tokenizer.vocab_size()});
     if (ours) rows.insert(rows.end(), {count_row("step", state.step), count_row("tokens", state.tokens)});
     std::string weights;
-    for (const std::string& file : TRY(checkpoint_tensor_files(dir, "model")))
+    const std::vector<std::string> files = TRY(checkpoint_tensor_files(dir, "model"));
+    for (const std::string& file : files)
         weights += (weights.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
     rows.push_back({"weights", weights});
     rows.push_back({"checksums", ours ? "verified" : "none"});
+    for (const std::string& file : files) TRY(check_finite(TRY(SafetensorsFile::open(file))));
     return {};
 }
 
