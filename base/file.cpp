@@ -63,7 +63,8 @@ Status File::read(int64_t offset, void* to, int64_t bytes) const {
 std::shared_ptr<const char> File::map() const {
     void* p = size > 0 ? mmap(nullptr, size_t(size), PROT_READ, MAP_PRIVATE, descriptor, 0) : MAP_FAILED;
     if (p == MAP_FAILED) return nullptr;
-    return {static_cast<const char*>(p), [bytes = size_t(size)](const char* at) { munmap(const_cast<char*>(at), bytes); }};
+    return {static_cast<const char*>(p),
+            [bytes = size_t(size)](const char* at) { munmap(const_cast<char*>(at), bytes); }};
 }
 
 Result<std::string> read_file(const std::string& path, int64_t max_bytes) {

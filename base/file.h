@@ -15,8 +15,8 @@ class File {
     static Result<File> open(const std::string& path);    // exit 3: not there, not allowed, not a regular file
     // All the bytes from offset on; exit 3 where the file ends before that, 4 where the disk fails.
     Status read(int64_t offset, void* to, int64_t bytes) const;
-    // The file's bytes, which are read when they are touched; null where the system refuses. If the file becomes shorter
-    // or its disk fails, touching them raises SIGBUS, which main() turns into a message and exit 4.
+    // The file's bytes, which are read when they are touched; null where the system refuses. If the file becomes
+    // shorter or its disk fails, touching them raises SIGBUS, which main() turns into a message and exit 4.
     std::shared_ptr<const char> map() const;
     const std::string& path() const { return name; }
     int fd() const { return descriptor; }

@@ -308,7 +308,8 @@ struct Loading {
 #pragma omp for schedule(dynamic) nowait
             for (int64_t first = 0; first < all; first += PIECE) {
                 if (stays) {
-                    check(f, from + first, std::min(PIECE, held - first), maps->at(f.file).get() + place(f, from + first));
+                    check(f, from + first, std::min(PIECE, held - first),
+                          maps->at(f.file).get() + place(f, from + first));
                     continue;
                 }
                 const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);

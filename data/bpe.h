@@ -81,7 +81,7 @@ struct BpeTraining {
     Pattern pattern = Pattern::gpt2;
     std::vector<std::string> special = {"<|endoftext|>"};
     std::function<Result<bool>(std::string& text)> read;
-    int64_t most_bytes = 64 << 20;    // of distinct words
+    int64_t most_bytes = 64 << 20;    // distinct words' lengths, added up
     std::function<void(const char* phase, int64_t done, int64_t total)> progress;
 };
 Result<Tokenizer> bpe_train(const BpeTraining& training);    // exit 2: vocab out of range; 3: no text; read's

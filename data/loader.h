@@ -76,7 +76,7 @@ class ShardWriter {
 struct LoaderConfig {
     std::string pattern;     // glob
     bool raw_u16 = false;
-    bool parts = false;      // of the sets in which shards were written are read, too
+    bool parts = false;      // a part of a set of shards is enough
     int B = 0, S = 0;        // what one call of next gives
     int vocab = 0;
     int rank = 0, ranks = 1;

@@ -57,7 +57,7 @@ class Names {
 
   private:
     const Vocabulary& v;
-    std::unordered_map<std::string, int> names, texts;    // of added tokens, of all
+    std::unordered_map<std::string, int> names, texts;    // added tokens', all tokens'
     std::unordered_map<int, size_t> indices;
 };
 

@@ -22,8 +22,8 @@ struct TensorEntry {
 // (ints, bools, doubles) are checked and left out. In the order of their bytes. Exit 3 naming `name`, field and offset.
 Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
 
-// Reads what is asked for, when it is asked for: where weights are copied, a mapping would count in this process's memory
-// beside the copy.
+// Reads what is asked for, when it is asked for: where weights are copied, a mapping would count in this process's
+// memory beside the copy.
 class SafetensorsFile {
   public:
     static Result<SafetensorsFile> open(const std::string& path);

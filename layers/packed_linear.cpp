@@ -310,8 +310,8 @@ static void pack_all(const PackedPart& part, int C) {
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < part.rows; row += 48) pack_file_rows(part, row, C, part.data + row / 48 * bytes);
 }
-// The panel's numbers, for a product with N rows of x: in their place or, as long as a file has its rows, packed for this
-// product alone.
+// The panel's numbers, for a product with N rows of x: in their place or, as long as a file has its rows, packed for
+// this product alone.
 static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N) {
     const int64_t bytes = panel_bytes(part.format, x.C);
     char* place = part.data + panel * bytes;

@@ -28,10 +28,10 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 // ---- x ~ d q --------------------------------------------------------------------------------------------------------
 
 // A candidate scale maps the largest number to about lo + step / 4 (one side) or to its opposite (the other side): 9
-// steps each (steps of an eighth find the same errors to four digits). Lanes of the other side hold the opposites of its
-// integers, so that the largest number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo]. In the
-// BOTH steps furthest from lo no number is clamped on either side: both sides then have the same sums and share a lane;
-// these lanes come first, in one vector.
+// steps each (steps of an eighth find the same errors to four digits). Lanes of the other side hold the opposites of
+// its integers, so that the largest number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo].
+// In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the same sums and share
+// a lane; these lanes come first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
 constexpr int ALL = 2 * VECTORS + 1;    // first guesses; refitted scales; shared lanes, refitted for the other side
 constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: one alone waits for its own sums

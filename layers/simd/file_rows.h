@@ -1,5 +1,5 @@
-// file_rows.h - packs rows of a matrix as a file has them, k after k, into a panel of packed.h: VW rows at a time, along
-// k, so that each of their cache lines is read once.
+// file_rows.h - packs rows of a matrix as a file has them, k after k, into a panel of packed.h: VW rows at a time,
+// along k, so that each of their cache lines is read once.
 #pragma once
 #include "pack.h"
 
