@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "grammar.h"
+#include "grammar_rules.h"
 
 namespace {
 using Kind = Grammar::Kind;
@@ -43,39 +43,6 @@ void byte_sequences(uint32_t from, uint32_t to, std::vector<std::vector<Bytes>>&
         sequence.push_back({byte(from), byte(to)});
     }
     out.push_back(sequence);
-}
-
-// To a rule; whether there is something to come back to.
-using Edges = std::vector<std::vector<std::pair<int, bool>>>;
-// For each rule the number of its strongly connected component (Tarjan 1972), without recursion.
-std::vector<int> components(const Edges& edges) {
-    const size_t n = edges.size();
-    std::vector<int> index(n, -1), low(n), part(n, -1), stack, path;
-    std::vector<size_t> next(n);
-    int count = 0;
-    for (size_t first = 0; first < n; first++) {
-        if (index[first] < 0) path.push_back(int(first));
-        while (!path.empty()) {
-            const size_t r = size_t(path.back());
-            if (index[r] < 0) index[r] = low[r] = count++, stack.push_back(int(r));
-            if (next[r] < edges[r].size()) {
-                const size_t to = size_t(edges[r][next[r]].first);
-                if (index[to] < 0) {
-                    path.push_back(int(to));
-                    continue;
-                }
-                if (part[to] < 0) low[r] = std::min(low[r], low[to]);
-                next[r]++;
-                continue;
-            }
-            path.pop_back();
-            for (bool on = low[r] == index[r]; on; stack.pop_back()) {
-                part[size_t(stack.back())] = int(r);
-                on = stack.back() != int(r);
-            }
-        }
-    }
-    return part;
 }
 
 class Parser {
@@ -117,7 +84,6 @@ class Parser {
     int rule_of(const std::string& rule);
     void add(int rule, const Sequence& alternative);
     Status check();
-    Status no_left_recursion() const;
 
     std::string_view text;
     const std::string& name;
@@ -393,46 +359,19 @@ Status Parser::check() {
         if (g.rules[size_t(number)].empty())
             return fail(Exit::input, "%s: there is no rule %s, which others name", name.c_str(), rule.c_str());
     names.resize(g.rules.size());
-    return no_left_recursion();
-}
-
-// A rule that can come to itself again before any byte, with something to come back to, would need endless stacks. The
-// rules that each begins with form a graph; none of its cycles may have such an edge.
-Status Parser::no_left_recursion() const {
-    const size_t n = g.rules.size();
-    std::vector<char> empty(n);                 // can be
-    std::vector<int> owner, left, open;         // an alternative's rule, and its elements not known to be empty; rules
-    std::vector<std::vector<int>> users(n);     // alternatives that name each, as often as they do
-    auto found_empty = [&](int rule) {
-        if (!std::exchange(empty[size_t(rule)], true)) open.push_back(rule);
-    };
-    for (size_t r = 0; r < n; r++)
-        for (int i : g.rules[r]) {
-            owner.push_back(int(r)), left.push_back(0);
-            for (; g.elements[size_t(i)].kind != Kind::end; i++, left.back()++)
-                if (g.elements[size_t(i)].kind == Kind::rule)
-                    users[size_t(g.elements[size_t(i)].value)].push_back(int(owner.size()) - 1);
-            if (left.back() == 0) found_empty(int(r));
-        }
-    while (!open.empty()) {
-        const size_t r = size_t(open.back());
-        open.pop_back();
-        for (int a : users[r])
-            if (--left[size_t(a)] == 0) found_empty(owner[size_t(a)]);
-    }
-    Edges edges(n);
-    for (size_t r = 0; r < n; r++)
-        for (int i : g.rules[r])
-            for (bool on = true; on && g.elements[size_t(i)].kind == Kind::rule; i++) {
-                edges[r].push_back({g.elements[size_t(i)].value, g.elements[size_t(i) + 1].kind != Kind::end});
-                on = empty[size_t(g.elements[size_t(i)].value)];
-            }
-    const std::vector<int> part = components(edges);
-    for (size_t r = 0; r < n; r++)
-        for (auto [to, comes_back] : edges[r])
-            if (comes_back && part[r] == part[size_t(to)])
-                return fail(Exit::input, "%s: rule %s begins with itself (left recursion); write it as a repetition, "
-                            "x*", name.c_str(), names[r].empty() ? "of a group" : names[r].c_str());
+    if (const int rule = left_recursive(g); rule >= 0)
+        return fail(Exit::input, "%s: rule %s begins with itself (left recursion); write it as a repetition, x*",
+                    name.c_str(), names[size_t(rule)].empty() ? "of a group" : names[size_t(rule)].c_str());
+    const std::vector<char> ends = derivable(g, true);
+    if (!ends[size_t(g.root)])
+        return fail(Exit::input, "%s: root allows no text that ends: each way from it comes to a rule that needs itself "
+                    "again (in a schema, a required property that refers back); give it an alternative that ends", name.c_str());
+    for (std::vector<int>& rule : g.rules)    // a text that took such a way would not end
+        std::erase_if(rule, [&](int i) {
+            while (g.elements[size_t(i)].kind == Kind::bytes || (g.elements[size_t(i)].kind == Kind::rule &&
+                                                                 ends[size_t(g.elements[size_t(i)].value)])) i++;
+            return g.elements[size_t(i)].kind != Kind::end;
+        });
     return {};
 }
 }    // namespace

@@ -110,6 +110,12 @@ TEST_CASE("grammar: what it is not, by its line") {
     };
     for (const char* g : {"", "a ::= \"b\"", "# only"}) has(g, "no rule root");
     has("root ::= a", "no rule a");
+    // A way that never ends is not taken; where there is no other one, the grammar is refused.
+    for (const char* g : {"root ::= \"a\" root", "root ::= [a-c] x\nx ::= \"b\" root | \"c\" x",
+                          "root ::= \"a\" root+"})
+        has(g, "root allows no text that ends");
+    CHECK(verdicts("root ::= \"b\" | x\nx ::= \"a\" x", {"", "b", "a"}) == "-+x");
+    CHECK(verdicts("root ::= \"a\" x? \"b\"\nx ::= \"x\" x", {"a", "ab", "ax"}) == "-+x");
     has("root ::= \"a", "g:1: a literal without");
     has("root ::= \"a\"\n\nx ::= [a", "g:3: a class without");
     has("root ::= [z-a]", "from a larger");
