@@ -79,6 +79,9 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
 }
 
 Status check_writable(const std::string& path, const char* flag) {
+    if (path == "-")
+        return fail(Exit::usage, "%s -: expected a file's name, it is not written to standard output; a file that is "
+                    "called so is ./-", flag);
     struct stat s;
     const bool there = stat(path.c_str(), &s) == 0;
     if (path.ends_with('/') || (there && S_ISDIR(s.st_mode)))

@@ -59,6 +59,7 @@ TEST_CASE("convert: nothing is overwritten without --overwrite, and what is read
     convert({in, dir + "/none/a.gguf"}, 4, "/none/a.gguf cannot be written");
     convert({in, dir + "/none/a"}, 4, "/none/a cannot be written");
     convert({in, dir + "/sub.gguf/x/", "--type", "q8_0"}, 2, "ending .gguf");
+    convert({in, "-"}, 2, "OUT -: expected a file's name, it is not written to standard output");
 }
 
 TEST_CASE("convert: the ending of a format that is not written is refused, with what to give instead") {
