@@ -414,11 +414,22 @@ Result<std::string> Compiler::run() {
     }
     return COMMON + rules + "plain ::= [^\"\\\\\\x7F\\x00-\\x1F]\n";
 }
+// A number without a fraction is an integer to a schema, also where it is written 2.0 or 1e2.
+void write_counts_whole(ordered_json& schema) {
+    for (auto& [key, of] : schema.items()) {
+        if (of.is_structured()) write_counts_whole(of);
+        const bool counts = key == "minLength" || key == "maxLength" || key == "minItems" || key == "maxItems";
+        if (!schema.is_object() || !counts || !of.is_number_float()) continue;
+        const double x = of.get<double>();
+        if (x >= 0 && x <= double(MOST_COUNT) && x == std::floor(x)) of = uint64_t(x);
+    }
+}
 }    // namespace
 
 Result<std::string> json_schema_grammar(std::string_view text, const std::string& name) {
     if (text.size() > MOST_BYTES) return fail(Exit::input, "%s: a schema of more than 256 KiB", name.c_str());
     TRY(json_parse(text, name, 64));
-    const ordered_json root = ordered_json::parse(text.begin(), text.end(), nullptr, false);
+    ordered_json root = ordered_json::parse(text.begin(), text.end(), nullptr, false);
+    write_counts_whole(root);
     return Compiler(root, name).run();
 }

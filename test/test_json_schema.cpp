@@ -121,6 +121,15 @@ TEST_CASE("json schema: what each keyword allows") {
     CHECK(verdicts(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2})",
                    {"[]", "[1]", "[1, 2]", "[1,2,3]", "[true]"}) == "x++xx");
     CHECK(verdicts(R"({"type": "array", "maxItems": 0})", {"[]", "[1]"}) == "+x");
+    // A whole number may be written as 2.0, also where schemas are joined.
+    CHECK(verdicts(R"({"type": "array", "minItems": 1.0, "maxItems": 0.2e1})", {"[]", "[1]", "[1, 2]", "[1,2,3]"}) ==
+          "x++x");
+    CHECK(verdicts(R"({"allOf": [{"type": "string", "minLength": 2.0}, {"maxLength": 3.0}]})",
+                   {R"("a")", R"("ab")", R"("abc")", R"("abcd")"}) == "x++x");
+    // A member whose value would never end is left out.
+    CHECK(verdicts(R"({"properties": {"a": {"$ref": "#/$defs/n"}, "b": {"type": "null"}},
+                       "$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}}})",
+                   {"{}", R"({"a": {}})", R"({"a")", R"({"b": null})"}) == "+xx+");
     CHECK(verdicts(R"({"enum": ["a\"", 1.5, [1, 2]], "type": ["string", "array"]})", {R"("a\"")", "1.5", "[1,2]"}) ==
           "+x+");
     CHECK(verdicts(R"({"type": "integer", "enum": [1, "1", 2.5]})", {"1", "\"1\"", "2.5"}) == "+xx");
@@ -168,6 +177,11 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
         CHECK(s.message.find(what) != std::string::npos);
     };
     has("", "not JSON");
+    has(R"({"type": "array", "maxItems": 2.5})", "maxItems: expected a whole number from 0");
+    has(R"({"type": "string", "minLength": -1.0})", "minLength: expected a whole number from 0");
+    const std::string endless = R"({"properties": {"next": {"$ref": "#"}}, "required": ["next"]})";
+    CHECK(contains(Grammar::parse(json_schema_grammar(endless, "s").value, "s").status.message,
+                   "s: root allows no text that ends"));
     has("1", "expected a schema");
     has("false", "no value is allowed");
     has(R"({"type": "strin"})", "type: expected object");
