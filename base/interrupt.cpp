@@ -2,10 +2,10 @@
 #include "interrupt.h"
 
 #include <csignal>
-#include <filesystem>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace {
@@ -40,8 +40,8 @@ void remove_files_on_signals() {
             int s = 0;
             if (sigwait(&awaited, &s) != 0) return;
             std::lock_guard lock(noted().mutex);    // until the end: no file is made any more
-            std::error_code ignored;
-            for (const std::string& path : noted().files) std::filesystem::remove_all(path, ignored);
+            // Directories stay: one of them may be what a new one is replacing.
+            for (const std::string& path : noted().files) unlink(path.c_str());
             signal(s, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
             raise(s);

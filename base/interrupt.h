@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-// From here on SIGINT, SIGTERM and SIGHUP remove the files and directories that were noted, then end the process as
-// they would. Called before other threads start. A signal that is ignored (nohup) stays so.
+// From here on SIGINT, SIGTERM and SIGHUP remove the files that were noted, then end the process as they would. Called
+// before other threads start. A signal that is ignored (nohup) stays so.
 void remove_files_on_signals();
-// A file or directory that is about to be written under a name which nothing else ever has.
+// A file that is about to be written under a name which nothing else ever has.
 void note_temporary(const std::string& path);
