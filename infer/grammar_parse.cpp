@@ -364,8 +364,9 @@ Status Parser::check() {
                     name.c_str(), names[size_t(rule)].empty() ? "of a group" : names[size_t(rule)].c_str());
     const std::vector<char> ends = derivable(g, true);
     if (!ends[size_t(g.root)])
-        return fail(Exit::input, "%s: root allows no text that ends: each way from it comes to a rule that needs itself "
-                    "again (in a schema, a required property that refers back); give it an alternative that ends", name.c_str());
+        return fail(Exit::input,
+                    "%s: root allows no text that ends: each way from it comes to a rule that needs itself again (in a "
+                    "schema, a required property that refers back); give it an alternative that ends", name.c_str());
     for (std::vector<int>& rule : g.rules)    // a text that took such a way would not end
         std::erase_if(rule, [&](int i) {
             while (g.elements[size_t(i)].kind == Kind::bytes || (g.elements[size_t(i)].kind == Kind::rule &&

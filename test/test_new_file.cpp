@@ -116,7 +116,8 @@ TEST_CASE("new file: where directories cannot be locked a file in them is, until
         fs::create_directory(left);
         write_file(left + "/config.json", "{}");
     }
-    write_file(dir + "/model.flatgpt-0000000000000000.tmp/" + TemporaryLock::FILE_NAME, "");    // a killed process left it
+    // As a killed process left it.
+    write_file(dir + "/model.flatgpt-0000000000000000.tmp/" + TemporaryLock::FILE_NAME, "");
     const ToyCheckpoint toy(1);
     auto write = [&] {
         REQUIRE(checkpoint_export(dir + "/model", weights_reader(toy.g), Tokenizer(), {}, "card", Overwrite::yes).ok());
