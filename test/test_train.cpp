@@ -215,7 +215,8 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
     check(2, "--resume auto", with("a", "--steps", "4"));
     check(2, "64 channels", resumed("--channels", "64"));
     check(2, "--seed", resumed("--seed", "6"));
-    check(2, "other shards", resumed("--data", toy.dir + "/val.bin"));
+    toy.write("other", 2000, 4);
+    check(2, "other shards", resumed("--data", toy.dir + "/other.bin"));
     check(2, "multiple", with("b", "--channels", "33"));
     check(2, "--total-batch", with("b", "--total-batch", "100"));
     for (const char* tokens : {"16", "48"})    // half a sequence of 32, one and a half
