@@ -271,8 +271,9 @@ void Trainer::settle_batch() {
 }
 
 namespace {
-// Exit 2: one of --val's shards is one of --data's: the same file, or (a copy) with the same place in the same set.
-Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& val) {
+// Exit 2: some of --data's shards are --val's, too: the same file, or (a copy) with the same place in the same set.
+// *same: all are, as somebody asks who wants to see whether a model learns a text by heart.
+Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
     std::map<std::array<uint64_t, 3>, const Shard*> known;
     auto keys = [](const Shard& s) {
         struct stat info{};
@@ -283,14 +284,17 @@ Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& va
     };
     for (const Shard& s : train)
         for (const auto& key : keys(s)) known[key] = &s;
+    std::map<const Shard*, const Shard*> both;    // --data's, and the same one of --val
     for (const Shard& s : val)
         for (const auto& key : keys(s))
-            if (const auto there = known.find(key); there != known.end())
-                return fail(Exit::usage, "--val: expected shards that are not trained on, found %s, %s%s; give --data "
-                            "the training shards alone (a pattern such as 'x_train_*.bin')", s.path.c_str(),
-                            there->second->path == s.path ? "which is one of --data's" : "which is --data's ",
-                            there->second->path == s.path ? "" : there->second->path.c_str());
-    return {};
+            if (const auto there = known.find(key); there != known.end()) both.emplace(there->second, &s);
+    *same = both.size() == train.size();
+    if (both.empty() || *same) return {};
+    const auto& [one, other] = *both.begin();
+    return fail(Exit::usage, "--val: expected shards that are not trained on, found %s, %s%s; give --data "
+                "the training shards alone (a pattern such as 'x_train_*.bin')", other->path.c_str(),
+                one->path == other->path ? "which is one of --data's" : "which is --data's ",
+                one->path == other->path ? "" : one->path.c_str());
 }
 }    // namespace
 
@@ -307,7 +311,10 @@ Status Trainer::open_data() {
     if (!o.val.empty()) {
         l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
         val = TRY(Loader::open(l));
-        if (!o.data.empty()) TRY(check_apart(data.shards(), val.shards()));
+        bool same = false;
+        if (!o.data.empty()) TRY(check_apart(data.shards(), val.shards(), &same));
+        if (same)
+            progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
         const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
         state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
         TRY(shards_match(val.shards(), tokenizer, config.V, whose));
