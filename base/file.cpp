@@ -155,15 +155,18 @@ Status remove_leftovers(const std::string& path, Paths paths,
     for (const std::string& name : names) {
         constexpr int FLAGS = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
         int f = open(name.c_str(), O_RDWR | FLAGS), inside = -1;    // NFS locks what is open for writing
-        if (f < 0 && errno == EISDIR) f = open(name.c_str(), O_RDONLY | O_DIRECTORY | FLAGS);
+        const bool directory = f < 0 && errno == EISDIR;
+        if (directory) f = open(name.c_str(), O_RDONLY | O_DIRECTORY | FLAGS);
         Lock lock = take_lock(f);
         if (f >= 0 && lock == Lock::none) {
             inside = openat(f, TemporaryLock::FILE_NAME, O_RDWR | FLAGS);
             lock = take_lock(inside);
         }
-        const Status removed = f >= 0 && lock != Lock::elsewhere ? remove(name) : Status{};
-        for (const int opened : {f, inside})
-            if (opened >= 0) close(opened);
+        if (inside >= 0) close(inside);    // NFS keeps a file that is open, and the directory with it
+        // Where no file can be locked, this may be what another process writes, or this one.
+        const bool left = lock == Lock::ours || (lock == Lock::none && directory);
+        const Status removed = f >= 0 && left ? remove(name) : Status{};
+        if (f >= 0) close(f);
         TRY(removed);
     }
     return {};

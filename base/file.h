@@ -56,7 +56,7 @@ class TemporaryLock {
     explicit TemporaryLock(const std::string& directory);
     ~TemporaryLock();
     TemporaryLock(const TemporaryLock&) = delete;
-    void renamed(const std::string& directory) const;    // it is whole: the file in it goes
+    void renamed(const std::string& directory) const;    // the directory is whole: the lock file in it goes
 
   private:
     int descriptor = -1;

@@ -25,6 +25,12 @@ void note_temporary(const std::string& path) {
     if (noted().wanted) noted().files.push_back(path);
 }
 
+void keep_temporaries() {
+    std::lock_guard lock(noted().mutex);
+    noted().wanted = false;
+    noted().files.clear();
+}
+
 // A thread waits for the signals, as a handler could not take the lock.
 void remove_files_on_signals() {
     sigset_t awaited, before;
@@ -45,6 +51,7 @@ void remove_files_on_signals() {
             signal(s, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
             raise(s);
+            _exit(128 + s);    // the first process of a container outlives its own signals
         }).detach();
     } catch (const std::system_error&) {    // no thread is left: the files stay, as after SIGKILL
         pthread_sigmask(SIG_SETMASK, &before, nullptr);

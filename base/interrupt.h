@@ -7,3 +7,5 @@
 void remove_files_on_signals();
 // A file that is about to be written under a name which nothing else ever has.
 void note_temporary(const std::string& path);
+// From here on none is removed: what they replace is about to go.
+void keep_temporaries();

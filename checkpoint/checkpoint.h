@@ -89,7 +89,7 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
                         const GenerationConfig& generation = {});
 // The model alone, as Hugging Face has it: model.safetensors and the files that say how to use it, in a new directory,
 // or in the place of one that holds such files and no others. Exit 2: it is there; 3; 4.
-// readme: of README.md, if not empty.
+// readme: README.md's text; empty: none is written.
 Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
                          const GenerationConfig& generation, const std::string& readme = "",
                          Overwrite overwrite = Overwrite::no, const Disk& disk = real_disk());

@@ -30,7 +30,7 @@ class AddedTokens {
     bool any(bool special) const { return special ? !names.empty() : always; }
     bool any_special() const { return sometimes; }
     // Whether no token that is found (special: special tokens, too) could reach over `at`, whatever follows text.
-    // Each may lack `optional` where its name begins so.
+    // A name that begins with `optional` may lack it.
     bool may_cut(std::string_view text, size_t at, bool special, std::string_view optional = {}) const;
 
   private:

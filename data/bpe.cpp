@@ -23,7 +23,7 @@ struct Tokenizer::Tables {
     std::vector<std::string> text;      // by id, what it stands for in a text; empty: v.tokens
     std::vector<char> special;          // by id
     int end_of_text = -1;
-    std::string prefix;                 // that normalization puts before a stretch
+    std::string prefix;                 // normalization puts it before a stretch
     bool cut_at_marks = false;          // characters: text may be cut where a word begins
     uint64_t fingerprint = 0;
 

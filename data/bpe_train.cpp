@@ -36,7 +36,7 @@ Result<Counts> count_all(const BpeTraining& training) {
     Counts all;
     std::vector<Counts> counts(threads);    // one batch's
     std::vector<std::string> batch;
-    int64_t done = 0, bytes = 0;            // bytes: of all's pieces
+    int64_t done = 0, bytes = 0;            // bytes: the lengths of the pieces in `all`
     for (bool more = true; more;) {
         batch.clear();
         const int64_t full = done + BATCH;

@@ -11,6 +11,7 @@
 #include "bpe.h"
 #include "corpus.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/meter.h"
 #include "loader.h"
 #include "merge.h"
@@ -240,6 +241,7 @@ Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, 
     const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
     TRY(train.finish(text));
     TRY(val.finish(text + 1));
+    keep_temporaries();
     for (const std::string& path : old)
         if (remove(path.c_str()))
             return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));

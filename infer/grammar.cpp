@@ -132,7 +132,7 @@ bool GrammarMatcher::allows(int id) const {
     return after(id) != GrammarMachine::DEAD;
 }
 void GrammarMatcher::take(int id) {
-    is_broken = !allows(id);    // it stays so: DEAD allows nothing
+    is_broken = !allows(id);    // a broken text stays broken: DEAD allows nothing
     state = after(id);
     if (machine.size() < MOST_STATES) return;
     masks.clear();

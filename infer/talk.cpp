@@ -199,7 +199,10 @@ class KeysWait {
             raise(s);
         };
         action.sa_flags = int(SA_RESETHAND);
-        for (size_t i = 0; i < std::size(ENDING); i++) sigaction(ENDING[i], &action, &handlers[i]);
+        for (size_t i = 0; i < std::size(ENDING); i++) {
+            sigaction(ENDING[i], &action, &handlers[i]);
+            if (handlers[i].sa_handler == SIG_IGN) sigaction(ENDING[i], &handlers[i], nullptr);
+        }
         static const int registered = std::at_quick_exit(restore);
         (void)registered;
         quiet = true;

@@ -247,6 +247,7 @@ Value Run::slice(const Node& n) {
         const auto& range = static_cast<Range&>(*v.held);
         auto scaled = [&](int64_t i) { return arithmetic("*", i, range.step, meter); };
         auto item = [&](int64_t i) { return arithmetic("+", range.from, scaled(i), meter).integer; };
+        meter.charge(size + 1);    // more than the slice has
         return range_of(item(from), item(to), scaled(step).integer);
     }
     Items some;

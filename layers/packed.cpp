@@ -139,10 +139,12 @@ void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int6
 
 void packed_now(PackedPart* part, int64_t cols) {
     const BlockFormat& f = block_format(part->format);
-    const auto [first, last] = std::minmax_element(part->mapped, part->mapped + part->rows);
     const int64_t row_bytes = cols / f.numbers * f.bytes, page = 4096;
-    const int64_t from = round_up(int64_t(reinterpret_cast<uintptr_t>(*first)), page);
-    const int64_t to = (int64_t(reinterpret_cast<uintptr_t>(*last)) + row_bytes) / page * page;
+    int64_t first = INT64_MAX, last = 0;
+    for (int64_t r = 0; r < part->rows; r++)
+        if (const auto at = int64_t(reinterpret_cast<uintptr_t>(part->mapped[r])))
+            first = std::min(first, at), last = std::max(last, at + row_bytes);
+    const int64_t from = last ? round_up(first, page) : 0, to = last / page * page;
     // Rows of several places of the file may enclose other matrices, which would be read again.
     if (to > from && to - from <= 2 * part->rows * row_bytes)
         madvise(reinterpret_cast<void*>(from), size_t(to - from), MADV_DONTNEED);
@@ -153,7 +155,10 @@ void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* ou
     const PackedPart* part = matrix.parts;
     while (row >= part->first + part->rows) part++;
     const BlockFormat& f = block_format(part->format);
-    if (part->mapped) return dequantise(f, part->mapped[row - part->first], cols, out);
+    if (part->mapped) {
+        const char* in_file = part->mapped[row - part->first];
+        return in_file ? dequantise(f, in_file, cols, out) : void(std::fill_n(out, cols, 0.0f));
+    }
     if (part->format == BlockType::f32) return unpack(*part, cols, row - part->first, 0, cols, out);
     std::vector<uint8_t> blocks(size_t(cols / f.numbers * f.bytes));
     unpack(*part, cols, row - part->first, 0, cols, blocks.data());

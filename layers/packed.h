@@ -19,7 +19,7 @@ struct PackedPart {    // rows of one format, in whole panels: those beyond the 
     int64_t first, rows;    // in the matrix
     BlockType format;
     char* data;
-    const char* const* mapped = nullptr;    // each row in a mapped file; null: the panels hold them
+    const char* const* mapped = nullptr;    // each row in a mapped file, null for zeros; null: the panels hold them
     int wait = 0;                           // products until one packs the panels
 };
 // A parameter. One that no product reads - a vector, a table of positions - is floats; any other one is parts.

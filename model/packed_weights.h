@@ -31,7 +31,8 @@ class PackedWeights {
     // quantised. Threads may write different numbers at once.
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
     void read(int64_t offset, int64_t n, float* to) const;    // whole rows
-    // The matrix at this offset uses a file's rows where they lie (layers/packed.h): rows[i] for row i, zeros for null.
+    // The matrix at this offset uses a file's rows where they lie (layers/packed.h): rows[i] for row i, null for zeros,
+    // which come last.
     // `file` keeps them there. False, and nothing is done, where the rows are of another format than the matrix is.
     bool use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
              std::shared_ptr<const void> file);
@@ -45,7 +46,6 @@ class PackedWeights {
         PackedWeight weight = {};
         std::vector<PackedPart> parts = {};
         std::vector<const char*> rows = {};    // where a file has them, or none
-        std::vector<char> zeros = {};
         std::shared_ptr<const void> file = {};
     };
     std::vector<std::unique_ptr<Entry>> entries;    // by offset

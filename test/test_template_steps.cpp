@@ -34,6 +34,7 @@ TEST_CASE("template steps: work twice as large costs what is more of it") {
         {"{% macro f(a) %}{% endmacro %}{% for x in l %}{{ f(x) }}{% endfor %}", 15000},
         {"{% set x = l|length %}", 1000}, {"{% set x = s|length %}", 100}, {"{% set x = 1|default(l) %}", 1000},
         {"{% set x = 1|default(s) %}", 100}, {"{% set x = none|default(l, true) %}", 5000},
+        {"{% set x = range(n)[:] %}", 5000},
         {"{% set x = range(n) %}", 4000}, {"{% set x = l|reverse %}", 5000}, {"{% set x = l|sort %}", 10765},
         {"{% set x = few|sort %}", 1328}, {"{% set x = few|unique|list %}", 300}, {"{% set x = l|select %}", 6000},
         {"{% set x = l|select('odd') %}", 4000}, {"{% set x = l|map('abs') %}", 6000},

@@ -120,9 +120,8 @@ template <class Rows> INLINE vf products(const float* q, const Rows& k, int firs
         for (int j = 0; j < VW; j++) {
             const auto* row = k[first + j];
             soon.fetch(first + j);
-            s[j] = x[0] * load(row);
 #pragma GCC unroll 8
-            for (int d = 1; d < nv; d++) s[j] += x[d] * load(row + d * VW);
+            for (int d = 0; d < nv; d++) s[j] += x[d] * load(row + d * VW);    // from 0 on, as below: the same bits
         }
     } else {
         for (int j = first; j < first + VW; j++) soon.fetch(j);

@@ -4,8 +4,8 @@
 #include "pack.h"
 
 namespace ISA {
-// to: words (floats, pairs of bf16) or, with `halves`, numbers of 16 bits, k after k of 48 rows. Only n rows exist; the
-// others become zeros.    E: float, or bf16 for 16 bits of any kind
+// to: words (floats, pairs of bf16) or, with `halves`, numbers of 16 bits, k after k of 48 rows. Only n rows exist;
+// zeros stand in for the rest.    E: float, or bf16 for 16 bits of any kind
 template <class E, bool halves> static void pack_rows(float* to, const char* const* rows, int n, int C) {
     typedef Words<E, sizeof(E) == 2, false> Word;
     constexpr int W = 48, PER = Word::PER;
@@ -46,9 +46,11 @@ template <class E, bool halves> static void pack_rows(float* to, const char* con
 }
 // The panel of the part's rows from `row` on.
 static void pack_file_rows(const PackedPart& part, int64_t row, int C, char* panel) {
-    const int n = int(least64(48, part.rows - row));
+    int n = int(least64(48, part.rows - row));
     const char* const* rows = part.mapped + row;
+    while (n > 0 && !rows[n - 1]) n--;    // zeros come last
     float* to = reinterpret_cast<float*>(panel);
+    if (n == 0) return void(__builtin_memset(panel, 0, size_t(panel_bytes(part.format, C))));
     if (part.format == BlockType::f32) pack_rows<float, false>(to, rows, n, C);
     else if (part.format == BlockType::bf16) pack_rows<bf16, false>(to, rows, n, C);
     else pack_rows<bf16, true>(to, rows, n, C);
