@@ -32,7 +32,7 @@ void keep_temporaries() {
 }
 
 // A thread waits for the signals, as a handler could not take the lock.
-void remove_files_on_signals() {
+void remove_files_on_signals(void (*end)(int signal)) {
     sigset_t awaited, before;
     sigemptyset(&awaited);
     for (const int s : {SIGINT, SIGTERM, SIGHUP}) {
@@ -42,7 +42,7 @@ void remove_files_on_signals() {
     pthread_sigmask(SIG_BLOCK, &awaited, &before);
     noted().wanted = true;
     try {
-        std::thread([awaited] {
+        std::thread([awaited, end] {
             int s = 0;
             if (sigwait(&awaited, &s) != 0) return;
             std::lock_guard lock(noted().mutex);    // until the end: no file is made any more
@@ -51,7 +51,7 @@ void remove_files_on_signals() {
             signal(s, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
             raise(s);
-            _exit(128 + s);    // the first process of a container outlives its own signals
+            end(s);    // the first process of a container outlives its own signals
         }).detach();
     } catch (const std::system_error&) {    // no thread is left: the files stay, as after SIGKILL
         pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -4,7 +4,8 @@
 
 // From here on SIGINT, SIGTERM and SIGHUP remove the files that were noted, then end the process as they would. Called
 // before other threads start. A signal that is ignored (nohup) stays so.
-void remove_files_on_signals();
+// end: ends the process where a signal does not
+void remove_files_on_signals(void (*end)(int signal));
 // A file that is about to be written under a name which nothing else ever has.
 void note_temporary(const std::string& path);
 // From here on none is removed: what they replace is about to go.
