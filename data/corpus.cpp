@@ -65,7 +65,7 @@ Json json_shape(std::string_view head, bool named) {
     if (end == head.npos && !all) return object ? Json::lines : Json::document;
     return is_value(head.substr(0, end), true) ? Json::lines : Json::document;
 }
-// What a file of such a shape is, and what to do; empty: text or JSON lines.
+// The words for a file of such a shape, and the way out of it; empty: text or JSON lines.
 const char* refusal(Json shape) {
     switch (shape) {
         case Json::array:

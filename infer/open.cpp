@@ -179,7 +179,9 @@ Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOpt
 }
 
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {
-    what.vocab = m.g->c.V, what.shuffle = false, what.parts = true;
+    what.vocab = m.g->c.V;
+    what.shuffle = false;
+    what.parts = true;
     Loader loader = TRY(Loader::open(what));
     const std::string own = checkpoint_tokenizer_file(m.path);
     TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,

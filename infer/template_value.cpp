@@ -34,7 +34,9 @@ const Items& Value::items() const { return static_cast<Sequence&>(*held).items; 
 
 Value range_of(int64_t from, int64_t to, int64_t step) {
     auto range = std::make_shared<Range>();
-    range->from = from, range->to = to, range->step = step;
+    range->from = from;
+    range->to = to;
+    range->step = step;
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
         if (range->items.size() >= 100'000) raise("a range of more than 100000 items");    // as jinja2's sandbox
         range->items.push_back(i);

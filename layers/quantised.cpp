@@ -185,7 +185,7 @@ bool all_finite(const BlockFormat& format, const void* blocks, int64_t n) {
     return finite;
 }
 
-float largest_size(const float* x, int64_t n) {    // by bits, whose order vectors find
+float largest_size(const float* x, int64_t n) {    // by bits: vectors compare integers
     int32_t most = 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t bits;

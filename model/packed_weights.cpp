@@ -68,8 +68,12 @@ bool PackedWeights::use(int64_t offset, const BlockFormat& format, std::vector<c
     for (const PackedPart& p : e.parts) fits &= p.format == format.type;
     for (const char* row : rows) fits &= reinterpret_cast<uintptr_t>(row) % uintptr_t(format.bytes) == 0;
     if (!fits) return false;
-    e.rows = std::move(rows), e.file = std::move(file);
-    for (PackedPart& p : e.parts) p.mapped = e.rows.data() + p.first, p.wait = 1 + in_file % SPREAD;
+    e.rows = std::move(rows);
+    e.file = std::move(file);
+    for (PackedPart& p : e.parts) {
+        p.mapped = e.rows.data() + p.first;
+        p.wait = 1 + in_file % SPREAD;
+    }
     in_file++;
     return true;
 }

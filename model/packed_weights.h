@@ -32,8 +32,7 @@ class PackedWeights {
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
     void read(int64_t offset, int64_t n, float* to) const;    // whole rows
     // The matrix at this offset uses a file's rows where they lie (layers/packed.h): rows[i] for row i, null for zeros,
-    // which come last.
-    // `file` keeps them there. False, and nothing is done, where the rows are of another format than the matrix is.
+    // which come last. `file` keeps the rows there. False, and nothing is done, where their format is not the matrix'.
     bool use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
              std::shared_ptr<const void> file);
     bool uses_file(int64_t offset) const { return any() && !entry(offset).rows.empty(); }
@@ -51,7 +50,7 @@ class PackedWeights {
     std::vector<std::unique_ptr<Entry>> entries;    // by offset
     PackedWeight beside = {}, from_first = {};
     int64_t beside_numbers = 0;
-    int in_file = 0;    // matrices whose rows a file has
+    int in_file = 0;    // matrices with rows in a file
 
     Entry& entry(int64_t offset) const;
     static Parameter* parameter(PackedWeight& w) { return reinterpret_cast<Parameter*>(&w); }

@@ -79,7 +79,8 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     lines.files = {written("x.json", "{\"a\": 1,\n \"text\": 2}\n")};
     refused(lines, "x.json:1: ");
     lines.files = {written("x.txt", "{\"a\": 1,\n \"text\": 2}\n")};
-    lines.format = TextFormat::automatic, lines.lines = true;    // prompts may look like anything
+    lines.format = TextFormat::automatic;
+    lines.lines = true;    // prompts may look like anything
     CHECK(read(lines).texts() == Strings{"{\"a\": 1,", " \"text\": 2}"});
     lines.files = {written("x.txt", "[{\"a\": 1}]\n")};
     CHECK(read(lines).texts() == Strings{"[{\"a\": 1}]"});
@@ -125,7 +126,7 @@ TEST_CASE("corpus read: JSON that is no JSON lines is refused under any name, al
     lines = {{written("x.json", "\x1E[1]\n")}};
     lines.format = TextFormat::text;
     CHECK(read(lines).texts() == Strings{"\x1E[1]\n"});
-    // What only looks like it.
+    // Texts that only look like JSON.
     for (const char* text : {"{\n  a: 1\n}\n", "[\"a\", he said]", "[1]\n[2] B\n", "[1]\nb\n", "\"a\"\n\"b\"\n", "12\n",
                              "\"\\a\"\n\"b\"\n", "[\n{ }", "[[a]]", "{\n\"a\" b"})
         CHECK(read({{written("x.txt", text)}}).texts() == Strings{text});

@@ -84,7 +84,8 @@ TEST_CASE("generation_config.json: each number has its range, and each field goe
     CHECK(nested(31));
     CHECK_FALSE(nested(32));
     Vocabulary v;
-    v.bos = 0, v.pad = 3;
+    v.bos = 0;
+    v.pad = 3;
     CHECK(nlohmann::json::parse(generation_config_json({}, v, {7})) ==
           nlohmann::json{{"bos_token_id", 0}, {"pad_token_id", 3}, {"eos_token_id", 7}});
 }

@@ -111,7 +111,8 @@ std::string as_other(std::function<void(Link&)> act) {
         for (Link& link : links) link.close();
     });
     Place place;
-    place.rank = 1, place.ranks = 2;
+    place.rank = 1;
+    place.ranks = 2;
     const Result<Met> met = meet_as_other(place, "127.0.0.1", l.value.port, TOKEN, 2);
     over = true;
     first.join();

@@ -36,7 +36,10 @@ template <class E, bool halves> static void pack_rows(float* to, const char* con
         int k = 0;
         for (; k + VW * PER <= C; k += VW * PER) {
 #pragma GCC unroll 16
-            for (int i = 0; i < VW; i++) r[i] = Word::along(p[i] + k, VW * PER), __builtin_prefetch(next[i] + k);
+            for (int i = 0; i < VW; i++) {
+                r[i] = Word::along(p[i] + k, VW * PER);
+                __builtin_prefetch(next[i] + k);
+            }
             put(k, VW, r);
         }
         if (k == C) continue;
