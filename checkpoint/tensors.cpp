@@ -143,10 +143,6 @@ struct Weights {
     const std::string& place(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
-BlockType block_type(TensorType type) {
-    return type == TensorType::f16 ? BlockType::f16 : type == TensorType::bf16 ? BlockType::bf16 : BlockType::f32;
-}
-
 // The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
 std::string bare_name(const std::string& name, const Family& family) {
     size_t longest = 0;

@@ -5,9 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/block_format.h"
 #include "base/file.h"
 
 enum class TensorType { f32, bf16, f16 };
+constexpr BlockType block_type(TensorType type) {
+    return type == TensorType::f16 ? BlockType::f16 : type == TensorType::bf16 ? BlockType::bf16 : BlockType::f32;
+}
 
 struct TensorEntry {
     std::string name;

@@ -99,9 +99,8 @@ template <class F> Status check_finite(const F& file, const std::string& path, c
 Status check_finite(const SafetensorsFile& file) {
     for (const TensorEntry& e : file.entries()) {
         if (e.end - e.begin <= 4) continue;    // one number is no weight: attention.masked_bias may be infinite
-        const BlockType type = e.type == TensorType::f32 ? BlockType::f32
-                               : e.type == TensorType::f16 ? BlockType::f16 : BlockType::bf16;
-        TRY(check_finite(file, file.path(), e.name, block_format(type), file.data_begin() + e.begin, e.end - e.begin));
+        const BlockFormat& format = block_format(block_type(e.type));
+        TRY(check_finite(file, file.path(), e.name, format, file.data_begin() + e.begin, e.end - e.begin));
     }
     return {};
 }
