@@ -125,10 +125,11 @@ int (*lock_call)(int descriptor, int operation) = flock;
 
 int rename_new(const char* from, const char* to) {
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -errno;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
     struct stat s;
-    if (lstat(to, &s) == 0) return -EEXIST;
-    return rename(from, to) == 0 ? 0 : -errno;
+    if (lstat(to, &s) != 0) return rename(from, to);
+    errno = EEXIST;
+    return -1;
 }
 
 std::string temporary_name(const std::string& path) {
@@ -239,8 +240,8 @@ Status NewFile::sync() const { return fsync(descriptor) == 0 ? Status{} : failed
 
 Status NewFile::commit(Overwrite overwrite) {
     TRY(sync());
-    if (overwrite == Overwrite::yes ? rename(temporary.c_str(), name.c_str()) != 0
-                                    : (errno = -rename_new(temporary.c_str(), name.c_str())) != 0) {
+    const auto give_name = overwrite == Overwrite::yes ? rename : rename_new;
+    if (give_name(temporary.c_str(), name.c_str()) != 0) {
         if (errno != EEXIST) return failed();
         return fail(Exit::usage, "%s: expected a new name, it is there by now; give another name, or --overwrite",
                     name.c_str());

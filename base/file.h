@@ -66,7 +66,7 @@ extern int (*lock_call)(int descriptor, int operation);    // flock; a test puts
 
 // Whether what has a name already may lose it.
 enum class Overwrite { no, yes };
-// As rename, but -EEXIST where `to` is there. Where the file system cannot do both at once (NFS) it looks first.
+// As rename, but EEXIST where `to` is there. Where the file system cannot do both at once (NFS) it looks first.
 int rename_new(const char* from, const char* to);
 
 // A file that takes its name with commit(); without that it goes, and what was there before stays.

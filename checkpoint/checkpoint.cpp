@@ -33,7 +33,7 @@ const Disk& real_disk() {
         [](int fd) { return fsync(fd) ? -errno : 0; },
         [](int fd) { return close(fd) ? -errno : 0; },
         [](const char* from, const char* to, Overwrite overwrite) {
-            if (overwrite == Overwrite::no) return rename_new(from, to);
+            if (overwrite == Overwrite::no) return rename_new(from, to) ? -errno : 0;
             if (rename(from, to) == 0) return 0;
             bool exists = errno == ENOTEMPTY || errno == EEXIST;
             if (exists && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return 0;
