@@ -75,8 +75,7 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
     }
     Result<bool> run = command_parse(*command, args);
     if (!run.ok()) return run.status;
-    for (const char* writes : {"tokenize", "train-tokenizer", "convert"})
-        if (name == writes) remove_files_on_signals([](int s) { _exit(128 + s); });
+    if (command->removes_temporaries) remove_files_on_signals([](int s) { _exit(128 + s); });
     if (run.value) return command->run();
     fputs(command_help(*command, text_width(stdout)).c_str(), stdout);
     return {};

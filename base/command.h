@@ -36,6 +36,7 @@ struct Command {
     // How the flags were set, filled in before run: TOML of every flag's resolved value.
     std::string* resolved = nullptr;
     std::vector<std::string>* given = nullptr;    // likewise: the names of the flags that were set
+    bool removes_temporaries = false;         // where a signal stops it (base/interrupt.h)
     std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
 };
 

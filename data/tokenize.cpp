@@ -152,6 +152,7 @@ Command train_tokenizer_command() {
                {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}};
     add_input_flags(c.flags, o->input);
     c.run = [o] { return train_tokenizer(*o); };
+    c.removes_temporaries = true;
     return c;
 }
 
@@ -411,5 +412,6 @@ Command tokenize_command() {
                {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
     add_input_flags(c.flags, o->input);
     c.run = [o] { return tokenize(*o); };
+    c.removes_temporaries = true;
     return c;
 }

@@ -114,5 +114,6 @@ Command convert_command() {
                 TRY(convert(*o));
                 Progress().note(escape_control("wrote " + o->out));
                 return Status{};
-            }};
+            },
+            .removes_temporaries = true};
 }
