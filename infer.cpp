@@ -22,6 +22,16 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
 }
 
+// How the lines of a file are read, which `option` names.    unit: what a line is
+FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
+                     std::string& format, int& longest) {
+    return {heading,
+            {{"--field", &field, "the JSON lines' field that holds the " + unit + " (none: text); if given, the file is "
+              "JSON lines"},
+             {"--format", &format, "what " + option + "'s file is; auto: JSON lines where its name ends in .jsonl or "
+              ".ndjson or its first line is an object, else a " + unit + " on each line", 0, 0, TEXT_FORMATS},
+             {"--longest-line", &longest, "MiB: a longer line of " + option + " is refused", 1, 1024}}};
+}
 struct GrammarFiles {
     std::string grammar, json_schema;
 };
@@ -329,11 +339,6 @@ Command sample_command() {
            "at its end"},
           {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or of JSON lines; "
            "-: of standard input"},
-          {"--field", &o->field, "the JSON lines' field that holds the prompt (none: text); if given, the file is JSON "
-           "lines"},
-          {"--format", &o->format, "what --prompts' file is; auto: JSON lines where its name ends in .jsonl or .ndjson "
-           "or its first line is an object, else a prompt on each line", 0, 0, TEXT_FORMATS},
-          {"--longest-line", &o->longest_line, "MiB: a longer line of --prompts is refused", 1, 1024},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "number of samples of each prompt", 1, 1e6},
           {"--batch", &o->batch, "most samples that are computed together; when one ends, the next one takes its "
@@ -344,6 +349,7 @@ Command sample_command() {
           {"--logprobs", &o->logprobs, "with --json: the log-probability of each generated token, and the so many "
            "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none", 0, 1e6},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
+        line_flags("Lines of --prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
         choice_of_tokens(o->sampling,
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
@@ -408,13 +414,8 @@ Command eval_command() {
           {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
           {"--text", &o->text, "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
            "itself, with --json also reported"},
-          {"--field", &o->field, "the JSON lines' field that holds the text (none: text); if given, the file is JSON "
-           "lines"},
-          {"--format", &o->format, "what --text's file is; auto: JSON lines where its name ends in .jsonl or .ndjson "
-           "or its first line is an object, else a text on each line", 0, 0, TEXT_FORMATS},
           {"--special", &o->special, "where a text spells a special token (<|im_start|>): text, ordinary text; token, "
            "that token", 0, 0, {"text", "token"}},
-          {"--longest-line", &o->longest_line, "MiB: a longer line of --text is refused", 1, 1024},
           {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
           {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be "
            "guessed", 0.001, 1},
@@ -425,6 +426,7 @@ Command eval_command() {
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
+        line_flags("Lines of --text", "--text", "text", o->field, o->format, o->longest_line),
         {"By position, and needles",
          {{"--by-position", &o->by_position, "also the loss by the position in the context, as a curve"},
           {"--needle", &o->needle, "instead: a key and a value of random tokens are hidden in --data's or --text's "
