@@ -26,8 +26,8 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
 FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
                      std::string& format, int& longest) {
     return {heading,
-            {{"--field", &field, "the JSON lines' field that holds the " + unit + " (none: text); if given, the file is "
-              "JSON lines"},
+            {{"--field", &field, "the JSON lines' field that holds the " + unit + " (none: text); if given, the file "
+              "is JSON lines"},
              {"--format", &format, "what " + option + "'s file is; auto: JSON lines where its name ends in .jsonl or "
               ".ndjson or its first line is an object, else a " + unit + " on each line", 0, 0, TEXT_FORMATS},
              {"--longest-line", &longest, "MiB: a longer line of " + option + " is refused", 1, 1024}}};
