@@ -28,7 +28,7 @@ FlagGroup line_flags(const char* heading, const std::string& option, const std::
     return {heading,
             {{"--field", &field, "the JSON lines' field that holds the " + unit + " (none: text); if given, the file "
               "is JSON lines"},
-             {"--format", &format, "what " + option + "'s file is; auto: JSON lines where its name ends in .jsonl or "
+             {"--format", &format, "what the file of " + option + " is; auto: JSON lines where its name ends in .jsonl or "
               ".ndjson or its first line is an object, else a " + unit + " on each line", 0, 0, TEXT_FORMATS},
              {"--longest-line", &longest, "MiB: a longer line of " + option + " is refused", 1, 1024}}};
 }
@@ -349,7 +349,7 @@ Command sample_command() {
           {"--logprobs", &o->logprobs, "with --json: the log-probability of each generated token, and the so many "
            "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none", 0, 1e6},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
-        line_flags("Lines of --prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
+        line_flags("Lines of prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
         choice_of_tokens(o->sampling,
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
@@ -426,7 +426,7 @@ Command eval_command() {
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
-        line_flags("Lines of --text", "--text", "text", o->field, o->format, o->longest_line),
+        line_flags("Lines of texts", "--text", "text", o->field, o->format, o->longest_line),
         {"By position, and needles",
          {{"--by-position", &o->by_position, "also the loss by the position in the context, as a curve"},
           {"--needle", &o->needle, "instead: a key and a value of random tokens are hidden in --data's or --text's "
