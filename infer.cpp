@@ -28,8 +28,8 @@ FlagGroup line_flags(const char* heading, const std::string& option, const std::
     return {heading,
             {{"--field", &field, "the JSON lines' field that holds the " + unit + " (none: text); if given, the file "
               "is JSON lines"},
-             {"--format", &format, "what the file of " + option + " is; auto: JSON lines where its name ends in .jsonl or "
-              ".ndjson or its first line is an object, else a " + unit + " on each line", 0, 0, TEXT_FORMATS},
+             {"--format", &format, "what the file of " + option + " is; auto: JSON lines where its name ends in .jsonl "
+              "or .ndjson or its first line is an object, else a " + unit + " on each line", 0, 0, TEXT_FORMATS},
              {"--longest-line", &longest, "MiB: a longer line of " + option + " is refused", 1, 1024}}};
 }
 struct GrammarFiles {
