@@ -112,7 +112,7 @@ bool is_temporary(const std::string& name) {
     const std::string mark = name.substr(name.size() - MARK_LENGTH);
     return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
 }
-// If the lock is free, it is ours from here on. none: nothing can be locked, or there is nothing.
+// Takes the lock if it is free. none: the descriptor is not open, or the file system has no such locks.
 enum class Lock { ours, elsewhere, none };
 Lock take_lock(int descriptor) {
     if (descriptor < 0) return Lock::none;
@@ -163,8 +163,8 @@ Status remove_leftovers(const std::string& path, Paths paths,
             inside = openat(f, TemporaryLock::FILE_NAME, O_RDWR | FLAGS);
             lock = take_lock(inside);
         }
-        if (inside >= 0) close(inside);    // NFS keeps a file that is open, and the directory with it
-        // Where no file can be locked, this may be what another process writes, or this one.
+        if (inside >= 0) close(inside);    // an open file of NFS only gets another name, and its directory stays
+        // A file that cannot be locked may be in use by another process or by this one: it is not removed.
         const bool left = lock == Lock::ours || (lock == Lock::none && directory);
         const Status removed = f >= 0 && left ? remove(name) : Status{};
         if (f >= 0) close(f);

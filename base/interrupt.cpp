@@ -45,13 +45,14 @@ void remove_files_on_signals(void (*end)(int signal)) {
         std::thread([awaited, end] {
             int s = 0;
             if (sigwait(&awaited, &s) != 0) return;
-            std::lock_guard lock(noted().mutex);    // until the end: no file is made any more
+            // Other threads wait for this lock before they begin a file, so none is begun until the process ends.
+            std::lock_guard lock(noted().mutex);
             // Directories stay: one of them may be what a new one is replacing.
             for (const std::string& path : noted().files) unlink(path.c_str());
             signal(s, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
             raise(s);
-            end(s);    // the first process of a container outlives its own signals
+            end(s);    // for a container's first process, which the kernel does not end by such a signal
         }).detach();
     } catch (const std::system_error&) {    // no thread is left: the files stay, as after SIGKILL
         pthread_sigmask(SIG_SETMASK, &before, nullptr);

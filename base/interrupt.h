@@ -8,5 +8,5 @@
 void remove_files_on_signals(void (*end)(int signal));
 // A file that is about to be written under a name which nothing else ever has.
 void note_temporary(const std::string& path);
-// From here on none is removed: what they replace is about to go.
+// From here on a signal removes no file: the old files are about to go, and the noted ones are what is left.
 void keep_temporaries();

@@ -323,7 +323,8 @@ int Tokenizer::spelled(std::string_view text) const {
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) const {
     if (!t || text.empty()) return 0;
-    // Text that normalizes to a token's name has at most as many bytes: of a Unicode form four times as many.
+    // Bytes of text that may normalize to a token's name: as many as the name has, four times as many where the
+    // normalization is a Unicode form.
     size_t reach = t->late.any(special) ? t->late.longest() : 0;
     for (const Normalization& n : t->v.normalization) {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;

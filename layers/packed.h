@@ -19,7 +19,8 @@ struct PackedPart {    // rows of one format, in whole panels: those beyond the 
     int64_t first, rows;    // in the matrix
     BlockType format;
     char* data;
-    const char* const* mapped = nullptr;    // each row in a mapped file, null for zeros; null: the panels hold them
+    // Until the panels hold the rows: where each row lies in a mapped file; a row without an address is zeros.
+    const char* const* mapped = nullptr;
     int wait = 0;                           // products until one packs the panels
 };
 // A parameter. One that no product reads - a vector, a table of positions - is floats; any other one is parts.
@@ -73,7 +74,7 @@ constexpr BlockType packed_format(BlockType format) {
 // out of them. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
-// The panels hold the part's rows now: its pages of the file are given back to the system.
+// Called when the panels hold the part's rows: gives the file's pages with these rows back to the system.
 void packed_now(PackedPart* part, int64_t cols);
 // A row of a matrix as floats.
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out);

@@ -93,7 +93,7 @@ void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch&) {
     const float most = largest_size(x, 32);
     const float d = (most == most ? most : std::fabs(largest_magnitude(x, 32))) / 127, inv = inverse(d);
     put_half(b, d);
-    int32_t whole[32];    // a conversion cuts what is behind the point
+    int32_t whole[32];    // a half is added first, as the conversion to integers rounds towards zero
     for (int j = 0; j < 32; j++) {
         float q = x[j] * inv;
         q = q > -127 ? q : -127;

@@ -27,9 +27,10 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // ---- x ~ d q --------------------------------------------------------------------------------------------------------
 
-// A candidate scale maps the largest number to about lo + step / 4 (one side) or to its opposite (the other side): 9
-// steps each (steps of an eighth find the same errors to four digits). Lanes of the other side hold the opposites of
-// its integers, so that the largest number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo].
+// A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to its opposite (the
+// other side), with 9 values of step for each side; 17 values, an eighth apart, find the same errors to four digits.
+// Lanes of the other side hold the opposites of its integers, so that this number is negative in all lanes: integers
+// are in [lo, -lo - 1], or [lo + 1, -lo].
 // In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the same sums and share
 // a lane; these lanes come first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;

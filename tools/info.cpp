@@ -98,7 +98,7 @@ template <class F> Status check_finite(const F& file, const std::string& path, c
 }
 Status check_finite(const SafetensorsFile& file) {
     for (const TensorEntry& e : file.entries()) {
-        if (e.end - e.begin <= 4) continue;    // one number is no weight: attention.masked_bias may be infinite
+        if (e.end - e.begin <= 4) continue;    // a constant such as attention.masked_bias, which may be infinite
         const BlockFormat& format = block_format(block_type(e.type));
         TRY(check_finite(file, file.path(), e.name, format, file.data_begin() + e.begin, e.end - e.begin));
     }

@@ -271,8 +271,8 @@ void Trainer::settle_batch() {
 }
 
 namespace {
-// Exit 2: some of --data's shards are --val's, too: the same file, or (a copy) with the same place in the same set.
-// *same: all are, as somebody asks who wants to see whether a model learns a text by heart.
+// A shard is in both --data and --val if it is the same file or, as a copy, has the same place in the same set. Exit 2:
+// some of --data's shards are. If all are, *same is set and the status is ok: a check that a model can learn by heart.
 Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
     std::map<std::array<uint64_t, 3>, const Shard*> known;
     auto keys = [](const Shard& s) {

@@ -108,7 +108,8 @@ template <class X, int nv> struct HeadRows {
     }
 };
 
-// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched.
+// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. Both ways add every product to a sum
+// that begins with 0, so a row has the same bits whichever way is taken, which depends on what is prefetched.
 template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
     constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
@@ -121,7 +122,7 @@ template <class Rows> INLINE vf products(const float* q, const Rows& k, int firs
             const auto* row = k[first + j];
             soon.fetch(first + j);
 #pragma GCC unroll 8
-            for (int d = 0; d < nv; d++) s[j] += x[d] * load(row + d * VW);    // from 0 on, as below: the same bits
+            for (int d = 0; d < nv; d++) s[j] += x[d] * load(row + d * VW);
         }
     } else {
         for (int j = first; j < first + VW; j++) soon.fetch(j);
