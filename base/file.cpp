@@ -164,7 +164,8 @@ Status remove_leftovers(const std::string& path, Paths paths,
             lock = take_lock(inside);
         }
         if (inside >= 0) close(inside);    // an open file of NFS only gets another name, and its directory stays
-        // A file that cannot be locked may be in use by another process or by this one: it is not removed.
+        // A file that cannot be locked may be in use by another process or by this one: it is not removed. A directory
+        // is: this process looks for leftovers before it begins a directory of its own.
         const bool left = lock == Lock::ours || (lock == Lock::none && directory);
         const Status removed = f >= 0 && left ? remove(name) : Status{};
         if (f >= 0) close(f);

@@ -367,7 +367,7 @@ Status Parser::check() {
         return fail(Exit::input,
                     "%s: root allows no text that ends: each way from it comes to a rule that needs itself again (in a "
                     "schema, a required property that refers back); give it an alternative that ends", name.c_str());
-    for (std::vector<int>& rule : g.rules)    // an alternative that has a rule without an end is removed
+    for (std::vector<int>& rule : g.rules)    // an alternative with a rule that no text satisfies goes
         std::erase_if(rule, [&](int i) {
             while (g.elements[size_t(i)].kind == Kind::bytes || (g.elements[size_t(i)].kind == Kind::rule &&
                                                                  ends[size_t(g.elements[size_t(i)].value)])) i++;

@@ -108,8 +108,9 @@ template <class X, int nv> struct HeadRows {
     }
 };
 
-// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. Both ways add every product to a sum
-// that begins with 0, so a row has the same bits whichever way is taken, which depends on what is prefetched.
+// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. Which way a row
+// is multiplied depends on whether `soon` lies side by side, so on how threads share the heads. Both ways must give the
+// same bits: each begins with 0 and adds its products in the same order, as one multiply-add each.
 template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
     constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
