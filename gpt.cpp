@@ -95,7 +95,7 @@ void Model::to_attention(int l, Cache* cache) {
                                h.qkv_width());
     } else {
         attention_input(l);
-        products(l).forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
+        op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width(), precision(l));
     }
     if (!turns_in_attention(l, cache)) turn(l, cache);
     attend(l, cache);
@@ -146,7 +146,7 @@ void Model::attend(int l, Cache* cache) {
     const Activations& t = a[size_t(l)];
     const Heads h = heads(l);
     if (c.recurrent(l)) {
-        if (p.decayw) op.linear_forward(t.decay_gates, t.ln1, p.decayw, p.decayb, nullptr, B * S, c.C, h.gates());
+        if (p.decayw) op.linear_forward(t.decay_gates, t.ln1, p.decayw, p.decayb, nullptr, B * S, c.C, h.gates(), {});
         if (!cache) return op.linear_attention_forward(t.atty, t.lse, t.turned, t.decay_gates, B, S, h);
         return op.linear_attention_cached(t.atty, cache->states(c, l), t.turned, t.decay_gates, B, S, cache->slot, h);
     }
@@ -178,11 +178,11 @@ void Model::dense_forward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const int C = c.C, F = c.ffn_width(l), N = B * S;
-    if (fused_gelu(l)) return products(l).gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
-    products(l).forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width(l));
+    if (fused_gelu(l)) return op.linear_gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F, precision(l));
+    op.linear_forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width(l), precision(l));
     op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
     if (!p.shared_gatew) return;
-    op.linear_forward(t.shared_gate, t.ln2, p.shared_gatew, nullptr, nullptr, N, C, 1);
+    op.linear_forward(t.shared_gate, t.ln2, p.shared_gatew, nullptr, nullptr, N, C, 1, {});
     op.row_gate_forward(t.shared_act, t.fcg, t.shared_gate, N, F);
 }
 
@@ -207,7 +207,7 @@ void Model::add_branch(Activation* out, const Activation* x, const Branch& end) 
         if (!in_product) op.add_scaled(to, x, to, c.branch_scale, int64_t(N) * C, end.dropout);
     };
     const Activation* before = in_product ? x : nullptr;
-    if (end.width) products(end.layer).forward(product, end.in, end.w, end.b, before, N, end.width, C);
+    if (end.width) op.linear_forward(product, end.in, end.w, end.b, before, N, end.width, C, precision(end.layer));
     if (const Activations* t = end.experts)
         op.experts_combine(product, end.width ? product : before, t->expert_out, t->factors, t->routes, c.router_of(),
                            N, C);
@@ -225,12 +225,12 @@ void Model::loss(bool train, float scale) {
     for (int n = 0; n < N; n += head_rows) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
-        products().forward(head, op.at(lnf, at), head_w, w.headb, nullptr, rows, C, Vp);
+        op.linear_forward(head, op.at(lnf, at), head_w, w.headb, nullptr, rows, C, Vp, precision());
         op.cross_entropy(losses + n, train ? head : nullptr, head, target() + n, scale, c.logits_of(), rows, V, Vp);
         if (!train) continue;
         Into<Gradient> into = shards.into(head_dw);
         into.add |= n > 0;
-        op.linear_backward(op.at(dt, at), into, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp);
+        op.linear_backward(op.at(dt, at), into, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp, {});
     }
     if (!train) return;
     op.add_losses(totals.loss, losses, N);
@@ -334,15 +334,15 @@ void Model::dense_backward(int l, Activation* to, const Activation* dy) {
     const int C = c.C, F = c.ffn_width(l), N = B * S;
     if (fused_gelu(l)) {
         op.linear_gelu_backward(dwide, shards.into(d.fc2w), d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
-        return op.linear_backward(to, shards.into(d.fcw), nullptr, dwide, t.ln2, p.fcw, N, C, F);
+        return op.linear_backward(to, shards.into(d.fcw), nullptr, dwide, t.ln2, p.fcw, N, C, F, {});
     }
     const Input* activated = p.shared_gatew ? t.shared_act : t.fcg;
-    products(l).backward(dactivated, shards.into(d.fc2w), d.fc2b, dy, activated, p.fc2w, N, F, C);
+    op.linear_backward(dactivated, shards.into(d.fc2w), d.fc2b, dy, activated, p.fc2w, N, F, C, precision(l));
     if (p.shared_gatew) op.row_gate_backward(dactivated, dshared_gate, dactivated, t.fcg, t.shared_gate, N, F);
     op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
-    products(l).backward(to, shards.into(d.fcw), d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
+    op.linear_backward(to, shards.into(d.fcw), d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l), precision(l));
     if (!p.shared_gatew) return;
-    op.linear_backward(dgathered, shards.into(d.shared_gatew), nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
+    op.linear_backward(dgathered, shards.into(d.shared_gatew), nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1, {});
     op.add_scaled(to, to, dgathered, 1, int64_t(N) * C, {});
 }
 
@@ -354,7 +354,7 @@ void Model::attention_backward(int l) {
     const Heads h = heads(l);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
-    products(l).backward(dt, shards.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C);
+    op.linear_backward(dt, shards.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C, precision(l));
     Activation* dgates = op.at(dwide, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
         op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.decay_gates, t.lse, B, S, h);
@@ -363,9 +363,9 @@ void Model::attention_backward(int l) {
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
-    products(l).backward(dt, shards.into(d.qkvw), d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
+    op.linear_backward(dt, shards.into(d.qkvw), d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width(), precision(l));
     if (!p.decayw) return;
-    op.linear_backward(dbranch, shards.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
+    op.linear_backward(dbranch, shards.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates(), {});
     op.add_scaled(dt, dt, dbranch, 1, int64_t(N) * C, {});
 }
 

@@ -248,7 +248,7 @@ struct Model {
     // Block l's products are fp8's, where the table has them. Not the first and the last block's: their errors cost the
     // most, and neither do the embedding and the head, next to them, round so. Nor where nothing is trained: a position
     // would depend on the batch that it is computed in.
-    bool narrow(int l) const { return training && op.linear_forward_fp8 && l > 0 && l + 1 < c.L; }
+    bool narrow(int l) const { return training && op.fp8 && l > 0 && l + 1 < c.L; }
     bool fused_gelu(int l) const {
         return op.linear_gelu_forward && !narrow(l) && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
     }
@@ -307,19 +307,8 @@ struct Model {
     bool turns_in_attention(int l, const Cache* cache) const;
     void attention_input(int l);    // what its products read: ln1
     void ffn_input(int l);          // ln2
-    struct Products {
-        decltype(Table::linear_forward) forward;
-        decltype(Table::linear_gelu_forward) gelu_forward;
-        decltype(Table::linear_backward) backward;
-    };
-    Products products() const {
-        const bool own = prompt_sums && op.linear_forward_prompt;
-        return {own ? op.linear_forward_prompt : op.linear_forward,
-                own ? op.linear_gelu_forward_prompt : op.linear_gelu_forward, op.linear_backward};
-    }
-    Products products(int l) const {    // block l's
-        return narrow(l) ? Products{op.linear_forward_fp8, nullptr, op.linear_backward_fp8} : products();
-    }
+    Precision precision() const { return prompt_sums ? Precision::prefill : Precision::normal; }
+    Precision precision(int l) const { return narrow(l) ? Precision::fp8 : precision(); }    // block l's
     void dense_forward(int l);
     void dense_backward(int l, Activation* to, const Activation* dy);
     // Layers with experts (model/experts.cpp). outputs: all but their sum, which add_branch computes.

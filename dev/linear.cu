@@ -30,7 +30,7 @@ __global__ void thread_kernel(T* y, T* pre, const T* x, const T* w, const T* b, 
     for (int c = 0; c < C; c++) sum += to_float(x[n * C + c]) * to_float(w[int64_t(o) * C + c]);
     finish(y, pre, b, sum, n, o, OC);
 }
-void a_thread(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
+void a_thread(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC, Precision) {
     launch(thread_kernel, {unsigned(ceil_div(int64_t(N) * OC, 256)), 256}, y, pre, x, w, b, N, C, OC);
 }
 
@@ -59,7 +59,7 @@ __global__ void tile_kernel(T* y, T* pre, const T* x, const T* w, const T* b, in
             if (n0 + ty + 16 * i < N && o0 + tx + 16 * j < OC)
                 finish(y, pre, b, sum[i][j], n0 + ty + 16 * i, o0 + tx + 16 * j, OC);
 }
-void a_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
+void a_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC, Precision) {
     launch(tile_kernel, {{unsigned(ceil_div(N, 64)), unsigned(ceil_div(OC, 64))}, 256}, y, pre, x, w, b, N, C, OC);
 }
 
@@ -127,7 +127,7 @@ mma_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int O
                 if (n < N && o < OC) finish(y, pre, b, sum[i][j][e], n, o, OC);
             }
 }
-void an_mma_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
+void an_mma_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC, Precision) {
     const dim3 grid(unsigned(ceil_div(OC, 128)), unsigned(ceil_div(N, 128)));
     launch(mma_kernel, {grid, 256, sizeof(Tiles)}, y, pre, x, w, b, N, C, OC);
 }
@@ -144,13 +144,13 @@ __global__ void bias_gelu_kernel(T* y, T* pre, const T* b, int64_t n, int OC) {
     }
     store<8>(pre + i, v), store<8>(y + i, out);
 }
-void product_then_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
+void product_then_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC, Precision) {
     const int64_t n = int64_t(N) * OC;
-    table->linear_forward(pre, x, w, nullptr, nullptr, N, C, OC);
+    table->linear_forward(pre, x, w, nullptr, nullptr, N, C, OC, {});
     launch(bias_gelu_kernel, {unsigned(ceil_div(n, 256 * 8)), 256}, y, pre, b, n, OC);
 }
-void linear_then_gelu(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
-    table->linear_forward(pre, x, w, b, nullptr, N, C, OC);
+void linear_then_gelu(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC, Precision) {
+    table->linear_forward(pre, x, w, b, nullptr, N, C, OC, {});
     table->activation_forward(y, pre, Act::gelu_tanh, false, N, OC);
 }
 
@@ -169,7 +169,7 @@ void forward_ladder(int N, int C, int OC) {
                            Rung{"cuBLASLt with bias, then GELU", linear_then_gelu},
                            Rung{"production", op.linear_gelu_forward}})
         ladder.rung(name, check_linear_gelu_forward(with(op, &Ops<T>::linear_gelu_forward, f), 150, 136, 200),
-                    [&, f = f](int set) { f(y[set], pre[set], x[set], w[0], b[0], N, C, OC); });
+                    [&, f = f](int set) { f(y[set], pre[set], x[set], w[0], b[0], N, C, OC, {}); });
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -182,12 +182,14 @@ __global__ void column_kernel(float* out, const T* x, int N, int C) {
     for (int64_t n = 0; n < N; n++) sum += to_float(x[n * C + c]);
     out[c] += sum;
 }
-void backward_column(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
-    table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC);
+void backward_column(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+                     Precision) {
+    table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC, {});
     launch(column_kernel, {unsigned(ceil_div(OC, 32)), 32}, db, dy, N, OC);
 }
-void backward_sums(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
-    table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC);
+void backward_sums(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+                   Precision) {
+    table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC, {});
     column_sums(db, dy, N, OC);
 }
 void backward_ladder(int N, int C, int OC) {
@@ -201,12 +203,12 @@ void backward_ladder(int N, int C, int OC) {
                            Rung{"products, db by column_sums", backward_sums},
                            Rung{"production", op.linear_backward}})
         ladder.rung(name, check_linear_backward(with(op, &Ops<T>::linear_backward, f), 150, 72, 104, true, true),
-                    [&, f = f](int set) { f(dx[set], {dw[0], true}, db[0], dy[set], x[set], w[0], N, C, OC); });
+                    [&, f = f](int set) { f(dx[set], {dw[0], true}, db[0], dy[set], x[set], w[0], N, C, OC, {}); });
 }
 
 void gelu_backward_steps(T* dpre, Into<float> dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
                          const T* pre, int N, int C, int OC) {
-    table->linear_backward(dpre, dw, db, dy, x, w, N, C, OC);
+    table->linear_backward(dpre, dw, db, dy, x, w, N, C, OC, {});
     table->activation_backward(dpre, dpre, pre, Act::gelu_tanh, false, N, C);
     column_sums(dpre_sum, dpre, N, C);
 }
@@ -235,7 +237,7 @@ __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, cons
     for (int c = 0; c < C; c++) sum += to_float(x[int64_t(n) * C + c]) * to_float(w[int64_t(o) * C + c]);
     y[i] = to_bf16(sum);
 }
-void row_thread(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
+void row_thread(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
     launch(row_thread_kernel, {unsigned(ceil_div(int64_t(N) * OC, 256)), 256}, y, x, w, b, residual, N, C, OC);
 }
 // One warp per output, 2 bytes per lane and load.
@@ -247,10 +249,10 @@ __global__ void row_warp_kernel(T* y, const T* x, const T* w, const T* b, const 
     sum = warp_sum(sum);
     if (lane == 0) y[i] = to_bf16(sum + (b ? to_float(b[o]) : 0) + (residual ? to_float(residual[i]) : 0));
 }
-void row_warp(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
+void row_warp(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
     launch(row_warp_kernel, {unsigned(ceil_div(int64_t(N) * OC, 8)), 256}, y, x, w, b, residual, N, C, OC);
 }
-void up_to_eight(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
+void up_to_eight(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
     gemv<T, 8>(y, nullptr, x, w, b, residual, N, C, OC);
 }
 
@@ -265,7 +267,7 @@ void rows_ladder(int C, int OC) {
     auto rung = [&](const std::string& name, auto f, int N) {
         ladder.rung(name + ", N=" + std::to_string(N),
                     check_linear_forward(with(op, &Ops<T>::linear_forward, f), N, 1544, 19, true, Residual::apart),
-                    [&](int set) { f(y[set], x[set], w[set], b[0], nullptr, N, C, OC); });
+                    [&](int set) { f(y[set], x[set], w[set], b[0], nullptr, N, C, OC, {}); });
     };
     rung("a thread an output", row_thread, 1);
     rung("a warp an output", row_warp, 1);

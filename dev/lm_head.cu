@@ -105,9 +105,9 @@ struct Head {
     void run(const Ops<bf16>& op, int rows) const {
         for (int n = 0; n < N; n += rows) {
             const int R = std::min(rows, N - n);
-            op.linear_forward(logits, x + int64_t(n) * C, w, nullptr, nullptr, R, C, Vp);
+            op.linear_forward(logits, x + int64_t(n) * C, w, nullptr, nullptr, R, C, Vp, {});
             op.cross_entropy(loss + n, logits, logits, target + n, 1, {}, R, V, Vp);
-            op.linear_backward(dx + int64_t(n) * C, {dw, n > 0}, nullptr, logits, x + int64_t(n) * C, w, R, C, Vp);
+            op.linear_backward(dx + int64_t(n) * C, {dw, n > 0}, nullptr, logits, x + int64_t(n) * C, w, R, C, Vp, {});
         }
     }
 };
@@ -120,9 +120,9 @@ Check check_head(const Ops<bf16>& op, int rows) {
     const std::vector<int> y = random_tokens(N, V, 3);
     Numbers logits(size_t(N * Vp)), dx(x.size()), dw(w.size());
     std::vector<float> losses(size_t(N), 0);
-    ref.linear_forward(logits.data(), x.data(), w.data(), nullptr, nullptr, N, C, Vp);
+    ref.linear_forward(logits.data(), x.data(), w.data(), nullptr, nullptr, N, C, Vp, {});
     ref.cross_entropy(losses.data(), logits.data(), logits.data(), y.data(), 1, {}, N, V, Vp);
-    ref.linear_backward(dx.data(), {dw.data(), true}, nullptr, logits.data(), x.data(), w.data(), N, C, Vp);
+    ref.linear_backward(dx.data(), {dw.data(), true}, nullptr, logits.data(), x.data(), w.data(), N, C, Vp, {});
     Array<float> loss(m, N), dwd(m, Numbers(w.size(), 0));
     Array<bf16> xd(m, x), wd(m, w), dxd(m, N * C), buffer(m, int64_t(rows) * Vp);
     Array<int> yd(m, Numbers(y.begin(), y.end()));

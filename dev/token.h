@@ -118,18 +118,18 @@ template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
     for (int l = 0; l < s.L; l++) {
         const Layer<T>& p = t.w.layer[l];
         op.norm_forward(t.normed, t.mean, t.rstd, t.x, p.nw1, p.nb1, s.norm(), 1, C);
-        op.linear_forward(t.qkv, t.normed, p.qkvw, p.qkvb, nullptr, 1, C, s.qkv());
+        op.linear_forward(t.qkv, t.normed, p.qkvw, p.qkvb, nullptr, 1, C, s.qkv(), {});
         if (s.llama)
             op.rope_forward(t.turned, nullptr, t.qkv, nullptr, nullptr, t.turns, 1, 1, t.pos, h, s.turn());
         op.attention_cached(t.atty, s.llama ? t.turned : t.qkv, t.cache[size_t(l)], 1, 1, t.pos, h);
-        op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C);
+        op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C, {});
         op.norm_forward(t.normed, t.mean, t.rstd, t.x2, p.nw2, p.nb2, s.norm(), 1, C);
-        op.linear_forward(t.pre, t.normed, p.fcw, p.fcb, nullptr, 1, C, s.up());
+        op.linear_forward(t.pre, t.normed, p.fcw, p.fcb, nullptr, 1, C, s.up(), {});
         op.activation_forward(t.h, t.pre, s.act(), s.llama, 1, s.F);
-        op.linear_forward(t.x, t.h, p.fc2w, p.fc2b, t.x2, 1, s.F, C);
+        op.linear_forward(t.x, t.h, p.fc2w, p.fc2b, t.x2, 1, s.F, C, {});
     }
     op.norm_forward(t.normed, t.mean, t.rstd, t.x, t.w.nw, t.w.nb, s.norm(), 1, C);
-    op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp);
+    op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp, {});
 }
 
 // ---- the chain of production: five launches a layer -----------------------------------------------------------------
@@ -148,13 +148,13 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
             op.rope_attention_cached(t.atty, t.turned, nullptr, t.qkv, nullptr, nullptr, t.turns, cache, 1, 1, t.pos,
                                      t.pos, h, s.turn());
         else op.attention_cached(t.atty, t.qkv, cache, 1, 1, t.pos, h);
-        op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C);
+        op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C, {});
         op.norm_ffn_forward(t.h, t.pre, t.normed, t.mean, t.rstd, t.x2, p.nw2, p.nb2, s.norm(), p.fcw, p.fcb, s.act(),
                             s.llama, 1, C, s.F);
-        op.linear_forward(t.x, t.h, p.fc2w, p.fc2b, t.x2, 1, s.F, C);
+        op.linear_forward(t.x, t.h, p.fc2w, p.fc2b, t.x2, 1, s.F, C, {});
     }
     op.norm_forward(t.normed, t.mean, t.rstd, t.x, t.w.nw, t.w.nb, s.norm(), 1, C);
-    op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp);
+    op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp, {});
 }
 
 // ---- the check ------------------------------------------------------------------------------------------------------

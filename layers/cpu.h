@@ -94,7 +94,7 @@ struct PackedProduct {
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
     int ahead = 8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
     bool gelu = false;      // y = gelu of that sum
-    bool prompt = false;    // linear_forward_prompt: tiles multiply floats, too
+    Precision precision = {};    // prefill: tiles multiply floats, too
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,

@@ -276,7 +276,7 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     std::string& name = names[int(dtype)];
     name = b.device.name + " " + NAMES[int(dtype)];
     Ops<T> o = {};
-    o.name = name.c_str();
+    o.name = name.c_str(), o.fp8 = is_fp8(dtype);
     o.allocate = allocate, o.release = release, o.allocate_host = allocate_host, o.release_host = release_host;
     o.zero = zero, o.copy = copy, o.upload = upload, o.download = download;
     o.upload_ahead = upload_ahead, o.take = take, o.download_later = download_later, o.mark = mark, o.wait = wait;

@@ -7,7 +7,7 @@
 namespace ISA {
 template <class P, Tiles tiles>
 static void linear_forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C,
-                           int OC) {
+                           int OC, Precision) {
     Matmul<P, P> m = output<P, tiles>(y, x, w, N, C, OC);
     m.bias = b;
     m.add = residual == y;
@@ -17,13 +17,14 @@ static void linear_forward(float* y, const P* x, const P* w, const P* b, const f
 
 template <class P, Tiles tiles>
 static void linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const P* x, const P* w, int N, int C,
-                            int OC) {
+                            int OC, Precision) {
     if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
     matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
 }
 
 template <class P, Tiles tiles>
-static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const P* b, int N, int C, int OC) {
+static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const P* b, int N, int C, int OC,
+                                Precision) {
     Matmul<P, P> m = output<P, tiles>(pre, x, w, N, C, OC);
     m.bias = b;
     m.gelu = y;

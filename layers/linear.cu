@@ -365,7 +365,8 @@ template <class T, Dtype dtype> struct Linear {
     static constexpr auto type = sizeof(T) == 4 ? CUDA_R_32F : CUDA_R_16BF;
     static constexpr auto compute = dtype == Dtype::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 
-    static void forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
+    static void forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC,
+                        Precision) {
         if (N <= GEMV_ROWS) return gemv<T>(y, nullptr, x, w, b, residual, N, C, OC);
         const auto epilogue = b ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
         const Form f = {type, type, compute, CUBLAS_OP_T, CUBLAS_OP_N, OC, N, C, epilogue, residual != nullptr};
@@ -380,10 +381,11 @@ template <class T, Dtype dtype> struct Linear {
         });
     }
 
-    static void gelu_forward(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
+    static void gelu_forward(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC,
+                             Precision) {
         if (N <= GEMV_ROWS) return gemv<T>(y, pre, x, w, b, nullptr, N, C, OC);
         auto in_steps = [&](const Operands&) {
-            forward(pre, x, w, b, nullptr, N, C, OC);
+            forward(pre, x, w, b, nullptr, N, C, OC, {});
             cuda_ops<T>(dtype).activation_forward(y, pre, Act::gelu_tanh, false, N, OC);
         };
         if (!b) return in_steps({});
@@ -412,7 +414,7 @@ template <class T, Dtype dtype> struct Linear {
     }
 
     static void backward(T* dx, Into<Grad<T>> dw, Grad<T>* db, const T* dy, const T* x, const T* w, int N, int C,
-                         int OC) {
+                         int OC, Precision) {
         if (dx) multiply(dx_form(N, C, OC), {w, dy, nullptr, dx});
         parameters(dw, db, dy, x, N, C, OC);
     }
@@ -434,8 +436,7 @@ template <class T, Dtype dtype> struct Linear {
     }
 
     static void entries(Ops<T>& o) {
-        o.linear_forward = forward;
-        o.linear_backward = backward;
+        if (!o.fp8) o.linear_forward = forward, o.linear_backward = backward;    // else linear_fp8.cu's
         o.linear_gelu_forward = gelu_forward;
         o.linear_gelu_backward = gelu_backward;
     }

@@ -1,4 +1,4 @@
-// linear_fp8.cu - linear_forward_fp8 and linear_backward_fp8: products whose factors are rounded to 8 bits. Sums are
+// linear_fp8.cu - linear_forward and linear_backward with Precision::fp8: products whose factors are rounded to 8 bits. Sums are
 // float. A number is multiplied by LARGEST / the largest one that shares its scale before it is rounded: nothing is cut
 // off, and what is 2^14 (E4M3; E5M2: 2^29) times smaller than the largest still keeps all its bits. The largest is that
 // of these very numbers, found on the device ("current scaling"): no history, so nothing that a checkpoint would have
@@ -274,9 +274,10 @@ template <bool BLOCKS> struct Factors {
 };
 
 template <bool BLOCKS>
-void forward(bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* residual, int N, int C, int OC) {
-    if (!takes(N, C, OC, {y, x, w, b, residual}))
-        return in_bf16().linear_forward(y, x, w, b, residual, N, C, OC);
+void forward(bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* residual, int N, int C, int OC,
+             Precision precision) {
+    if (precision != Precision::fp8 || !takes(N, C, OC, {y, x, w, b, residual}))
+        return in_bf16().linear_forward(y, x, w, b, residual, N, C, OC, {});
     const Factors<BLOCKS> factors(Fp8Scratch::forward(N, C, OC));
     Form f = {E4M3, BF16, SUMS, T, N_, OC, N, C, b ? CUBLASLT_EPILOGUE_BIAS : PLAIN, residual != nullptr};
     if (BLOCKS) f.scales = Form::Scales::square;
@@ -286,13 +287,15 @@ void forward(bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* r
         factors.template cast<e4m3>(1, NONE, w, OC, C, true);
     }
     multiply(f, operands, [&](const Operands& to) {
-        in_bf16().linear_forward(static_cast<bf16*>(to.d), x, w, b, residual, N, C, OC);
+        in_bf16().linear_forward(static_cast<bf16*>(to.d), x, w, b, residual, N, C, OC, {});
     });
 }
 
 template <bool BLOCKS>
-void backward(bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w, int N, int C, int OC) {
-    if (!takes(N, C, OC, {dx, dw.p, dy, x, w})) return in_bf16().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+void backward(bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w, int N, int C, int OC,
+              Precision precision) {
+    if (precision != Precision::fp8 || !takes(N, C, OC, {dx, dw.p, dy, x, w}))
+        return in_bf16().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
     const Factors<BLOCKS> factors(Fp8Scratch::backward(N, C, OC));
     Form dx_form = {E4M3, BF16, SUMS, T, N_, C, N, OC}, dw_form = {E4M3, FLOAT, SUMS, T, N_, C, OC, N, PLAIN, dw.add};
     dx_form.b_e5m2 = dw_form.b_e5m2 = !BLOCKS;
@@ -317,8 +320,8 @@ void backward(bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x
 
 const CudaEntries entries([]<class X>(Ops<X>& o, Dtype dtype) {
     if constexpr (sizeof(X) == 2) {
-        if (dtype == Dtype::fp8) o.linear_forward_fp8 = forward<false>, o.linear_backward_fp8 = backward<false>;
-        if (dtype == Dtype::fp8_block) o.linear_forward_fp8 = forward<true>, o.linear_backward_fp8 = backward<true>;
+        if (dtype == Dtype::fp8) o.linear_forward = forward<false>, o.linear_backward = backward<false>;
+        if (dtype == Dtype::fp8_block) o.linear_forward = forward<true>, o.linear_backward = backward<true>;
     }
 });
 }   // namespace

@@ -110,7 +110,7 @@ template <class T, Dtype dtype> struct Normed {
         if (takes<T>(N, C)) return normed<T, Finish::none>(y, x, of, w, b, {}, N, C, OC);
         const Ops<T>& op = cuda_ops<T>(dtype);
         op.norm_forward(between, mean, rstd, x, nw, nb, norm, N, C);
-        op.linear_forward(y, between, w, b, nullptr, N, C, OC);
+        op.linear_forward(y, between, w, b, nullptr, N, C, OC, {});
     }
     static void ffn(T* y, T* pre, T* between, float* mean, float* rstd, const T* x, const T* nw, const T* nb, Norm norm,
                     const T* w, const T* b, Act act, bool gated, int N, int C, int F) {
@@ -119,8 +119,8 @@ template <class T, Dtype dtype> struct Normed {
         if (takes<T>(N, C)) return normed<T, Finish::activated>(y, x, of, w, b, act, N, C, F);
         const Ops<T>& op = cuda_ops<T>(dtype);
         op.norm_forward(between, mean, rstd, x, nw, nb, norm, N, C);
-        if (act == Act::gelu_tanh && !gated) return op.linear_gelu_forward(y, pre, between, w, b, N, C, F);
-        op.linear_forward(pre, between, w, b, nullptr, N, C, gated ? 2 * F : F);
+        if (act == Act::gelu_tanh && !gated) return op.linear_gelu_forward(y, pre, between, w, b, N, C, F, {});
+        op.linear_forward(pre, between, w, b, nullptr, N, C, gated ? 2 * F : F, {});
         op.activation_forward(y, pre, act, gated, N, F);
     }
     static void entries(Ops<T>& o) { o.norm_linear_forward = linear, o.norm_ffn_forward = ffn; }

@@ -88,16 +88,17 @@ template <class P> struct OneDnn {
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }
     static int64_t copy_bytes(int64_t N, int64_t OC) { return int64_t(sizeof(bf16)) * N * OC; }
 
-    static void forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
+    static void forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C, int OC,
+                        Precision) {
         const bool add = residual == y;
         if (!multiply(Matmul<P, P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y,
                                    .add = add, .bias = b, .residual = add ? nullptr : residual},
                       x))
-            own().linear_forward(y, x, w, b, residual, N, C, OC);
+            own().linear_forward(y, x, w, b, residual, N, C, OC, {});
     }
 
     static void backward(float* dx, Into<float> dw, float* db, const float* dy, const P* x, const P* w, int N, int C,
-                         int OC) {
+                         int OC, Precision) {
         const void* dy_in = dy;
         if constexpr (halves) {    // a copy of dy (N,OC)
             bf16* to = static_cast<bf16*>(cpu_scratch(copy_bytes(N, OC)));
@@ -107,11 +108,11 @@ template <class P> struct OneDnn {
         if (dx && !multiply(Matmul<float, P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C,
                                              .cb = 1, .c = dx},
                             dy_in))
-            return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+            return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
         if (!multiply(Matmul<float, P>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
                                        .c = dw.p, .add = dw.add},
                       dy_in))
-            own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC);
+            own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC, {});
         if (db) cpu_loops<float>(cpu_isa()).column_sums(db, dy, N, OC);
     }
 

@@ -190,6 +190,18 @@ struct Step {
     int skipped;                 // 1: loss or norm not finite, or over its limit. adamw then changes nothing
 };
 
+// How a product rounds its factors and orders its sums. A table that lacks a precision computes as with `normal`.
+enum class Precision {
+    normal,
+    // Factors have 8 bits (layers/fp8.cuh). Dtype::fp8: x and w are E4M3, dy is E5M2, and each is scaled so that its
+    // largest number becomes the type's largest; an infinity or a NaN in a factor makes all of the product NaN.
+    // Dtype::fp8_block: all are E4M3, scaled by blocks, w's of 128x128, the others' of 128 along the sum; an infinity or
+    // a NaN reaches what its block reaches. If N, C or OC is no multiple of 16, the product is computed as with `normal`.
+    fp8,
+    // Rows of a prompt, whose sums may differ from those of a row that comes alone (Pages::Sums). A row's bits do not
+    // depend on the other rows. residual is not y.
+    prefill,
+};
 enum class Operation {
 #define OPERATION(name, need, arguments, ...) name,
 #include "operations.inc"
@@ -201,6 +213,7 @@ struct CallSizes {
     Operation operation = Operation::count;
     int rows = 0, in = 0, out = 0;       // N, C and OC; of a norm, the embedding and the head's loss N and C or V
     bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
+    Precision precision = {};            // a linear operation's
     int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
     bool steps = false;                  // likewise: as Pages::steps says
     uint32_t formats = 0;                // a bit for each BlockType that a packed weight has
@@ -234,6 +247,7 @@ struct Backend {
     // T float: attention_forward and _backward round q, k, v, dy, probabilities and their gradients to bf16 before they
     // multiply them.
     bool attention_rounds = false;
+    bool fp8 = false;    // Precision::fp8 rounds to 8 bits
 };
 
 // The operations (operations.inc: read it next). An optional one may be null; the model then composes it from others.
@@ -303,8 +317,8 @@ struct Table : Ops<Activation, Parameter> {
     bool on_host() const { return upload == copy; }
 };
 
-// tf32: a GPU's fp32 products with 10-bit mantissas. fp8, fp8_block: bf16, and linear_forward_fp8 and
-// linear_backward_fp8 exist, with a scale for each tensor, or for blocks of it.
+// tf32: a GPU's fp32 products with 10-bit mantissas. fp8, fp8_block: bf16, and
+// Precision::fp8 has a scale for each tensor, or for blocks of it.
 enum class Dtype { fp32, tf32, bf16, fp8, fp8_block };
 inline bool is_fp8(Dtype d) { return d == Dtype::fp8 || d == Dtype::fp8_block; }
 

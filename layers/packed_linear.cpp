@@ -5,7 +5,7 @@
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
 // int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
 // multiply bytes, too (packed_tiles.cpp), from TILES_FROM rows on: the same bits.
-// A prompt's rows meet fp32 weights by tiles (linear_forward_prompt): FEW at most in packed_tiles.cpp, more in amx.cpp,
+// A prompt's rows meet fp32 weights by tiles (Precision::prefill): FEW at most in packed_tiles.cpp, more in amx.cpp,
 // both with the same bits, which are not those of vectors.
 // bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
 // are widened.
@@ -91,7 +91,7 @@ INLINE void split_row(float* planes, const float* x, int C) {
 
 // Whether tiles multiply floats. Not where a matrix is one in part, as parts of y do not lie one after the other.
 INLINE bool by_planes(const PackedProduct& p) {
-    return p.prompt && p.tiles != Tiles::none && p.w->count == 1 && p.w->parts[0].format == BlockType::f32;
+    return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 && p.w->parts[0].format == BlockType::f32;
 }
 struct Needs { bool floats, pairs, planes, ints; };
 INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k only, however many rows
@@ -145,8 +145,7 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
         if (call.formats >> f & 1) parts[count++] = {0, 0, BlockType(f), nullptr};
     const PackedWeight w = {nullptr, parts, count};
     PackedProduct p = {nullptr, nullptr, &w, nullptr, nullptr, call.rows, call.in, call.out, false, tiles};
-    p.prompt = call.operation == Operation::linear_forward_prompt ||
-               call.operation == Operation::linear_gelu_forward_prompt;
+    p.precision = call.precision;
     const bool many = by_planes(p) && p.N > FEW;
     return many ? tile_matmul_scratch(p.N, p.OC, p.C, false) : places(p, p.N).bytes;
 }

@@ -43,18 +43,17 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static void bias_rows_forward(float* bias, const P* from, const int* bucket, int buckets, int NH, int n) {
         own().bias_rows_forward(bias, from->floats, bucket, buckets, NH, n);
     }
-    template <bool prompt>
     static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
-                               int C, int OC) {
+                               int C, int OC, Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.residual = residual, p.prompt = prompt;
-        CHECK(!prompt || residual != y, "residual is y");
+        p.b = floats(b), p.residual = residual, p.precision = precision;
+        CHECK(precision != Precision::prefill || residual != y, "residual is y");
         loops().packed_linear(p);
     }
-    template <bool prompt>
-    static void linear_gelu_forward(float* y, float*, const float* x, const P* w, const P* b, int N, int C, int OC) {
+    static void linear_gelu_forward(float* y, float*, const float* x, const P* w, const P* b, int N, int C, int OC,
+                                    Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.gelu = true, p.prompt = prompt;
+        p.b = floats(b), p.gelu = true, p.precision = precision;
         loops().packed_linear(p);
     }
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
@@ -65,8 +64,6 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         switch (call.operation) {
         case Operation::linear_forward:
         case Operation::linear_gelu_forward:
-        case Operation::linear_forward_prompt:
-        case Operation::linear_gelu_forward_prompt:
         case Operation::experts_forward: return cpu_scratch_size(loops().packed_scratch(call, tiles));
         default: return own().scratch_bytes(call);
         }
@@ -92,12 +89,8 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.norm_forward = ops.stream_norm_forward = Of::norm_forward;
         ops.rope_forward = Of::rope_forward;
         ops.bias_rows_forward = Of::bias_rows_forward;
-        ops.linear_forward = Of::template linear_forward<false>;
-        ops.linear_gelu_forward = Of::template linear_gelu_forward<false>;
-        if (tiles != Tiles::none) {
-            ops.linear_forward_prompt = Of::template linear_forward<true>;
-            ops.linear_gelu_forward_prompt = Of::template linear_gelu_forward<true>;
-        }
+        ops.linear_forward = Of::linear_forward;
+        ops.linear_gelu_forward = Of::linear_gelu_forward;
         ops.experts_forward = Of::experts_forward;
         ops.scratch_bytes = Of::scratch_bytes;
         return ops;

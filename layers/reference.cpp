@@ -90,14 +90,15 @@ void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n, Dropout dr
 
 // ---- linear ---------------------------------------------------------------------------------------------------------
 
-void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
+void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
     for (int n = 0; n < N; n++)
         for (int o = 0; o < OC; o++) {
             const T more = (b ? b[o] : 0) + (residual ? residual[int64_t(n) * OC + o] : 0);
             y[int64_t(n) * OC + o] = more + dot(x + int64_t(n) * C, w + int64_t(o) * C, C);
         }
 }
-void linear_backward(T* dx, Into<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+void linear_backward(T* dx, Into<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+                     Precision) {
     if (!dw.add) zero(dw.p, int64_t(sizeof(T)) * OC * C);
     for (int n = 0; n < N; n++) {
         if (dx) zero(dx + int64_t(n) * C, int64_t(sizeof(T)) * C);

@@ -136,14 +136,14 @@ void experts_forward(double* y, const double* x, const double* w, Routes routes,
     for (int i = 0; i < r.E; i++)
         reference_ops().linear_forward(y + int64_t(routes.offsets[i]) * OC, x + int64_t(routes.offsets[i]) * C,
                                        w + int64_t(i) * OC * C, nullptr, nullptr,
-                                       routes.offsets[i + 1] - routes.offsets[i], C, OC);
+                                       routes.offsets[i + 1] - routes.offsets[i], C, OC, {});
 }
 void experts_backward(double* dx, Into<double> dw, const double* dy, const double* x, const double* w, Routes routes,
                       Router r, int, int C, int OC) {
     for (int i = 0; i < r.E; i++) {
         const int64_t at = routes.offsets[i], matrix = int64_t(i) * OC * C;
         reference_ops().linear_backward(dx + at * C, {dw.p + matrix, dw.add}, nullptr, dy + at * OC, x + at * C,
-                                        w + matrix, routes.offsets[i + 1] - routes.offsets[i], C, OC);
+                                        w + matrix, routes.offsets[i + 1] - routes.offsets[i], C, OC, {});
     }
 }
 

@@ -189,16 +189,14 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::norm_backward: return norm_scratch(c.rows, c.in);
         case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.turn);
         case Operation::linear_forward:
+            if (c.precision != Precision::fp8 || !Fp8Scratch::takes(c.rows, c.in, c.out)) return WORKSPACE;
+            return Fp8Scratch::forward(c.rows, c.in, c.out).bytes();
         case Operation::norm_linear_forward:
         case Operation::norm_ffn_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
-        case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0, 4);
-        case Operation::linear_forward_fp8:
-            if (!Fp8Scratch::takes(c.rows, c.in, c.out)) return WORKSPACE;
-            return Fp8Scratch::forward(c.rows, c.in, c.out).bytes();
-        case Operation::linear_backward_fp8: {
+        case Operation::linear_backward: {
             const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // these come last
-            const bool takes = Fp8Scratch::takes(c.rows, c.in, c.out);
+            const bool takes = c.precision == Precision::fp8 && Fp8Scratch::takes(c.rows, c.in, c.out);
             return takes ? std::max(sums, Fp8Scratch::backward(c.rows, c.in, c.out).bytes()) : sums;
         }
         case Operation::linear_gelu_backward:    // dpre's sums are of its type, db's are float

@@ -360,7 +360,7 @@ void Model::run(Cache& cache, bool as_before, const Drawing* drawing) {
 // ---- logits ---------------------------------------------------------------------------------------------------------
 
 void Model::head_product(const Input* x, int rows) {
-    products().forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp());
+    op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp(), precision());
 }
 void Model::draw(Cache& cache, const Drawing& d) {
     CHECK(S == 1, "S=%d", S);

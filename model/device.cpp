@@ -106,7 +106,7 @@ double product_speed(const Table& op) {
         Parameter* w = reinterpret_cast<Parameter*>(memory + y_bytes + x_bytes);
         fill(op, x, op.input, count);
         fill(op, w, op.parameter, count);
-        auto product = [&] { op.linear_forward(y, x, w, nullptr, nullptr, n, n, n); };
+        auto product = [&] { op.linear_forward(y, x, w, nullptr, nullptr, n, n, n, {}); };
         product();
         op.wait(op.mark());
         const double start = now_seconds();

@@ -8,7 +8,7 @@ void Model::expert_outputs(int l) {
     const int C = c.C, F = c.expert_ffn, N = B * S;
     CHECK(B <= plan.B || plan.use == Use::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
     double* to = counting ? totals.router_totals + l * (r.E + 2) : nullptr;
-    op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E);
+    op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E, {});
     op.router_forward(t.factors, t.routes, to, t.router_logits, r, B, S);
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_forward(t.expert_up, gathered, p.expert_upw, t.routes, r, N, C, c.expert_up_width());
@@ -40,6 +40,6 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
                        plan.router_z * per_position, B, S);
     op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
     // The router's part: dgathered has been read.
-    op.linear_backward(dgathered, shards.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
+    op.linear_backward(dgathered, shards.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E, {});
     op.add_scaled(to, to, dgathered, 1, int64_t(N) * C, {});
 }

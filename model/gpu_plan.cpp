@@ -95,8 +95,6 @@ template <class T> Table table_of(const std::string& name) {
     table.entry = [](auto...) { CHECK(false, "%s: %s computes nothing", #entry, planned.text); };
 #include "layers/operations.inc"
 #undef OPERATION
-    table.linear_forward_prompt = nullptr, table.linear_gelu_forward_prompt = nullptr;    // no GPU has them
-    if (sizeof(T) == 4) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
     return table;
 }
 }    // namespace
@@ -106,7 +104,7 @@ Table planned_table(const Gpu& gpu, Dtype dtype) {
     const std::string name = std::string(gpu.text) + " " + dtype_name(dtype);
     if (dtype == Dtype::fp32 || dtype == Dtype::tf32) return table_of<float>(name);
     Table table = table_of<bf16>(name);
-    if (!is_fp8(dtype)) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
+    table.fp8 = is_fp8(dtype);
     return table;
 }
 

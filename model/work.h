@@ -72,8 +72,8 @@ class WorkOf {
         return {{.rows = B * S, .in = r.E, .out = r.K, .B = B, .S = S}, 0, 0, bytes};
     }
     // So many products of (N,C) and (C,OC).
-    static Work linear(int products, int N, int C, int OC, const void* bias, double bytes) {
-        return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr}, 2.0 * products * N * C * OC, 0, bytes};
+    static Work linear(int products, int N, int C, int OC, const void* bias, Precision precision, double bytes) {
+        return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr, .precision = precision}, 2.0 * products * N * C * OC, 0, bytes};
     }
     // Numbers of a matrix' gradient that are written, and those that are read before, with its bias's.
     static double gradients(int C, int OC, bool add, const void* db) {

@@ -158,9 +158,9 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
     Ops<float> op = cpu_ops<float>();
     op.linear_gelu_forward = nullptr, op.linear_gelu_backward = nullptr;
     op.linear_forward = [](float* y, const float* x, const float* w, const float* b, const float* residual, int N,
-                           int C, int OC) {
+                           int C, int OC, Precision) {
         product_rows.push_back(N);
-        cpu_ops<float>().linear_forward(y, x, w, b, residual, N, C, OC);
+        cpu_ops<float>().linear_forward(y, x, w, b, residual, N, C, OC, {});
     };
     auto taken = [] { return std::exchange(product_rows, {}); };
     const int V = PLAIN.V, B = 2, S = 6;

@@ -50,12 +50,12 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     Parameter* w = reinterpret_cast<Parameter*>(numbers);
     Gradient* g = reinterpret_cast<Gradient*>(numbers);
     // y 8x2 in fp32, x 8x4, w 2x4 and b in bf16
-    const Work linear = work.linear_forward(x, in, w, w, nullptr, 8, 4, 2);
+    const Work linear = work.linear_forward(x, in, w, w, nullptr, 8, 4, 2, {});
     CHECK(linear.products == 2 * 8 * 4 * 2);
     CHECK(linear.bytes == 4 * 8 * 2 + 2 * (8 * 4 + 2 * 4 + 2));
-    CHECK(work.linear_forward(x, in, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
-    CHECK(work.linear_backward(nullptr, {g, true}, g, x, in, w, 8, 4, 2).products == linear.products);
-    CHECK(work.linear_backward(x, {g, true}, g, x, in, w, 8, 4, 2).products == 2 * linear.products);
+    CHECK(work.linear_forward(x, in, w, w, x, 8, 4, 2, {}).bytes == linear.bytes + 4 * 8 * 2);
+    CHECK(work.linear_backward(nullptr, {g, true}, g, x, in, w, 8, 4, 2, {}).products == linear.products);
+    CHECK(work.linear_backward(x, {g, true}, g, x, in, w, 8, 4, 2, {}).products == 2 * linear.products);
     // 3 sequences of 5, 2 heads of 4: 15 pairs each; with a window of 2: 9
     Heads h = {2, 2, 4};
     CHECK(work.attention_forward(in, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
@@ -252,20 +252,28 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             std::vector<float> logits(size_t(2 * c.V));
             g.logits(logits.data());
             CHECK(measured.seen.contains(Operation::attention_cached));
-            CHECK((kind == 4 || measured.seen.contains(Operation::linear_forward)));
-            CHECK((kind < 4 || !op.linear_forward_prompt || measured.seen.contains(Operation::linear_forward_prompt)));
+            CHECK(measured.seen.contains(Operation::linear_forward));
         }
     cpu_scratch_release();
 }
 
-TEST_CASE("count: a prompt's products are its own where a table has them, and no token's") {
-    for (Tiles tiles : {Tiles::pretended, Tiles::none})
-        for (Act act : {Act::gelu_tanh, Act::silu}) {
-            const Table op = cpu_packed_ops_isa(cpu_isa(), tiles);
+namespace {
+// Counts calls of each operation with each precision.
+struct CountByPrecision : Count {
+    std::map<std::pair<Operation, Precision>, int64_t> calls;
+    explicit CountByPrecision(const Table& like) : Count(like) {
+        each = [this](const Work& work) { calls[{work.call.operation, work.call.precision}]++; };
+    }
+};
+}    // namespace
+
+TEST_CASE("count: a prompt's products are its own, and no token's") {
+    for (Act act : {Act::gelu_tanh, Act::silu}) {
+            const Table op = cpu_packed_ops_isa(cpu_isa());
             Config c = toy();
             c.activation = act;
-            const int fused = act == Act::gelu_tanh ? c.L : 0, own = op.linear_forward_prompt ? 1 : 0;
-            Count count(op);
+            const int fused = act == Act::gelu_tanh ? c.L : 0;
+            CountByPrecision count(op);
             Model g(count.table);
             REQUIRE(g.allocate(c, {Use::infer, 2, 8}).ok());
             Cache cache;
@@ -274,16 +282,14 @@ TEST_CASE("count: a prompt's products are its own where a table has them, and no
             std::vector<float> logits(size_t(2 * c.V));
             auto is = [&](bool prompt) {    // since the last call: all products, and the head's
                 g.logits(logits.data());
-                for (bool its : {false, true}) {
-                    const int64_t all = its == (prompt && own) ? 4 * c.L - fused + 1 : 0;
-                    typedef Operation Is;
-                    CHECK(count.of(its ? Is::linear_forward_prompt : Is::linear_forward).calls == all);
-                    CHECK(count.of(its ? Is::linear_gelu_forward_prompt : Is::linear_gelu_forward).calls ==
-                          (all ? fused : 0));
+                for (Precision precision : {Precision::normal, Precision::fp8, Precision::prefill}) {
+                    const bool its = precision == (prompt ? Precision::prefill : Precision::normal);
+                    CHECK(count.calls[{Operation::linear_forward, precision}] == (its ? 4 * c.L - fused + 1 : 0));
+                    CHECK(count.calls[{Operation::linear_gelu_forward, precision}] == (its ? fused : 0));
                 }
-                count.clear();
+                count.calls.clear();
             };
-            count.clear();
+            count.calls.clear();
             typedef Pages::Sums Sums;
             for (auto [S, sums, prompt] :
                  {std::tuple{8, Sums::by_length, true}, {1, Sums::by_length, false}, {1, Sums::prompt, true},
@@ -387,15 +393,19 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 CAPTURE(L); CAPTURE(gated);
                 Config c = {.V = 101, .T = 48, .L = L, .NH = 2, .C = 64};
                 c.gated = gated;
-                Count count(planned_table(gpu_named("h100").value, dtype));
+                CountByPrecision count(planned_table(gpu_named("h100").value, dtype));
                 Model g(count.table);
                 REQUIRE(g.allocate(c, {Use::train, 2, 32}).ok());
                 count_step(g);
+                auto calls = [&](Operation operation, Precision precision) {
+                    return count.calls[{operation, precision}];
+                };
                 const int narrow = is_fp8(dtype) ? std::max(0, L - 2) : 0;
-                CHECK(count.of(Operation::linear_forward_fp8).calls == 4 * narrow);
-                CHECK(count.of(Operation::linear_backward_fp8).calls == 4 * narrow);
+                CHECK(calls(Operation::linear_forward, Precision::fp8) == 4 * narrow);
+                CHECK(calls(Operation::linear_backward, Precision::fp8) == 4 * narrow);
                 CHECK(count.of(Operation::linear_forward).calls + count.of(Operation::linear_gelu_forward).calls ==
-                      4 * (L - narrow) + 1);
+                      4 * L + 1);
+                CHECK(count.of(Operation::linear_gelu_forward).calls == (gated ? 0 : L - narrow));
                 // Validation and samples: bf16's.
                 const std::vector<int> tok(32);
                 g.batch(tok.data(), nullptr, 1, 32);
@@ -403,6 +413,6 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 Cache cache;
                 REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
                 for (int S : {16, 1}) g.extend(cache, tok.data(), S);
-                CHECK(count.of(Operation::linear_forward_fp8).calls == 4 * narrow);
+                CHECK(calls(Operation::linear_forward, Precision::fp8) == 4 * narrow);
             }
 }

@@ -130,9 +130,9 @@ template <class P> static void expect_gelu_bits(const Ops<float, P>& op, int N, 
     auto x = normal<P>(N * C, 1), w = normal<P>(OC * C, 2), b = normal<P>(OC, 3);
     Guarded<float> pre(int64_t(N) * OC), pre1(int64_t(N) * OC);
     Guarded<P> y(int64_t(N) * OC), y1(int64_t(N) * OC);
-    op.linear_forward(pre, x.data(), w.data(), b.data(), nullptr, N, C, OC);
+    op.linear_forward(pre, x.data(), w.data(), b.data(), nullptr, N, C, OC, {});
     op.activation_forward(y, pre, Act::gelu_tanh, false, N, OC);
-    op.linear_gelu_forward(y1, pre1, x.data(), w.data(), b.data(), N, C, OC);
+    op.linear_gelu_forward(y1, pre1, x.data(), w.data(), b.data(), N, C, OC, {});
     CHECK(memcmp(pre.data(), pre1.data(), size_t(pre.n) * 4) == 0);
     CHECK(memcmp(y.data(), y1.data(), size_t(y.n) * sizeof(P)) == 0);
     CHECK((pre1.intact() && y1.intact()));
@@ -334,9 +334,9 @@ TEST_CASE("cpu: products with bf16 weights round gradients first") {
                 for (size_t i = 0; i < w.size(); i++) w[i] = to_bf16(philox_normal(1, 2, i));
                 for (size_t i = 0; i < x.size(); i++) x[i] = to_bf16(philox_normal(1, 3, i));
                 std::vector<float> dw_expected = dw;
-                op.linear_backward(dx.data(), {dw.data(), false}, nullptr, dy.data(), x.data(), w.data(), N, C, OC);
+                op.linear_backward(dx.data(), {dw.data(), false}, nullptr, dy.data(), x.data(), w.data(), N, C, OC, {});
                 op.linear_backward(expected.data(), {dw_expected.data(), false}, nullptr, rounded.data(), x.data(),
-                                   w.data(), N, C, OC);
+                                   w.data(), N, C, OC, {});
                 CHECK((dx == expected && dw == dw_expected));
             }
         }

@@ -15,7 +15,7 @@ Ops<float> fused() {
                                 const float* nb, Norm norm, const float* w, const float* b, int N, int C, int OC) {
         calls[0]++;
         cpu_ops<float>().norm_forward(normed, mean, rstd, x, nw, nb, norm, N, C);
-        cpu_ops<float>().linear_forward(y, normed, w, b, nullptr, N, C, OC);
+        cpu_ops<float>().linear_forward(y, normed, w, b, nullptr, N, C, OC, {});
         spoil(normed, int64_t(N) * C);
     };
     op.norm_ffn_forward = [](float* y, float* pre, float* normed, float* mean, float* rstd, const float* x,
@@ -25,9 +25,9 @@ Ops<float> fused() {
         const Ops<float>& cpu = cpu_ops<float>();
         cpu.norm_forward(normed, mean, rstd, x, nw, nb, norm, N, C);
         if (act == Act::gelu_tanh && !gated && cpu.linear_gelu_forward) {
-            cpu.linear_gelu_forward(y, pre, normed, w, b, N, C, F);
+            cpu.linear_gelu_forward(y, pre, normed, w, b, N, C, F, {});
         } else {
-            cpu.linear_forward(pre, normed, w, b, nullptr, N, C, gated ? 2 * F : F);
+            cpu.linear_forward(pre, normed, w, b, nullptr, N, C, gated ? 2 * F : F, {});
             cpu.activation_forward(y, pre, act, gated, N, F);
         }
         spoil(normed, int64_t(N) * C), spoil(pre, int64_t(N) * (gated ? 2 : 1) * F);

@@ -17,13 +17,13 @@
 
 namespace {
 // A product that does not return: all threads of the loop spin.
-void endless_forward(float*, const float*, const float*, const float*, const float*, int, int, int) {
+void endless_forward(float*, const float*, const float*, const float*, const float*, int, int, int, Precision) {
     static std::atomic<int> turns{0};
 #pragma omp parallel
     while (turns >= 0) turns = (turns + 1) % 1000;
 }
 // One thread of the loop spins, the others wait for it at its end.
-void endless_part(float* dx, Into<float>, float*, const float*, const float*, const float*, int N, int C, int) {
+void endless_part(float* dx, Into<float>, float*, const float*, const float*, const float*, int N, int C, int, Precision) {
     static std::atomic<int> turns{0};
 #pragma omp parallel for schedule(static, 1)
     for (int i = 0; i < N; i++)

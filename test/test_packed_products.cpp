@@ -135,7 +135,7 @@ struct Way {
     bool prompt;    // rows of a prompt
     PackedProduct product(float* y, const std::vector<float>& x, const PackedWeight& w, int N, int C, int OC) const {
         PackedProduct p = {y, x.data(), &w, nullptr, nullptr, N, C, OC, vnni, tiles, tiles};
-        p.prompt = prompt;
+        p.precision = prompt ? Precision::prefill : Precision::normal;
         return p;
     }
 };
@@ -267,8 +267,8 @@ TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacke
             if (way.vnni || !way.prompt) return;
             const Ops<float>& plain = cpu_ops_isa<float>(way.isa, way.tiles);
             std::vector<float> want(size_t(N) * size_t(OC)), pre(want), gelu(want);
-            plain.linear_forward(want.data(), x.data(), m.numbers.data(), b.data(), r.data(), N, C, OC);
-            plain.linear_gelu_forward(gelu.data(), pre.data(), x.data(), m.numbers.data(), b.data(), N, C, OC);
+            plain.linear_forward(want.data(), x.data(), m.numbers.data(), b.data(), r.data(), N, C, OC, {});
+            plain.linear_gelu_forward(gelu.data(), pre.data(), x.data(), m.numbers.data(), b.data(), N, C, OC, {});
             for (int n : {1, 2, 17, 48, 128, 129, N}) {
                 if (OC > 4000 && n != 129) continue;    // over 2 MiB: results pass the caches
                 CAPTURE(n);
@@ -346,8 +346,8 @@ TEST_CASE("packed weights: the product with GELU is the product, then GELU") {
         const Ops<float, PackedWeight>& op = cpu_packed_ops_isa(Isa(i));
         for (PackedWeight* with : {&bias, static_cast<PackedWeight*>(nullptr)}) {
             Guarded<float> y(N * OC), want(N * OC), product(N * OC);
-            op.linear_gelu_forward(y, nullptr, x.data(), &m.weight, with, N, C, OC);
-            op.linear_forward(product, x.data(), &m.weight, with, nullptr, N, C, OC);
+            op.linear_gelu_forward(y, nullptr, x.data(), &m.weight, with, N, C, OC, {});
+            op.linear_forward(product, x.data(), &m.weight, with, nullptr, N, C, OC, {});
             op.activation_forward(want, product, Act::gelu_tanh, false, N, OC);
             CHECK(y.intact());
             for (int k = 0; k < N * OC; k++) CHECK(std::fabs(y[k] - want[k]) <= 1e-6f * std::fabs(want[k]));

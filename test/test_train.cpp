@@ -18,8 +18,8 @@ int poison_call = -1, backward_calls = 0;
 float poison_value = NAN, poison_loss = 0;
 int64_t free_memory = 0;
 void poisoned_linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const float* w,
-                              int N, int C, int OC) {
-    cpu_ops<float>().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+                              int N, int C, int OC, Precision) {
+    cpu_ops<float>().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
     if (backward_calls++ == poison_call) dw.p[int64_t(OC) * C / 2] = poison_value;
 }
 void poisoned_linear_gelu_backward(float* dpre, Into<float> dw, float* db, float* dpre_sum, const float* dy,

@@ -161,12 +161,12 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
         bench.short_of_memory("linear " + name);
     } else {
         ROW_FROM(from, linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in,
-                 out);
+                 out, Precision::normal);
         if (ffn && out > in && from.linear_gelu_forward)
-            ROW_FROM(from, linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out);
+            ROW_FROM(from, linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out, Precision::normal);
         if (rows > 1)
             ROW_FROM(from, linear_backward, " " + name, dx[i], Into<Gradient>(dw[i], false),
-                     name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out);
+                     name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out, Precision::normal);
         if (ffn && in > out && rows > 1 && from.linear_gelu_backward)
             ROW_FROM(from, linear_gelu_backward, " " + name, dx[i], Into<Gradient>(dw[i], false), db[i], pre_sum[i],
                      y[i], x[i], w[i], pre[i], rows, in, out);

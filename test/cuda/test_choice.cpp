@@ -211,10 +211,10 @@ TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording
     const Memory m(op);
     Array<bf16> x(m, random_normal(N * C, 1)), w(m, random_normal(OC * C, 2)), y(m, N * OC);
     Array<bf16> residual(m, random_normal(N * OC, 3));
-    said([&] { op.linear_forward(y, x, w, nullptr, residual, N, C, OC); });
+    said([&] { op.linear_forward(y, x, w, nullptr, residual, N, C, OC, {}); });
     const auto bits = y.bits();
     op.record();
-    op.linear_forward(y, x, w, nullptr, residual, N, C, OC);
+    op.linear_forward(y, x, w, nullptr, residual, N, C, OC, {});
     void* graph = op.recorded();
     op.zero(y, N * OC * 2);
     op.replay(graph);
@@ -222,10 +222,24 @@ TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording
     op.release_graph(graph);
 }
 
+// The fp8 table, with products in fp8 whatever precision a check gives them.
+static Ops<bf16> always_fp8() {
+    Ops<bf16> op = cuda_ops<bf16>(Dtype::fp8);
+    op.linear_forward = [](bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* residual, int N, int C,
+                           int OC, Precision) {
+        cuda_ops<bf16>(Dtype::fp8).linear_forward(y, x, w, b, residual, N, C, OC, Precision::fp8);
+    };
+    op.linear_backward = [](bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w, int N,
+                            int C, int OC, Precision) {
+        cuda_ops<bf16>(Dtype::fp8).linear_backward(dx, dw, db, dy, x, w, N, C, OC, Precision::fp8);
+    };
+    return op;
+}
+
 TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once") {
     if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
     const Told told;
-    const Ops<bf16> op = with_fp8(cuda_ops<bf16>(Dtype::fp8));
+    const Ops<bf16> op = always_fp8();
     for (const bool none : {false, true}) {    // the heuristic has none, or none runs
         cuda_choose("");
         (none ? emu::lt_knows_none : emu::lt_runs_none) = [](const LtProduct& p) { return p.a.fp8(); };
@@ -259,7 +273,7 @@ TEST_CASE("cuda choice: an fp8 product that is known to be bf16's makes no casts
     const int N = 32, C = 48, OC = 64;
     for (const Dtype dtype : {Dtype::fp8, Dtype::fp8_block}) {
         if (dtype == Dtype::fp8_block && cuda_device().major != 9) continue;
-        const Ops<bf16> op = with_fp8(cuda_ops<bf16>(dtype));
+        const Ops<bf16> op = cuda_ops<bf16>(dtype);
         const Memory m(op);
         Array<bf16> x(m, random_normal(N * C, 1)), w(m, random_normal(OC * C, 2)), dy(m, random_normal(N * OC, 3));
         Array<bf16> y(m, N * OC), dx(m, N * C);
@@ -272,10 +286,10 @@ TEST_CASE("cuda choice: an fp8 product that is known to be bf16's makes no casts
             said([&] {
                 for (int twice = 0; twice < 2; twice++) {
                     const int64_t start = cuda_launches();
-                    op.linear_forward(y, x, w, nullptr, nullptr, N, C, OC);
+                    op.linear_forward(y, x, w, nullptr, nullptr, N, C, OC, Precision::fp8);
                     const int64_t between = cuda_launches();
                     op.linear_backward(with_dx ? static_cast<bf16*>(dx) : nullptr, {dw, false}, nullptr, dy, x, w, N, C,
-                                       OC);
+                                       OC, Precision::fp8);
                     counts = {between - start, cuda_launches() - between};
                 }
             });

@@ -1,4 +1,4 @@
-// test_fp8.cpp - 8-bit floats against their definition, and linear_forward_fp8 and linear_backward_fp8 against the
+// test_fp8.cpp - 8-bit floats against their definition, and linear_forward and linear_backward with them against the
 // reference: of the factors as they are, within what rounding may cost; and of the factors rounded by the definition,
 // within what any product may cost. With a scale for each tensor, and on sm_90 with scales of blocks.
 #include "layers/fp8.cuh"
@@ -52,7 +52,7 @@ template <class F> Numbers cast(const Numbers& x, int R, int C, int rows, int co
     return out;
 }
 
-Ops<bf16> fp8_table(Dtype dtype = Dtype::fp8) { return with_fp8(cuda_ops<bf16>(dtype)); }
+Ops<bf16> fp8_table(Dtype dtype = Dtype::fp8) { return cuda_ops<bf16>(dtype); }
 
 struct Products {
     Numbers y, dx, dw, db;
@@ -63,8 +63,8 @@ Products products(const Ops<bf16>& op, const Numbers& x, const Numbers& w, const
     const Memory m(op);
     Array<bf16> x_in(m, x), w_in(m, w), b_in(m, b), dy_in(m, dy), y(m, int64_t(N) * OC), dx(m, int64_t(N) * C);
     Array<float> dw(m, start.empty() ? Numbers(size_t(C) * size_t(OC), NAN) : start), db(m, Numbers(size_t(OC), 0));
-    op.linear_forward(y, x_in, w_in, b_in, nullptr, N, C, OC);
-    op.linear_backward(dx, {dw, !start.empty()}, db, dy_in, x_in, w_in, N, C, OC);
+    op.linear_forward(y, x_in, w_in, b_in, nullptr, N, C, OC, Precision::fp8);
+    op.linear_backward(dx, {dw, !start.empty()}, db, dy_in, x_in, w_in, N, C, OC, Precision::fp8);
     for (const Array<bf16>* a : {&x_in, &w_in, &b_in, &dy_in, &y, &dx}) CHECK(a->intact());
     for (const Array<float>* a : {&dw, &db}) CHECK(a->intact());
     return {y.read(), dx.read(), dw.read(), db.read()};
@@ -107,13 +107,13 @@ void check_rounded(Dtype dtype, int N, int C, int OC, double x_scale, double w_s
     const Numbers x_turned = narrow(x, N, C, 128, 1), dy_turned = narrow_dy(128, 1);
     Numbers y(got.y.size()), dx(got.dx.size()), dw(add ? start : Numbers(got.dw.size())), db(got.db.size());
     Numbers none(std::max(got.dx.size(), size_t(OC))), other(got.dw.size());
-    reference_ops().linear_forward(y.data(), x8.data(), w8.data(), b.data(), nullptr, N, C, OC);
+    reference_ops().linear_forward(y.data(), x8.data(), w8.data(), b.data(), nullptr, N, C, OC, {});
     reference_ops().linear_backward(dx.data(), {other.data(), false}, none.data(), dy8.data(), x8.data(), w8.data(), N,
-                                    C, OC);
+                                    C, OC, {});
     reference_ops().linear_backward(none.data(), {dw.data(), add}, none.data(), dy_turned.data(), x_turned.data(),
-                                    w8.data(), N, C, OC);
+                                    w8.data(), N, C, OC, {});
     reference_ops().linear_backward(none.data(), {other.data(), false}, db.data(), dy.data(), x.data(), w.data(), N, C,
-                                    OC);
+                                    OC, {});
     CHECK(Check::error_over_limit(got.y, y, product_limit<bf16, bf16>(Dtype::bf16, C)) <= 1);
     CHECK(Check::error_over_limit(got.dx, dx, product_limit<bf16, bf16>(Dtype::bf16, OC)) <= 1);
     CHECK(Check::error_over_limit(got.dw, dw, FP8_SUMS) <= 1);
@@ -210,8 +210,8 @@ static void check_wide(Dtype dtype) {
     const Memory m(op);
     const int N = 32, C = 32, OC = 48;
     Array<bf16> x(m, halves(N * C + 1, 1, 1)), w(m, halves(OC * C, 2, 1)), y(m, N * OC), other(m, N * OC);
-    op.linear_forward(y, x + 1, w, nullptr, nullptr, N, C, OC);
-    wide.linear_forward(other, x + 1, w, nullptr, nullptr, N, C, OC);
+    op.linear_forward(y, x + 1, w, nullptr, nullptr, N, C, OC, Precision::fp8);
+    wide.linear_forward(other, x + 1, w, nullptr, nullptr, N, C, OC, Precision::fp8);
     CHECK(y.bits() == other.bits());
 }
 TEST_CASE("fp8: sizes that are no multiples of 16, and odd addresses, have the bits of bf16") {
@@ -292,8 +292,8 @@ static void check_bits(Dtype dtype) {
         Array<bf16> y(m, N * OC), dx(m, N * C);
         Array<float> dw(m, Numbers(OC * C, 1)), db(m, Numbers(OC, 1));
         if (record) op.record();
-        op.linear_forward(y, x, w, b, nullptr, N, C, OC);
-        op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC);
+        op.linear_forward(y, x, w, b, nullptr, N, C, OC, Precision::fp8);
+        op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC, Precision::fp8);
         if (record) {
             void* graph = op.recorded();
             op.replay(graph);

@@ -34,7 +34,7 @@ template <class T> Bits forward_bits(const Ops<T>& op, int N, int C, int OC) {
     const Memory m(op);
     Array<T> x(m, random_normal(int64_t(N) * C, 1)), w(m, random_normal(int64_t(OC) * C, 2));
     Array<T> b(m, random_normal(OC, 3)), y(m, int64_t(N) * OC);
-    op.linear_forward(y, x, w, b, nullptr, N, C, OC);
+    op.linear_forward(y, x, w, b, nullptr, N, C, OC, {});
     return y.bits();
 }
 template <class T, class P> void all_fused(const Ops<T, P>& op, Dtype dtype, int N, int C, int OC) {
@@ -126,10 +126,10 @@ TEST_CASE("cuda linear: recorded once, replayed often") {
             return new Outputs{{m, N * OC}, {m, N * OC}, {m, N * C}, {m, N * C}, {m, start}, {m, start}, {m, start}};
         };
         auto all = [&](Outputs& o) {
-            op.linear_gelu_forward(o.y, o.pre, x, w, b, N, C, OC);
-            op.linear_forward(o.y, x, w, b, o.pre, N, C, OC);
-            op.linear_forward(o.y, x, w, b, o.y, 2, C, OC);
-            op.linear_backward(o.dx, {o.dw, true}, o.db, dy, x, w, N, C, OC);
+            op.linear_gelu_forward(o.y, o.pre, x, w, b, N, C, OC, {});
+            op.linear_forward(o.y, x, w, b, o.pre, N, C, OC, {});
+            op.linear_forward(o.y, x, w, b, o.y, 2, C, OC, {});
+            op.linear_backward(o.dx, {o.dw, true}, o.db, dy, x, w, N, C, OC, {});
             op.linear_gelu_backward(o.dpre, {o.dw, true}, o.db, o.sum, dy, x, w, x, N, C, OC);
         };
         each_order([&] {
@@ -170,7 +170,7 @@ TEST_CASE("cuda linear: what was never called is not recorded") {
         signal(SIGABRT, SIG_DFL);
         dup2(pipes[1], 2);
         op.record();
-        op.linear_forward(y, x, w, nullptr, nullptr, 77, 5, 3);
+        op.linear_forward(y, x, w, nullptr, nullptr, 77, 5, 3, {});
         _exit(0);
     }
     close(pipes[1]);

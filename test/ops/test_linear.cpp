@@ -93,7 +93,7 @@ TEST_CASE("linear: gradients add to what is there, dx does not") {
         Array<P> w(m, Numbers(OC * C, 0.5));
         Array<Grad<P>> dw(m, Numbers(OC * C, 100)), db(m, Numbers(OC, 1000));
         for (int times = 1; times <= 3; times++) {
-            op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC);
+            op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC, {});
             CHECK(dx.read() == Numbers(N * C, OC * 0.5));
             CHECK(dw.read() == Numbers(OC * C, 100 + times * N));
             CHECK(db.read() == Numbers(OC, 1000 + times * N));
@@ -107,14 +107,14 @@ TEST_CASE("linear: pointers of any alignment") {
         const Memory m(op);
         const Numbers x = rounded<InputType<T, P>>(random_normal(N * C, 1)), w = rounded<P>(random_normal(OC * C, 2));
         Numbers y(size_t(N * OC));
-        reference_ops().linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC);
+        reference_ops().linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC, {});
         for (int at : {0, 1, 2, 4, 8, 0}) {
             Numbers shifted(size_t(at), NAN);
             shifted.insert(shifted.end(), x.begin(), x.end());
             Array<InputType<T, P>> x_in(m, shifted);
             Array<T> y_out(m, N * OC + at);
             Array<P> w_in(m, w);
-            op.linear_forward(y_out + at, x_in + at, w_in, nullptr, nullptr, N, C, OC);
+            op.linear_forward(y_out + at, x_in + at, w_in, nullptr, nullptr, N, C, OC, {});
             Numbers got = y_out.read();
             got.erase(got.begin(), got.begin() + at);
             CHECK(Check::error_over_limit(got, y, ROUNDING<T>) <= 1);
@@ -137,7 +137,7 @@ TEST_CASE("linear: NaN spoils its row or its column, of few rows as of many") {
                 Array<InputType<T, P>> x_in(m, x);
                 Array<T> y(m, N * OC);
                 Array<P> w_in(m, w);
-                op.linear_forward(y, x_in, w_in, nullptr, nullptr, N, C, OC);
+                op.linear_forward(y, x_in, w_in, nullptr, nullptr, N, C, OC, {});
                 Numbers got = y.read();
                 for (double& v : got)
                     if (std::isinf(v)) v = NAN;
@@ -163,9 +163,9 @@ TEST_CASE("linear: the same bits each time and in any order") {
                 Array<InputType<T, P>> y(m, N * OC);
                 Array<T> pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
                 Array<Grad<P>> dw(m, dw_start), db(m, db_start), sum(m, db_start);
-                op.linear_forward(out, x, w, b, dy, N, C, OC);
-                op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC);
-                if (op.linear_gelu_forward) op.linear_gelu_forward(y, pre, x, w, b, N, C, OC);
+                op.linear_forward(out, x, w, b, dy, N, C, OC, {});
+                op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC, {});
+                if (op.linear_gelu_forward) op.linear_gelu_forward(y, pre, x, w, b, N, C, OC, {});
                 if (op.linear_gelu_backward)
                     op.linear_gelu_backward(dpre, {dw, true}, db, sum, dy, x, w, pre_in, N, C, OC);
                 return bits_of(out, y, pre, dx, dpre, dw, db, sum);
@@ -180,10 +180,10 @@ TEST_CASE("linear: gradients of the reference") {
     Numbers x = random_normal(N * C, 1), w = random_normal(OC * C, 2), b = random_normal(OC, 3);
     Numbers r = random_normal(N * OC, 4), g = random_normal(N * OC, 5), y(N * OC), dx(N * C), dw(OC * C), db(OC);
     auto loss = [&] {
-        op.linear_forward(y.data(), x.data(), w.data(), b.data(), r.data(), N, C, OC);
+        op.linear_forward(y.data(), x.data(), w.data(), b.data(), r.data(), N, C, OC, {});
         return dot(y, g);
     };
-    op.linear_backward(dx.data(), {dw.data(), true}, db.data(), g.data(), x.data(), w.data(), N, C, OC);
+    op.linear_backward(dx.data(), {dw.data(), true}, db.data(), g.data(), x.data(), w.data(), N, C, OC, {});
     CHECK(gradient_error(x, dx, loss) < 1e-8);
     CHECK(gradient_error(w, dw, loss) < 1e-8);
     CHECK(gradient_error(b, db, loss) < 1e-8);

@@ -47,7 +47,7 @@ Check check_norm_linear_forward(const Ops<T, P>& op, int N, int C, int OC, NormF
     op.norm_linear_forward(y, o.normed, o.mean, o.rstd, o.x, o.norm_w(), o.norm_b(), form.norm, o.w, o.bias(), N, C,
                            OC);
     op.norm_forward(o.normed, o.mean, o.rstd, o.x, o.norm_w(), o.norm_b(), form.norm, N, C);
-    op.linear_forward(in_steps, o.normed, o.w, o.bias(), nullptr, N, C, OC);
+    op.linear_forward(in_steps, o.normed, o.w, o.bias(), nullptr, N, C, OC, {});
     same(check, "y", y, in_steps);
     return check;
 }
@@ -65,9 +65,9 @@ Check check_norm_ffn_forward(const Ops<T, P>& op, int N, int C, int F, Act act, 
                         gated, N, C, F);
     op.norm_forward(o.normed, o.mean, o.rstd, o.x, o.norm_w(), o.norm_b(), form.norm, N, C);
     if (act == Act::gelu_tanh && !gated && op.linear_gelu_forward) {
-        op.linear_gelu_forward(in_steps, pre, o.normed, o.w, o.bias(), N, C, F);
+        op.linear_gelu_forward(in_steps, pre, o.normed, o.w, o.bias(), N, C, F, {});
     } else {
-        op.linear_forward(pre, o.normed, o.w, o.bias(), nullptr, N, C, up);
+        op.linear_forward(pre, o.normed, o.w, o.bias(), nullptr, N, C, up, {});
         op.activation_forward(in_steps, pre, act, gated, N, F);
     }
     same(check, "y", y, in_steps);

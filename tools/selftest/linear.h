@@ -18,12 +18,7 @@ inline double fp8_limit(Dtype dtype, int bits) {
     if (dtype == Dtype::fp8_block) bits = 3;
     return is_fp8(dtype) ? std::sqrt((std::exp2(-8) + std::exp2(-2 * bits - 2)) / 3) : 0;
 }
-// The table whose linear entries are fp8's.
-template <class T, class P> Ops<T, P> with_fp8(Ops<T, P> op) {
-    op.linear_forward = op.linear_forward_fp8, op.linear_backward = op.linear_backward_fp8;
-    op.linear_gelu_forward = nullptr, op.linear_gelu_backward = nullptr;
-    return op;
-}
+inline Precision precision_of(Dtype dtype) { return is_fp8(dtype) ? Precision::fp8 : Precision::normal; }
 // A float table's bf16 products get inputs that are bf16 values already: their rounding changes nothing.
 template <class X> Numbers operand(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
     const Numbers x = random_normal(n, stream, scale);
