@@ -77,14 +77,14 @@ Status Trainer::issue() {
     // The step's first sequence, of all that the run has had.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
     const int64_t all = objective.targets(first, o.total_batch / S, S);
-    g.begin_step(all, uint64_t(o.seed), issued, o.total_batch);
+    g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data()));
         Spans spans;
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
                             &targets[size_t(b) * size_t(S)], S, S, &spans);
-        g.batch(tokens.data(), targets.data(), o.batch, S, objective.plain() ? nullptr : &spans);
+        g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.plain() ? nullptr : &spans);
         g.forward(true);
         g.loss(true, float(1.0 / double(all)));
         g.backward(i + 1 == accumulate);
@@ -93,7 +93,7 @@ Status Trainer::issue() {
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
-    g.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
+    g.train.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
              limits, uint64_t(o.seed), word_to_ranks());
     issued++;
     state.epoch = data.position().epoch, state.index = data.position().index;
@@ -101,7 +101,7 @@ Status Trainer::issue() {
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->finish(&reports, &router_totals);
+    const Step s = device.model->train.finish(&reports, &router_totals);
     for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
@@ -227,7 +227,7 @@ Status Trainer::save() {
     if (ranks.watch) {
         ranks.watch->pulse.at("writing a checkpoint");
         TRY(same_everywhere(formatted("parameters after step %lld: %016llx\n", (long long)state.step,
-                                      (unsigned long long)g.shards.hash())));
+                                      (unsigned long long)g.store.hash())));
     }
     state.algorithms = device_choices();
     saved_at = now_seconds(), save_due = false;
@@ -236,9 +236,9 @@ Status Trainer::save() {
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
     written = ranks.agree(written);
     if (written.ok()) {
-        g.shards.collect();
+        g.store.collect();
         written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get(), generation);
-        g.shards.forget();
+        g.store.forget();
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);

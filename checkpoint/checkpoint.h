@@ -21,7 +21,7 @@
 #include "files/crc.h"
 #include "files/safetensors.h"
 #include "generation_config.h"
-#include "gpt.h"
+#include "model/model.h"
 #include "reader.h"
 #include "train/schedule.h"
 

@@ -10,7 +10,7 @@
 
 #include "data/bpe.h"
 #include "files/gguf.h"
-#include "gpt.h"
+#include "model/model.h"
 #include "model/families.h"
 #include "reader.h"
 

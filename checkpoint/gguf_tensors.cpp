@@ -157,7 +157,7 @@ struct Loading {
 
     // Matrices whose format the model keeps stay in the file, where products can take their rows.
     void map_rows() {
-        if (g.packed.any()) map = file.map();
+        if (g.store.packed.any()) map = file.map();
         for (const Tensor& t : g.tensors) {
             std::vector<const char*> all(size_t(t.rows), nullptr);
             const BlockFormat* format = nullptr;
@@ -171,15 +171,15 @@ struct Loading {
                         all[size_t(row_in_memory(p, rows, g.c.HS, r))] =
                             map.get() + from.at + (rows.file + r) * (from.bytes / p.rows);
             }
-            if (same) g.packed.use(t.offset, *format, std::move(all), map);
+            if (same) g.store.packed.use(t.offset, *format, std::move(all), map);
         }
     }
     // Rows whose format the model keeps are packed as they are; their heads are put in order here.
     void pack(const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format, const char* blocks) {
         const int64_t row_bytes = t.cols / format.numbers * format.bytes;
-        if (!p.heads) return g.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
+        if (!p.heads) return g.store.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
         for (int64_t r = 0; r < rows.count; r++)
-            g.packed.write(t.offset + row_in_memory(p, rows, g.c.HS, r) * t.cols, t.cols, format,
+            g.store.packed.write(t.offset + row_in_memory(p, rows, g.c.HS, r) * t.cols, t.cols, format,
                            blocks + r * row_bytes);
     }
     void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
@@ -188,7 +188,7 @@ struct Loading {
         std::vector<float> x, spare;
         std::vector<char> copy;
         const std::vector<Rows> all = rows_of(p, t.cols, g.c.HS, 1 << 16);
-        const bool stays = g.packed.uses_file(t.offset);
+        const bool stays = g.store.packed.uses_file(t.offset);
 #pragma omp for schedule(dynamic) nowait
         for (const Rows& rows : all) {
             const int64_t n = rows.count * t.cols, at = from.at + rows.file * row_bytes;
@@ -203,7 +203,7 @@ struct Loading {
                 continue;
             }
             if (stays) continue;
-            if (g.packed.any() && p.add == 0) {
+            if (g.store.packed.any() && p.add == 0) {
                 pack(t, p, rows, *from.format, blocks);
                 continue;
             }
@@ -308,9 +308,9 @@ Status gguf_weights(const GgufFile& file, Model& g) {
     loading.map_rows();
 #pragma omp parallel if (g.op.on_host())
     for (const Tensor& t : g.tensors) {
-        if (!g.shards.holds(Part::weights, t.offset, t.size())) continue;
+        if (!g.store.holds(Part::weights, t.offset, t.size())) continue;
         for (const GgufPiece& p : pieces_in(file, t, g.c)) loading.piece(t, p);
-        if (t.rows > t.file_rows && !g.packed.uses_file(t.offset)) loading.padding(t);
+        if (t.rows > t.file_rows && !g.store.packed.uses_file(t.offset)) loading.padding(t);
     }
     return loading.failure.status();
 }

@@ -242,10 +242,10 @@ struct Loading {
                 if (t.layout == FileLayout::transposed)
                     most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
-        if (g.packed.any()) map_rows();
+        if (g.store.packed.any()) map_rows();
 #pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
-            if (!g.shards.holds(part, t.offset, t.size())) continue;
+            if (!g.store.holds(part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
                 if (t.layout == FileLayout::transposed) turned(t, p);
                 else plain(t, p);
@@ -287,13 +287,13 @@ struct Loading {
                     for (int64_t r = 0; same && r < rows.count; r++)
                         all[size_t(rows.memory + r)] = map + place(f, (rows.file + r) * t.cols);
             }
-            if (same) g.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
+            if (same) g.store.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
         }
     }
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
-        const bool stays = g.packed.uses_file(t.offset);
+        const bool stays = g.store.packed.uses_file(t.offset);
         std::vector<char> bytes(size_t(4 * PIECE));
         std::vector<float> floats(static_cast<size_t>(PIECE));
         for (const Rows& rows : rows_of(g.c, t, p)) {

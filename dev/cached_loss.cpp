@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "infer/generate.h"
+#include "model/decoder.h"
 #include "model/device.h"
 #include "train/train.h"
 
@@ -33,9 +34,9 @@ static Status cached_loss(char** args) {
     Model& g = *device.model;
     TRY(g.allocate(config, {Use::infer, streams, 1}));
     TRY(checkpoint_weights(model, g));
-    Cache cache;
+    KvCache cache;
     const CacheKind kind = {TRY(cache_type(config, type, g.op.activation)), rolls, sinks};
-    TRY(g.cache_allocate(cache, streams, rolls ? kept : length, kind));
+    TRY(allocate_cache(g, cache, streams, rolls ? kept : length, kind));
     std::vector<float> logits(size_t(streams) * size_t(config.V));
     std::vector<double> sums(PARTS), micros, mebibytes;
     auto part_of = [&](int i) { return int(int64_t(i) * PARTS / (length - 1)); };
@@ -44,8 +45,7 @@ static Status cached_loss(char** args) {
     double begun = start;
     for (int i = 0; i + 1 < length; i++) {
         for (int b = 0; b < streams; b++) tok[size_t(b)] = ids[size_t(b * length + i)];
-        g.extend(cache, tok.data(), 1);
-        g.logits(logits.data());
+        compute_logits(g, extend(g, cache, tok.data(), 1), logits.data());
         for (int b = 0; b < streams; b++) {
             const float* row = &logits[size_t(b) * size_t(config.V)];
             const double top = double(*std::max_element(row, row + config.V));

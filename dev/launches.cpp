@@ -111,10 +111,10 @@ constexpr int SEQUENCES[] = {1, 2, 4, 8, 16, 64};
 Status print_token(const std::string& table, const Table& op, const Config& c, int sequences, int position) {
     const Plan plan = {Use::infer, sequences, std::max(1, position)};
     return print_calls(table.c_str(), op, c, plan, [&](Model& g, Calls& calls) {
-        Cache cache;
-        CHECK(g.cache_allocate(cache, sequences, std::min(c.T, 2 * (POSITION + DRAFT))).ok(), "no memory for a cache");
+        KvCache cache;
+        CHECK(allocate_cache(g, cache, sequences, std::min(c.T, 2 * (POSITION + DRAFT))).ok(), "no memory for a cache");
         const std::vector<int> prompt(size_t(sequences) * size_t(position), 1);
-        if (position) g.extend(cache, prompt.data(), position);
+        if (position) extend(g, cache, prompt.data(), position);
         TokenSteps steps(g, cache, sequences, c.V);
         CHECK(steps.open().ok(), "no memory for tokens");
         steps.step();
@@ -126,16 +126,15 @@ Status print_token(const std::string& table, const Table& op, const Config& c, i
 // A prompt from position 0; or a draft behind a prompt: the host gets the logits of all its tokens.
 Status print_prompt(const std::string& table, const Table& op, const Config& c, int tokens, int position) {
     return print_calls(table.c_str(), op, c, {Use::infer, 1, std::max(tokens, position)}, [&](Model& g, Calls& calls) {
-        Cache cache;
-        CHECK(g.cache_allocate(cache, 1, tokens + position).ok(), "no memory for a cache");
+        KvCache cache;
+        CHECK(allocate_cache(g, cache, 1, tokens + position).ok(), "no memory for a cache");
         const std::vector<int> tok(size_t(std::max(tokens, position)), 1);
         std::vector<int> rows(size_t(position ? tokens : 1));
         std::iota(rows.begin(), rows.end(), position ? 0 : tokens - 1);
         std::vector<float> logits(rows.size() * size_t(c.V));
-        if (position) g.extend(cache, tok.data(), position);
+        if (position) extend(g, cache, tok.data(), position);
         calls.begin();
-        g.extend(cache, tok.data(), tokens, {}, {}, position ? Pages::Sums::steps : Pages::Sums::prompt);
-        g.logits(logits.data(), rows);
+        compute_logits(g, extend(g, cache, tok.data(), tokens, {}, {}, position ? Pages::Sums::steps : Pages::Sums::prompt), logits.data(), rows);
         calls.end();
     });
 }

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "files/json.h"
+#include "model/decoder.h"
 #include "model/device.h"
 
 static Status logits(char** args) {
@@ -27,27 +28,26 @@ static Status logits(char** args) {
     TRY(checkpoint_weights(model, g));
     std::vector<float> last(size_t(config.V));
     FILE* out = fopen(args[2], "wb");
-    auto extend = [&](Cache& cache, int id) {
-        g.extend(cache, &id, 1);
-        g.logits(last.data());
+    auto feed = [&](KvCache& cache, int id) {
+        compute_logits(g, extend(g, cache, &id, 1), last.data());
     };
     bool written = out;
     for (int w = 0; w < windows; w++) {
-        Cache cache;
-        TRY(g.cache_allocate(cache, 1, length));
+        KvCache cache;
+        TRY(allocate_cache(g, cache, 1, length));
         for (int i = 0; i < length; i++) {
-            extend(cache, ids[size_t(w * length + i)]);
+            feed(cache, ids[size_t(w * length + i)]);
             written = written && fwrite(last.data(), sizeof(float), last.size(), out) == last.size();
         }
     }
     if (!written || fclose(out)) return fail(Exit::io, "%s: cannot be written", args[2]);
-    Cache cache;
-    TRY(g.cache_allocate(cache, 1, config.T));
-    for (int i = 0; i < length / 2; i++) extend(cache, ids[size_t(i)]);
+    KvCache cache;
+    TRY(allocate_cache(g, cache, 1, config.T));
+    for (int i = 0; i < length / 2; i++) feed(cache, ids[size_t(i)]);
     std::vector<int> answer;
     for (int i = 0; i < std::min(greedy, config.T - length / 2); i++) {
         answer.push_back(int(std::max_element(last.begin(), last.end()) - last.begin()));
-        extend(cache, answer.back());
+        feed(cache, answer.back());
     }
     const nlohmann::json result = {{"ids", ids}, {"windows", windows}, {"length", length}, {"greedy", answer}};
     printf("%s\n", result.dump().c_str());

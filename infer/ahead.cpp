@@ -49,7 +49,7 @@ void Ahead::begin(const std::vector<Text>& texts) {
 void Ahead::step() {
     CHECK(begun - heard < 2, "%lld steps in flight", (long long)(begun - heard));
     const int64_t n = int64_t(which.size()), half = begun++ % 2;
-    g.extend(cache, fed.empty() ? nullptr : fed.data(), 1, which, {}, Pages::Sums::steps, &drawing);
+    extend(g, cache, fed.empty() ? nullptr : fed.data(), 1, which, {}, Pages::Sums::steps, &drawing);
     fed.clear();    // from here on what was drawn is fed
     g.op.download_later(ids + half * cache.table.sequences(), cache.tok, int64_t(sizeof(int)) * n);
     marks[half] = g.op.mark();

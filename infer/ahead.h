@@ -3,14 +3,14 @@
 // The host hears of a token while the next step runs. Where that token ends a text, the step was one too many: nobody
 // reads its token, and the caller gives its position up.
 #pragma once
-#include "gpt.h"
+#include "model/decoder.h"
 #include "sampler.h"
 
 class Ahead {
   public:
     // Whether the table draws tokens, and can as this sampler would. FLATGPT_SAMPLER=host: never, for measurements.
     static bool can(const Model& g, const Sampler& sampler);
-    Ahead(Model& g, Cache& cache) : g(g), cache(cache) {}
+    Ahead(Model& g, KvCache& cache) : g(g), cache(cache) {}
     Ahead(const Ahead&) = delete;
     ~Ahead();
     bool open(const Sampler& sampler, int V);    // V: tokens to choose from. False: the device has no memory for it
@@ -31,7 +31,7 @@ class Ahead {
 
   private:
     Model& g;
-    Cache& cache;
+    KvCache& cache;
     char* device = nullptr;    // memory in one piece, of what drawing has there
     int64_t bytes = 0;
     Drawing drawing;           // counts (slots,V); null where nothing is penalised

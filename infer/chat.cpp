@@ -32,7 +32,7 @@ Status Chat::open() {
         TRY(draft_model.emplace(*other).open(1, std::min(other->c.T, context)));
     states = g.c.linear != Linear::none;
     if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in
-    return g.cache_allocate(cache, states ? 2 : 1, context, kind);
+    return allocate_cache(g, cache, states ? 2 : 1, context, kind);
 }
 
 const std::vector<Chat::Verb>& Chat::verbs() {
@@ -213,14 +213,15 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     if (states && same < ids.size()) same = back_to(same);
     ids.resize(same);
     cache.table.rewind(0, int(ids.size()));
+    PendingHead head;
     while (ids.size() < prompt.size()) {
         if (interrupted()) return false;
         const size_t n = std::min(most, prompt.size() - ids.size());
-        g.extend(cache, prompt.data() + ids.size(), int(n), {0}, {}, Pages::Sums::prompt);
+        head = extend(g, cache, prompt.data() + ids.size(), int(n), {0}, {}, Pages::Sums::prompt);
         computed += int64_t(n);
         ids.insert(ids.end(), prompt.begin() + ptrdiff_t(ids.size()), prompt.begin() + ptrdiff_t(ids.size() + n));
     }
-    g.logits(logits.data());
+    compute_logits(g, head, logits.data());
     if (states) cache.table.fork(0, 1);
     return true;
 }
@@ -235,16 +236,16 @@ size_t Chat::back_to(size_t same) {
 // Computes the logits after the last token and after what is drafted to follow it, which is returned. left: tokens that
 // the answer may yet have; the last one is never computed.
 Ids Chat::go_on(const Ids& seen, const Sampler& sampler, int place, int left) {
-    const int most = int(std::min<int64_t>({g.most() - 1, left - 1, options.speculation.most()}));
+    const int most = int(std::min<int64_t>({g.plan.max_tokens() - 1, left - 1, options.speculation.most()}));
     Ids draft, more = {seen.back()};
     if (draft_model) draft_model->propose({{0, &seen, sampler, place, most, &draft}});
     else if (most > 0) draft = lookup_draft(seen, most);
     more.insert(more.end(), draft.begin(), draft.end());
-    g.extend(cache, more.data(), int(more.size()), {0}, {}, Pages::Sums::steps);
+    const PendingHead head = extend(g, cache, more.data(), int(more.size()), {0}, {}, Pages::Sums::steps);
     std::vector<int> rows;
     for (size_t i = 0; i < more.size(); i++) rows.push_back(int(i));
     logits.resize(more.size() * size_t(g.c.V));
-    g.logits(logits.data(), rows);
+    compute_logits(g, head, logits.data(), rows);
     ids.insert(ids.end(), more.begin(), more.end());
     computed += int64_t(more.size());
     drafted += int64_t(draft.size());

@@ -72,7 +72,7 @@ class Chat {
     Model& g;
     const Tokenizer& tokenizer;
     ChatTemplate look;
-    Cache cache;
+    KvCache cache;
     bool said_host = false;    // Ahead::NO_MEMORY
     bool states = false;    // layers without softmax: sequence 1 is a copy, at the last prompt's end
     std::vector<int> ids;        // the tokens at the cache's positions

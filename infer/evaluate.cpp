@@ -45,7 +45,7 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
         Spans spans;
         for (int b = 0; b < rows; b++) objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S,
                                                        &spans);
-        g.batch(tokens.data(), targets.data(), rows, S, objective.plain() ? nullptr : &spans);
+        g.batch.upload(tokens.data(), targets.data(), rows, S, objective.plain() ? nullptr : &spans);
         g.forward();
         g.loss(false, 0);
         (void)g.mean_loss(losses.data());

@@ -4,7 +4,7 @@
 
 #include "data/bpe.h"
 #include "data/loader.h"
-#include "gpt.h"
+#include "model/model.h"
 #include "objective.h"
 
 struct Evaluation {

@@ -149,7 +149,7 @@ Status Generator::open_cache(size_t longest) {
     const int64_t length = int64_t(longest) + what.tokens;
     const CacheRoom room = TRY(cache_room(g.c, what.cache, length));
     CacheKind kind = {TRY(cache_type(g.c, what.cache.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
-    const int count = int(std::min({total(), int64_t(what.batch), g.most()}));
+    const int count = int(std::min({total(), int64_t(what.batch), g.plan.max_tokens()}));
     // At worst the longest ones run at the same time. The full pages of what all prompts begin with are held once,
     // unless a context is fed again.
     size_t common = what.prompts[0].size() - 1;
@@ -295,7 +295,7 @@ void Generator::draft(const std::vector<Sequence*>& on) {
     const Speculation& how = what.speculation;
     std::vector<DraftModel::Asked> asked;
     for (Sequence* s : on) {
-        const int64_t room = std::min<int64_t>(g.most() / int64_t(on.size()),
+        const int64_t room = std::min<int64_t>(g.plan.max_tokens() / int64_t(on.size()),
                                                slots.cache.positions - slots.length(s->slot)) - 1;
         const int most = int(std::min({room, int64_t(what.tokens - s->place - 1),
                                        int64_t(how.most())}));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/bpe.h"
-#include "gpt.h"
+#include "model/decoder.h"
 #include "speculate.h"
 
 using TextOut = std::function<bool(std::string_view)>;    // takes text; false: nobody reads it any more

@@ -44,7 +44,7 @@ struct Task {
     int trial;
 };
 // The tasks' answers: sequences of the same length.
-void answer(Model& g, Cache& cache, const NeedleOptions& o, const std::vector<Task>& tasks,
+void answer(Model& g, KvCache& cache, const NeedleOptions& o, const std::vector<Task>& tasks,
             std::vector<NeedleCell>& cells) {
     const int B = int(tasks.size()), V = g.c.V, length = cells[tasks[0].cell].length;
     std::vector<std::vector<int>> rows;
@@ -54,17 +54,18 @@ void answer(Model& g, Cache& cache, const NeedleOptions& o, const std::vector<Ta
         cache.table.rewind(running.back(), 0);
         rows.push_back(needle_sequence(o, length, cells[t.cell].depth, t.trial));
     }
+    PendingHead head;
     auto feed = [&](int from, int to, Pages::Sums sums) {
         std::vector<int> tokens;
         for (auto& row : rows) tokens.insert(tokens.end(), row.begin() + from, row.begin() + to);
-        g.extend(cache, tokens.data(), to - from, running, {}, sums);
+        head = extend(g, cache, tokens.data(), to - from, running, {}, sums);
     };
-    const int asked = length - NEEDLE_TOKENS, piece = std::max(1, int(g.most() / B));
+    const int asked = length - NEEDLE_TOKENS, piece = std::max(1, int(g.plan.max_tokens() / B));
     for (int s = 0; s < asked; s += piece) feed(s, std::min(asked, s + piece), Pages::Sums::prompt);
     std::vector<float> logits(size_t(B) * size_t(V));
     std::vector<char> right(size_t(B), 1);
     for (int s = asked; s < length; s++) {
-        g.logits(logits.data());
+        compute_logits(g, head, logits.data());
         for (int b = 0; b < B; b++) {
             const float* z = &logits[size_t(b) * size_t(V)];
             const int wanted = rows[size_t(b)][size_t(s)];
@@ -96,8 +97,8 @@ Result<std::vector<NeedleCell>> find_needles(Model& g, const NeedleOptions& o,
         for (int k = 0; k < o.depths; k++) cells.push_back({length, o.depths > 1 ? double(k) / (o.depths - 1) : 0.5});
         all += int64_t(length) * o.depths * o.trials;
     }
-    Cache cache;
-    TRY(g.cache_allocate(cache, o.batch, o.longest));
+    KvCache cache;
+    TRY(allocate_cache(g, cache, o.batch, o.longest));
     std::vector<Task> tasks;
     for (size_t cell = 0; cell < cells.size(); cell++)
         for (int trial = 0; trial < o.trials; trial++) {

@@ -49,7 +49,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
 // --draft's model beside m, for so many sequences of at most this length. Exit 3 also where its tokenizer is another.
 Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOptions& device, const std::string& path,
                   int count, int64_t longest);
-// Shards to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
+// ParamStore to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
 // where another tokenizer has made them.
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);
 Status has_tokenizer(const Opened& m);    // exit 3: none, or one with more tokens than the model

@@ -1,8 +1,8 @@
 // slots.cpp - see slots.h.
 #include "slots.h"
 
-int piece_length(const Model& g, const Cache& cache, size_t running) {
-    const int all = int(std::min<int64_t>(g.most(), INT32_MAX));
+int piece_length(const Model& g, const KvCache& cache, size_t running) {
+    const int all = int(std::min<int64_t>(g.plan.max_tokens(), INT32_MAX));
     const int room = std::max(1, all / int(running)), same = std::min({all, g.c.T, LONGEST_PIECE / 2});
     const bool states = g.c.linear != Linear::none;
     if (!cache.kind.rolls) return states ? same : room;
@@ -12,7 +12,7 @@ int piece_length(const Model& g, const Cache& cache, size_t running) {
 
 Status Slots::open(int count, int positions, const CacheKind& kind) {
     held.resize(size_t(count));
-    return g.cache_allocate(cache, count, positions, kind);
+    return allocate_cache(g, cache, count, positions, kind);
 }
 
 // ---- who holds what -------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ void Slots::forget(int slot, int n) {
 // ---- more tokens ----------------------------------------------------------------------------------------------------
 
 // Tokens at once, the shorter ones padded.
-void Slots::extend(const std::vector<int>& which, const std::vector<Ids>& tokens, Pages::Sums sums) {
+PendingHead Slots::extend(const std::vector<int>& which, const std::vector<Ids>& tokens, Pages::Sums sums) {
     std::vector<int> lengths;
     for (const Ids& t : tokens) lengths.push_back(int(t.size()));
     const int S = *std::max_element(lengths.begin(), lengths.end());
@@ -54,7 +54,7 @@ void Slots::extend(const std::vector<int>& which, const std::vector<Ids>& tokens
         if (shares() && (steps_too || sums == Pages::Sums::prompt))
             own.insert(own.end(), tokens[i].begin(), tokens[i].end());
     }
-    g.extend(cache, all.data(), S, which, lengths, sums);
+    return ::extend(g, cache, all.data(), S, which, lengths, sums);
 }
 
 // Whether a piece of each fits the activations.
@@ -62,7 +62,7 @@ bool Slots::fits(const std::vector<Ids>& tokens) const {
     size_t longest = 0;
     for (const Ids& t : tokens) longest = std::max(longest, t.size());
     const int64_t each = std::min<int64_t>(piece_length(g, cache, tokens.size()), int64_t(longest));
-    return each * int64_t(tokens.size()) <= g.most();
+    return each * int64_t(tokens.size()) <= g.plan.max_tokens();
 }
 
 void Slots::feed(const std::vector<int>& which, const std::vector<Ids>& tokens, float* logits, bool prompt) {
@@ -85,14 +85,14 @@ void Slots::feed(const std::vector<int>& which, const std::vector<Ids>& tokens, 
             now.push_back(which[i]);
             pieces.emplace_back(at, at + ptrdiff_t(std::min(most, tokens[i].size() - from)));
         }
-        extend(now, pieces, prompt ? Pages::Sums::prompt : Pages::Sums::steps);
+        const PendingHead head = extend(now, pieces, prompt ? Pages::Sums::prompt : Pages::Sums::steps);
         from += most;
         auto ends = [&](size_t i) { return tokens[i].size() <= from; };
         std::vector<int> rows;    // the last tokens of those that end
         for (size_t i = 0; i < left.size(); i++)
-            if (ends(left[i])) rows.push_back(int(i) * g.S + int(pieces[i].size()) - 1);
+            if (ends(left[i])) rows.push_back(int(i) * head.pass.S + int(pieces[i].size()) - 1);
         some.resize(rows.size() * V);
-        if (!rows.empty()) g.logits(some.data(), rows);
+        if (!rows.empty()) compute_logits(g, head, some.data(), rows);
         const float* row = some.data();
         for (size_t i : left)
             if (ends(i)) std::copy_n(row, V, logits + i * V), row += V;
@@ -101,9 +101,9 @@ void Slots::feed(const std::vector<int>& which, const std::vector<Ids>& tokens, 
 }
 
 void Slots::step(const std::vector<int>& which, const std::vector<Ids>& tokens, float* logits) {
-    extend(which, tokens, Pages::Sums::steps);
+    const PendingHead head = extend(which, tokens, Pages::Sums::steps);
     std::vector<int> rows;
     for (size_t i = 0; i < which.size(); i++)
-        for (size_t k = 0; k < tokens[i].size(); k++) rows.push_back(int(i) * g.S + int(k));
-    g.logits(logits, rows);
+        for (size_t k = 0; k < tokens[i].size(); k++) rows.push_back(int(i) * head.pass.S + int(k));
+    compute_logits(g, head, logits, rows);
 }

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "gpt.h"
+#include "model/decoder.h"
 
 // The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
 // depends on it, and so does the rounding of a state: there it is the same however many run.
-int piece_length(const Model& g, const Cache& cache, size_t running);
+int piece_length(const Model& g, const KvCache& cache, size_t running);
 
 typedef std::vector<int> Ids;
 inline size_t common_length(const Ids& a, const Ids& b) {
@@ -45,11 +45,11 @@ class Slots {
     // Few tokens for each, at once. logits (tokens of all,V): after each token, slot by slot.
     void step(const std::vector<int>& which, const std::vector<Ids>& tokens, float* logits);
 
-    Cache cache;
+    KvCache cache;
 
   private:
     bool fits(const std::vector<Ids>& tokens) const;
-    void extend(const std::vector<int>& which, const std::vector<Ids>& tokens, Pages::Sums sums);
+    PendingHead extend(const std::vector<int>& which, const std::vector<Ids>& tokens, Pages::Sums sums);
     Model& g;
     const bool steps_too;
     std::vector<Ids> held;    // the beginnings that can be shared

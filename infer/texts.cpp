@@ -103,7 +103,7 @@ std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
             objective.apply(*before + int64_t(number), in, out, length, S, &spans);
         }
         // Without spans a position sees none after it: none of what pads.
-        g.batch(tokens.data(), targets.data(), B, S, objective.plain() ? nullptr : &spans);
+        g.batch.upload(tokens.data(), targets.data(), B, S, objective.plain() ? nullptr : &spans);
         g.forward();
         g.loss(false, 0);
         std::vector<float> losses(tokens.size());

@@ -105,14 +105,14 @@ void CountingComm::message(Kind kind, double whole, Element) {
 // ---- the model, counted ---------------------------------------------------------------------------------------------
 
 void count_step(Model& model, int batches) {
-    model.begin_step();
+    model.train.begin();
     for (int i = 0; i < batches; i++) {
-        model.batch(nullptr, nullptr, model.plan.B, model.plan.S);
+        model.batch.upload(nullptr, nullptr, model.plan.B, model.plan.S);
         model.forward(true);
         model.loss(true, 1);
         model.backward(i + 1 == batches);
     }
-    model.update({}, {}, 0);
+    model.train.update({}, {}, 0);
 }
 
 Work training_work(const Table& like, const Config& c, int B, int S) {
@@ -128,12 +128,12 @@ Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, 
     Count count(like);
     CountingComm comm(plan.ranks);
     Model model(count.table);
-    if (plan.ranks > 1) model.shards.comm = &comm;
+    if (plan.ranks > 1) model.store.comm = &comm;
     TRY(model.allocate(c, plan));
     if (plan.use == Use::train) {
         count_step(model);
     } else {
-        model.batch(nullptr, nullptr, plan.B, plan.S);
+        model.batch.upload(nullptr, nullptr, plan.B, plan.S);
         model.forward();
     }
     std::vector<MemoryRow> rows = model.memory;

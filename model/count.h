@@ -5,7 +5,7 @@
 #include <cstring>
 #include <map>
 
-#include "gpt.h"
+#include "model/model.h"
 #include "model/work.h"
 
 // A table like `real`, but each call of an operation comes here first. No graphs are recorded. Operations have no

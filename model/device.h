@@ -1,7 +1,7 @@
 // device.h - from --device, --dtype and --threads to a model on a device.
 #pragma once
 #include "base/command.h"
-#include "gpt.h"
+#include "model/model.h"
 
 struct DeviceOptions {
     std::string device = "auto", dtype = "auto";

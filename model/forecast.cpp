@@ -68,7 +68,7 @@ Forecast forecast(const Workload& w, const Cluster& k) {
     Count count(w.op);
     Clocks clocks(k, w.plan.ranks);
     Model model(count.table);
-    if (w.plan.ranks > 1) model.shards.comm = &clocks;
+    if (w.plan.ranks > 1) model.store.comm = &clocks;
     if (!model.allocate(w.c, w.plan).ok()) return {.work = INFINITY};
     count.each = [&](const Work& x) { clocks.work(x); };
     count_step(model, w.accumulate);    // the next one begins as all others do: while this one's parameters arrive

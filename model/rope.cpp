@@ -69,3 +69,22 @@ int64_t angle_bytes(const Config& c, int positions) {
     const int tables = (c.reader_of(0) >= 0) + (c.reader_of(1) >= 0);
     return tables * int64_t(positions) * c.rope_dims * int64_t(sizeof(float));
 }
+
+void split_angles(const Config& c, float* (&tables)[2], float* at, int positions) {
+    for (int table : {0, 1})
+        if (c.reader_of(table) >= 0) tables[table] = at, at += int64_t(positions) * c.rope_dims;
+}
+void fill_angles(const Table& op, const Config& c, float* (&tables)[2], float* at, int positions) {
+    split_angles(c, tables, at, positions);
+    for (int table : {0, 1})
+        if (const int l = c.reader_of(table); l >= 0) upload_angles(op, c, tables[table], l, {0}, positions, false);
+}
+void upload_angles(const Table& op, const Config& c, float* to, int l, const std::vector<int>& positions, int count,
+                   bool turn) {
+    std::vector<float> host, last;
+    for (size_t i = 0; i < positions.size(); i++) {
+        if (i == 0 || positions[i] != positions[i - 1]) last = rope_angles(c, l, count, positions[i], turn);
+        host.insert(host.end(), last.begin(), last.end());
+    }
+    op.upload(to, host.data(), int64_t(sizeof(float) * host.size()));
+}

@@ -16,3 +16,9 @@ double rope_base(const Config& c);
 int64_t angle_bytes(const Config& c, int positions);    // all its tables
 // How much of pair i's frequency f the scaling leaves, 0 to 1; the rest is divided by its factor.
 double rope_kept(const Config& c, int i, double f);
+// Both tables of angles, one after the other from `at` on, for so many positions: where they lie; and filled.
+void split_angles(const Config& c, float* (&tables)[2], float* at, int positions);
+void fill_angles(const Table& op, const Config& c, float* (&tables)[2], float* at, int positions);
+// Layer l's angles at `count` positions from each of these on. turn: as rope_angles has it
+void upload_angles(const Table& op, const Config& c, float* to, int l, const std::vector<int>& positions, int count,
+                   bool turn);

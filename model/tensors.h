@@ -36,7 +36,7 @@ struct Tensor {
     Init init = Init::zero;
     bool decay = false, vector = false;    // vector: its shape in files is [rows], not [rows, cols]
     FileLayout layout = FileLayout::straight;
-    bool product = false;              // its gradient comes from products, or begins with one: Shards::into
+    bool product = false;              // its gradient comes from products, or begins with one: ParamStore::into
     int bucket = 0;                    // the bucket that it lies in
     int experts = 1;                   // so many matrices, one after the other
     std::vector<Piece> pieces = {};

@@ -62,7 +62,7 @@ struct Golden {
     void check_logits(Model& g, double tolerance, int every = 1) const {
         const std::vector<float>& logits = expected.at("logits");
         int length = 0;
-        generate_toy(g, tokens(), B, S, every, every, [&](const Cache& cache, const auto& cached, const auto& whole) {
+        generate_toy(g, tokens(), B, S, every, every, [&](const KvCache& cache, const auto& cached, const auto& whole) {
             length = cache.table[0].pos;
             std::vector<float> there;
             for (int b = 0; b < B; b++) {
@@ -78,14 +78,14 @@ struct Golden {
     // The likeliest tokens, one after the other.
     void check_greedy(Model& g) const {
         const std::vector<int> greedy = tokens("greedy");
-        Cache cache;
-        REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
         std::vector<int> found(greedy.begin(), greedy.begin() + 4);
-        g.extend(cache, found.data(), 4);
+        PendingHead head = extend(g, cache, found.data(), 4);
         for (std::vector<float> last(static_cast<size_t>(c.V)); found.size() < greedy.size();) {
-            g.logits(last.data());
+            compute_logits(g, head, last.data());
             found.push_back(int(std::max_element(last.begin(), last.end()) - last.begin()));
-            g.extend(cache, &found.back(), 1);
+            head = extend(g, cache, &found.back(), 1);
         }
         CHECK(found == greedy);
     }

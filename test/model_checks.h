@@ -33,16 +33,16 @@ struct Posed {
 // The mean over positions of what the routers add to the loss, in a step of one batch.
 inline double routing_loss(Model& g) {
     double sum = 0;
-    for (int l = 0; l < g.c.L && g.totals.router_totals; l++) {
-        const double* totals = g.totals.router_totals + l * (g.c.experts + 2) + g.c.experts;
-        sum += double(g.plan.balance) * g.S * totals[0] + double(g.plan.router_z) * totals[1];
+    for (int l = 0; l < g.c.L && g.train.totals.router_totals; l++) {
+        const double* totals = g.train.totals.router_totals + l * (g.c.experts + 2) + g.c.experts;
+        sum += double(g.plan.balance) * g.pass.S * totals[0] + double(g.plan.router_z) * totals[1];
     }
-    return sum / double(g.B * g.S);
+    return sum / double(g.pass.B * g.pass.S);
 }
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 inline double loss_in_double(Model& g, const Posed& asked) {
-    g.begin_step();
-    g.batch(asked.in.data(), asked.out.data(), asked.B, asked.S, asked.spans);
+    g.train.begin();
+    g.batch.upload(asked.in.data(), asked.out.data(), asked.B, asked.S, asked.spans);
     g.forward(true);
     g.loss(false, 0);
     double sum = 0;
@@ -73,9 +73,9 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain(),
                        .dropout = dropout, .attention_dropout = dropout, .balance = 0.3f, .router_z = 0.05f});
     const Posed asked(c, B, S, objective);
-    double* gradients = typed<double>(g, g.shards.grads);
+    double* gradients = typed<double>(g, g.store.grads);
     for (int pass = 0; pass < 2; pass++) {    // nothing of the first must be left in the second
-        std::fill_n(gradients, g.shards.flat, NAN);
+        std::fill_n(gradients, g.store.flat, NAN);
         train_pass(g, asked.in, asked.out, B, S, asked.spans);
     }
     const std::vector<double> grad(gradients, gradients + config_flat_size(c));
@@ -85,7 +85,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     for (const Tensor& t : g.tensors)
         for (int64_t k = 0; k < t.file_rows * t.cols; k++, checked++) {
             // Steps of 1e-5 are too far where one key alone is normed.
-            double &w = typed<double>(g, g.shards.params)[t.offset + k], saved = w, h = 2e-6;
+            double &w = typed<double>(g, g.store.params)[t.offset + k], saved = w, h = 2e-6;
             w = saved + h;
             double up = loss_in_double(g, asked);
             w = saved - h;
@@ -110,7 +110,7 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
     toy_model(r, c, plan);
     std::vector<float> weights = flat_part(r, Part::weights);
     for (float& w : weights) w = to_float(to_bf16(w));    // what parameters of any type hold
-    r.write(Part::weights, 0, r.shards.flat, weights.data());
+    r.write(Part::weights, 0, r.store.flat, weights.data());
     double loss = train_pass(r, asked.in, asked.out, B, S, asked.spans);
     auto expected = flat_grads(r);
     each_cpu_model([&](auto model, double tolerance) {
@@ -118,13 +118,13 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
             auto g = model();
             plan.master = master;
             toy_model(*g, c, plan);
-            g->write(Part::weights, 0, g->shards.flat, weights.data());
+            g->write(Part::weights, 0, g->store.flat, weights.data());
             CHECK(train_pass(*g, asked.in, asked.out, B, S, asked.spans) ==
                   doctest::Approx(loss).epsilon(slack * tolerance / 5));
             const std::vector<float> grads = flat_grads(*g);
             CHECK(norm_error(grads, expected) < 1.2 * slack * tolerance);
             CHECK(relative_error(grads.data(), expected.data(), int64_t(grads.size())) < slack * tolerance);
-            CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(slack * tolerance));
+            CHECK(g->train.grad_norm() == doctest::Approx(r.train.grad_norm()).epsilon(slack * tolerance));
         }
     });
 }
@@ -133,8 +133,8 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
 inline void check_prompt(Model& g, double tolerance) {
     const int B = 2, S = 17, prompt = 9, V = g.c.V;
     auto in = toy_tokens(B * S, V, 1);
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, B, g.c.T).ok());
     std::vector<float> cached(size_t(B * V)), whole(cached);
     for (int s = prompt; s <= S; s++) {
         std::vector<int> part, all;
@@ -145,11 +145,10 @@ inline void check_prompt(Model& g, double tolerance) {
             all.insert(all.end(), row, row + s);
             spans.add({Text{0, prompt}}, s, Sees::prefix);
         }
-        g.extend(cache, part.data(), s == prompt ? prompt : 1);
-        g.logits(cached.data());
-        g.batch(all.data(), nullptr, B, s, &spans);
+        compute_logits(g, extend(g, cache, part.data(), s == prompt ? prompt : 1), cached.data());
+        g.batch.upload(all.data(), nullptr, B, s, &spans);
         g.forward();
-        g.logits(whole.data());
+        compute_logits(g, whole_batch(g), whole.data());
         for (size_t i = 0; i < cached.size(); i++) CHECK(cached[i] == doctest::Approx(whole[i]).epsilon(tolerance));
     }
 }

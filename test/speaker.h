@@ -1,7 +1,7 @@
 // speaker.h - small models that answer: one whose text depends on all tokens before, one that follows a script; and a
 // byte tokenizer with ChatML's tokens. Include it after the project's headers.
 #pragma once
-#include "gpt.h"
+#include "model/decoder.h"
 #include "test.h"
 #include "toy_model.h"
 #include "write_model.h"
@@ -23,7 +23,7 @@ struct SmallSpeaker {
 // Says printable ASCII; what, depends on all tokens before.
 struct Talker : SmallSpeaker {
     explicit Talker(int T, Linear linear = Linear::none) : SmallSpeaker(T, linear) {
-        float* params = typed<float>(g, g.shards.params);
+        float* params = typed<float>(g, g.store.params);
         for (const Tensor& t : g.tensors)
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)
                 params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));

@@ -54,7 +54,7 @@ bool same_logprobs(const std::vector<std::vector<TokenLogprob>>& a, const std::v
 }
 int64_t rows_computed(Model& g, const Generation& what) {
     int64_t rows = 0;
-    g.after_attention = [&](int l) { rows += l == 1 ? int64_t(g.B) * g.S : 0; };
+    g.after_attention = [&](int l) { rows += l == 1 ? int64_t(g.pass.B) * g.pass.S : 0; };
     (void)run(g, what);
     g.after_attention = {};
     return rows;

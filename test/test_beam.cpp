@@ -14,11 +14,12 @@ struct Said {
 };
 // The model's log-probabilities after these tokens, from an empty cache.
 std::vector<double> next(Model& g, const std::vector<int>& tokens) {
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, 1, int(tokens.size())).ok());
-    for (int id : tokens) g.extend(cache, &id, 1);
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, 1, int(tokens.size())).ok());
+    PendingHead head;
+    for (int id : tokens) head = extend(g, cache, &id, 1);
     std::vector<float> logits(size_t(g.c.V));
-    g.logits(logits.data());
+    compute_logits(g, head, logits.data());
     double sum = 0;
     for (float x : logits) sum += std::exp(double(x));
     std::vector<double> all;

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "gpt.h"
+#include "model/decoder.h"
 #include "infer/generate.h"
 #include "layers/cpu.h"
 #include "test.h"
@@ -22,23 +22,24 @@ Ids joined(Ids a, const Ids& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
 }
-std::vector<float> logits_of(Model& g) {
-    std::vector<float> x(size_t(g.B * g.c.V));
-    g.logits(x.data());
+PendingHead head;    // what the last call of extend left for the head
+std::vector<float> logits_of(Model& g, const PendingHead& of = head) {
+    std::vector<float> x(size_t(of.pass.B * g.c.V));
+    compute_logits(g, of, x.data());
     return x;
 }
 std::vector<float> whole(Model& g, const Ids& tokens) {
-    g.batch(tokens.data(), nullptr, 1, int(tokens.size()));
+    g.batch.upload(tokens.data(), nullptr, 1, int(tokens.size()));
     g.forward();
-    return logits_of(g);
+    return logits_of(g, whole_batch(g));
 }
 // One sequence's logits after each token from `first` on; before that, one piece.
-std::vector<std::vector<float>> steps(Model& g, Cache& cache, const Ids& tokens, int first) {
+std::vector<std::vector<float>> steps(Model& g, KvCache& cache, const Ids& tokens, int first) {
     std::vector<std::vector<float>> all;
-    g.extend(cache, tokens.data(), first);
+    head = extend(g, cache, tokens.data(), first);
     all.push_back(logits_of(g));
     for (size_t i = size_t(first); i < tokens.size(); i++) {
-        g.extend(cache, &tokens[i], 1);
+        head = extend(g, cache, &tokens[i], 1);
         all.push_back(logits_of(g));
     }
     return all;
@@ -100,17 +101,17 @@ TEST_CASE("cache: copies of a sequence do not disturb each other") {
     for (std::optional<Element> type : {std::optional<Element>(), std::optional(Element::int8)}) {
         Model g(cpu_ops<float>());
         toy_model(g, rotating(), {Use::infer, 2, 32});
-        Cache both, apart;
-        REQUIRE(g.cache_allocate(both, 2, 64, {type}).ok());
-        REQUIRE(g.cache_allocate(apart, 2, 64, {type}).ok());
-        g.extend(both, prompt.data(), 21, {0});
+        KvCache both, apart;
+        REQUIRE(allocate_cache(g, both, 2, 64, {type}).ok());
+        REQUIRE(allocate_cache(g, apart, 2, 64, {type}).ok());
+        head = extend(g, both, prompt.data(), 21, {0});
         both.table.fork(0, 1);
-        for (int which : {0, 1}) g.extend(apart, prompt.data(), 21, {which});
+        for (int which : {0, 1}) head = extend(g, apart, prompt.data(), 21, {which});
         for (size_t i = 0; i < 30; i++) {
             const Ids next = {a[i], b[i]};
-            g.extend(both, next.data(), 1);
+            head = extend(g, both, next.data(), 1);
             const auto got = logits_of(g);
-            g.extend(apart, next.data(), 1);
+            head = extend(g, apart, next.data(), 1);
             CHECK(memcmp(got.data(), logits_of(g).data(), got.size() * sizeof(float)) == 0);
         }
         const int shared = 1, each = pages_for(51) - shared;
@@ -125,18 +126,18 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
         CAPTURE(std::string(kind.name));
         Model g(cpu_ops<float>());
         toy_model(g, kind.c, {Use::infer, B, S});
-        Cache together, alone;
-        REQUIRE(g.cache_allocate(together, B, 64).ok());
-        REQUIRE(g.cache_allocate(alone, B, 64).ok());
+        KvCache together, alone;
+        REQUIRE(allocate_cache(g, together, B, 64).ok());
+        REQUIRE(allocate_cache(g, alone, B, 64).ok());
         Ids all;
         for (int b = 0; b < B; b++) all = joined(all, toy_tokens(S, PLAIN.V, uint64_t(b)));
-        g.extend(together, all.data(), S, {}, lengths);
+        head = extend(g, together, all.data(), S, {}, lengths);
         auto rows = logits_of(g);
         for (int step = 0; step < 3; step++) {
             for (int b = 0; b < B; b++) {
                 const int from = step ? lengths[size_t(b)] + step - 1 : 0, n = step ? 1 : lengths[size_t(b)];
                 if (from + n > S) continue;
-                g.extend(alone, &all[size_t(b * S + from)], n, {b});
+                head = extend(g, alone, &all[size_t(b * S + from)], n, {b});
                 const auto own = logits_of(g);
                 CAPTURE(b); CAPTURE(step);
                 CHECK(relative_error(own.data(), &rows[size_t(b * PLAIN.V)], PLAIN.V) < 1e-5);
@@ -147,7 +148,7 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
             Ids next;
             for (int b = 0; b < B; b++)
                 next.push_back(all[size_t(b * S + std::min(S - 1, lengths[size_t(b)] + step))]);
-            g.extend(together, next.data(), 1);
+            head = extend(g, together, next.data(), 1);
             rows = logits_of(g);
         }
     }
@@ -169,8 +170,8 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
         c.parallel = parallel;
         Model g((Table(op)));
         toy_model(g, c, {Use::infer, B, S});
-        Cache cache;
-        REQUIRE(g.cache_allocate(cache, B, c.T).ok());
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, B, c.T).ok());
         const Ids tokens = toy_tokens(B * S, V, 1), asked = {1, 5, 7, 8, 11};
         std::vector<float> all(size_t(B * S * V)), some(asked.size() * size_t(V));
         Ids rows(size_t(B * S));
@@ -180,20 +181,20 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
                 CHECK(some[i] == doctest::Approx(all[size_t(asked[i / size_t(V)] * V) + i % size_t(V)]).epsilon(1e-4));
         };
         for (auto [to, which] : {std::pair(&all, rows), std::pair(&some, asked)}) {
-            g.batch(tokens.data(), nullptr, B, S);
+            g.batch.upload(tokens.data(), nullptr, B, S);
             g.forward();
-            g.logits(to->data(), which);
+            compute_logits(g, whole_batch(g), to->data(), which);
         }
         check();
         (void)taken();
-        g.extend(cache, tokens.data(), S);
+        head = extend(g, cache, tokens.data(), S);
         CHECK(taken() == Ids{12, 12, 12, 12, 12});    // a block and the next one's qkv
-        g.logits(some.data(), asked);
+        compute_logits(g, head, some.data(), asked);
         CHECK(taken() == Ids{5, 5, 5, 5});
         check();
-        g.extend(cache, tokens.data(), 1);
+        head = extend(g, cache, tokens.data(), 1);
         CHECK(taken() == Ids(8, 2));
-        g.logits(some.data(), {1});
+        compute_logits(g, head, some.data(), {1});
         CHECK(taken() == Ids{1});
     }
 }
@@ -226,13 +227,13 @@ TEST_CASE("cache: logits come by one download into pinned memory that the model 
         {
             Model g(op);
             toy_model(g, PLAIN, {Use::infer, 3, 8});
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, 3, 32).ok());
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, 3, 32).ok());
             const Ids in = toy_tokens(3 * 8, PLAIN.V, 1);
             const int before = pinned.allocated;
             for (int S : {8, 1, 4}) {
                 pinned.downloads = pinned.elsewhere = 0;
-                g.extend(cache, in.data(), S);
+                head = extend(g, cache, in.data(), S);
                 (void)logits_of(g);
                 CHECK((pinned.downloads == 1 && pinned.elsewhere == 0));
             }
@@ -250,10 +251,10 @@ TEST_CASE("cache: narrow types agree with the reference's, and cost little") {
         Model g(cpu_ops<float>()), reference(reference_ops());
         toy_model(g, c, {Use::infer, 1, 64});
         toy_model(reference, c, {Use::infer, 1, 64});
-        Cache narrow, exact, wide;
-        REQUIRE(g.cache_allocate(narrow, 1, 64, {type}).ok());
-        REQUIRE(g.cache_allocate(wide, 1, 64).ok());
-        REQUIRE(reference.cache_allocate(exact, 1, 64, {type}).ok());
+        KvCache narrow, exact, wide;
+        REQUIRE(allocate_cache(g, narrow, 1, 64, {type}).ok());
+        REQUIRE(allocate_cache(g, wide, 1, 64).ok());
+        REQUIRE(allocate_cache(reference, exact, 1, 64, {type}).ok());
         CHECK(narrow.bytes < wide.bytes);
         const auto got = steps(g, narrow, tokens, 20), want = steps(reference, exact, tokens, 20);
         const auto whole = steps(g, wide, tokens, 20);
@@ -287,13 +288,13 @@ TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
             for (const Tensor& t : g.tensors)
                 if (mixed && (t.name.starts_with("0.proj") || t.name.starts_with("0.fc2")))
                     g.write(Part::weights, t.offset, t.size(), std::vector<float>(size_t(t.size())).data());
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, 1, 64, {{}, true, sinks}).ok());
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, 1, 64, {{}, true, sinks}).ok());
             const int kept = pages_for(sinks) * Pages::SIZE, free = cache.table.free();
             double worst = 0;
             for (int i = 0; i < 200;) {
                 const int n = i == 0 ? 30 : i == 60 ? 12 : 1;
-                g.extend(cache, &tokens[size_t(i)], n);
+                head = extend(g, cache, &tokens[size_t(i)], n);
                 i += n;
                 const int dropped = cache.table[0].dropped;
                 CHECK(dropped % Pages::SIZE == 0);
@@ -318,16 +319,16 @@ TEST_CASE("cache: rolling copies of a sequence have sinks of their own") {
     const Ids tokens = toy_tokens(200, PLAIN.V, 1);
     Model g(cpu_ops<float>());
     toy_model(g, rotating(), {Use::infer, 2, 32});
-    Cache both, apart;
-    for (Cache* c : {&both, &apart}) REQUIRE(g.cache_allocate(*c, 2, 64, {{}, true, 4}).ok());
+    KvCache both, apart;
+    for (KvCache* c : {&both, &apart}) REQUIRE(allocate_cache(g, *c, 2, 64, {{}, true, 4}).ok());
     for (int i = 0; i < 90; i++)
-        for (auto [c, b] : {std::pair{&both, 0}, {&apart, 0}, {&apart, 1}}) g.extend(*c, &tokens[size_t(i)], 1, {b});
+        for (auto [c, b] : {std::pair{&both, 0}, {&apart, 0}, {&apart, 1}}) head = extend(g, *c, &tokens[size_t(i)], 1, {b});
     both.table.fork(0, 1);
     for (int i = 90; i < 200; i++) {
         const Ids next = {tokens[size_t(i)], tokens[size_t(199 - i)]};
-        g.extend(apart, next.data(), 1);
+        head = extend(g, apart, next.data(), 1);
         const auto want = logits_of(g);
-        g.extend(both, next.data(), 1);
+        head = extend(g, both, next.data(), 1);
         CHECK(memcmp(want.data(), logits_of(g).data(), want.size() * sizeof(float)) == 0);
     }
 }
@@ -339,14 +340,14 @@ TEST_CASE("cache: what lies before every window can go") {
         const Ids tokens = toy_tokens(300, c.V, 1);
         Model g(cpu_ops<float>());
         toy_model(g, c, {Use::infer, 1, 64});
-        Cache all, some;
-        REQUIRE(g.cache_allocate(all, 1, 300).ok());
-        REQUIRE(g.cache_allocate(some, 1, 20 + 10 + Pages::SIZE, {{}, true}).ok());
+        KvCache all, some;
+        REQUIRE(allocate_cache(g, all, 1, 300).ok());
+        REQUIRE(allocate_cache(g, some, 1, 20 + 10 + Pages::SIZE, {{}, true}).ok());
         for (int i = 0; i < 300;) {
             const int n = i < 40 ? 10 : 1;
-            g.extend(all, &tokens[size_t(i)], n);
+            head = extend(g, all, &tokens[size_t(i)], n);
             const auto want = logits_of(g);
-            g.extend(some, &tokens[size_t(i)], n);
+            head = extend(g, some, &tokens[size_t(i)], n);
             i += n;
             CHECK(relative_error(logits_of(g).data(), want.data(), c.V) < 1e-6);
         }
@@ -359,12 +360,12 @@ TEST_CASE("cache: 20,000 tokens take the memory of the first hundred") {
     c.V = 20, c.NH = c.NKV = 1, c.C = 16, c.F = 16, c.HS = 16;
     Model g(cpu_ops<float>());
     toy_model(g, c, {Use::infer, 1, 64});
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, 1, 64, {Element::int8, true, 4}).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, 1, 64, {Element::int8, true, 4}).ok());
     const Ids tokens = toy_tokens(100, c.V, 1);
     std::set<int> used;
     for (int i = 0; i < 20000; i++) {
-        g.extend(cache, &tokens[size_t(i % 100)], 1);
+        head = extend(g, cache, &tokens[size_t(i % 100)], 1);
         if (i > 100) used.insert(cache.table.free());
     }
     CHECK(used.size() <= 2);

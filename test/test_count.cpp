@@ -24,20 +24,21 @@ void use(const Table& op, const Config& c, const Plan& plan) {
     Model g(op);
     REQUIRE(g.allocate(c, plan).ok());
     g.init(1);
-    g.begin_step();
+    g.train.begin();
     for (bool last : {false, true}) {
-        g.batch(tok.data(), tok.data(), plan.B, plan.S);
+        g.batch.upload(tok.data(), tok.data(), plan.B, plan.S);
         g.forward(true);
         g.loss(true, 1 / float(2 * N));
         g.backward(last);
     }
-    g.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
-    (void)g.finish();
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, plan.B, c.T).ok());
-    for (int S : {plan.S, 1, 1}) g.extend(cache, tok.data(), S);
+    g.train.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
+    (void)g.train.finish();
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, plan.B, c.T).ok());
+    PendingHead head;
+    for (int S : {plan.S, 1, 1}) head = extend(g, cache, tok.data(), S);
     std::vector<float> logits(size_t(plan.B) * size_t(c.V));
-    g.logits(logits.data());
+    compute_logits(g, head, logits.data());
 }
 }    // namespace
 
@@ -152,14 +153,14 @@ TEST_CASE("count: calls, FLOPs and bytes are those of a real step") {
                 REQUIRE(g.allocate(toy(5), plan).ok());
                 real.sums.clear();
                 TrainingStep(toy(5), 2, 37).run(g);
-                (void)g.finish();
+                (void)g.train.finish();
             }
             Count count(op);
             Model g(count.table);
             REQUIRE(g.allocate(toy(5), plan).ok());
             count.clear();
             count_step(g);
-            (void)g.finish();
+            (void)g.train.finish();
             for (int i = 0; i < int(Operation::count); i++) {
                 CAPTURE(std::string(operation_name(Operation(i))));
                 const Count::Sum &expected = real.sums[Operation(i)], &got = count.of(Operation(i));
@@ -239,18 +240,19 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             Model g(measured.table);
             REQUIRE(g.allocate(c, {.use = Use::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
             g.init(1);
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());
             const std::vector<int> tok = toy_tokens(180, c.V, 1);
             using enum Pages::Sums;
-            g.extend(cache, tok.data(), 40);
-            if (kind == 4) g.extend(cache, tok.data(), 90);    // more rows than packed_tiles.cpp takes
-            for (int n = 0; n < 3 && kind == 1; n++) g.extend(cache, tok.data(), 90);    // more than a window is read
-            g.extend(cache, tok.data(), 1);
+            extend(g, cache, tok.data(), 40);
+            if (kind == 4) extend(g, cache, tok.data(), 90);    // more rows than packed_tiles.cpp takes
+            for (int n = 0; n < 3 && kind == 1; n++) extend(g, cache, tok.data(), 90);    // more than a window is read
+            extend(g, cache, tok.data(), 1);
+            PendingHead head;
             for (auto [S, sums] : {std::pair{1, prompt}, {1, steps}, {5, steps}, {8, steps}, {3, prompt}})
-                g.extend(cache, tok.data(), S, {1, 0}, {S, std::max(1, S - 2)}, sums);
+                head = extend(g, cache, tok.data(), S, {1, 0}, {S, std::max(1, S - 2)}, sums);
             std::vector<float> logits(size_t(2 * c.V));
-            g.logits(logits.data());
+            compute_logits(g, head, logits.data());
             CHECK(measured.seen.contains(Operation::attention_cached));
             CHECK(measured.seen.contains(Operation::linear_forward));
         }
@@ -276,12 +278,12 @@ TEST_CASE("count: a prompt's products are its own, and no token's") {
             CountByPrecision count(op);
             Model g(count.table);
             REQUIRE(g.allocate(c, {Use::infer, 2, 8}).ok());
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, 2, c.T).ok());
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, 2, c.T).ok());
             const std::vector<int> tok(16, 1);
             std::vector<float> logits(size_t(2 * c.V));
-            auto is = [&](bool prompt) {    // since the last call: all products, and the head's
-                g.logits(logits.data());
+            auto is = [&](const PendingHead& head, bool prompt) {    // since the last call: all products, and the head's
+                compute_logits(g, head, logits.data());
                 for (Precision precision : {Precision::normal, Precision::fp8, Precision::prefill}) {
                     const bool its = precision == (prompt ? Precision::prefill : Precision::normal);
                     CHECK(count.calls[{Operation::linear_forward, precision}] == (its ? 4 * c.L - fused + 1 : 0));
@@ -295,12 +297,11 @@ TEST_CASE("count: a prompt's products are its own, and no token's") {
                  {std::tuple{8, Sums::by_length, true}, {1, Sums::by_length, false}, {1, Sums::prompt, true},
                   {3, Sums::steps, false}, {3, Sums::prompt, true}, {1, Sums::steps, false}}) {
                 CAPTURE(S); CAPTURE(int(sums));
-                g.extend(cache, tok.data(), S, {}, {}, sums);
-                is(prompt);
+                is(extend(g, cache, tok.data(), S, {}, {}, sums), prompt);
             }
-            g.batch(tok.data(), nullptr, 2, 8);
+            g.batch.upload(tok.data(), nullptr, 2, 8);
             g.forward();
-            is(true);
+            is(whole_batch(g), true);
         }
 }
 
@@ -342,12 +343,12 @@ TEST_CASE("count: a generated token sees the positions before it") {
     Count count(cpu_ops<float>());
     Model g(count.table);
     REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
     const std::vector<int> tok(8, 1);
-    g.extend(cache, tok.data(), 5);
+    extend(g, cache, tok.data(), 5);
     count.clear();
-    g.extend(cache, tok.data(), 1);
+    extend(g, cache, tok.data(), 1);
     CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * 6);
 }
 TEST_CASE("count: a drawn token sees the positions before it, which the device has raised") {
@@ -355,14 +356,14 @@ TEST_CASE("count: a drawn token sees the positions before it, which the device h
     Count count{Table(reference_ops())};
     Model g(count.table);
     REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
     const std::vector<int> tok(8, 1);
     const Drawing drawing = {.V = c.V};
-    g.extend(cache, tok.data(), 5);
+    extend(g, cache, tok.data(), 5);
     for (int n = 6; n < 9; n++) {
         count.clear();
-        g.extend(cache, n > 6 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::steps, &drawing);
+        extend(g, cache, n > 6 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::steps, &drawing);
         CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * n);
         CHECK(count.of(Operation::sample).calls == 1);
         CHECK((count.of(Operation::upload).calls > 0) == (n == 6));
@@ -408,11 +409,11 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 CHECK(count.of(Operation::linear_gelu_forward).calls == (gated ? 0 : L - narrow));
                 // Validation and samples: bf16's.
                 const std::vector<int> tok(32);
-                g.batch(tok.data(), nullptr, 1, 32);
+                g.batch.upload(tok.data(), nullptr, 1, 32);
                 g.forward();
-                Cache cache;
-                REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
-                for (int S : {16, 1}) g.extend(cache, tok.data(), S);
+                KvCache cache;
+                REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
+                for (int S : {16, 1}) extend(g, cache, tok.data(), S);
                 CHECK(calls(Operation::linear_forward, Precision::fp8) == 4 * narrow);
             }
 }

@@ -32,8 +32,8 @@ Plan dropping_plan(float rate, int rows = B) {
 // What a step's forward pass drops: of the embeddings, then of each layer's branches.
 std::vector<Mask> dropped(Model& g, uint64_t seed, int64_t step) {
     const auto in = toy_tokens(B * S, SMALL.V, 1);
-    g.begin_step(0, seed, step);
-    g.batch(in.data(), in.data(), B, S);
+    g.train.begin(0, seed, step);
+    g.batch.upload(in.data(), in.data(), B, S);
     g.forward(true);
     const size_t n = size_t(B) * S * size_t(SMALL.C);
     std::vector<Mask> masks(1, Mask(n));
@@ -162,10 +162,9 @@ TEST_CASE("dropout: evaluation and generation have none") {
     CHECK(a == b);
     train_pass(g, in, out, B, S);
     for (Model* m : {&g, &plain}) {
-        Cache cache;
-        REQUIRE(m->cache_allocate(cache, 1, S).ok());
-        m->extend(cache, in.data(), 5);
-        m->logits(m == &g ? logits.data() : expected.data());
+        KvCache cache;
+        REQUIRE(allocate_cache(*m, cache, 1, S).ok());
+        compute_logits(*m, extend(*m, cache, in.data(), 5), m == &g ? logits.data() : expected.data());
     }
     CHECK(logits == expected);
 }

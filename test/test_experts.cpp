@@ -3,7 +3,7 @@
 #include <set>
 
 #include "files/json.h"
-#include "gpt.h"
+#include "model/decoder.h"
 #include "toy_run.h"
 #include "model_checks.h"
 
@@ -50,11 +50,11 @@ TEST_CASE("experts: the cpu agrees with the reference, and no row is dropped") {
         }
         const std::vector<float> grads = flat_grads(g), expected = flat_grads(r);
         CHECK(norm_error(grads, expected) < 2e-5);
-        for (int64_t i = 0; i < g.totals.router_totals_count; i++)
-            CHECK(g.totals.router_totals[i] == doctest::Approx(r.totals.router_totals[i]).epsilon(1e-5));
+        for (int64_t i = 0; i < g.train.totals.router_totals_count; i++)
+            CHECK(g.train.totals.router_totals[i] == doctest::Approx(r.train.totals.router_totals[i]).epsilon(1e-5));
         double rows = 0;
         for (int l = 0; l < kind.c.L; l++)
-            for (int i = 0; i < kind.c.experts; i++) rows += g.totals.router_totals[l * (kind.c.experts + 2) + i];
+            for (int i = 0; i < kind.c.experts; i++) rows += g.train.totals.router_totals[l * (kind.c.experts + 2) + i];
         CHECK(rows == double(B) * S * kind.c.experts_used * (kind.c.L / kind.c.experts_every));
     }
 }
@@ -75,8 +75,8 @@ TEST_CASE("experts: what the backward computes again has the same bits, for any 
                 toy_model(g, kind.c, {.use = Use::train, .B = B, .S = S, .recompute = how, .balance = 0.1f});
                 train_pass(g, asked.in, asked.out, B, S);
                 const std::vector<float> grads = flat_grads(g);
-                const double* from = g.totals.router_totals;
-                const std::vector<double> now(from, from + g.totals.router_totals_count);
+                const double* from = g.train.totals.router_totals;
+                const std::vector<double> now(from, from + g.train.totals.router_totals_count);
                 if (first.empty()) first = grads, totals = now;
                 CHECK(memcmp(grads.data(), first.data(), first.size() * sizeof(float)) == 0);
                 CHECK(now == totals);
@@ -94,9 +94,9 @@ TEST_CASE("experts: gradients do not depend on how a step is divided into batche
     for (int B : {4, 1}) {
         Model g(reference_ops());
         toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
-        g.begin_step(0, 0, 0, 4 * S);
+        g.train.begin(0, 0, 0, 4 * S);
         for (int b = 0; b < 4; b += B) {
-            g.batch(&asked.in[size_t(b * S)], &asked.out[size_t(b * S)], B, S);
+            g.batch.upload(&asked.in[size_t(b * S)], &asked.out[size_t(b * S)], B, S);
             g.forward(true);
             g.loss(true, 1.0f / float(4 * S));
             g.backward(b + B == 4);
@@ -114,8 +114,8 @@ TEST_CASE("experts: what routers add to the gradient is a mean over positions, w
     auto grads = [&](int64_t targets, int64_t positions, float scale) {
         Model g(cpu_ops<float>());
         toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
-        g.begin_step(targets, 0, 0, positions);
-        g.batch(in.data(), none.data(), B, S);
+        g.train.begin(targets, 0, 0, positions);
+        g.batch.upload(in.data(), none.data(), B, S);
         g.forward(true);
         g.loss(true, scale);
         g.backward();
@@ -152,8 +152,8 @@ TEST_CASE("experts: a step with a balance evens out the rows") {
         std::vector<double> routed;
         for (int step = 0; step < 40; step++) {
             train_pass(g, asked.in, asked.out, B, S);
-            g.update({3e-3f, 0.9f, 0.95f, 1e-8f, 0}, {}, 1);
-            (void)g.finish(nullptr, &routed);
+            g.train.update({3e-3f, 0.9f, 0.95f, 1e-8f, 0}, {}, 1);
+            (void)g.train.finish(nullptr, &routed);
         }
         REQUIRE(int64_t(routed.size()) == c.L * (c.experts + 2));
         double most = 0;

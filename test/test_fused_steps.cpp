@@ -48,13 +48,12 @@ std::vector<float> generated(const Table& op, Config c, Sees sees = Sees::causal
     if (sees != Sees::causal) c = seeing(c, sees);
     Model g(op);
     toy_model(g, c, {Use::infer, B, c.T});
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, B, c.T).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, B, c.T).ok());
     std::vector<float> all, last(size_t(B * c.V));
     for (int s = 0; s < S; s += s ? 1 : 6) {
         const int n = s ? 1 : 6;
-        g.extend(cache, toy_tokens(B * n, c.V, uint64_t(s)).data(), n);
-        g.logits(last.data());
+        compute_logits(g, extend(g, cache, toy_tokens(B * n, c.V, uint64_t(s)).data(), n), last.data());
         append(all, last);
     }
     return all;
@@ -72,10 +71,10 @@ TEST_CASE("kinds: generation by fused operations is generation in steps") {
     // Who looks at a layer's attention reads what has been turned.
     Model g(fused());
     toy_model(g, llama, {Use::infer, 1, 8});
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, 1, 8).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, 1, 8).ok());
     int seen = 0;
     g.after_attention = [&](int l) { seen += std::isfinite(typed<float>(g, g.a[size_t(l)].turned)[0]); };
-    g.extend(cache, toy_tokens(5, llama.V, 1).data(), 5);
+    extend(g, cache, toy_tokens(5, llama.V, 1).data(), 5);
     CHECK(seen == llama.L);
 }

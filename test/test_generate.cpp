@@ -24,7 +24,7 @@ struct Small {
 // text shows which tokens they are.
 struct Talker : Small {
     explicit Talker(int T) : Small(94, T) {
-        float* params = typed<float>(g, g.shards.params);
+        float* params = typed<float>(g, g.store.params);
         for (const Tensor& t : g.tensors)
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)
                 params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));

@@ -76,13 +76,13 @@ TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic roundi
         train_pass(g, in, out, B, S);
         update(g, 1e-3f, 0.95f, 0.1f);
         int64_t apart = 0;
-        const bf16* params = typed<bf16>(g, g.shards.params);
+        const bf16* params = typed<bf16>(g, g.store.params);
         const std::vector<float> masters = flat_part(g, Part::weights);
-        for (int64_t i = 0; i < g.shards.flat; i++) {
+        for (int64_t i = 0; i < g.store.flat; i++) {
             REQUIRE(params[i].bits == to_bf16(masters[size_t(i)]).bits);
             apart += to_float(params[i]) != masters[size_t(i)];
         }
-        CHECK(apart > g.shards.flat / 2);
+        CHECK(apart > g.store.flat / 2);
     }
     Model alone(cpu_ops<bf16>());
     train_stochastically(alone, c);
@@ -94,30 +94,30 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
     toy_model(g, TOY, {Use::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     auto weights = [&] { return flat_part(g, Part::weights); };
-    const double loss = train_pass(g, in, out, B, S), norm = g.grad_norm();
+    const double loss = train_pass(g, in, out, B, S), norm = g.train.grad_norm();
     const AdamW adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const std::vector<float> before = weights();
     for (Limits l : {Limits{.loss = loss * 0.99}, Limits{.norm = norm * 0.99}}) {
-        g.update(adam, l, 1);
-        const Step s = g.finish();
+        g.train.update(adam, l, 1);
+        const Step s = g.train.finish();
         CHECK((s.skipped && s.updates == 0));
         CHECK(s.loss == doctest::Approx(loss));
         CHECK(s.norm == doctest::Approx(norm));
         CHECK(weights() == before);
     }
-    g.update(adam, {}, 1);
+    g.train.update(adam, {}, 1);
     train_pass(g, in, out, B, S);
-    g.update(adam, {}, 1);
-    const Step first = g.finish(), second = g.finish();
+    g.train.update(adam, {}, 1);
+    const Step first = g.train.finish(), second = g.train.finish();
     CHECK((!first.skipped && first.updates == 1 && first.loss == doctest::Approx(loss)));
     CHECK((second.updates == 2 && second.loss < loss));
     CHECK(weights() != before);
-    g.begin_step();
+    g.train.begin();
     const float nan = NAN;
     g.write(Part::gradients, 5, 1, &nan);
     const std::vector<float> good = weights();
-    g.update(adam, {}, 1);
-    CHECK(g.finish().skipped);
+    g.train.update(adam, {}, 1);
+    CHECK(g.train.finish().skipped);
     CHECK(weights() == good);
 }
 
@@ -282,9 +282,9 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     auto in = golden.ids("input"), out = golden.ids("target");
 
     std::vector<float> logits(size_t(B * c.V)), all = golden.get("logits");
-    g.batch(in.data(), nullptr, B, S);
+    g.batch.upload(in.data(), nullptr, B, S);
     g.forward();
-    g.logits(logits.data());
+    compute_logits(g, whole_batch(g), logits.data());
     for (int b = 0; b < B; b++)
         CHECK(relative_error(&logits[size_t(b * c.V)], &all[size_t((b * S + S - 1) * c.V)], c.V) < tolerance);
     std::vector<float> losses(size_t(B * S)), expected = golden.get("losses");
@@ -295,7 +295,7 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     for (int step = 1; step <= 5; step++) {
         CHECK(train_pass(g, in, out, B, S) == doctest::Approx(expected[size_t(step) - 1]).epsilon(10 * tolerance));
         if (step == 1) {
-            CHECK(g.grad_norm() == doctest::Approx(golden.get("grad_norm")[0]).epsilon(tolerance));
+            CHECK(g.train.grad_norm() == doctest::Approx(golden.get("grad_norm")[0]).epsilon(tolerance));
             check_tensors(golden, g, Part::gradients, "grad.", 10 * tolerance, true);
         }
         CHECK(update(g, 1e-2f, 0.95f, 0.1f, 1).updates == step);

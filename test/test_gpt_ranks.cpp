@@ -50,7 +50,7 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
     const auto& [ranks, zero, batches, config, dropout, balance, poison, run_dir] = job;
     Model g(reference_ops());
     const int rows = B / ranks / batches;
-    g.shards.comm = comm;
+    g.store.comm = comm;
     toy_model(g, config, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero,
                           .dropout = dropout, .attention_dropout = dropout, .balance = balance,
                           .router_z = balance / 10});
@@ -58,27 +58,27 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
     for (int step = 0; step < STEPS; step++) {
         const int V = config.V;
         auto in = toy_tokens(B * S, V, uint64_t(10 + step)), out = toy_tokens(B * S, V, uint64_t(20 + step));
-        g.begin_step(0, 1, step, batches == 1 ? 0 : B * S);
+        g.train.begin(0, 1, step, batches == 1 ? 0 : B * S);
         for (int i = 0; i < batches; i++) {
             const int first = (i * ranks + rank) * rows * S;
-            g.batch(in.data() + first, out.data() + first, rows, S);
+            g.batch.upload(in.data() + first, out.data() + first, rows, S);
             g.forward(true);
             g.loss(true, 1.0f / (B * S));
             if (poison != 0 && step == 2 && rank == 1) typed<double>(g, g.dt)[3] = poison;
             g.backward(i + 1 == batches);
         }
         // A key's bias has a gradient of 0 but for rounding: with an eps of 1e-8 steps would follow that.
-        g.update({3e-2f, 0.9f, 0.95f, 1e-4f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
+        g.train.update({3e-2f, 0.9f, 0.95f, 1e-4f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
         run.reports.emplace_back(), run.router_totals.emplace_back();
-        run.steps.push_back(g.finish(&run.reports.back(), &run.router_totals.back()));
+        run.steps.push_back(g.train.finish(&run.reports.back(), &run.router_totals.back()));
     }
-    run.hash = g.shards.hash();
+    run.hash = g.store.hash();
     if (comm) run.calls = static_cast<ThreadComm*>(comm)->calls, run.bytes = static_cast<ThreadComm*>(comm)->bytes;
-    const double* params = typed<double>(g, g.shards.params);
+    const double* params = typed<double>(g, g.store.params);
     for (const Tensor& t : g.tensors)
         run.params.insert(run.params.end(), params + t.offset, params + t.offset + t.size());
     const std::vector<int> owners = config_owners(config, ranks);
-    g.shards.collect();
+    g.store.collect();
     if (!run_dir.empty()) save(run_dir, g, listener);
     for (Part part : {Part::m, Part::v}) {
         std::vector<float>& all = part == Part::m ? run.m : run.v;

@@ -95,7 +95,7 @@ TEST_CASE("inspect: maps are the probabilities of the reference's attention, of 
                                          &y[size_t(s * h.HS)], h.HS) < 1e-10);
             }
         };
-        exact.batch(tokens.data(), nullptr, 1, S, kind.c.sees == Sees::causal ? nullptr : &spans);
+        exact.batch.upload(tokens.data(), nullptr, 1, S, kind.c.sees == Sees::causal ? nullptr : &spans);
         exact.forward();
         exact.after_attention = nullptr;
         CHECK(layers == layers_with_map(kind.c));

@@ -80,7 +80,7 @@ std::vector<double> reference_map(const std::string& checkpoint, const std::stri
         reference::probabilities(p.data(), visible.data(), qkv.data(), n, h, 3);
         ran++;
     };
-    g.batch(tokens.data(), nullptr, 1, n);
+    g.batch.upload(tokens.data(), nullptr, 1, n);
     g.forward();
     CHECK(ran == 1);
     return p;

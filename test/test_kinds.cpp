@@ -1,5 +1,5 @@
 // test_kinds.cpp - every kind of model: gradients, the fast tables, recomputation, generation.
-#include "gpt.h"
+#include "model/decoder.h"
 #include "model/rope.h"
 #include "test.h"
 #include "model_checks.h"
@@ -67,7 +67,7 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
             std::vector<float> by_cache, by_whole, exact;
             for (int split : {1, 5, 36}) {
                 generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { append(exact, whole); });
-                generate_toy(*g, in, B, S, split, 1, [&](const Cache& cache, auto& cached, auto& whole) {
+                generate_toy(*g, in, B, S, split, 1, [&](const KvCache& cache, auto& cached, auto& whole) {
                     const int64_t states = 4 * c.recurrent_before(c.L) * c.heads(0).state();
                     const int64_t all = B * (pages_for(c.T) * page_bytes(c, cache.type) + states) + angle_bytes(c, c.T);
                     CHECK((cache.bytes >= all && cache.bytes < all + 4096));
@@ -95,14 +95,15 @@ TEST_CASE("kinds: tables of angles are as long as the plan or the cache, and equ
     toy_model(pieces, c, {Use::infer, 1, 4});
     toy_model(whole, c, {Use::infer, 1, 40});
     const auto in = toy_tokens(40, c.V, 1);
-    Cache cache;
-    REQUIRE(pieces.cache_allocate(cache, 1, 40).ok());
-    for (int s = 0; s < 40; s += 4) pieces.extend(cache, in.data() + s, 4);
-    whole.batch(in.data(), nullptr, 1, 40);
+    KvCache cache;
+    REQUIRE(allocate_cache(pieces, cache, 1, 40).ok());
+    PendingHead head;
+    for (int s = 0; s < 40; s += 4) head = extend(pieces, cache, in.data() + s, 4);
+    whole.batch.upload(in.data(), nullptr, 1, 40);
     whole.forward();
     std::vector<float> cached(size_t(c.V)), exact(cached);
-    pieces.logits(cached.data());
-    whole.logits(exact.data());
+    compute_logits(pieces, head, cached.data());
+    compute_logits(whole, whole_batch(whole), exact.data());
     CHECK(relative_error(cached.data(), exact.data(), c.V) < 1e-5);
     CHECK(angle_bytes(c, 10) == 2 * 10 * 8 * 4);
     c.T = 1 << 17;

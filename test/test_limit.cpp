@@ -9,7 +9,7 @@
 #include <sstream>
 #include <unistd.h>
 
-#include "gpt.h"
+#include "model/decoder.h"
 #include "layers/cpu.h"
 
 #include "test.h"
@@ -35,8 +35,8 @@ void step(const Ops<float>& op) {
     std::vector<int> tok(size_t(B) * S, 1);
     REQUIRE(g.allocate({61, 32, 3, 2, 16, 64, 1e-5f}, {Use::train, B, S}).ok());
     g.init(1);
-    g.begin_step();
-    g.batch(tok.data(), tok.data(), B, S);
+    g.train.begin();
+    g.batch.upload(tok.data(), tok.data(), B, S);
     g.forward();
     g.loss(true, 1.0f / float(B * S));
     g.backward();

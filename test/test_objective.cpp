@@ -193,18 +193,18 @@ TEST_CASE("objective: the mean is over the targets that count, on however many r
     toy_model(g, TOY, {Use::train, 1, 8});
     auto in = toy_tokens(16, 13, 1), out = toy_tokens(16, 13, 2);
     for (size_t i : {0, 3, 4, 5, 9}) out[i] = -1;
-    g.begin_step(11);
+    g.train.begin(11);
     double sum = 0;
     for (int b = 0; b < 2; b++) {
-        g.batch(in.data() + 8 * b, out.data() + 8 * b, 1, 8);
+        g.batch.upload(in.data() + 8 * b, out.data() + 8 * b, 1, 8);
         g.forward();
         g.loss(true, float(1.0 / 11));
         sum += g.mean_loss() * (b ? 7 : 4);
         g.backward(b == 1);
     }
-    const double norm = g.grad_norm();
-    g.update({}, {}, 1);
-    const Step step = g.finish();
+    const double norm = g.train.grad_norm();
+    g.train.update({}, {}, 1);
+    const Step step = g.train.finish();
     CHECK(step.loss == doctest::Approx(sum / 11).epsilon(1e-6));
     CHECK(step.norm == doctest::Approx(norm).epsilon(1e-6));
 }
@@ -230,7 +230,7 @@ TEST_CASE("objective: FLOPs of a bidirectional model are those of all pairs, of 
         Count count(reference_ops());
         Model g(count.table);
         REQUIRE(g.allocate(seeing(c, sees), {.use = Use::train, .B = 2, .S = 8, .spans = spans != nullptr}).ok());
-        g.batch(tok ? tok->data() : nullptr, tok ? tok->data() : nullptr, 2, 8, spans);
+        g.batch.upload(tok ? tok->data() : nullptr, tok ? tok->data() : nullptr, 2, 8, spans);
         g.forward();
         g.loss(true, 1);
         g.backward();

@@ -21,9 +21,9 @@ Config toy_config() {
 }
 std::vector<float> logits_of(Model& g, const std::vector<int>& tok, int B, int S) {
     std::vector<float> logits(size_t(B) * size_t(g.c.V));
-    g.batch(tok.data(), nullptr, B, S);
+    g.batch.upload(tok.data(), nullptr, B, S);
     g.forward();
-    g.logits(logits.data());
+    compute_logits(g, whole_batch(g), logits.data());
     return logits;
 }
 }    // namespace
@@ -45,8 +45,8 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
             toy_model(packed, kind.c, plan);
             if (kind.c.up_width(0)) {    // GELU's input has room where it is stored
                 CHECK(plain.a[0].fch);
-                CHECK(!packed.a[0].fch == packed.fused_gelu(0));
-                fused += packed.fused_gelu(0);
+                CHECK(!packed.a[0].fch == fuses_gelu(packed.op, packed.ffn(0)));
+                fused += fuses_gelu(packed.op, packed.ffn(0));
             }
             for (const Tensor& t : plain.tensors) {    // the same numbers, rounded as the format has them
                 std::vector<float> x(size_t(t.size()));
@@ -55,7 +55,7 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
             }
             const double error = norm_error(logits_of(packed, tok, B, S), logits_of(plain, tok, B, S));
             CHECK(error < (format == BlockType::q8_0 ? 0.06 : 2e-5));
-            generate_toy(packed, tok, B, S, 4, 1, [&](Cache&, auto& cached, auto& whole) {
+            generate_toy(packed, tok, B, S, 4, 1, [&](KvCache&, auto& cached, auto& whole) {
                 CHECK(norm_error(cached, whole) < (format == BlockType::q8_0 ? 0.02 : 2e-5));
             });
         }
@@ -96,7 +96,7 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         // Rows of floats stay in the file until products have packed them: the same bits before and after.
         const bool stays = type == std::string("f16") || type == std::string("bf16");
         for (const Tensor& t : packed.tensors)
-            CHECK(packed.packed.uses_file(t.offset) == (stays && !t.vector));
+            CHECK(packed.store.packed.uses_file(t.offset) == (stays && !t.vector));
         for (int call = 0; call < 9; call++) CHECK(logits_of(packed, tok, 1, 8) == logits);
         for (const Tensor& t : packed.tensors) {
             std::vector<float> x(size_t(t.size())), y(x);
@@ -104,7 +104,7 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
             plain.g->read(Part::weights, t.offset, t.size(), y.data());
             CHECK(x == y);
         }
-        CHECK(packed.packed.bytes < 1.06 * double(std::filesystem::file_size(path)));
+        CHECK(packed.store.packed.bytes < 1.06 * double(std::filesystem::file_size(path)));
         files++;
     }
     CHECK(files == 9);
@@ -134,8 +134,8 @@ TEST_CASE("packed weights: a directory's rows stay in its files, but those that 
                 CHECK(x == y);
                 if (call > 0) continue;
                 const bool matrix = !t.vector && t.name != "wpe";
-                CHECK(packed.packed.uses_file(t.offset) == (matrix && t.layout != FileLayout::transposed));
-                (packed.packed.uses_file(t.offset) ? stay : read) += matrix;
+                CHECK(packed.store.packed.uses_file(t.offset) == (matrix && t.layout != FileLayout::transposed));
+                (packed.store.packed.uses_file(t.offset) ? stay : read) += matrix;
             }
             const std::vector<float> now = logits_of(packed, tok, 1, 8);
             if (call == 0) logits = now;
@@ -146,7 +146,7 @@ TEST_CASE("packed weights: a directory's rows stay in its files, but those that 
         plan.stored = [](const Tensor& t) { return std::vector<StoredRows>{{t.rows, BlockType::f16}}; };
         REQUIRE(other.allocate(c, plan).ok());
         REQUIRE(checkpoint_weights(source, other).ok());
-        for (const Tensor& t : other.tensors) CHECK(!other.packed.uses_file(t.offset));
+        for (const Tensor& t : other.tensors) CHECK(!other.store.packed.uses_file(t.offset));
     }
     CHECK(stay > 20);
     CHECK(read > 4);

@@ -62,12 +62,12 @@ TEST_CASE("prune: a head's importance is the loss's derivative by a factor on it
         Model g(reference_ops());
         const bool spans = !objective.plain();
         toy_model(g, c, {.use = Use::train, .B = 1, .S = S, .updates = false, .spans = spans});
-        CHECK(!g.shards.m);
+        CHECK(!g.store.m);
         const Posed asked(c, 1, S, objective);
         train_pass(g, asked.in, asked.out, 1, S, asked.spans);
         std::vector<double> found(size_t(c.L * c.NH)), numeric;
         add_importance(g, found);
-        double* weights = typed<double>(g, g.shards.params);
+        double* weights = typed<double>(g, g.store.params);
         for (int l = 0; l < c.L; l++)
             for (int h = 0; h < c.NH; h++) {
                 const Tensor& t = row(g, std::to_string(l) + ".projw");

@@ -12,9 +12,10 @@ Config model_of(Linear kind, int softmax_every = 0) {
     c.position = Position::rope, c.rope_dims = 16, c.linear = kind, c.softmax_every = softmax_every;
     return c;
 }
-std::vector<float> logits_of(Model& g) {
-    std::vector<float> x(size_t(g.B * g.c.V));
-    g.logits(x.data());
+PendingHead head;    // what the last call of extend left for the head
+std::vector<float> logits_of(Model& g, const PendingHead& of = head) {
+    std::vector<float> x(size_t(of.pass.B * g.c.V));
+    compute_logits(g, of, x.data());
     return x;
 }
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -28,19 +29,19 @@ TEST_CASE("recurrent: copies of a sequence do not disturb each other, and a sequ
         for (int every : {0, 3}) {
             Model g(cpu_ops<float>());
             toy_model(g, model_of(kind, every), {Use::infer, 2, 32});
-            Cache both, apart;
-            REQUIRE(g.cache_allocate(both, 2, 64).ok());
-            REQUIRE(g.cache_allocate(apart, 2, 64).ok());
+            KvCache both, apart;
+            REQUIRE(allocate_cache(g, both, 2, 64).ok());
+            REQUIRE(allocate_cache(g, apart, 2, 64).ok());
             CHECK((both.pages == 0) == (every == 0));
             for (int round = 0; round < 2; round++) {    // the second time over what the first one left
-                g.extend(both, prompt.data(), 21, {1});
+                head = extend(g, both, prompt.data(), 21, {1});
                 both.table.fork(1, 0);
-                for (int which : {0, 1}) g.extend(apart, prompt.data(), 21, {which});
+                for (int which : {0, 1}) head = extend(g, apart, prompt.data(), 21, {which});
                 for (size_t i = 0; i < 9; i++) {
                     const Ids next = {a[i], b[i]};
-                    g.extend(both, next.data(), 1);
+                    head = extend(g, both, next.data(), 1);
                     const auto got = logits_of(g);
-                    g.extend(apart, next.data(), 1);
+                    head = extend(g, apart, next.data(), 1);
                     CHECK(same_bits(got, logits_of(g)));
                 }
                 for (int which : {0, 1}) both.table.rewind(which, 0), apart.table.rewind(which, 0);
@@ -59,18 +60,18 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
         toy_model(whole, longer, {Use::infer, 1, 300});
         const CacheRoom room = cache_room(c, {}, 1000000).value;
         CHECK((room.rolls && room.exact));
-        Cache cache, short_one;
-        REQUIRE(g.cache_allocate(cache, 1, room.positions, {{}, room.rolls, room.sinks}).ok());
-        REQUIRE(g.cache_allocate(short_one, 1, 100, {{}, true}).ok());
+        KvCache cache, short_one;
+        REQUIRE(allocate_cache(g, cache, 1, room.positions, {{}, room.rolls, room.sinks}).ok());
+        REQUIRE(allocate_cache(g, short_one, 1, 100, {{}, true}).ok());
         CHECK(cache.bytes == short_one.bytes);
         int at = 0;
         for (int n : {1, 1, 36, 50, 7, 64, 1, 64, 40, 1, 35}) {
-            g.extend(cache, &tokens[size_t(at)], n);
+            head = extend(g, cache, &tokens[size_t(at)], n);
             at += n;
             const auto got = logits_of(g);
-            whole.batch(tokens.data(), nullptr, 1, at);
+            whole.batch.upload(tokens.data(), nullptr, 1, at);
             whole.forward();
-            CHECK(relative_error(got.data(), logits_of(whole).data(), c.V) < 1e-5);
+            CHECK(relative_error(got.data(), logits_of(whole, whole_batch(whole)).data(), c.V) < 1e-5);
         }
         CHECK(at == 300);
     }
@@ -96,8 +97,8 @@ TEST_CASE("recurrent: prompts are cut alike, however many run and whatever the c
                 Model g(cpu_ops<float>());
                 toy_model(g, c, {Use::infer, B, std::min(context, std::max(1, 512 / B))});
                 const CacheRoom room = cache_room(c, {}, 1000000).value;
-                Cache cache;
-                REQUIRE(g.cache_allocate(cache, B, room.positions, {{}, room.rolls, room.sinks, 0, room.exact}).ok());
+                KvCache cache;
+                REQUIRE(allocate_cache(g, cache, B, room.positions, {{}, room.rolls, room.sinks, 0, room.exact}).ok());
                 for (size_t running : {1, B}) pieces.push_back(piece_length(g, cache, running));
             }
             CHECK(pieces == std::vector<int>(6, pieces[0]));

@@ -42,18 +42,18 @@ Sent send_a_step(int ranks, int zero, int batches) {
         threads.emplace_back([&, r] {
             ThreadComm comm(meeting, r, ranks);
             Model g(reference_ops());
-            g.shards.comm = &comm;
+            g.store.comm = &comm;
             toy_model(g, TOY, {.use = Use::train, .B = 1, .S = S, .rank = r, .ranks = ranks, .zero = zero});
             const std::vector<int> tokens = toy_tokens(S, TOY.V, 1);
-            g.begin_step();
+            g.train.begin();
             for (int i = 0; i < batches; i++) {
-                g.batch(tokens.data(), tokens.data(), 1, S);
+                g.batch.upload(tokens.data(), tokens.data(), 1, S);
                 g.forward();
                 g.loss(true, 1.0f / S);
                 g.backward(i + 1 == batches);
             }
-            g.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0}, {}, 1);
-            (void)g.finish();
+            g.train.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0}, {}, 1);
+            (void)g.train.finish();
             comm.join(comm.mark());
             sent[size_t(r)] = {comm.calls, comm.bytes};
         });

@@ -72,7 +72,7 @@ TEST_CASE("shard sets: a part of a set and a mixture of two are refused by name;
     tokenize(dir + "/x", words(60, 3));
     CHECK(open(dir + "/x_train_*.bin").ok());
 
-    // Shards of llm.c, and older ones of ours, know of no set.
+    // ParamStore of llm.c, and older ones of ours, know of no set.
     for (int i = 0; i < 3; i++) {
         ShardWriter w;
         const std::vector<int> tokens(100, i);

@@ -3,7 +3,7 @@
 #include "checkpoint/manifest.h"
 #include "files/json.h"
 #include "model/device.h"
-#include "gpt.h"
+#include "model/decoder.h"
 #include "layers/cpu.h"
 #include "sanitizers.h"
 #include "tensors.h"
@@ -142,7 +142,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
                 }).ok());
         write_file(run + "/model.safetensors", file);
         // What the file holds, by the definition.
-        std::vector<float> expected(static_cast<size_t>(wrote.shards.flat));
+        std::vector<float> expected(static_cast<size_t>(wrote.store.flat));
         for (const Tensor& t : wrote.tensors) {
             wrote.read(Part::weights, t.offset, t.size(), expected.data() + t.offset);
             for (int64_t i = t.offset; type == TensorType::bf16 && i < t.offset + t.size(); i++)

@@ -40,8 +40,8 @@ struct Steps : Trainer {
     bool skipped = false;
     Step last;
     Model& gpt() const { return *device.model; }
-    float* params() const { return typed<float>(gpt(), gpt().shards.params); }
-    float* grads() const { return typed<float>(gpt(), gpt().shards.grads); }
+    float* params() const { return typed<float>(gpt(), gpt().store.params); }
+    float* grads() const { return typed<float>(gpt(), gpt().store.grads); }
     void prepare(const Toy& toy) {
         poisoned.linear_backward = poisoned_linear_backward;
         if (poisoned.linear_gelu_backward) poisoned.linear_gelu_backward = poisoned_linear_gelu_backward;
@@ -62,13 +62,13 @@ struct Steps : Trainer {
         last_loss = last.loss, norm = last.norm, skipped = last.skipped;
     }
     void remember() {
-        const Shards& s = gpt().shards;
+        const ParamStore& s = gpt().store;
         weights.assign(params(), params() + s.flat), m.assign(s.m, s.m + s.flat), v.assign(s.v, s.v + s.flat);
     }
     bool unchanged() const {
         const size_t n = weights.size() * sizeof(float);
-        return !memcmp(weights.data(), params(), n) && !memcmp(m.data(), gpt().shards.m, n) &&
-               !memcmp(v.data(), gpt().shards.v, n);
+        return !memcmp(weights.data(), params(), n) && !memcmp(m.data(), gpt().store.m, n) &&
+               !memcmp(v.data(), gpt().store.v, n);
     }
 };
 }    // namespace

@@ -29,11 +29,11 @@ struct ToyCheckpoint {
     explicit ToyCheckpoint(uint64_t seed, const Config& c = config()) {
         g.c = c;
         g.tensors = config_tensors(c);
-        g.shards.flat = config_flat_size(c);
-        params.resize(size_t(g.shards.flat));
+        g.store.flat = config_flat_size(c);
+        params.resize(size_t(g.store.flat));
         m = v = params;
-        g.shards.params = reinterpret_cast<Parameter*>(params.data());
-        g.shards.m = m.data(), g.shards.v = v.data();
+        g.store.params = reinterpret_cast<Parameter*>(params.data());
+        g.store.m = m.data(), g.store.v = v.data();
         uint64_t stream = seed * 3;
         for (float* flat : {params.data(), m.data(), v.data()}) {
             stream++;

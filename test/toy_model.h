@@ -1,7 +1,7 @@
 // toy_model.h - a small model with parameters that make every gradient count, and a training pass. Include it after
 // doctest.
 #pragma once
-#include "gpt.h"
+#include "model/decoder.h"
 #include "model/families.h"
 
 // An array of a model's by its type, which the test must know; in memory of this process.
@@ -134,7 +134,7 @@ inline int64_t counting(const std::vector<int>& out) {
 }
 inline double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S,
                        const Spans* spans = nullptr) {
-    g.batch(in.data(), out.data(), B, S, spans);
+    g.batch.upload(in.data(), out.data(), B, S, spans);
     g.forward(true);
     g.loss(true, float(1.0 / double(counting(out))));
     g.backward();
@@ -142,23 +142,23 @@ inline double add_pass(Model& g, const std::vector<int>& in, const std::vector<i
 }
 inline double train_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S,
                          const Spans* spans = nullptr) {
-    g.begin_step();
+    g.train.begin();
     return add_pass(g, in, out, B, S, spans);
 }
 inline void losses_of(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S, float* losses,
                       const Spans* spans = nullptr) {
-    g.batch(in.data(), out.data(), B, S, spans);
+    g.batch.upload(in.data(), out.data(), B, S, spans);
     g.forward();
     g.loss(false, 0);
     (void)g.mean_loss(losses);
 }
 inline Step update(Model& g, float lr, float beta2, float decay, double clip = 0) {
-    g.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
-    return g.finish();
+    g.train.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
+    return g.train.finish();
 }
 inline std::vector<float> flat_part(const Model& g, Part part) {
-    std::vector<float> all(size_t(g.shards.flat));
-    g.read(part, 0, g.shards.flat, all.data());
+    std::vector<float> all(size_t(g.store.flat));
+    g.read(part, 0, g.store.flat, all.data());
     return all;
 }
 inline void append(std::vector<float>& all, const std::vector<float>& more) {
@@ -192,8 +192,8 @@ inline void train_stochastically(Model& g, const Config& c) {
 // position same(cache, logits, the logits of the whole sequence so far).
 template <class Same>
 void generate_toy(Model& g, const std::vector<int>& in, int B, int S, int split, int every, Same same) {
-    Cache cache;
-    REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
+    KvCache cache;
+    REQUIRE(allocate_cache(g, cache, B, g.c.T).ok());
     std::vector<float> cached(size_t(B * g.c.V)), whole(cached);
     for (int s = 0; s < S;) {
         const int n = s == 0 ? split : 1;
@@ -202,13 +202,12 @@ void generate_toy(Model& g, const std::vector<int>& in, int B, int S, int split,
             part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
             all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
         }
-        g.extend(cache, part.data(), n);
-        g.logits(cached.data());
+        compute_logits(g, extend(g, cache, part.data(), n), cached.data());
         s += n;
         if (s % every && s < S) continue;
-        g.batch(all.data(), nullptr, B, s);
+        g.batch.upload(all.data(), nullptr, B, s);
         g.forward();
-        g.logits(whole.data());
+        compute_logits(g, whole_batch(g), whole.data());
         same(cache, cached, whole);
     }
 }

@@ -64,7 +64,7 @@ void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const 
         }
         if (after) after();
     };
-    g.batch(tokens.data(), nullptr, 1, S, spans.keys.empty() ? nullptr : &spans);
+    g.batch.upload(tokens.data(), nullptr, 1, S, spans.keys.empty() ? nullptr : &spans);
     g.forward();
     g.after_attention = nullptr;
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "gpt.h"
+#include "model/decoder.h"
 
 struct HeadPlace { int layer, head; };    // from 0
 // Why layer l has no map; null: it has.

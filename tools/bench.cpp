@@ -12,7 +12,7 @@
 
 #include "base/console.h"
 #include "files/json.h"
-#include "gpt.h"
+#include "model/decoder.h"
 
 void Bench::print(const std::string& name, std::vector<double> times, const Work& work, double floor,
                   double ratio) const {
@@ -65,12 +65,12 @@ TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size
     }
 }
 void TrainingStep::run(Model& g) {
-    g.begin_step();
-    g.batch(tok.data(), target.data(), B, S);
+    g.train.begin();
+    g.batch.upload(tok.data(), target.data(), B, S);
     g.forward(true);
     g.loss(true, 1.0f / float(B * S));
     g.backward();
-    g.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
+    g.train.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
 }
 
 namespace {
@@ -88,13 +88,13 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     for (double spent = 0; times.size() < (ahead ? 6 : 4) || (spent < 3 && times.size() < 50);) {
         const double start = now_seconds();
         step.run(g);
-        if (ahead) (void)g.finish();    // finishes the step before, as the trainer does
+        if (ahead) (void)g.train.finish();    // finishes the step before, as the trainer does
         ahead = bench.device.gpu;
-        if (!ahead) (void)g.finish();
+        if (!ahead) (void)g.train.finish();
         times.push_back(now_seconds() - start);
         spent += times.back();
     }
-    if (ahead) (void)g.finish();
+    if (ahead) (void)g.train.finish();
     // The first step allocates, and chooses algorithms. A GPU's next two are handed over before it has ended.
     times.erase(times.begin(), times.begin() + (ahead ? 3 : 1));
     Work work = training_work(g.op, c, B, S);

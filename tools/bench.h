@@ -6,6 +6,7 @@
 
 #include "layers/peaks.h"
 #include "model/count.h"
+#include "model/decoder.h"
 #include "model/device.h"
 
 struct BenchOptions {
@@ -59,7 +60,7 @@ const Peaks& inference_peak(const Bench& bench);    // what bounds a token's pro
 // those of the last one; elsewhere the host gets all logits.
 class TokenSteps {
   public:
-    TokenSteps(Model& g, Cache& cache, int rows, int V);
+    TokenSteps(Model& g, KvCache& cache, int rows, int V);
     TokenSteps(const TokenSteps&) = delete;
     ~TokenSteps();
     Status open();    // exit 5: no memory
@@ -67,7 +68,7 @@ class TokenSteps {
 
   private:
     Model& g;
-    Cache& cache;
+    KvCache& cache;
     std::vector<int> tok;
     std::vector<float> logits;
     Drawing drawing;         // nothing is counted

@@ -55,7 +55,7 @@ std::string prompt(int tokens, const std::string& weights) {
     return "prompt of " + std::to_string(tokens) + and_type(weights);
 }
 
-TokenSteps::TokenSteps(Model& g, Cache& cache, int rows, int V)
+TokenSteps::TokenSteps(Model& g, KvCache& cache, int rows, int V)
     : g(g), cache(cache), tok(size_t(rows), 1), logits(g.op.sample ? 0 : size_t(rows) * size_t(V)), drawing{.V = V} {}
 TokenSteps::~TokenSteps() {
     if (last >= 0) g.op.wait(last);
@@ -73,9 +73,9 @@ Status TokenSteps::open() {
     return {};
 }
 void TokenSteps::step() {
-    g.extend(cache, last >= 0 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::by_length,
-             g.op.sample ? &drawing : nullptr);
-    if (!g.op.sample) return g.logits(logits.data());
+    const PendingHead head = extend(g, cache, last >= 0 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::by_length,
+                                    g.op.sample ? &drawing : nullptr);
+    if (!g.op.sample) return compute_logits(g, head, logits.data());
     g.op.download_later(drawn, cache.tok, int64_t(sizeof *drawn * tok.size()));
     const int64_t before = last;
     last = g.op.mark();
@@ -102,27 +102,25 @@ Status inference_model(Bench& bench, const Config& c, const Plan& plan, const st
 Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string& weights) {
     TRY(inference_model(bench, c, {Use::infer, 1, tokens}, weights));
     Model& g = *bench.device.model;
-    Cache cache;
-    TRY(g.cache_allocate(cache, 1, tokens));
+    KvCache cache;
+    TRY(allocate_cache(g, cache, 1, tokens));
     const std::vector<int> tok(size_t(tokens), 1);
     std::vector<float> logits(static_cast<size_t>(c.V));
     std::vector<double> times;
     for (double spent = 0; times.size() < 4 || (spent < 2 && times.size() < 50); spent += times.back()) {
         cache.table.rewind(0, 0);
         const double start = now_seconds();
-        g.extend(cache, tok.data(), tokens);
-        g.logits(logits.data());
+        compute_logits(g, extend(g, cache, tok.data(), tokens), logits.data());
         times.push_back(now_seconds() - start);
     }
     times.erase(times.begin());
     Count count(g.op);
     Model counted(count.table);
-    Cache no_cache;
+    KvCache no_cache;
     TRY(counted.allocate(c, {Use::infer, 1, tokens}));
-    TRY(counted.cache_allocate(no_cache, 1, tokens));
+    TRY(allocate_cache(counted, no_cache, 1, tokens));
     count.clear();
-    counted.extend(no_cache, tok.data(), tokens);
-    counted.logits(logits.data());
+    compute_logits(counted, extend(counted, no_cache, tok.data(), tokens), logits.data());
     Work work = count.all();
     work.bytes = 0;
     if (!weights.empty()) work.products = 0;    // no peak is measured for integers
@@ -135,26 +133,25 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
     const bool cpu = !bench.device.gpu;
     TRY(inference_model(bench, c, {Use::infer, rows, 1}, weights));
     Model& g = *bench.device.model;
-    Cache cache;
-    TRY(g.cache_allocate(cache, rows, c.T));
+    KvCache cache;
+    TRY(allocate_cache(g, cache, rows, c.T));
     TokenSteps steps(g, cache, rows, c.V);
     TRY(steps.open());
     const std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
     Count count(g.op);
     Model counted(count.table);
-    Cache no_cache;
+    KvCache no_cache;
     TRY(counted.allocate(c, {Use::infer, rows, 1}));
-    TRY(counted.cache_allocate(no_cache, rows, c.T));
+    TRY(allocate_cache(counted, no_cache, rows, c.T));
     auto next_work = [&] {    // weights, keys and values; the rest lies in caches
         count.clear();
-        counted.extend(no_cache, tok.data(), 1);
-        counted.logits(logits.data());
+        compute_logits(counted, extend(counted, no_cache, tok.data(), 1), logits.data());
         Work work;
         for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::norm_linear_forward,
                             Operation::norm_ffn_forward, Operation::attention_cached, Operation::rope_attention_cached})
             work += count.of(o).work;
-        work.bytes += double(g.packed.bytes_beside_fp32(c));
+        work.bytes += double(g.store.packed.bytes_beside_fp32(c));
         if (!weights.empty()) work.products = 0;    // no peak is measured for integers
         return work;
     };

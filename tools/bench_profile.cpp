@@ -3,7 +3,7 @@
 #include "bench.h"
 #include "base/console.h"
 #include "files/json.h"
-#include "gpt.h"
+#include "model/decoder.h"
 
 void Profile::call(const Work& work, const std::function<void()>& run) {
     const double called = now_seconds();
@@ -111,7 +111,7 @@ Status profile_training(const Bench& bench, const Config& c, int B, int S) {
     TrainingStep step(c, B, S);
     profile(bench, p, "training step B=" + std::to_string(B) + " T=" + std::to_string(S), 50, [&] {
         step.run(g);
-        (void)g.finish();
+        (void)g.train.finish();
     });
     return {};
 }
@@ -121,11 +121,11 @@ Status profile_generation(const Bench& bench, const Config& c, int rows, const s
     Model g(p.table);
     TRY(g.allocate(c, inference_plan(bench, c, {Use::infer, rows, 1}, weights)));
     g.init(1);
-    Cache cache;
-    TRY(g.cache_allocate(cache, rows, c.T));
+    KvCache cache;
+    TRY(allocate_cache(g, cache, rows, c.T));
     TokenSteps steps(g, cache, rows, c.V);
     TRY(steps.open());
-    p.bytes_beside_fp32 = double(g.packed.bytes_beside_fp32(c)), p.integers = !weights.empty();
+    p.bytes_beside_fp32 = double(g.store.packed.bytes_beside_fp32(c)), p.integers = !weights.empty();
     const std::string type = weights.empty() ? "" : ", " + weights;
     profile(bench, p, "generation, a token of " + counted(rows, "sequence") + type, std::min(c.T, 64),
             [&] { steps.step(); });

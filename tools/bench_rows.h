@@ -10,7 +10,7 @@
 
 #include "bench.h"
 #include "base/console.h"
-#include "gpt.h"
+#include "model/decoder.h"
 
 struct Rows {
     static constexpr int SETS = 4;    // sets of buffers

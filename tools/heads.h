@@ -4,7 +4,7 @@
 // one. The same number stays in every layer, as a Config has one number of heads. What the cut model computes is what
 // the whole one would with the projection's columns of the removed heads at 0. Heads keep their size.
 #pragma once
-#include "gpt.h"
+#include "model/decoder.h"
 
 struct HeadCut {
     std::vector<std::vector<int>> stay;    // (L): the groups, in their order

@@ -30,8 +30,8 @@ Result<std::vector<double>> head_importance(Model& g, Loader& loader, int S, con
         Spans spans;
         objective.apply(done, tokens.data(), targets.data(), S, S, &spans);
         const int64_t counted = std::count_if(targets.begin(), targets.end(), [](int t) { return t >= 0; });
-        g.begin_step();
-        g.batch(tokens.data(), targets.data(), 1, S, objective.plain() ? nullptr : &spans);
+        g.train.begin();
+        g.batch.upload(tokens.data(), targets.data(), 1, S, objective.plain() ? nullptr : &spans);
         g.forward();
         g.loss(true, float(1 / double(std::max<int64_t>(1, counted))));
         g.backward();

@@ -6,7 +6,7 @@
 // dAtt = W^T dy. So the products of W and dW, added up over head h's columns, are that sum of Att_h^T dAtt_h.
 #pragma once
 #include "data/loader.h"
-#include "gpt.h"
+#include "model/decoder.h"
 #include "infer/objective.h"
 
 // (L,NH) in nats: the mean over every window of the loader's epoch. Its batches are of one window of S tokens; the

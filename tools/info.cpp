@@ -16,7 +16,7 @@
 #include "data/tokenizer_gguf.h"
 #include "base/command.h"
 #include "base/console.h"
-#include "model/cache.h"
+#include "model/kv_cache.h"
 #include "model/device.h"
 #include "model/families.h"
 #include "train/metrics.h"

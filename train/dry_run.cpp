@@ -31,7 +31,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     TRY(g.allocate({256, 256, 1, 4, 256}, {Use::train, 1, 256}));
     g.init(1);
     const std::vector<int> zeros(256);
-    g.batch(zeros.data(), zeros.data(), 1, 256);
+    g.batch.upload(zeros.data(), zeros.data(), 1, 256);
     g.forward(true);
     g.loss(true, 1.0f / 256);
     g.backward();

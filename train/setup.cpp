@@ -89,7 +89,7 @@ Status Trainer::same_start() {
     return same_everywhere(formatted("step = %lld\ndata = %016llx\nvalidation = %016llx\nweights = %016llx\n",
                                      (long long)state.step, (unsigned long long)data.fingerprint(),
                                      (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
-                                     (unsigned long long)device.model->shards.hash()));
+                                     (unsigned long long)device.model->store.hash()));
 }
 
 // A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
@@ -97,16 +97,16 @@ void Trainer::same_algorithms() {
     if (!ranks.watch || !device.gpu || ranks.count() == 1) return;
     Model& g = *device.model;
     if (ranks.first()) {
-        g.shards.comm = nullptr;
-        g.begin_step();
+        g.store.comm = nullptr;
+        g.train.begin();
         for (int i = 0; i < std::min(accumulate, 2); i++) {    // the first batch assigns gradients, the others add
-            g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
+            g.batch.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
             g.forward(true);
             g.loss(true, 1);
             g.backward();
         }
         (void)g.mean_loss();
-        g.shards.comm = ranks.comm.get();
+        g.store.comm = ranks.comm.get();
     }
     device_choose(ranks.watch->broadcast(device_choices()));
 }
@@ -161,7 +161,7 @@ Status Trainer::set_up() {
     TRY(same_everywhere(std::string("operations = ") + device.model->op.name));    // GPUs here, CPUs there
     // A rank that does not come through NCCL's beginnings has left already.
     if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
-    device.model->shards.comm = ranks.comm.get();
+    device.model->store.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
     settle_batch();
     TRY(check_fp8(device, config, plan.B, o.seq_len));

@@ -229,7 +229,7 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-// Documents of the shards that begin with end-of-text; -1 where a shard does not say. Shards that older versions made
+// Documents of the shards that begin with end-of-text; -1 where a shard does not say. ParamStore that older versions made
 // do not say either, and do not begin with it: 0.
 static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
@@ -302,7 +302,7 @@ Status Trainer::resume() {
     device_choose(s.algorithms);
     TRY(checkpoint_weights(start, *device.model));
     TRY(checkpoint_optimizer(start, *device.model));
-    device.model->set_updates(s.updates);
+    device.model->train.set_updates(s.updates);
     const uint64_t validation = state.validation;
     state = s;
     data.seek({state.epoch, state.index});

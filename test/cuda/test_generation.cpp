@@ -20,14 +20,13 @@ struct Generated {
         const int prompt = 5, tokens = 6;
         Model g(op);
         toy_model(g, c, {Use::infer, B, prompt});
-        Cache cache;
-        REQUIRE(g.cache_allocate(cache, B, 32, {type}).ok());
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, B, 32, {type}).ok());
         std::vector<float> last(size_t(B * c.V));
         for (int i = 0; i <= tokens; i++) {
             const int S = i ? 1 : prompt;
             launches = -cuda_launches(), overlapping = -cuda_launches(true);
-            g.extend(cache, toy_tokens(B * S, c.V, uint64_t(i)).data(), S);
-            g.logits(last.data());
+            compute_logits(g, extend(g, cache, toy_tokens(B * S, c.V, uint64_t(i)).data(), S), last.data());
             launches += cuda_launches(), overlapping += cuda_launches(true);
             append(logits, last);
         }

@@ -23,13 +23,13 @@ struct Drawn {
     std::vector<int> ids;
     std::vector<Step> all;
     Model g;
-    Cache cache;
+    KvCache cache;
     Drawn(const Table& op, const Config& c, const CacheKind& kind) : g(op) {
         toy_model(g, c, {Use::infer, 2, 5});
-        REQUIRE(g.cache_allocate(cache, 2, 64, kind).ok());
+        REQUIRE(allocate_cache(g, cache, 2, 64, kind).ok());
     }
     void prompt(const std::vector<int>& which, int S) {
-        g.extend(cache, toy_tokens(int(which.size()) * S, g.c.V, 7).data(), S, which);
+        extend(g, cache, toy_tokens(int(which.size()) * S, g.c.V, 7).data(), S, which);
     }
     void steps(Ahead& ahead, const Sampler& sampler, int place, int n) {
         ahead.begin({{0, 3, place, &sampler, false}, {1, 4, place, &sampler, false}});
@@ -158,11 +158,11 @@ TEST_CASE("emulator: kernels that overlap prefer the same split of shared memory
         for (const Config& c : {gpt2, llama}) {
             Model g(half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32)));
             toy_model(g, c, {Use::infer, 1, 5});
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, 1, 32, {}).ok());
-            g.extend(cache, toy_tokens(5, c.V, 1).data(), 5);
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, 1, 32, {}).ok());
+            extend(g, cache, toy_tokens(5, c.V, 1).data(), 5);
             emu::launched_now = &all;
-            g.extend(cache, toy_tokens(1, c.V, 2).data(), 1);
+            extend(g, cache, toy_tokens(1, c.V, 2).data(), 1);
             emu::launched_now = nullptr;
         }
     std::set<bool> dynamic;    // there are kernels with dynamic shared memory and without

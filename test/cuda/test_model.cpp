@@ -94,7 +94,7 @@ TEST_CASE("model on cuda: every kind like the reference's, and cached like uncac
         }
         auto g = cuda_model<float>();
         toy_model(*g, c, {Use::infer, B, c.T});
-        generate_toy(*g, in, B, S, 7, 3, [&](const Cache&, auto& cached, auto& whole) {
+        generate_toy(*g, in, B, S, 7, 3, [&](const KvCache&, auto& cached, auto& whole) {
             CHECK(relative(cached, whole) < 1e-5);
         });
     }
@@ -137,7 +137,7 @@ TEST_CASE("model on cuda: generation, one token at a time and replayed, equals t
         auto g = cuda_model_of(half);
         toy_model(*g, k < 2 ? SMALL : WINDOWED, {Use::infer, B, SMALL.T});
         for (int split : {1, 7})
-            generate_toy(*g, in, B, S, split, 3, [&](const Cache& cache, auto& cached, auto& whole) {
+            generate_toy(*g, in, B, S, split, 3, [&](const KvCache& cache, auto& cached, auto& whole) {
                 CHECK(cache.graphs.size() == (cache.table[0].pos >= split + 2));
                 CHECK(relative(cached, whole) < (half ? 2e-2 : 1e-5));
             });
@@ -154,31 +154,31 @@ TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded ste
         toy_model(*g, SMALL, {Use::infer, B, SMALL.T});
         std::vector<std::vector<float>> ends;
         for (const std::vector<int>& pieces : {std::vector<int>{17}, {5, 12}, {16, 1}}) {
-            Cache cache;
-            REQUIRE(g->cache_allocate(cache, B, SMALL.T).ok());
-            auto extend = [&](int n, const std::vector<int>& which) {
+            KvCache cache;
+            REQUIRE(allocate_cache(*g, cache, B, SMALL.T).ok());
+            PendingHead head;
+            auto extend_by = [&](int n, const std::vector<int>& which) {
                 std::vector<int> part;
                 for (int b : which) {
                     const auto from = in.begin() + b * S + cache.table[b].pos;
                     part.insert(part.end(), from, from + n);
                 }
-                g->extend(cache, part.data(), n, which);
+                head = extend(*g, cache, part.data(), n, which);
             };
-            for (int n : pieces) extend(n, {0, 1});
-            for (int i = 0; i < 2; i++) extend(1, {0, 1});
+            for (int n : pieces) extend_by(n, {0, 1});
+            for (int i = 0; i < 2; i++) extend_by(1, {0, 1});
             CHECK(cache.graphs.size() == 1);
-            for (int i = 0; i < 2; i++) extend(1, {0});
+            for (int i = 0; i < 2; i++) extend_by(1, {0});
             CHECK(cache.graphs.size() == 2);
-            extend(1, {1});    // another sequence by the same recording
-            extend(1, {0, 1});
+            extend_by(1, {1});    // another sequence by the same recording
+            extend_by(1, {0, 1});
             CHECK(cache.graphs.size() == 2);
             std::vector<float> logits(size_t(B * V)), alone(logits);
-            g->logits(logits.data());
+            compute_logits(*g, head, logits.data());
             for (int b = 0; b < B; b++) {
-                Cache one;
-                REQUIRE(g->cache_allocate(one, 1, SMALL.T).ok());
-                g->extend(one, in.data() + b * S, cache.table[b].pos);
-                g->logits(alone.data() + b * V);
+                KvCache one;
+                REQUIRE(allocate_cache(*g, one, 1, SMALL.T).ok());
+                compute_logits(*g, extend(*g, one, in.data() + b * S, cache.table[b].pos), alone.data() + b * V);
             }
             CHECK(relative(logits, alone) < (half ? 2e-2 : 1e-5));
             ends.push_back(logits);
@@ -200,15 +200,13 @@ TEST_CASE("model on cuda: prompts of different lengths in one call are what they
             auto g = cuda_model_of(half);
             toy_model(*g, c, {Use::infer, 2, c.T});
             std::vector<float> together(size_t(2 * c.V)), alone(together);
-            Cache both;
-            REQUIRE(g->cache_allocate(both, 2, c.T).ok());
-            g->extend(both, in.data(), S, {}, lengths);
-            g->logits(together.data());
+            KvCache both;
+            REQUIRE(allocate_cache(*g, both, 2, c.T).ok());
+            compute_logits(*g, extend(*g, both, in.data(), S, {}, lengths), together.data());
             for (int b : {0, 1}) {
-                Cache one;
-                REQUIRE(g->cache_allocate(one, 1, c.T).ok());
-                g->extend(one, in.data() + b * S, lengths[size_t(b)]);
-                g->logits(alone.data() + b * c.V);
+                KvCache one;
+                REQUIRE(allocate_cache(*g, one, 1, c.T).ok());
+                compute_logits(*g, extend(*g, one, in.data() + b * S, lengths[size_t(b)]), alone.data() + b * c.V);
             }
             CHECK(relative(together, alone) < (half ? 5e-2 : 1e-5));
         }
@@ -261,9 +259,9 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
             toy_model(g, c, {Use::train, B, S, Recompute::cheap});
             (void)train_pass(g, in, in, B, S);
             (void)update(g, 1e-3f, 0.95f, 0.1f);
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, B, c.T).ok());
-            for (int more : {S, 1, 1, 5, 17}) g.extend(cache, in.data(), more);
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, B, c.T).ok());
+            for (int more : {S, 1, 1, 5, 17}) extend(g, cache, in.data(), more);
         }
 }
 

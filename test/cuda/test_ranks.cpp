@@ -45,26 +45,26 @@ struct Recorded {
 Recorded record_step(Comm& comm, const Config& c, int zero, Element wire) {
     constexpr int B = 2, S = 8;
     Model g(cuda_ops<float>(Dtype::fp32));
-    g.shards.comm = &comm;
+    g.store.comm = &comm;
     toy_model(g, c, {.use = Use::train, .B = B, .S = S, .rank = comm.rank, .ranks = comm.ranks, .zero = zero,
                      .wire = wire});
     const std::vector<int> in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Recorded r;
     for (const bool kept : {false, true}) {
         if (kept) emu::journal = &r.journal;
-        g.begin_step(0, 1, kept, 0);
+        g.train.begin(0, 1, kept, 0);
         for (const bool last : {false, true}) {
             r.last_batch = r.journal.size();
-            g.batch(in.data(), out.data(), B, S);
+            g.batch.upload(in.data(), out.data(), B, S);
             g.forward(true);
             g.loss(true, 1.0f / (B * S));
             r.backward = r.journal.size();
             g.backward(last);
         }
         r.update = r.journal.size();
-        g.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1, 0);
+        g.train.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1, 0);
         emu::journal = nullptr;
-        g.finish();
+        g.train.finish();
     }
     for (size_t i = r.backward; i < r.update; i++) {
         if (is_collective(r.journal[i])) r.collectives.push_back(i);

@@ -16,8 +16,8 @@ TEST_CASE("cuda sampling: a token that the device draws is at most five launches
         for (int B : {1, 4}) {
             Model g(table_of(true));
             toy_model(g, c, {Use::infer, B, 5});
-            Cache cache;
-            REQUIRE(g.cache_allocate(cache, B, 32).ok());
+            KvCache cache;
+            REQUIRE(allocate_cache(g, cache, B, 32).ok());
             Array<int> said(g.op, Numbers(size_t(B * c.V)));
             Array<uint64_t> at(g.op, Numbers(size_t(3 * B)));
             const Drawing drawing = {.counts = or_null(draw.penalises(), said),
@@ -25,7 +25,7 @@ TEST_CASE("cuda sampling: a token that the device draws is at most five launches
                                      .V = c.V};
             for (int i = 0; i < 6; i++) {    // from the second on as recorded
                 const int64_t before = cuda_launches();
-                g.extend(cache, i > 2 ? nullptr : toy_tokens(B, c.V, uint64_t(i)).data(), 1, {}, {},
+                extend(g, cache, i > 2 ? nullptr : toy_tokens(B, c.V, uint64_t(i)).data(), 1, {}, {},
                          Pages::Sums::steps, &drawing);
                 CAPTURE(i); CAPTURE(B);
                 CHECK(cuda_launches() - before <= 5 * c.L + 6);

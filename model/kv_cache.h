@@ -1,14 +1,17 @@
-// cache.h - generation's cache of keys and values: who holds which pages (layers/ops.h: Pages).
+// kv_cache.h - generation's cache of keys and values: which pages each sequence holds (layers/ops.h: Pages), and their
+// memory.
 //
 // A page holds the same positions of a sequence in every layer. Sequences grow by pages, without copying. A copy of a
 // sequence shares its pages; who writes to a shared page takes a copy of its own first. Layers without softmax have a
 // state of constant size for each sequence instead, which holds the positions so far and none of them by itself.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "layers/ops.h"
+#include "model/config.h"
 
 struct CacheKind {
     std::optional<Element> type = {};    // none: as activations. Not fp32 where these are bf16
@@ -63,7 +66,6 @@ class PageTable {
 constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / Pages::SIZE; }
 // The most tokens of a sequence that are fed to a cache at once, if it rolls.
 constexpr int LONGEST_PIECE = 512;
-struct Config;
 // Why a model's cache cannot roll; null: it can.
 const char* cache_cannot_roll(const Config& c);
 // The most positions that a sequence's cache has to keep: the context's; or, where the cache rolls and each layer has a
@@ -75,3 +77,67 @@ int64_t page_bytes(const Config& c, Element type);
 int64_t cache_bytes(const Config& c, Element type);
 // The same: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8, for 1024 tokens".
 std::string cache_text(const Config& c);
+
+// How Ops::sample draws each text's next token, one of V, after its step. Pointers are to the device's memory.
+struct Drawing {
+    int* counts = nullptr;           // Ops::sample's `said`
+    const double* bias = nullptr;
+    DrawAt* at = nullptr;
+    Draw draw = {};
+    int V = 0;
+    bool operator==(const Drawing&) const = default;
+};
+
+// Keys and values of generation, and the last call's positions and tokens. It must end before the model.
+struct KvCache {
+    PageTable table;                 // what each sequence holds; fork and rewind sequences there
+    CacheKind kind;
+    Element type = {};
+    int positions = 0, pages = 0;    // most that a sequence holds; in all
+    int sink_pages = 0, width = 0;   // width: pages of a sequence, at most
+    int64_t bytes = 0;               // all of it
+    int64_t state_bytes = 0;         // a sequence's, of all layers without softmax
+
+    // Memory for so many sequences of so many positions; calls of at most `most` tokens. exit 5: no memory
+    Status allocate(const Table& op, const Config& c, int most, int sequences, int positions,
+                    const CacheKind& kind = {});
+    Pages layer(int l) const;
+    States states(int l) const;
+
+    // The running sequences take lengths[i] more tokens each, S at most; padding fills up. Pages are evicted, copied
+    // and rotated as that needs, and positions and tokens are uploaded.     tok (B,S), host; null: those that the last
+    // step has drawn for the same sequences.     Returns each sequence's first position of the call.
+    std::vector<int> grow(const int* tok, int S, std::vector<int> sequences, const std::vector<int>& lengths);
+
+    // On the device. The pages of layer after layer; the states of sequence after sequence; angles as the model's, of
+    // all positions, or, if the cache rolls, of the rows of this call; the sinks' turns.
+    char *memory = nullptr, *state = nullptr;
+    float *angles[2] = {}, *turns[2] = {};
+    int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
+    int* sequences = nullptr;    // (B): which run
+    int *slot = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): places in the cache; in `angles` and wpe
+
+    std::vector<int> running;        // the sequences of the last call
+    Pages::Sums sums = {};           // the last call's
+    bool from_start = false;         // the last call began all its sequences
+    std::vector<int> on_device;      // the host's copy of slot and place: values after all queued work
+    int steps = 0;                   // steps of one token in a row, of equally many sequences, drawn as the last one
+    bool drawn = false;              // the last call drew tokens
+    Drawing drawing;                 // the last one, which graphs have
+    std::map<std::pair<int, bool>, void*> graphs;    // recorded steps, by the number of sequences, and if they draw
+    int64_t most_rows = 0;           // rows of the largest call so far
+    void release_graphs();
+    KvCache() = default;
+    KvCache(const KvCache&) = delete;
+    ~KvCache();
+
+  private:
+    const Table* op = nullptr;       // whose memory it is
+    Config c;
+    void evict_pages(const std::vector<int>& lengths);
+    void turn_sinks(const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped);
+    void upload_copies(const std::vector<PageTable::Copy>& copies);
+    void copy_pages(const std::vector<PageTable::Copy>& copies);
+    void copy_states();
+    void upload_table();
+};

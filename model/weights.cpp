@@ -1,11 +1,12 @@
-// shards.cpp - what each rank has of the flat buffers, and how it changes hands.
-#include "shards.h"
+// weights.cpp - what each rank has of the flat buffers, and how it changes hands.
+#include "model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 // ---- who has what ---------------------------------------------------------------------------------------------------
 
-void Shards::divide(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_wire) {
+void ParamStore::divide(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_wire) {
     rank = its_rank, ranks = its_ranks, zero = its_zero, wire = its_wire;
     buckets = config_buckets(c, ranks), owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
@@ -19,25 +20,25 @@ void Shards::divide(const Config& c, int its_rank, int its_ranks, int its_zero, 
     cleared.back().size = flat - cleared.back().first;
 }
 
-Share Shards::share(int k) const {
+Share ParamStore::share(int k) const {
     const Bucket& b = buckets[size_t(k)];
     const int64_t size = b.size / ranks;
     return {k, b.offset + rank * size, size, b.offset / ranks};
 }
-std::vector<Share> Shards::updates() const {
+std::vector<Share> ParamStore::updates() const {
     if (!zero) return {{-1, 0, flat, 0}};
     std::vector<Share> all;
     for (int k = 0; k < int(buckets.size()); k++) all.push_back(share(k));
     return all;
 }
-Gradient* Shards::gradients(int k) const {
+Gradient* ParamStore::gradients(int k) const {
     return zero < 2 ? op.at(grads, buckets[size_t(k)].offset) : work[work_buffer(k)];
 }
-Gradient* Shards::share_gradients(const Share& s) const { return op.at(grads, zero < 2 ? s.first : s.held); }
+Gradient* ParamStore::share_gradients(const Share& s) const { return op.at(grads, zero < 2 ? s.first : s.held); }
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
-void Shards::clear_gradients() {
+void ParamStore::clear_gradients() {
     first_batch = true;
     if (zero == 2) return op.zero(grads, op.bytes(grads, flat / ranks));
     for (const Elements& e : cleared)
@@ -46,7 +47,7 @@ void Shards::clear_gradients() {
 
 // Zero 2 computes in a cleared work buffer. This rank puts the sum so far there, as its share, and so gets it back with
 // the next sum over the ranks.
-void Shards::gradients_begin(int k) {
+void ParamStore::gradients_begin(int k) {
     if (zero < 2) return;
     if (comm) comm->join(work_mark[work_buffer(k)]);
     const Share s = share(k);
@@ -54,7 +55,7 @@ void Shards::gradients_begin(int k) {
     op.copy(op.at(gradients(k), rank * s.size), share_gradients(s), op.bytes(grads, s.size));
 }
 
-void Shards::gradients_done(int k, bool last) {
+void ParamStore::gradients_done(int k, bool last) {
     if (k == 0) first_batch = false;    // the embeddings come last
     if (!comm || !(last || zero == 2)) return;
     const Share s = share(k);
@@ -65,7 +66,7 @@ void Shards::gradients_done(int k, bool last) {
 
 // Every rank squares its own shares, also where it has the others' gradients: the same sum with and without ZeRO. All
 // ranks get the same totals, so they come to the same verdict.
-int Shards::sum(const StepTotals& totals, int signal) {
+int ParamStore::sum(const StepTotals& totals, int signal) {
     if (!comm) {
         op.sum_of_squares(totals.squares, grads, flat);
         return 1;
@@ -82,34 +83,35 @@ int Shards::sum(const StepTotals& totals, int signal) {
     return n;
 }
 
-void Shards::update_done(const Share& s) {
+void ParamStore::update_done(const Share& s) {
     if (!zero) return;
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
 }
-void Shards::await_parameters(int k) {
+void ParamStore::await_parameters(int k) {
     if (comm && zero) comm->join(params_ready[size_t(k)]);
 }
 
 // ---- for files ------------------------------------------------------------------------------------------------------
 
-bool Shards::sharded(Part part) const {
+bool ParamStore::sharded(Part part) const {
     return part == Part::gradients ? zero == 2 : zero && (part != Part::weights || master);
 }
-bool Shards::holds(Part part, int64_t offset, int64_t n) const {
+bool ParamStore::holds(Part part, int64_t offset, int64_t n) const {
     if (!sharded(part) || part == Part::weights) return true;
     for (const Share& s : updates())
         if (std::max(offset, s.first) < std::min(offset + n, s.first + s.size)) return true;
     return false;
 }
-Shards::Buffer Shards::buffer(Part part) const {
+ParamStore::Buffer ParamStore::buffer(Part part) const {
     if (part == Part::gradients) return {grads, op.gradient};
     if (part == Part::weights && !master) return {params, op.parameter};
     return {part == Part::m ? m : part == Part::v ? v : master, Element::f32};
 }
 
-void Shards::read(Part part, int64_t offset, int64_t n, float* to) const {
+void ParamStore::read(Part part, int64_t offset, int64_t n, float* to) const {
     heartbeat();
+    if (packed.any()) return packed.read(offset, n, to);
     if (sharded(part)) {
         int k = int(buckets.size());
         while (buckets[size_t(--k)].offset > offset) {}
@@ -126,7 +128,7 @@ void Shards::read(Part part, int64_t offset, int64_t n, float* to) const {
     to_floats(to, host.data(), from.type, n);
 }
 
-void Shards::put(const Buffer& to, int64_t at, const float* from, int64_t n) {
+void ParamStore::put(const Buffer& to, int64_t at, const float* from, int64_t n) {
     const int64_t bytes = n * element_bytes(to.type);
     if (to.type == Element::f32) return op.upload(to.at(at), from, bytes);
     if (op.on_host()) return from_floats(to.at(at), to.type, from, n);
@@ -134,8 +136,9 @@ void Shards::put(const Buffer& to, int64_t at, const float* from, int64_t n) {
     from_floats(host.data(), to.type, from, n);
     op.upload(to.at(at), host.data(), bytes);
 }
-void Shards::write(Part part, int64_t offset, int64_t n, const float* from) {
+void ParamStore::write(Part part, int64_t offset, int64_t n, const float* from) {
     heartbeat();
+    if (packed.any()) return packed.write(offset, n, block_format(BlockType::f32), from);
     if (part == Part::weights) put({params, op.parameter}, offset, from, n);
     if (part == Part::weights && !master) return;
     if (!sharded(part)) return put(buffer(part), offset, from, n);
@@ -147,7 +150,7 @@ void Shards::write(Part part, int64_t offset, int64_t n, const float* from) {
 }
 
 // One bucket after the other: its shares meet where its gradients are computed.
-void Shards::collect() {
+void ParamStore::collect() {
     for (Part part : {Part::weights, Part::m, Part::v}) {
         if (!sharded(part)) continue;
         await();
@@ -164,7 +167,7 @@ void Shards::collect() {
     }
 }
 
-uint64_t Shards::hash() const {
+uint64_t ParamStore::hash() const {
     await();
     std::vector<char> host(size_t(op.bytes(params, std::min<int64_t>(flat, 1 << 20))));
     const int64_t size = op.bytes(params, flat);
@@ -176,4 +179,29 @@ uint64_t Shards::hash() const {
         heartbeat();
     }
     return h;
+}
+
+// ---- new weights ----------------------------------------------------------------------------------------------------
+
+// Random weights are the same whatever the number of ranks and threads.
+void ParamStore::init(const Config& c, uint64_t seed) {
+    const std::vector<Tensor> tensors = config_tensors(c, ranks);
+    const int64_t CHUNK = 1 << 20;
+    std::vector<float> host(size_t(std::min(CHUNK, flat)));
+    for (size_t i = 0; i < tensors.size(); i++) {
+        const Tensor& t = tensors[i];
+        const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
+        const int64_t size = t.size(), held = t.file_rows * t.cols;    // rows that pad the vocabulary stay zero
+        for (int64_t from = 0; from < size; from += CHUNK) {
+            const int64_t n = std::min(CHUNK, size - from);
+#pragma omp parallel for schedule(static)
+            for (int64_t k = 0; k < n; k++)
+                host[size_t(k)] = from + k >= held       ? 0
+                                  : t.init == Init::zero ? 0
+                                  : t.init == Init::one
+                                      ? 1
+                                      : float(std * double(philox_normal(seed, i, uint64_t(from + k))));
+            write(Part::weights, t.offset + from, n, host.data());
+        }
+    }
 }

@@ -1,4 +1,5 @@
-// shards.h - the model's flat buffers (parameters, gradients, AdamW's state), and which part of them each rank has.
+// weights.h - the parameters of a model, their gradients and the optimizer's state in flat buffers, and which part of
+// them each rank has.
 //
 // Every rank computes gradients of all parameters from its own sequences. They are summed over the ranks bucket by
 // bucket (tensors.h), beside the computation. With ZeRO (Rajbhandari et al. 2020) a bucket is divided into one share
@@ -12,7 +13,7 @@
 #include <map>
 
 #include "comm/comm.h"
-#include "tensors.h"
+#include "model/packed_weights.h"
 
 // The flat buffers as files and tests see them: float, whatever their type. weights: the masters, if there are any.
 enum class Part { weights, gradients, m, v };
@@ -20,7 +21,7 @@ enum class Part { weights, gradients, m, v };
 // What each rank tells all others in a step's update, so that all decide alike.
 struct RankReport {
     double loss;      // its own, summed over its tokens
-    double signal;    // as given to Model::update
+    double signal;    // as given to TrainStep::update
 };
 // Summed over the ranks in one message, so contiguous on the device.
 struct StepTotals {
@@ -37,7 +38,7 @@ struct Share {
     int64_t held;           // its first element in a buffer of this rank's shares alone
 };
 
-struct Shards {
+struct ParamStore {
     const Table& op;
     Comm* comm = nullptr;    // null: a single process. Set before the first step
     int rank = 0, ranks = 1, zero = 0;
@@ -46,14 +47,16 @@ struct Shards {
     std::vector<int> owners;    // the rank that saves each bucket
     int64_t flat = 0;    // elements of a buffer of all parameters
 
+    PackedWeights packed;    // in place of the flat parameters, if the table wants them packed
+
     Parameter* params = nullptr;                            // (flat): what the passes read
     Gradient* grads = nullptr;                              // (flat), with zero 2 (flat / ranks)
     Gradient* work[3] = {};                                 // zero 2: each holds one bucket; see work_buffer
     float *master = nullptr, *m = nullptr, *v = nullptr;    // (flat), with zero (flat / ranks). master null: none
     uint8_t* decays = nullptr;                              // (flat / 64): AdamW's weight decay applies
 
-    explicit Shards(const Table& op) : op(op) {}
-    Shards(const Shards&) = delete;
+    explicit ParamStore(const Table& op) : op(op) {}
+    ParamStore(const ParamStore&) = delete;
     void divide(const Config& c, int rank, int ranks, int zero, Element wire);
     Share share(int bucket) const;
     std::vector<Share> updates() const;    // what this rank updates: all in one piece, with zero a share of each bucket
@@ -77,10 +80,13 @@ struct Shards {
 
     // ---- for files
 
+    void init(const Config& c, uint64_t seed);                  // new weights
+
     bool sharded(Part part) const;                              // this rank has only its shares
     bool holds(Part part, int64_t offset, int64_t n) const;     // write would keep some of it
     // read: of a sharded part, only what collect has brought: the buckets that this rank owns, until forget.
     // collect: called by all ranks together, between steps; it overwrites the gradients.
+    // Packed weights are written as fp32 and read as whole rows.
     void read(Part part, int64_t offset, int64_t n, float* to) const;
     void write(Part part, int64_t offset, int64_t n, const float* from);
     void collect();

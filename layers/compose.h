@@ -1,0 +1,233 @@
+// compose.h - the steps of a block that a table may have as one operation: fused or composed is decided here, never on
+// the model's page. A step is fused if the table has the operation and nothing else reads what lies between its parts.
+// Both ways have the same roundings (test/test_fused_steps.cpp).
+#pragma once
+#include <utility>
+
+#include "ops.h"
+
+// A product's weights.     w (OC,C)  b (OC) or null
+struct ProductWeights {
+    const Parameter *w, *b;
+};
+
+// ---- norm, then a product -------------------------------------------------------------------------------------------
+
+// A norm's weights and the statistics that its backward pass reads.     mean (null for RMSNorm), rstd (N)
+struct NormStep {
+    // none: the model has no norm here. A product then reads x itself or, if products read a type of their own, its
+    // copy. shared: another branch reads the same input and has computed it.
+    enum class Kind { norm, none, shared } kind;
+    Norm norm;
+    const Parameter *w, *b;
+    float *mean, *rstd;
+};
+
+// y = norm(x)     x, y (N,C)
+inline void norm_forward(const Table& op, Input* y, const Activation* x, const NormStep& n, int N, int C) {
+    if (n.kind == NormStep::Kind::norm) op.norm_forward(y, n.mean, n.rstd, x, n.w, n.b, n.norm, N, C);
+    if (n.kind == NormStep::Kind::none) op.round_inputs(y, x, int64_t(N) * C);
+}
+// dx += the gradient of x, given dy, of y     dw, db (C): add
+inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradient* db, const Activation* dy,
+                          const Activation* x, const NormStep& n, int N, int C) {
+    if (n.kind == NormStep::Kind::norm)
+        op.norm_backward(dx, dw, db, dy, x, n.w, n.mean, n.rstd, n.norm, N, C);
+    else op.add_scaled(dx, dx, dy, 1, int64_t(N) * C, {});
+}
+
+// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC).  keep: normed and its statistics are read later
+inline void norm_linear(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
+                        ProductWeights p, int N, int C, int OC, Precision precision, bool keep) {
+    if (op.norm_linear_forward && n.kind == NormStep::Kind::norm && !keep)
+        return op.norm_linear_forward(y, normed, n.mean, n.rstd, x, n.w, n.b, n.norm, p.w, p.b, N, C, OC);
+    norm_forward(op, normed, x, n, N, C);
+    op.linear_forward(y, normed, p.w, p.b, nullptr, N, C, OC, precision);
+}
+
+// dx += dy w, by way of scratch (N,C), and the gradients of a product's weights. w null: nothing.
+inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, Into<Gradient> dw, Gradient* db,
+                                const Activation* dy, const Input* x, const Parameter* w, int N, int C, int OC) {
+    if (!w) return;
+    op.linear_backward(scratch, dw, db, dy, x, w, N, C, OC, {});
+    op.add_scaled(dx, dx, scratch, 1, int64_t(N) * C, {});
+}
+// x = scale * drop(x)     (n)
+inline void scale_and_drop(const Table& op, Activation* x, float scale, int64_t n, Dropout drop) {
+    if (scale != 1 || drop.rate > 0) op.add_scaled(x, nullptr, x, scale, n, drop);
+}
+
+// ---- the ffn: a product, an activation, a product --------------------------------------------------------------------
+
+// An ffn as far as its second product: y = act(pre), pre = x w^T + b; then y may be multiplied by a gate for each
+// position, sigmoid(x gate_w^T).     x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
+struct FfnStep {
+    ProductWeights first, second;
+    Act act;
+    bool gated;    // the first product has two halves (operations.inc: activation_forward)
+    int C, F;      // F 0: there is no such ffn, and only the norm before it is computed
+    Precision precision;
+    Activation* pre;
+    Input* y;
+    const Parameter* row_gate_w;    // (1,C), null: there is no gate
+    Activation* row_gate;           // (N)
+    Input* gated_y;                 // (N,F): what the second product reads, y without a gate
+    int pre_width() const { return gated ? 2 * F : F; }
+};
+
+// Is GELU part of the ffn's products?
+inline bool fuses_gelu(const Table& op, const FfnStep& f) {
+    return op.linear_gelu_forward && f.act == Act::gelu_tanh && !f.gated && !f.row_gate_w &&
+           f.precision != Precision::fp8;
+}
+// y and gated_y from pre.
+inline void ffn_activate(const Table& op, const FfnStep& f, int N) {
+    if (f.F) op.activation_forward(f.y, f.pre, f.act, f.gated, N, f.F);
+    if (f.row_gate_w) op.row_gate_forward(f.gated_y, f.y, f.row_gate, N, f.F);
+}
+// x = norm(from), then the ffn of x.     keep: as norm_linear has it
+inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, const NormStep& n, const FfnStep& f,
+                             int N, bool keep) {
+    if (op.norm_ffn_forward && n.kind == NormStep::Kind::norm && f.F && !f.row_gate_w && !keep)
+        return op.norm_ffn_forward(f.y, f.pre, x, n.mean, n.rstd, from, n.w, n.b, n.norm, f.first.w, f.first.b, f.act,
+                                   f.gated, N, f.C, f.F);
+    norm_forward(op, x, from, n, N, f.C);
+    if (!f.F) return;
+    if (fuses_gelu(op, f))
+        return op.linear_gelu_forward(f.y, f.pre, x, f.first.w, f.first.b, N, f.C, f.F, f.precision);
+    op.linear_forward(f.pre, x, f.first.w, f.first.b, nullptr, N, f.C, f.pre_width(), f.precision);
+    if (f.row_gate_w) op.linear_forward(f.row_gate, x, f.row_gate_w, nullptr, nullptr, N, f.C, 1, {});
+    ffn_activate(op, f, N);
+}
+// Where the gradients of an ffn's weights go, and scratch: of the shapes of pre, y (may be dpre if nothing is gated),
+// row_gate and x.
+struct FfnGradients {
+    Into<Gradient> first_w;
+    Gradient* first_b;
+    Into<Gradient> second_w;
+    Gradient* second_b;
+    Into<Gradient> row_gate_w;
+    Activation *dpre, *dy, *drow_gate, *dx_of_gate;
+};
+// dx (N,C) = the gradient of the ffn's input x, given dout (N,C), of its second product. Nothing if F is 0.
+inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d, const Activation* dout, const Input* x,
+                         const FfnStep& f, int N) {
+    if (!f.F) return;
+    if (fuses_gelu(op, f)) {
+        op.linear_gelu_backward(d.dpre, d.second_w, d.second_b, d.first_b, dout, f.y, f.second.w, f.pre, N, f.F, f.C);
+        return op.linear_backward(dx, d.first_w, nullptr, d.dpre, x, f.first.w, N, f.C, f.F, f.precision);
+    }
+    op.linear_backward(d.dy, d.second_w, d.second_b, dout, f.gated_y, f.second.w, N, f.F, f.C, f.precision);
+    if (f.row_gate_w) op.row_gate_backward(d.dy, d.drow_gate, d.dy, f.y, f.row_gate, N, f.F);
+    op.activation_backward(d.dpre, d.dy, f.pre, f.act, f.gated, N, f.F);
+    op.linear_backward(dx, d.first_w, d.first_b, d.dpre, x, f.first.w, N, f.C, f.pre_width(), f.precision);
+    add_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
+}
+
+// ---- rotation, then attention ----------------------------------------------------------------------------------------
+
+// Queries and keys normed and rotated as t says; nothing if it says neither: then `turned` is qkv.
+inline void rope_forward(const Table& op, Activation* turned, float* rstd, const Activation* qkv, const Parameter* qw,
+                         const Parameter* kw, const float* turns, int B, int S, const int* pos, const Heads& h,
+                         const Turn& t) {
+    if (t.dims || qw) op.rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, pos, h, t);
+}
+inline void rope_backward(const Table& op, Activation* d, Gradient* dqw, Gradient* dkw, const Activation* qkv,
+                          const Parameter* qw, const Parameter* kw, const float* turns, const float* rstd, int B, int S,
+                          const Heads& h, const Turn& t) {
+    if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, turns, rstd, B, S, h, t);
+}
+// y = attention over the cache, of qkv normed and rotated as t says, which `turned` then holds if `keep`.
+// Shapes: operations.inc, rope_forward and attention_cached.
+inline void rope_attention_cached(const Table& op, Input* y, Activation* turned, float* rstd, const Activation* qkv,
+                                  const Parameter* qw, const Parameter* kw, const float* turns, const Pages& cache,
+                                  int B, int S, const int* place, const int* pos, const Heads& h, const Turn& t,
+                                  bool keep) {
+    if (op.rope_attention_cached && (t.dims || qw) && !keep)
+        return op.rope_attention_cached(y, turned, rstd, qkv, qw, kw, turns, cache, B, S, place, pos, h, t);
+    rope_forward(op, turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
+    op.attention_cached(y, turned, cache, B, S, pos, h);
+}
+
+// ---- a branch's end and the residual ---------------------------------------------------------------------------------
+
+// out = x + scale * drop(norm(in w^T + b + experts)), or with norm_of_sum norm(x + scale * drop(in w^T + b + experts))
+struct Branch {
+    const Input* in;    // (N,width); width 0: there is no such product
+    int width;
+    ProductWeights p;
+    Precision precision;
+    const Activation* expert_out;    // (N*K,C), which routes and factors combine; null: no experts
+    const Gradient* factors;
+    Routes routes;
+    Router router;
+    Activation* product;    // (N,C): what the norm reads; without a norm `out` takes its part
+    NormStep norm;
+    bool norm_of_sum;
+    float scale;
+    Dropout dropout;
+    bool has_norm() const { return norm.kind == NormStep::Kind::norm; }
+};
+// out null: nothing
+inline void branch_add(const Table& op, Activation* out, const Activation* x, const Branch& b, int N, int C) {
+    if (!out) return;
+    Activation* product = b.has_norm() ? b.product : out;
+    const bool norm_first = b.has_norm() && !b.norm_of_sum;
+    // The product adds the residual, unless something comes between them.
+    const bool in_product = b.scale == 1 && b.dropout.rate == 0 && !norm_first;
+    const Activation* residual = in_product ? x : nullptr;
+    if (b.width) op.linear_forward(product, b.in, b.p.w, b.p.b, residual, N, b.width, C, b.precision);
+    if (b.expert_out)
+        op.experts_combine(product, b.width ? product : residual, b.expert_out, b.factors, b.routes, b.router, N, C);
+    if (!in_product && !norm_first) op.add_scaled(product, x, product, b.scale, int64_t(N) * C, b.dropout);
+    if (b.has_norm())
+        op.stream_norm_forward(out, b.norm.mean, b.norm.rstd, product, b.norm.w, b.norm.b, b.norm.norm, N, C);
+    if (norm_first) op.add_scaled(out, x, out, b.scale, int64_t(N) * C, b.dropout);
+}
+
+// The gradients of the residual stream, and two arrays beside it (all (N,C), t at least).
+struct ResidualGradients {
+    Activation *&x, *&branch, *t;
+};
+// The gradient of the branch's product, given d.x, of branch_add's out. d.x becomes the gradient of branch_add's x: it
+// may trade places with d.branch. dw, db of the norm: add.
+inline const Activation* branch_backward(const Table& op, ResidualGradients d, Gradient* dw, Gradient* db,
+                                         const Branch& b, int N, int C) {
+    const bool norm_first = b.has_norm() && !b.norm_of_sum;
+    auto through_norm = [&](const Activation* dout) {
+        op.zero(d.branch, op.bytes(d.branch, int64_t(N) * C));
+        norm_backward(op, d.branch, dw, db, dout, b.product, b.norm, N, C);
+    };
+    if (b.has_norm() && b.norm_of_sum) {
+        through_norm(d.x);
+        std::swap(d.x, d.branch);    // both of the sum's parts have its gradient
+    }
+    const Activation* dy = d.x;
+    if (b.scale != 1 || b.dropout.rate > 0) {
+        Activation* scaled = norm_first ? d.t : d.branch;
+        op.add_scaled(scaled, nullptr, d.x, b.scale, int64_t(N) * C, b.dropout);
+        dy = scaled;
+    }
+    if (!norm_first) return dy;
+    through_norm(dy);
+    return d.branch;
+}
+
+// ---- learned biases of relative positions (T5) ----------------------------------------------------------------------
+
+// Nothing if a model has none: bias and dbias are null then. Shapes: operations.inc, bias_rows_forward.
+inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
+                                  int buckets, int NH, int n) {
+    if (bias) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);
+}
+inline void relative_bias_clear(const Table& op, Gradient* dbias, int NH, int n) {
+    if (dbias) op.zero(dbias, op.bytes(dbias, int64_t(NH) * n));
+}
+inline void relative_bias_scores_backward(const Table& op, Gradient* dbias, const Activation* dy, const Input* y,
+                                          const Activation* qkv, const float* lse, int B, int S, const Heads& h) {
+    if (dbias) op.attention_bias_backward(dbias, dy, y, qkv, lse, B, S, h);
+}
+inline void relative_bias_backward(const Table& op, Gradient* dtable, const Gradient* dbias, const int* bucket,
+                                   int buckets, int NH, int n) {
+    if (dbias) op.bias_rows_backward(dtable, dbias, bucket, buckets, NH, n);
+}

@@ -1,0 +1,173 @@
+// activations.cpp - the rows of a model's arrays, and where they lie.
+#include "model/activations.h"
+
+#include <algorithm>
+
+#include "gpt.h"
+#include "model/rope.h"
+
+namespace {
+template <class X> struct ActivationRow {
+    X* Activations::*field;
+    int64_t per_token;       // 0: the model has no such step
+    Recompute kept_up_to;    // the strongest recomputation that still keeps it
+    X* Activations::*instead = nullptr;    // what is read where there is none; null: nothing
+};
+
+// What block l keeps for its backward, per token. first: the ffn's first product is stored.
+std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, bool first) {
+    using A = Activations;
+    const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
+    const int C = c.C, post = c.post_norm() ? C : 0;
+    const bool qk = c.qk_norm != Turn::Normed::none;
+    const int K = c.routed(l) ? c.experts_used : 0, gates = c.gates_shared(l);
+    return {{&A::x, C, never},
+            {&A::qkv, c.qkv_width(), cheap},
+            {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::decay_gates, c.heads(l).gates(), cheap},
+            {&A::out1, post, cheap},
+            {&A::x2, C, cheap},
+            {&A::fch, first ? c.up_width(l) : 0, cheap},
+            {&A::router_logits, K ? c.experts : 0, cheap},
+            {&A::expert_up, K * c.expert_up_width(), cheap},
+            {&A::expert_out, K * C, cheap},
+            {&A::shared_gate, gates, cheap},
+            {&A::out2, post, cheap}};
+}
+// own: products read a type of their own: where nothing is normed ln1 and ln2 are copies.
+std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
+    using A = Activations;
+    const Recompute cheap = Recompute::cheap, none = Recompute::none;
+    const int normed = c.pre_norm() || own ? c.C : 0, K = c.routed(l) ? c.experts_used : 0;
+    return {{&A::ln1, normed, none},
+            {&A::atty, c.attention_width(), cheap},
+            {&A::ln2, c.parallel == Parallel::one ? 0 : normed, none},
+            {&A::fcg, c.ffn_width(l), none},
+            {&A::expert_act, K * c.expert_ffn, none},
+            {&A::shared_act, c.gates_shared(l) ? c.ffn_width(l) : 0, none}};
+}
+std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
+    using A = Activations;
+    const Recompute cheap = Recompute::cheap;
+    const int mean = c.norm == NormKind::layer, pre = c.pre_norm(), two = pre && c.parallel != Parallel::one;
+    const int post = c.post_norm();
+    return {{&A::mean1, pre * mean, cheap},
+            {&A::rstd1, pre, cheap},
+            {&A::mean2, two * mean, cheap},
+            {&A::rstd2, two, cheap},
+            {&A::qk_rstd, c.turn(0).sums(c.NH, c.NKV), cheap},
+            {&A::lse, c.NH, cheap},
+            {&A::post_mean1, post * mean, cheap},
+            {&A::post_rstd1, post, cheap},
+            {&A::post_mean2, post * mean, cheap},
+            {&A::post_rstd2, post, cheap}};
+}
+
+// Each block's arrays. What a block does not keep, all share: the largest, which the first one has that needs it.
+template <class Rows> void place_rows(Layout& at, Gpt& g, int64_t N, Rows rows_of) {
+    const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
+    std::vector<decltype(rows_of(g.c, 0))> rows;
+    for (int l = 0; l < g.c.L; l++) rows.push_back(rows_of(g.c, l));
+    std::vector<int> holder(rows[0].size(), -1);
+    for (int l = 0; l < g.c.L; l++)
+        for (size_t i = 0; i < rows[0].size(); i++) {
+            const auto& row = rows[size_t(l)][i];
+            auto& field = g.a[size_t(l)].*row.field;
+            const bool kept = train && g.plan.recompute <= row.kept_up_to;
+            int64_t most = row.per_token;
+            for (const auto& others : rows) most = kept ? most : std::max(most, others[i].per_token);
+            if (!row.per_token) field = row.instead ? g.a[size_t(l)].*row.instead : nullptr;
+            else if (!kept && holder[i] >= 0) field = g.a[size_t(holder[i])].*row.field;
+            else at.take(field, N * most), holder[i] = l;
+        }
+}
+// Where rows go: of each block that the backward reads again.
+void place_routes(Layout& at, Gpt& g, int64_t N) {
+    const Config& c = g.c;
+    const bool kept = g.plan.use == Use::train && g.plan.recompute != Recompute::blocks;
+    const Activations* holder = nullptr;
+    for (int l = 0; l < c.L; l++) {
+        Activations& a = g.a[size_t(l)];
+        if (!c.routed(l)) continue;
+        if (holder && !kept) {
+            a.factors = holder->factors, a.routes = holder->routes;
+            continue;
+        }
+        holder = &a;
+        const int64_t rows = N * c.experts_used;
+        at.take(a.factors, rows);
+        for (int** p : {&a.routes.expert, &a.routes.slot, &a.routes.row}) at.take(*p, rows);
+        at.take(a.routes.counts, (g.plan.use == Use::train ? g.plan.B : N) * c.experts);
+        at.take(a.routes.offsets, c.experts + 1);
+    }
+    if (holder) at.take(g.gathered, N * c.experts_used * c.C);
+}
+}    // namespace
+
+void lay_out_activations(Layout& at, Gpt& g) {
+    const Config& c = g.c;
+    const int64_t N = int64_t(g.plan.B) * g.plan.S;
+    at.purpose("activations");
+    g.a.assign(size_t(c.L), {});
+    const bool own = g.op.own_inputs();
+    place_rows(at, g, N, [&](const Config& config, int l) {
+        return activation_rows(config, l, !fuses_gelu(g.op, g.ffn(l)) || g.op.linear_gelu_backward);
+    });
+    place_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
+    place_rows(at, g, N, statistic_rows);
+    auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type
+    for (Activations& a : g.a) {
+        if (!c.pre_norm() && !own) a.ln1 = as_input(a.x), a.ln2 = as_input(a.x2);
+        if (c.parallel == Parallel::one) a.ln2 = a.ln1;
+    }
+    place_routes(at, g, N);
+    at.take(g.x_last, N * c.C);
+    if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
+    else at.take(g.lnf, N * c.C);
+    for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.take(*p, N);
+    if (c.norm == NormKind::rms) g.mean_f = nullptr;
+    if (c.embed_norm) {
+        at.take(g.embedded, N * c.C);
+        for (float** p : {&g.mean_e, &g.rstd_e}) at.take(*p, N);
+        if (c.norm == NormKind::rms) g.mean_e = nullptr;
+    }
+    at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
+    if (c.position == Position::sinusoidal && g.op.parameter != Element::packed) at.take(g.sinusoids, int64_t(c.T) * c.C);
+    if (c.position == Position::t5) {
+        at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
+        at.take(g.bucket, 2 * RELATIVE_REACH + 1);
+    }
+    for (int** p : {&g.batch.input, &g.batch.staged}) at.take(*p, g.batch.ints());
+}
+
+void lay_out_activation_gradients(Layout& at, Gpt& g) {
+    const Config& c = g.c;
+    const int64_t N = int64_t(g.plan.B) * g.plan.S;
+    at.purpose("activation gradients");
+    if (g.plan.use != Use::train) return;
+    at.take(g.dx, N * c.C);
+    at.take(g.dt, N * std::max(c.C, c.attention_width()));
+    const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
+    const int gates = c.heads(0).gates();    // the first layer has no softmax, if any has none
+    at.take(g.dwide, std::max({N * c.widest_up(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
+    if (c.gated) at.take(g.dactivated, std::max(N * c.widest_up() / 2, rows * c.expert_ffn));
+    else g.dactivated = g.dwide;
+    if (c.experts) {
+        at.take(g.dgathered, rows * c.C);
+        at.take(g.dfactors, rows);
+        at.take(g.drouter_logits, N * c.experts);
+        at.take(g.dshared_gate, N);
+    }
+    if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
+    if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates) at.take(g.dbranch, N * c.C);
+    if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
+}
+
+void lay_out_logits(Layout& at, Gpt& g) {
+    const int64_t N = int64_t(g.plan.B) * g.plan.S;
+    at.purpose("logits");
+    // Half of all rows at a time, as many as logits_bytes holds at most; from 256 rows on products are at speed.
+    const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
+    g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
+    at.take(g.head, int64_t(g.head_rows) * g.c.Vp());
+}

@@ -1,0 +1,43 @@
+#include "model/batch.h"
+
+#include <algorithm>
+
+static int64_t int_bytes(int64_t n) { return int64_t(sizeof(int)) * n; }
+
+void Batch::configure(const Plan& plan, Sees its_mask) {
+    mask = its_mask;
+    most_S = plan.S;
+    most = int64_t(plan.B) * plan.S;
+    may_span = plan.spans || mask != Sees::causal;
+}
+
+void Batch::upload(const int* from_tok, const int* from_target, int B, int S, const Spans* spans) {
+    const int64_t N = int64_t(B) * S;
+    CHECK(N > 0 && N <= most && S <= most_S, "B=%d S=%d", B, S);
+    Spans whole;
+    for (int b = 0; b < B && !spans && mask == Sees::all; b++) whole.add({Text{}}, S, mask);
+    if (!spans && !whole.keys.empty()) spans = &whole;
+    CHECK(!spans || (may_span && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
+    next = {B, S, N, spans != nullptr};
+    const int64_t count = spans ? ints() : from_target || !from_tok ? most + N : N;
+    if (from_tok || spans) {
+        host.resize(size_t(ints()));
+        const auto to = host.begin();
+        if (from_tok) std::copy_n(from_tok, N, to);
+        if (from_target) {
+            std::copy_n(from_target, N, to + most);
+            next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
+        }
+        if (spans) {
+            std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most]));
+            std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
+        }
+    }
+    op.upload_ahead(staged, host.data(), int_bytes(count));
+}
+
+Batch::Sizes Batch::take() {
+    CHECK(next.B > 0, "no batch was uploaded");
+    op.take(input, staged, int_bytes(next.spans ? ints() : 2 * most));
+    return std::exchange(next, {});
+}

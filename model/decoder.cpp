@@ -1,0 +1,143 @@
+// decoder.cpp - generation's calls: prefill and decode steps over the cache, drawn tokens, logits.
+#include "model/decoder.h"
+
+#include <algorithm>
+
+namespace {
+void blocks(Model& g, KvCache* cache, bool last_whole) {
+    g.embed_forward(cache);
+    for (int l = 0; l + 1 < g.c.L; l++) g.block_forward(l, g.a[size_t(l) + 1].x, cache);
+    const Gpt::BlockPart part = last_whole ? Gpt::BlockPart::whole : Gpt::BlockPart::attention;
+    g.block_forward(g.c.L - 1, g.x_last, cache, part);
+    if (last_whole) g.final_norm();
+}
+
+void draw(Model& g, KvCache& cache, const Drawing& d) {
+    CHECK(g.pass.S == 1, "S=%d", g.pass.S);
+    for (int n = 0; n < g.pass.B; n += g.head_rows) {
+        const int rows = std::min(g.head_rows, g.pass.B - n);
+        g.head_forward(g.head, g.op.at(g.lnf, int64_t(n) * g.c.C), rows);
+        g.op.sample(cache.tok + n, d.counts, d.at + n, cache.slot + n, cache.kind.rolls ? nullptr : cache.place + n,
+                    g.head, d.bias, d.draw, g.c.logits_of(), rows, d.V, g.c.Vp());
+    }
+}
+
+// The blocks, and what is drawn. A step of one token is recorded, once for each number of sequences: what it reads of
+// them lies on the device. The first step in a row is not recorded, because it allocates what it needs.
+void run(Model& g, KvCache& cache, bool as_before, const Drawing* drawing) {
+    const int B = g.pass.B, S = g.pass.S;
+    if (drawing && *drawing != cache.drawing) {
+        cache.drawing = *drawing;
+        as_before = false;
+        cache.release_graphs();
+    }
+    cache.steps = as_before && cache.drawn == (drawing != nullptr) ? cache.steps + 1 : S == 1;
+    cache.drawn = drawing != nullptr;
+    if (const int64_t rows = int64_t(B) * S; rows > cache.most_rows) {
+        cache.most_rows = rows;    // scratch may grow, and the smaller one would stay as long as a graph holds it
+        cache.release_graphs();
+    }
+    auto step = [&] {
+        blocks(g, &cache, S == 1);
+        if (drawing) draw(g, cache, *drawing);
+    };
+    // `draw` raises the device's positions; if the cache rolls, `place` counts rows.
+    for (int i = 0; drawing && i < (cache.kind.rolls ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
+    if (!g.op.record || S > 1 || g.pass.spans || g.after_attention) return step();
+    auto graph = cache.graphs.find({B, cache.drawn});
+    if (graph == cache.graphs.end()) {
+        if (cache.steps < 2) return step();
+        g.op.record();
+        step();
+        graph = cache.graphs.emplace(std::pair(B, cache.drawn), g.op.recorded()).first;
+    }
+    g.op.replay(graph->second);
+}
+
+// Whole prompts are prefixes, whose positions see each other.
+void upload_prefixes(Model& g, const std::vector<int>& lengths) {
+    const int S = g.pass.S;
+    Spans prompts;
+    for (int length : lengths) {
+        std::vector<Text> texts = {{0, length}};
+        if (length < S) texts.push_back({length, length});
+        prompts.add(texts, S, g.c.sees);
+    }
+    const int64_t bytes = int64_t(sizeof(Span) * prompts.keys.size());
+    g.op.upload(g.batch.keys(), prompts.keys.data(), bytes);
+    g.op.upload(g.batch.queries(), prompts.queries.data(), bytes);
+}
+
+// The rows that are wanted come to the front. As they rise, each is read before it is overwritten.
+template <class X> void to_front(const Table& op, X* x, int width, const std::vector<int>& rows) {
+    for (int i = 0; i < int(rows.size()); i++)
+        if (rows[size_t(i)] != i)
+            op.copy(op.at(x, int64_t(i) * width), op.at(x, int64_t(rows[size_t(i)]) * width), op.bytes(x, width));
+}
+}    // namespace
+
+Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, const CacheKind& kind) {
+    return cache.allocate(g.op, g.c, g.plan.B * g.plan.S, sequences, positions, kind);
+}
+
+PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::vector<int>& which,
+                   const std::vector<int>& asked_lengths, Pages::Sums sums, const Drawing* drawing) {
+    std::vector<int> running = which, lengths = asked_lengths;
+    for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
+    const int B = int(running.size());
+    CHECK(int64_t(B) * S <= int64_t(g.plan.B) * g.plan.S, "B=%d S=%d", B, S);
+    lengths.resize(size_t(B), S);
+    const bool as_before = S == 1 && B == int(cache.running.size());
+    cache.sums = sums;
+    const std::vector<int> first = cache.grow(tok, S, std::move(running), lengths);
+
+    g.pass = {};
+    g.pass.B = B;
+    g.pass.S = S;
+    g.pass.precision = Pages::steps(sums, S) ? Precision::normal : Precision::prefill;
+    const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
+                        std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
+    cache.from_start = S > 1 && prompt && g.pass.precision == Precision::prefill;
+    g.pass.spans = g.c.sees == Sees::prefix && prompt;
+    if (g.pass.spans) upload_prefixes(g, lengths);
+    g.store.await();    // not within a recording
+    run(g, cache, as_before, drawing);
+    return {g.pass, lengths, S > 1};
+}
+
+PendingHead whole_batch(const Model& g) { return {g.pass, std::vector<int>(size_t(g.pass.B), g.pass.S), false}; }
+
+void compute_logits(Model& g, const PendingHead& pending, float* out, const std::vector<int>& asked) {
+    const Table& op = g.op;
+    const int C = g.c.C, V = g.c.V, Vp = g.c.Vp(), S = pending.pass.S;
+    std::vector<int> rows = asked;
+    for (int b = 0; b < pending.pass.B && asked.empty(); b++)
+        rows.push_back(b * S + pending.lengths[size_t(b)] - 1);
+    const int N = int(rows.size());
+    g.pass = {};
+    g.pass.B = 1;
+    g.pass.S = N;
+    g.pass.precision = pending.pass.precision;
+    if (pending.last_block) {
+        const Activations& t = g.a.back();
+        to_front(op, t.atty, g.c.attention_width(), rows);
+        to_front(op, t.x, C, rows);
+        if (g.c.parallel == Parallel::one) to_front(op, t.ln2, C, rows);
+        g.block_forward(g.c.L - 1, g.x_last, nullptr, Gpt::BlockPart::after_attention);
+        g.final_norm();
+    } else {
+        to_front(op, g.lnf, C, rows);
+    }
+    char* const host = g.host_logits.at_least(op.bytes(g.head, int64_t(std::min(g.head_rows, N)) * Vp));
+    const Logits z = g.c.logits_of();
+    for (int n = 0; n < N; n += g.head_rows) {
+        const int chunk = std::min(g.head_rows, N - n);
+        g.head_forward(g.head, op.at(g.lnf, int64_t(n) * C), chunk);
+        op.download(host, g.head, op.bytes(g.head, int64_t(chunk) * Vp));
+        for (int i = 0; i < chunk; i++, out += V) {
+            to_floats(out, host + op.bytes(g.head, int64_t(i) * Vp), op.activation, V);
+            for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
+                out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];
+        }
+    }
+}

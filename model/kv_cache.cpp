@@ -1,0 +1,297 @@
+// kv_cache.cpp - generation's cache: pages, memory, growth.
+#include "model/kv_cache.h"
+
+#include <algorithm>
+
+#include "base/console.h"
+#include "model/rope.h"
+
+// ---- pages ----------------------------------------------------------------------------------------------------------
+
+void PageTable::resize(int sequences, int pages) {
+    all.assign(size_t(sequences), {});
+    holders.assign(size_t(pages), 0);
+    unused = pages;
+}
+// The first that is free from `wish` on.
+int PageTable::take(int wish) {
+    CHECK(unused > 0, "all of the cache's %zu pages are in use", holders.size());
+    size_t page = size_t(wish) % holders.size();
+    while (holders[page]) page = (page + 1) % holders.size();
+    holders[page] = 1, unused--;
+    return int(page);
+}
+void PageTable::leave(int page) { unused += --holders[size_t(page)] == 0; }
+void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
+    Sequence& s = all[size_t(b)];
+    const size_t last = size_t(s.length() / Pages::SIZE);
+    if (more > 0 && last < s.pages.size() && users(s.pages[last]) > 1) {
+        int& page = s.pages[last];
+        const int own = take(page + 1);
+        changed = true;
+        copies.push_back({own, page});
+        leave(page);
+        page = own;
+    }
+    s.pos += more;
+    // Each sequence has a range of its own to begin with.
+    const int begin = int(int64_t(holders.size()) * b / sequences());
+    for (; !holders.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
+        s.pages.push_back(take(s.pages.empty() ? begin : s.pages.back() + 1));
+}
+void PageTable::fork(int from, int to) {
+    changed = true;
+    rewind(to, 0);
+    Sequence& s = all[size_t(to)];
+    s = all[size_t(from)];
+    for (int page : s.pages) holders[size_t(page)]++;
+    for (int page : s.first) holders[size_t(page)]++;
+    if (states) forked.push_back({to, from});
+}
+void PageTable::rewind(int b, int pos) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    if (pos == 0) {
+        for (int page : s.first) leave(page);
+        s.first.clear(), s.dropped = 0;
+    }
+    const int kept = pos - s.dropped;
+    CHECK(pos <= s.pos && kept >= Pages::SIZE * int(s.first.size()), "rewind from %d to %d", s.pos, pos);
+    CHECK(pos == 0 || pos == s.pos || !states, "rewind a state from %d to %d", s.pos, pos);
+    for (size_t n = size_t(pages_for(kept)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
+    s.pos = pos;
+}
+void PageTable::drop(int b, int page) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    leave(s.pages[size_t(page)]);
+    s.pages.erase(s.pages.begin() + page);
+    s.dropped += Pages::SIZE;
+}
+void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    const bool before = !s.first.empty();
+    if (!before) s.first.assign(s.pages.begin(), s.pages.begin() + n);
+    for (int i = 0; i < n; i++) {
+        int& page = s.pages[size_t(i)];
+        if (!before) {
+            page = take(page);    // what it was is held as `first`
+        } else if (users(page) > 1) {
+            leave(page);
+            page = take(page);
+        }
+        copies.push_back({page, s.first[size_t(i)]});
+    }
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+static bool has_factors(Element type) { return type == Element::fp8 || type == Element::int8; }
+// A layer's part of a page: keys, values, and their factors.
+static int64_t layer_bytes(const Config& c, Element type) {
+    const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
+    return 2 * rows * (c.HS * element_bytes(type) + (has_factors(type) ? int64_t(sizeof(float)) : 0));
+}
+static int paged_layers(const Config& c) { return c.L - c.recurrent_before(c.L); }
+int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * layer_bytes(c, type); }
+// Numbers of a sequence's states.
+static int64_t state_numbers(const Config& c) { return c.recurrent_before(c.L) * c.heads(0).state(); }
+int64_t cache_bytes(const Config& c, Element type) {
+    return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
+}
+
+// A table of positions ends with the context; a stride counts positions from the first.
+const char* cache_cannot_roll(const Config& c) {
+    if (c.position == Position::learned || c.position == Position::sinusoidal)
+        return "the model's positions are a table, which ends with its context";
+    if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
+    if (c.stride) return "the model's attention has a stride";
+    return nullptr;
+}
+int cache_positions(const Config& c) {
+    int window = 0;
+    for (int l = 0; l < c.L; l++) {
+        const Heads h = c.heads(l);
+        if (c.recurrent(l)) continue;
+        if (!h.window || h.globals || cache_cannot_roll(c)) return c.T;
+        window = std::max(window, h.window);
+    }
+    return std::min(c.T, window + LONGEST_PIECE + Pages::SIZE);
+}
+
+std::string cache_text(const Config& c) {
+    std::string text;
+    if (!paged_layers(c))
+        return human_bytes(double(cache_bytes(c, Element::f32))) + " of states, whatever the length" +
+               (cache_cannot_roll(c) ? ", which the context limits" : "");
+    for (auto [type, name] :
+         {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
+        text += human_bytes(double(cache_bytes(c, type))) + " as " + name;
+    return text + formatted(", for %d tokens", cache_positions(c));
+}
+
+Status KvCache::allocate(const Table& table_op, const Config& config, int most, int count, int most_positions,
+                         const CacheKind& its_kind) {
+    CHECK(!memory && count > 0 && most_positions > 0, "the cache holds %d sequences", table.sequences());
+    op = &table_op;
+    c = config;
+    kind = its_kind;
+    positions = most_positions;
+    type = kind.type.value_or(op->activation);
+    sink_pages = kind.rolls ? pages_for(kind.sinks) : 0;
+    CHECK(!kind.rolls || positions >= (sink_pages + 2) * Pages::SIZE, "positions=%d", positions);
+    const bool paged = paged_layers(c) > 0;
+    width = paged ? pages_for(positions) : 0;
+    const int turned = c.rope_dims ? count * sink_pages : 0;
+    pages = !paged ? 0 : kind.pages ? kind.pages : count * width + turned;
+    table.resize(count, pages);
+    table.states = c.linear != Linear::none;
+    const int copied = std::max(count, turned);    // pages at once
+    const int64_t row_bytes = paged_layers(c) * round_up(pages * layer_bytes(c, type), 64);
+    state_bytes = state_numbers(c) * element_bytes(op->gradient);    // floats, but for the reference
+    const int64_t states_bytes = round_up(count * state_bytes, 64);
+    const int64_t angles_bytes = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
+    const int64_t turns_bytes = round_up(angle_bytes(c, turned), 64);
+    const int64_t all_ints = 3 * int64_t(most) + int64_t(count) * (width + 1) + 2 * copied;
+    bytes = row_bytes + states_bytes + angles_bytes + turns_bytes + int64_t(sizeof(int)) * all_ints;
+    memory = static_cast<char*>(op->allocate(bytes));
+    if (!memory && !paged)
+        return fail(Exit::device, "out of memory: the states of %d sequences need %.2f GiB; fewer need less", count,
+                    double(bytes) / (1 << 30));
+    if (!memory)
+        return fail(Exit::device,
+                    "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; fewer or shorter "
+                    "ones, or --cache-dtype int8, need less",
+                    count, positions, double(bytes) / (1 << 30));
+    state = memory + row_bytes;
+    float* at = reinterpret_cast<float*>(state + states_bytes);
+    if (!kind.rolls) fill_angles(*op, c, angles, at, positions);
+    else split_angles(c, angles, at, most);
+    split_angles(c, turns, at + angles_bytes / 4, turned);
+    ints = reinterpret_cast<int*>(state + states_bytes + angles_bytes + turns_bytes);
+    page_numbers = ints + 3 * most;
+    sequences = page_numbers + int64_t(count) * width;
+    copies = sequences + count;
+    return {};
+}
+void KvCache::release_graphs() {
+    for (const auto& [step, graph] : graphs) op->release_graph(graph);
+    graphs.clear();
+}
+KvCache::~KvCache() {
+    release_graphs();
+    if (memory) op->release(memory, bytes);
+}
+Pages KvCache::layer(int l) const {
+    CHECK(!c.recurrent(l), "layer %d keeps a state", l);
+    const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
+    char* k = memory + (l - c.recurrent_before(l)) * round_up(pages * layer_bytes(c, type), 64);
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sums, from_start};
+    if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
+    return p;
+}
+
+States KvCache::states(int l) const {
+    const int64_t all = state_numbers(c), layer = c.heads(l).state();
+    return {state + c.recurrent_before(l) * (state_bytes / all) * layer, all, sequences};
+}
+
+// ---- growing --------------------------------------------------------------------------------------------------------
+
+// Gives up what finds no room beside the running sequences' next positions.
+void KvCache::evict_pages(const std::vector<int>& lengths) {
+    std::vector<PageTable::Copy> turned;
+    std::vector<int> dropped;    // by each turned page's sequence
+    for (size_t i = 0; i < lengths.size(); i++) {
+        const int b = running[i], before = table[b].dropped, more = lengths[i];
+        while (kind.rolls && table[b].length() + more > positions) {
+            CHECK(int(table[b].pages.size()) > sink_pages, "%d positions at once", more);
+            table.drop(b, sink_pages);
+        }
+        const PageTable::Sequence& s = table[b];
+        CHECK(s.length() + more <= positions, "pos=%d S=%d max=%d", s.pos, more, positions);
+        if (s.dropped > before && c.rope_dims && sink_pages) {
+            table.turn_first(b, sink_pages, turned);
+            dropped.resize(turned.size(), s.dropped);
+        }
+    }
+    if (!turned.empty()) turn_sinks(turned, dropped);
+}
+
+// The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours.
+// They are turned from what they were at first: errors do not add up.
+void KvCache::turn_sinks(const std::vector<PageTable::Copy>& turned, const std::vector<int>& dropped) {
+    upload_copies(turned);
+    for (int i : {0, 1})
+        if (const int l = c.reader_of(i); l >= 0) upload_angles(*op, c, turns[i], l, dropped, 1, true);
+    for (int l = 0; l < c.L; l++) {
+        if (c.recurrent(l)) continue;
+        Turn turn = c.turn(l);
+        turn.norm = Turn::Normed::none;
+        op->cache_turn(layer(l), copies, int(turned.size()), turns[c.table_of(l)], c.heads(l), turn);
+    }
+}
+
+void KvCache::upload_copies(const std::vector<PageTable::Copy>& pairs) {
+    std::vector<int> numbers;
+    for (const PageTable::Copy& copy : pairs) numbers.push_back(copy.to), numbers.push_back(copy.from);
+    op->upload(copies, numbers.data(), int64_t(sizeof(int) * numbers.size()));
+}
+void KvCache::copy_pages(const std::vector<PageTable::Copy>& pairs) {
+    if (pairs.empty()) return;
+    upload_copies(pairs);
+    for (int l = 0; l < c.L; l++)
+        if (!c.recurrent(l))
+            op->cache_turn(layer(l), copies, int(pairs.size()), nullptr, c.heads(l), {});
+}
+void KvCache::copy_states() {
+    auto at = [&](int b) { return state + b * state_bytes; };
+    for (const PageTable::Copy& copy : table.forked) op->copy(at(copy.to), at(copy.from), state_bytes);
+    table.forked.clear();
+}
+
+// ---- a call ---------------------------------------------------------------------------------------------------------
+
+std::vector<int> KvCache::grow(const int* from_tok, int S, std::vector<int> which, const std::vector<int>& lengths) {
+    const int B = int(which.size()), N = B * S;
+    CHECK(from_tok || (S == 1 && B == int(running.size())), "B=%d S=%d: tokens of other sequences", B, S);
+    const bool rebuild = table.changed || which != running;
+    running = std::move(which);
+    evict_pages(lengths);
+    std::vector<int> host(size_t(2 * N)), first;
+    std::vector<PageTable::Copy> copied;
+    for (int i = 0; i < B; i++) {
+        const int b = running[size_t(i)], length = lengths[size_t(i)];
+        const PageTable::Sequence& s = table[b];
+        first.push_back(s.pos);
+        for (int n = i * S, k = 0; k < S; n++, k++) {
+            host[size_t(n)] = k < length ? s.length() + k : -1;
+            host[size_t(N + n)] = kind.rolls ? n : k < length ? s.pos + k : -1;
+        }
+        table.grow(b, length, copied);
+    }
+    copy_pages(copied);
+    copy_states();
+    const bool there = !from_tok && host == on_device;
+    on_device = host;
+    if (from_tok) host.insert(host.end(), from_tok, from_tok + N);
+    if (!there) op->upload(ints, host.data(), int64_t(sizeof(int) * host.size()));
+    slot = ints;
+    place = ints + N;
+    tok = ints + 2 * N;
+    if (rebuild || table.changed) upload_table();
+    for (int i : {0, 1})
+        if (const int l = c.reader_of(i); l >= 0 && kind.rolls) upload_angles(*op, c, angles[i], l, first, S, false);
+    return first;
+}
+
+void KvCache::upload_table() {
+    op->upload(sequences, running.data(), int64_t(sizeof(int) * running.size()));
+    std::vector<int> host(running.size() * size_t(width));
+    for (size_t i = 0; i < running.size(); i++)
+        std::copy_n(table[running[i]].pages.begin(), table[running[i]].pages.size(),
+                    host.begin() + ptrdiff_t(i) * width);
+    if (!host.empty()) op->upload(page_numbers, host.data(), int64_t(sizeof(int) * host.size()));
+    table.changed = false;
+}

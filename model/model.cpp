@@ -1,0 +1,140 @@
+// model.cpp - a model's memory: what lies in it, and what it holds before any weight is read.
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "model/positions.h"
+#include "model/rope.h"
+
+char* HostBuffer::at_least(int64_t bytes) {
+    if (bytes > pinned_bytes) {
+        release();
+        pinned = static_cast<char*>(op.allocate_host(bytes));
+        pinned_bytes = pinned ? bytes : 0;
+    }
+    if (pinned) return pinned;
+    pageable.resize(size_t(bytes));
+    return pageable.data();
+}
+void HostBuffer::release() {
+    if (pinned) op.release_host(pinned, pinned_bytes);
+    pinned = nullptr;
+    pinned_bytes = 0;
+}
+
+Model::Model(const Table& table) : Gpt(table, parameters), host_logits(op) {
+    if (op.parameter == Element::packed) return;    // it only infers
+    const char* missing = missing_operation(op);
+    CHECK(!missing, "%s has no %s", op.name, missing);
+    CHECK(!op.linear_gelu_forward == !op.linear_gelu_backward, "%s has one half of linear_gelu", op.name);
+}
+Model::~Model() {
+    if (arena) op.release(arena, arena_bytes);
+}
+
+static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const Plan& plan, bool bf16) {
+    at.purpose("gradients");
+    const int64_t held = s.flat / (s.zero ? s.ranks : 1);
+    at.take(s.grads, s.zero == 2 ? held : s.flat);
+    for (int i = 0; i < 3 && s.zero == 2; i++) {
+        int64_t most = 0;
+        for (int k = 0; k < int(s.buckets.size()); k++)
+            if (s.work_buffer(k) == i) most = std::max(most, s.buckets[size_t(k)].size);
+        at.take(s.work[i], most);
+    }
+    at.purpose("optimizer state");
+    if (plan.updates) {
+        at.take(s.m, held);
+        at.used += 64 * 17;
+        at.take(s.v, held);
+        if (bf16 && plan.master) at.take(s.master, held);
+        at.take(s.decays, s.flat / 64);
+    }
+    step.lay_out(at);
+}
+
+void Model::lay_out(Layout& at, const Config& config, Plan asked) {
+    if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // no other rank has the other shares
+    c = config, plan = asked, tensors = config_tensors(c, plan.ranks);
+    batch.configure(plan, c.sees);
+    store.divide(c, plan.rank, plan.ranks, plan.zero, plan.wire);
+    at.purpose("parameters");
+    if (op.parameter == Element::packed) {
+        char* weights = nullptr;
+        store.packed.lay_out(tensors, plan.stored, c.position == Position::sinusoidal ? c.T : 0, c.C);
+        at.take(weights, store.packed.bytes);
+        if (weights) store.packed.place(weights);
+    } else {
+        at.take(store.params, store.flat);
+    }
+    if (plan.use == Use::train) lay_out_training(at, store, train, plan, op.parameter == Element::bf16);
+    lay_out_activations(at, *this);
+    lay_out_activation_gradients(at, *this);
+    lay_out_logits(at, *this);
+    at.finish();
+}
+
+Status Model::allocate(const Config& config, const Plan& asked) {
+    TRY(config_check(config));
+    CHECK(op.parameter != Element::packed || asked.use == Use::infer, "packed weights are only read");
+    CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
+          config.T);
+    // Experts have several rows for each token.
+    const int most = INT32_MAX / 4 / std::max(1, config.experts_used);
+    if (int64_t(asked.B) * asked.S > most)
+        return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)asked.B * asked.S,
+                    most);
+    Layout count{op};
+    lay_out(count, config, asked);
+    arena_bytes = count.used, memory = count.purposes;
+    arena = op.allocate(arena_bytes);
+    if (!arena || !train.allocate())
+        return fail(Exit::device,
+                    "out of memory: the model needs %.2f GiB in one piece, %.2f GiB are free; a smaller --batch%s "
+                    "needs less",
+                    double(arena_bytes) / (1 << 30), double(op.free_bytes()) / (1 << 30),
+                    asked.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
+    Layout layout{op, static_cast<char*>(arena)};
+    lay_out(layout, config, asked);
+    fill_angles(op, c, angles, angles[0], plan.S);
+    fill_positions();
+    PackedWeights& packed = store.packed;
+    w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) {
+        return packed.any() ? packed.at(t.offset) : op.at(store.params, t.offset);
+    });
+    if (packed.any()) positions = packed.positions(c.position_offset);
+    else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
+    if (plan.use == Use::infer) return {};
+    dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
+        return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
+    });
+    if (!plan.updates) return {};
+    const std::vector<uint8_t> ones(1 << 16, 1);    // what allocate gives is zero
+    for (const Tensor& t : tensors)
+        for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
+            op.upload(store.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
+    return {};
+}
+
+// Tables that are not learned.
+void Model::fill_positions() {
+    if (bucket) {
+        const std::vector<int> buckets = relative_buckets(c.sees != Sees::causal);
+        op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
+    }
+    if (c.position != Position::sinusoidal) return;
+    const std::vector<float> exact = ::sinusoids(c, c.T);
+    if (store.packed.any()) return op.upload(store.packed.position_table(), exact.data(), 4 * int64_t(exact.size()));
+    std::vector<char> host(size_t(op.bytes(sinusoids, int64_t(exact.size()))));
+    from_floats(host.data(), op.parameter, exact.data(), int64_t(exact.size()));
+    op.upload(sinusoids, host.data(), int64_t(host.size()));
+}
+
+double Model::mean_loss(float* to) {
+    std::vector<float> host(size_t(pass.B) * size_t(pass.S));
+    op.download(host.data(), losses, int64_t(sizeof(float) * host.size()));
+    if (to) std::copy(host.begin(), host.end(), to);
+    double sum = 0;
+    for (float loss : host) sum += double(loss);
+    return sum / double(std::max<int64_t>(1, pass.targets));
+}

@@ -1,0 +1,87 @@
+// train_step.cpp - what begins a step, the optimizer at its end, and its outcome.
+#include "model/train_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+TrainStep::~TrainStep() {
+    if (results) op.release_host(results, 2 * result_bytes());
+}
+int64_t TrainStep::result_bytes() const {
+    return int64_t(sizeof(Step)) + store.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count;
+}
+void TrainStep::lay_out(Layout& at) {
+    totals.router_totals_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
+    at.take(totals.loss, 1 + int64_t(store.buckets.size()) + 2 * store.ranks + totals.router_totals_count);
+    totals.squares = totals.loss + 1;
+    totals.reports = reinterpret_cast<RankReport*>(totals.squares + store.buckets.size());
+    if (g.c.experts) totals.router_totals = reinterpret_cast<double*>(totals.reports + store.ranks);
+    at.take(verdict, 1);
+    g.step = {totals.loss, totals.router_totals};
+}
+bool TrainStep::allocate() {
+    results = static_cast<char*>(op.allocate_host(2 * result_bytes()));
+    return results;
+}
+
+void TrainStep::begin(int64_t targets, uint64_t seed, int64_t number, int64_t positions) {
+    store.clear_gradients();
+    op.zero(totals.loss, int64_t(sizeof(double)));
+    if (totals.router_totals) op.zero(totals.router_totals, 8 * totals.router_totals_count);
+    all_targets = targets;
+    g.step = {totals.loss, totals.router_totals, 0, 0, positions, seed, number};
+}
+
+double TrainStep::grad_norm() {
+    double square;
+    op.sum_of_squares(totals.squares, store.grads, store.flat);
+    op.download(&square, totals.squares, int64_t(sizeof square));
+    return std::sqrt(square);
+}
+
+void TrainStep::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
+    CHECK(updates - finished < 2, "two updates are pending");
+    const int squares = store.sum(totals, signal);
+    const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, g.step.targets)) * store.ranks;
+    op.gate(verdict, totals.loss, 1 / all, totals.squares, squares, adam, limits);
+    for (const Share& s : store.updates()) {
+        float* master = store.master ? store.master + s.held : nullptr;
+        // Each share has a seed of its own, as elements are counted from 0.
+        op.adamw(op.at(store.params, s.first), master, store.m + s.held, store.v + s.held,
+                 store.share_gradients(s), store.decays + s.first / 64, s.size, verdict, adam,
+                 seed + uint64_t(s.first));
+        store.update_done(s);
+    }
+    char* to = results + updates % 2 * result_bytes();
+    op.download_later(to, verdict, int64_t(sizeof(Step)));
+    // The reports, and what follows them: the routers' totals.
+    op.download_later(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
+    marks[updates++ % 2] = op.mark();
+}
+
+Step TrainStep::finish(std::vector<RankReport>* reports, std::vector<double>* router_totals) {
+    CHECK(finished < updates, "no update is pending");
+    {
+        Waiting waiting(store.comm ? store.comm->pulse : nullptr);
+        op.wait(marks[finished % 2]);
+    }
+    const char* from = results + finished++ % 2 * result_bytes();
+    Step s;
+    memcpy(&s, from, sizeof s);
+    if (reports) {
+        reports->resize(size_t(store.ranks));
+        memcpy(reports->data(), from + sizeof s, reports->size() * sizeof(RankReport));
+    }
+    if (router_totals) {
+        const auto* end = reinterpret_cast<const double*>(from + result_bytes());
+        router_totals->assign(end - totals.router_totals_count, end);
+    }
+    return s;
+}
+
+void TrainStep::set_updates(int64_t done) {
+    Step s = {};
+    s.updates = done;
+    op.upload(verdict, &s, int64_t(sizeof s));
+}
