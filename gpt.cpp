@@ -48,8 +48,18 @@ NormStep Gpt::norm2(int l) const {
 FfnStep Gpt::ffn(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {{p.fcw, p.fcb}, {p.fc2w, p.fc2b}, c.activation, c.gated, c.C, c.ffn_width(l), precision_of(l), t.fch, t.fcg,
-            p.shared_gatew, t.shared_gate, p.shared_gatew ? t.shared_act : t.fcg};
+    return {{p.fcw, p.fcb},
+            {p.fc2w, p.fc2b},
+            c.activation,
+            c.gated,
+            c.C,
+            c.ffn_width(l),
+            precision_of(l),
+            t.fch,
+            t.fcg,
+            p.shared_gatew,
+            t.shared_gate,
+            p.shared_gatew ? t.shared_act : t.fcg};
 }
 // After a branch's norm there is one if the model's blocks have norms there.
 static NormStep branch_norm(const Config& c, const Parameter* w, const Parameter* b, float* mean, float* rstd) {
@@ -59,15 +69,36 @@ Branch Gpt::attention_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const NormStep norm = branch_norm(c, p.post1w, p.post1b, t.post_mean1, t.post_rstd1);
-    return {t.atty, c.attention_width(), {p.projw, p.projb}, precision_of(l), nullptr, nullptr, {}, {}, t.out1, norm,
-            c.sum_norm(), c.branch_scale, dropout(Dropped::attention, l)};
+    return {t.atty,
+            c.attention_width(),
+            {p.projw, p.projb},
+            precision_of(l),
+            nullptr,
+            nullptr,
+            {},
+            {},
+            t.out1,
+            norm,
+            c.sum_norm(),
+            c.branch_scale,
+            dropout(Dropped::attention, l)};
 }
 Branch Gpt::ffn_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const NormStep norm = branch_norm(c, p.post2w, p.post2b, t.post_mean2, t.post_rstd2);
-    return {p.shared_gatew ? t.shared_act : t.fcg, c.ffn_width(l), {p.fc2w, p.fc2b}, precision_of(l), t.expert_out,
-            t.factors, t.routes, c.router_of(), t.out2, norm, c.sum_norm(), c.branch_scale,
+    return {p.shared_gatew ? t.shared_act : t.fcg,
+            c.ffn_width(l),
+            {p.fc2w, p.fc2b},
+            precision_of(l),
+            t.expert_out,
+            t.factors,
+            t.routes,
+            c.router_of(),
+            t.out2,
+            norm,
+            c.sum_norm(),
+            c.branch_scale,
             dropout(Dropped::ffn, l)};
 }
 
@@ -91,7 +122,8 @@ void Gpt::forward(bool training) {
 void Gpt::embed_forward(const KvCache* cache) {
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     Activation* x = c.embed_norm ? embedded : a[0].x;
-    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C, cache ? cache->place : nullptr);
+    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C,
+                         cache ? cache->place : nullptr);
     scale_and_drop(op, x, c.embed_scale, int64_t(N) * C, {});
     if (c.embed_norm) op.stream_norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
     scale_and_drop(op, a[0].x, 1, int64_t(N) * C, dropout(Dropped::embeddings));
@@ -153,8 +185,7 @@ void Gpt::linear_attention(int l, KvCache* cache) {
     const float* table = (cache ? cache->angles : angles)[c.table_of(l)];
     rope_forward(op, t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, cache ? cache->place : nullptr, h, c.turn(l));
     if (p.decayw) op.linear_forward(t.decay_gates, t.ln1, p.decayw, p.decayb, nullptr, B * S, c.C, h.gates(), {});
-    if (cache)
-        op.linear_attention_cached(t.atty, cache->states(l), t.turned, t.decay_gates, B, S, cache->slot, h);
+    if (cache) op.linear_attention_cached(t.atty, cache->states(l), t.turned, t.decay_gates, B, S, cache->slot, h);
     else op.linear_attention_forward(t.atty, t.lse, t.turned, t.decay_gates, B, S, h);
 }
 
@@ -259,8 +290,9 @@ void Gpt::block_backward(int l) {
     // Feed-forward branch. Parallel branches read the same x: nothing is added to dx before both have read it.
     Activation* const dffn_in = c.parallel == Parallel::none ? dt : dffn;
     const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.post2w, d.post2b, ffn_branch(l), N, C);
-    const FfnGradients to = {store.into(d.fcw), d.fcb, store.into(d.fc2w), d.fc2b, store.into(d.shared_gatew), dwide,
-                             dactivated, dshared_gate, dgathered};
+    const FfnGradients to = {
+        store.into(d.fcw), d.fcb,        store.into(d.fc2w), d.fc2b, store.into(d.shared_gatew), dwide,
+        dactivated,        dshared_gate, dgathered};
     ffn_backward(op, dffn_in, to, dy, t.ln2, ffn(l), N);
     if (c.routed(l)) experts_backward(l, dffn_in, dy);
     if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x2, norm2(l), N, C);

@@ -21,10 +21,10 @@ struct Pass : Batch::Sizes {
 };
 // What the passes of a training step share. model/train_step.h begins it.
 struct StepState {
-    double* loss = nullptr;             // device: losses are added
-    double* router_totals = nullptr;    // device (L,E+2): router_forward's; null: no experts
+    double* loss = nullptr;                // device: losses are added
+    double* router_totals = nullptr;       // device (L,E+2): router_forward's; null: no experts
     int64_t targets = 0, sequences = 0;    // so far: targets that count, sequences of forward passes
-    int64_t positions = 0;              // in the whole step, on all ranks; 0: those of one batch on each
+    int64_t positions = 0;                 // in the whole step, on all ranks; 0: those of one batch on each
     // Dropout depends on the run's seed, the step's number and a sequence's number within the step alone, as the loader
     // counts it: ranks and batches may divide a step in any way.
     uint64_t seed = 0;
@@ -36,9 +36,9 @@ struct Gpt {
     const Table op;
     Config c;
     Plan plan;
-    Params<Parameter> w;     // named pointers to the parameters
-    Params<Gradient> dw;     // and to where their gradients are computed
-    ParamStore& store;       // which owns them
+    Params<Parameter> w;    // named pointers to the parameters
+    Params<Gradient> dw;    // and to where their gradients are computed
+    ParamStore& store;      // which owns them
     Batch batch{op};
     Pass pass;
     StepState step;
@@ -68,32 +68,32 @@ struct Gpt {
     std::function<void(int l)> after_attention;
 
     // Activations and their gradients.
-    std::vector<Activations> a;    // (L); blocks share buffers that are not kept
-    Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
-    float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
-    Activation* x_last = nullptr;               // (N,C): the last block's output
-    Input* lnf = nullptr;                       // (N,C): x_last normed; where a norm is its end: x_last, or a copy
+    std::vector<Activations> a;                    // (L); blocks share buffers that are not kept
+    Activation* embedded = nullptr;                // (N,C): before the norm, if there is one
+    float *mean_e = nullptr, *rstd_e = nullptr;    // (N)
+    Activation* x_last = nullptr;                  // (N,C): the last block's output
+    Input* lnf = nullptr;                          // (N,C): x_last normed; where a norm is its end: x_last, or a copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
-    Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
-    Activation* dt = nullptr;                   // (N,max(C,NH*HS)): gradient of what is added to it
-    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS, decay gates)); (N*K,up width)
-    Activation* dactivated = nullptr;           // (N,F): gradient of the activation's output; dwide if it gates nothing
-    Activation* dbranch = nullptr;              // (N,C): gradient of what a branch's norm or factor reads; later what
-                                                // attention's input gets through the decay gates
-    Activation* dffn = nullptr;                 // (N,C): gradient of the ffn's input, if attention reads the same one
-    Input* gathered = nullptr;                  // (N*K,C): what goes to experts
-    Activation* dgathered = nullptr;            // (N*K,C): its gradient; before and after that (N,C): what the shared
-                                                // expert's gate and the router add to the ffn's input's gradient
+    Activation* dx = nullptr;                                         // (N,C): gradients of the residual stream
+    Activation* dt = nullptr;            // (N,max(C,NH*HS)): gradient of what is added to it
+    Activation* dwide = nullptr;         // (N,max(F or 2*F,(NH+2*NKV)*HS, decay gates)); (N*K,up width)
+    Activation* dactivated = nullptr;    // (N,F): gradient of the activation's output; dwide if it gates nothing
+    Activation* dbranch = nullptr;       // (N,C): gradient of what a branch's norm or factor reads; later what
+                                         // attention's input gets through the decay gates
+    Activation* dffn = nullptr;          // (N,C): gradient of the ffn's input, if attention reads the same one
+    Input* gathered = nullptr;           // (N*K,C): what goes to experts
+    Activation* dgathered = nullptr;     // (N*K,C): its gradient; before and after that (N,C): what the shared
+                                         // expert's gate and the router add to the ffn's input's gradient
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
-    Gradient* dfactors = nullptr;               // (N,K)
-    float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
-    Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
-    const Parameter* positions = nullptr;       // added to embeddings: wpe, from its first position on, or sinusoids
+    Gradient* dfactors = nullptr;                                     // (N,K)
+    float* angles[2] = {};                   // (plan.S,2,rope_dims/2), one after the other: Config::table_of
+    Parameter* sinusoids = nullptr;          // (T,C), in place of wpe
+    const Parameter* positions = nullptr;    // added to embeddings: wpe, from its first position on, or sinusoids
     // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_REACH+1)
     int* bucket = nullptr;                         // (2*RELATIVE_REACH+1)
-    Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
-    int head_rows = 0;                          // rows of logits that exist at a time
+    Activation* head = nullptr;                    // (head_rows,Vp): logits, then their gradients
+    int head_rows = 0;                             // rows of logits that exist at a time
 
   private:
     // Where dropout draws, each with another stream; layer l has three.

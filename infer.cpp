@@ -26,10 +26,16 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
 FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
                      std::string& format, int& longest) {
     return {heading,
-            {{"--field", &field, "the JSON lines' field that holds the " + unit + " (none: text); if given, the file "
-              "is JSON lines"},
-             {"--format", &format, "what the file of " + option + " is; auto: JSON lines where its name ends in .jsonl "
-              "or .ndjson or its first line is an object, else a " + unit + " on each line", 0, 0, TEXT_FORMATS},
+            {{"--field", &field,
+              "the JSON lines' field that holds the " + unit +
+                  " (none: text); if given, the file "
+                  "is JSON lines"},
+             {"--format", &format,
+              "what the file of " + option +
+                  " is; auto: JSON lines where its name ends in .jsonl "
+                  "or .ndjson or its first line is an object, else a " +
+                  unit + " on each line",
+              0, 0, TEXT_FORMATS},
              {"--longest-line", &longest, "MiB: a longer line of " + option + " is refused", 1, 1024}}};
 }
 struct GrammarFiles {
@@ -37,9 +43,11 @@ struct GrammarFiles {
 };
 FlagGroup grammar_flags(GrammarFiles& files) {
     return {"Form of the text",
-            {{"--grammar", &files.grammar, "a file with a grammar (GBNF, as llama.cpp has it): only what it allows is "
+            {{"--grammar", &files.grammar,
+              "a file with a grammar (GBNF, as llama.cpp has it): only what it allows is "
               "generated"},
-             {"--json-schema", &files.json_schema, "a file with a JSON Schema: only JSON that it allows is "
+             {"--json-schema", &files.json_schema,
+              "a file with a JSON Schema: only JSON that it allows is "
               "generated"}}};
 }
 // Null: neither was given.
@@ -56,7 +64,8 @@ Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
 Status check_choices(const std::vector<std::string>& given, const Sampling& s) {
     const Penalties& p = s.penalties;
     if (was_given(given, "--penalty-last") && p.repetition == 1 && p.presence == 0 && p.frequency == 0)
-        return fail(Exit::usage, "--penalty-last needs --repetition-penalty, --presence-penalty or "
+        return fail(Exit::usage,
+                    "--penalty-last needs --repetition-penalty, --presence-penalty or "
                     "--frequency-penalty");
     return check_sampling(given, s);
 }
@@ -104,8 +113,10 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
     if (o.prompts_file == "-") note_typed_input();
     std::vector<std::string> prompts;
-    for (Line& line : TRY(read_lines({.files = {o.prompts_file}, .field = o.field, .format = text_format(o.format),
-                                      .longest = o.longest_line})))
+    for (Line& line : TRY(read_lines({.files = {o.prompts_file},
+                      .field = o.field,
+                      .format = text_format(o.format),
+                      .longest = o.longest_line})))
         prompts.push_back(std::move(line.text));
     return prompts;
 }
@@ -136,8 +147,8 @@ Status check_sample(const SampleOptions& o) {
     if (o.num > o.search.beams)
         return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
     Sampling any;
-    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop", "--seed",
-                                       "--batch", "--lookup", "--draft"};
+    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop",
+                                       "--seed",    "--batch",       "--lookup",   "--draft"};
     for (const Flag& f : sampling_flags(any)) others.push_back(f.name);
     for (const Flag& f : penalty_flags(any.penalties)) others.push_back(f.name);
     for (const std::string& other : others)
@@ -150,8 +161,8 @@ Status check_sample(const SampleOptions& o) {
 std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     std::string bytes;
     for (unsigned char c : tokenizer.token(t.id)) bytes += (bytes.empty() ? "" : ",") + std::to_string(c);
-    return "\"token\":" + json_string(tokenizer.token(t.id)) + ",\"id\":" + std::to_string(t.id) + ",\"logprob\":" +
-           json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
+    return "\"token\":" + json_string(tokenizer.token(t.id)) + ",\"id\":" + std::to_string(t.id) +
+           ",\"logprob\":" + json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
 }
 // What is known of how likely a text is: its score, its tokens' log-probabilities.
 std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tokenizer) {
@@ -169,12 +180,12 @@ std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tok
 // What a sample is on standard output.
 std::string shown(const SampleOptions& o, const Sample& sample, const std::string& prompt, const Tokenizer& tokenizer) {
     if (!o.json)
-        return formatted("%s--- %d ---\n", sample.number ? "\n" : "", sample.number + 1) +
-               (o.no_echo ? "" : prompt) + sample.text + "\n";
-    std::string line = formatted("{\"number\":%d,\"sample\":%d,\"prompt\":", sample.number / o.num + 1,
-                                 sample.number % o.num) +
-                       json_string(prompt) + ",\"text\":" + json_string(sample.text) + ",\"finish_reason\":\"" +
-                       sample.finish_reason + "\"";
+        return formatted("%s--- %d ---\n", sample.number ? "\n" : "", sample.number + 1) + (o.no_echo ? "" : prompt) +
+               sample.text + "\n";
+    std::string line =
+        formatted("{\"number\":%d,\"sample\":%d,\"prompt\":", sample.number / o.num + 1, sample.number % o.num) +
+        json_string(prompt) + ",\"text\":" + json_string(sample.text) + ",\"finish_reason\":\"" + sample.finish_reason +
+        "\"";
     if (o.speculation.any())
         line += formatted(",\"tokens\":%lld,\"drafted\":%lld,\"accepted\":%lld", (long long)sample.tokens,
                           (long long)sample.drafted, (long long)sample.accepted);
@@ -210,12 +221,14 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
         };
     if (all > what.batch) what.progress = std::ref(countdown);
     const double start = now_seconds();
-    const Generated out = TRY(o.search.beams ? beam_search(*m.g, m.tokenizer, what, o.search)
-                                             : generate(*m.g, m.tokenizer, what));
+    const Generated out =
+        TRY(o.search.beams ? beam_search(*m.g, m.tokenizer, what, o.search) : generate(*m.g, m.tokenizer, what));
     const double seconds = now_seconds() - start;
     countdown.progress.clear();
     for (size_t i = 0; i < out.scores.size() && !stream; i++)
-        if (!what.each({.number = int(i), .text = out.texts[i], .score = out.scores[i],
+        if (!what.each({.number = int(i),
+                        .text = out.texts[i],
+                        .score = out.scores[i],
                         .finish_reason = out.finish_reasons[i]}))
             return output_failed();
     if (stream && (!begin() || !put("\n"))) return output_failed();
@@ -239,7 +252,7 @@ Status sample(SampleOptions o) {
     size_t longest_prompt = 0;
     for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
     const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
-    int count = 0;    // sequences at once
+    int count = 0;                                      // sequences at once
     Opened m, draft;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
         // Prompts are fed in pieces of so many rows. A context that runs full is fed again.
@@ -311,8 +324,8 @@ Status chat(ChatFlags o) {
     if (isatty(STDIN_FILENO))
         Progress().note(formatted("%s, %s parameters, a context of %d tokens (%s); /help for help, Ctrl-D ends",
                                   escape_control(m.path).c_str(),
-                                  human_count(double(config_parameters(m.g->c))).c_str(),
-                                  session.options.context, m.device.c_str()));
+                                  human_count(double(config_parameters(m.g->c))).c_str(), session.options.context,
+                                  m.device.c_str()));
     return talk(session, o.json);
 }
 
@@ -333,33 +346,51 @@ Command sample_command() {
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--prompt", &o->prompt, "text to continue, or several of them; none: begin a new document", 0, 0, {}, false,
+          {"--prompt",
+           &o->prompt,
+           "text to continue, or several of them; none: begin a new document",
+           0,
+           0,
+           {},
+           false,
            'p'},
-          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
+          {"--prompt-file", &o->prompt_file,
+           "read the prompt from a file; -: from standard input, without the newline "
            "at its end"},
-          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or of JSON lines; "
+          {"--prompts", &o->prompts_file,
+           "read a prompt from each line of a file that is not blank, or of JSON lines; "
            "-: of standard input"},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "number of samples of each prompt", 1, 1e6},
-          {"--batch", &o->batch, "most samples that are computed together; when one ends, the next one takes its "
-           "place. Changes memory and speed, and on a CPU no text; auto: 16, on a GPU 64", 0, 4096, {"auto"}},
+          {"--batch",
+           &o->batch,
+           "most samples that are computed together; when one ends, the next one takes its "
+           "place. Changes memory and speed, and on a CPU no text; auto: 16, on a GPU 64",
+           0,
+           4096,
+           {"auto"}},
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
-          {"--logprobs", &o->logprobs, "with --json: the log-probability of each generated token, and the so many "
-           "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none", 0, 1e6},
+          {"--logprobs", &o->logprobs,
+           "with --json: the log-probability of each generated token, and the so many "
+           "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none",
+           0, 1e6},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         line_flags("Lines of prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
-        choice_of_tokens(o->sampling,
-         {{"--stop", &o->stop, "end a sample before this text"},
-          {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
+        choice_of_tokens(o->sampling, {{"--stop", &o->stop, "end a sample before this text"},
+                                       {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
         {PENALTIES, penalty_flags(o->sampling.penalties)},
         grammar_flags(o->form),
         {"Beam search, instead of a choice of tokens",
-         {{"--beams", &o->search.beams, "search for the likeliest text: each step keeps the so many likeliest "
-           "beginnings; the best text is printed, or the --num best; 0: no search", 0, 4096},
-          {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its "
-           "length to this power: above 0 favours long texts", -100, 100}}},
+         {{"--beams", &o->search.beams,
+           "search for the likeliest text: each step keeps the so many likeliest "
+           "beginnings; the best text is printed, or the --num best; 0: no search",
+           0, 4096},
+          {"--length-penalty", &o->search.length_penalty,
+           "a text's score is its log-probability, divided by its "
+           "length to this power: above 0 favours long texts",
+           -100, 100}}},
         {DRAFTS, speculation_flags(o->speculation)},
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
@@ -380,19 +411,28 @@ Command chat_command() {
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--system", &chat_options.system, "what the model is told before the conversation"},
-          {"--tokens", &chat_options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9, {}, false,
+          {"--tokens",
+           &chat_options.tokens,
+           "most tokens of an answer; 0: what the context holds",
+           0,
+           1e9,
+           {},
+           false,
            'n'},
           {"--context", &chat_options.context,
            "tokens of the conversation that are kept; 0: the model's context, at most 8192", 0, 1 << 24},
           {"--seed", &chat_options.seed, "the same seed, options and lines give the same answers", 0, 9e18},
           {"--json", &o->json, "each answer as a JSON message on a line of its own"},
-          {"--cache-dtype", &chat_options.cache_type, "type of cached keys and values; auto: as activations are", 0, 0,
+          {"--cache-dtype",
+           &chat_options.cache_type,
+           "type of cached keys and values; auto: as activations are",
+           0,
+           0,
            {"auto", "fp32", "bf16", "fp8", "int8"}},
           {"--verbose", &chat_options.stats, "after each answer its number of tokens and times"},
           {"--template", &o->look, "a file with a chat template (Jinja) instead of the model's, or chatml"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
-        choice_of_tokens(chat_options.sampling,
-         {{"--stop", &chat_options.stop, "end an answer before this text"}}),
+        choice_of_tokens(chat_options.sampling, {{"--stop", &chat_options.stop, "end an answer before this text"}}),
         {PENALTIES, penalty_flags(chat_options.sampling.penalties)},
         grammar_flags(o->form),
         {DRAFTS, speculation_flags(chat_options.speculation)},
@@ -412,13 +452,21 @@ Command eval_command() {
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
-          {"--text", &o->text, "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
+          {"--text", &o->text,
+           "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
            "itself, with --json also reported"},
-          {"--special", &o->special, "where a text spells a special token (<|im_start|>): text, ordinary text; token, "
-           "that token", 0, 0, {"text", "token"}},
+          {"--special",
+           &o->special,
+           "where a text spells a special token (<|im_start|>): text, ordinary text; token, "
+           "that token",
+           0,
+           0,
+           {"text", "token"}},
           {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
-          {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be "
-           "guessed", 0.001, 1},
+          {"--mask-fraction", &o->mask_fraction,
+           "of a model with --objective mlm: the part of the tokens to be "
+           "guessed",
+           0.001, 1},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,
@@ -429,7 +477,8 @@ Command eval_command() {
         line_flags("Lines of texts", "--text", "text", o->field, o->format, o->longest_line),
         {"By position, and needles",
          {{"--by-position", &o->by_position, "also the loss by the position in the context, as a curve"},
-          {"--needle", &o->needle, "instead: a key and a value of random tokens are hidden in --data's or --text's "
+          {"--needle", &o->needle,
+           "instead: a key and a value of random tokens are hidden in --data's or --text's "
            "text, or in random tokens; is the value found when the key comes again?"},
           {"--depths", &o->needles.depths, "depths of the needle, from the sequence's beginning to its end", 1, 1000},
           {"--lengths", &o->needles.lengths, "lengths of the sequence, up to --seq-len", 1, 1000},

@@ -23,15 +23,17 @@ void open_standard_files() {
         if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 [[noreturn]] void end_without(const char* what) {    // which may be memory: nothing is allocated here
-    for (const char* part : {"flatgpt: out of ", what, ": the machine or a limit of this process (ulimit) has no more; "
+    for (const char* part : {"flatgpt: out of ", what,
+                             ": the machine or a limit of this process (ulimit) has no more; "
                              "checkpoints stay as they are\n"})
         fputs(part, stderr);
     quick_exit(int(Exit::device));
 }
 // A page of a mapped file (File::map) cannot be read. Only what is safe within a signal's handler is called.
 [[noreturn]] void end_without_file(int) {
-    constexpr std::string_view text = "flatgpt: the model's file became shorter while it was read, or its disk failed; "
-                                      "start again when the file is whole\n";
+    constexpr std::string_view text =
+        "flatgpt: the model's file became shorter while it was read, or its disk failed; "
+        "start again when the file is whole\n";
     (void)!write(STDERR_FILENO, text.data(), text.size());
     _exit(int(Exit::io));
 }
@@ -42,9 +44,8 @@ void end_by_exception() {
     } catch (const std::system_error& e) {
         if (e.code() == std::errc::resource_unavailable_try_again) end_without("threads");
         if (e.code() == std::errc::not_enough_memory) end_without("memory");
-    } catch (const std::bad_alloc&) {
-        end_without("memory");
-    } catch (...) {}
+    } catch (const std::bad_alloc&) { end_without("memory"); } catch (...) {
+    }
     abort();
 }
 // Before the first static object allocates.
@@ -53,9 +54,7 @@ void end_by_exception() {
     std::set_terminate(end_by_exception);
 }
 
-std::string version() {
-    return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices();
-}
+std::string version() { return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices(); }
 // A message of lines; at a terminal they break between words, but for a command to copy, which is indented.
 void say(const std::string& message) {
     for (size_t at = 0, end; at <= message.size(); at = end + 1) {
@@ -80,7 +79,7 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
     fputs(command_help(*command, text_width(stdout)).c_str(), stdout);
     return {};
 }
-}   // namespace
+}    // namespace
 
 int main(int argc, char** argv) {
     open_standard_files();
@@ -102,7 +101,7 @@ int main(int argc, char** argv) {
     args.erase(args.begin());
     const bool help = name == "help" || name == "--help" || name == "-h";
     if (help && !args.empty() && args[0][0] != '-') name = args[0], args = {"--help"};    // help train
-    Status status = cpu_check();    // FLATGPT_ISA
+    Status status = cpu_check();                                                          // FLATGPT_ISA
     if (!status.ok()) {
     } else if (name == "--help" || name == "-h") {
         fputs(commands_help(commands, text_width(stdout)).c_str(), stdout);
@@ -113,8 +112,8 @@ int main(int argc, char** argv) {
     }
 
     if (const bool failed = fflush(stdout) != 0; status.ok() && (failed || ferror(stdout)))
-        status = fail(Exit::io, "cannot write to standard output%s%s", failed ? ": " : "",
-                      failed ? strerror(errno) : "");
+        status =
+            fail(Exit::io, "cannot write to standard output%s%s", failed ? ": " : "", failed ? strerror(errno) : "");
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
     if (!status.message.empty()) say(prefix + ": " + escape_control(in_short(status.message, 4000)));

@@ -52,8 +52,8 @@ Status Trainer::run() {
     if (s.ok()) catch_signals(!progress.quiet);
     if (s.ok()) s = loop();
     if (!ranks.watch) return s;
-    if (together) ranks.watch->barrier();    // nobody is taken for dead
-    else if (!s.ok()) ranks.watch->leave(s);    // ends this process
+    if (together) ranks.watch->barrier();                                         // nobody is taken for dead
+    else if (!s.ok()) ranks.watch->leave(s);                                      // ends this process
     if (together && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 says it
     if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
     return s;
@@ -93,8 +93,9 @@ Status Trainer::issue() {
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
-    g.train.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
-             limits, uint64_t(o.seed), word_to_ranks());
+    g.train.update(
+        {float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)}, limits,
+        uint64_t(o.seed), word_to_ranks());
     issued++;
     state.epoch = data.position().epoch, state.index = data.position().index;
     return {};
@@ -146,9 +147,8 @@ std::string Trainer::experts_json() const {
         z += "," + json_number(totals[config.experts + 1] / double(o.total_batch));
     }
     if (load.empty()) return "";
-    return ",\"busiest_expert\":" + json_number(busiest_expert()) +
-           ",\"expert_load\":[" + load.substr(1) + "],\"expert_balance\":[" + balance.substr(1) +
-           "],\"router_z\":[" + z.substr(1) + "]";
+    return ",\"busiest_expert\":" + json_number(busiest_expert()) + ",\"expert_load\":[" + load.substr(1) +
+           "],\"expert_balance\":[" + balance.substr(1) + "],\"router_z\":[" + z.substr(1) + "]";
 }
 
 // Guessing has a loss of ln V. New weights of 8192 channels with logits that are not scaled begin 1.6 above that.
@@ -163,10 +163,9 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops / ranks.count();    // FLOP/s of each device
     // Shares of the peak by the device's properties, and of a large product measured at the start.
-    const std::string speed = device.gpu && device.peak > 0
-                                  ? formatted("MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
-                                              100 * work / measured)
-                                  : formatted("%.0f GFLOP/s", work / 1e9);
+    const std::string speed = device.gpu && device.peak > 0 ? formatted("MFU %.1f%% (%.1f%% of measured)",
+                                                                        100 * work / device.peak, 100 * work / measured)
+                                                            : formatted("%.0f GFLOP/s", work / 1e9);
     // What a terminal of 80 columns cuts off comes last.
     progress.line(formatted("step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
@@ -177,16 +176,17 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                   state.step == o.steps || !extra.empty());
     const bool above = state.loss.least_of_last(GUESS_STEPS) > guess_limit();
     if (above && !above_guessing)
-        progress.note(formatted("warning: the loss has been far above %.4g, that of a random guess, for %d steps: the "
-                                "run learns nothing; a lower --lr, a longer --warmup or a smaller --grad-clip may help",
-                                std::log(double(config.V)), GUESS_STEPS));
+        progress.note(
+            formatted("warning: the loss has been far above %.4g, that of a random guess, for %d steps: the "
+                      "run learns nothing; a lower --lr, a longer --warmup or a smaller --grad-clip may help",
+                      std::log(double(config.V)), GUESS_STEPS));
     above_guessing = above;
     state.unwritten += "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
-                      ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
-                      ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
-                      (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
-                      ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
-                      experts_json();
+                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
+                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
+                       (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
+                       ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
+                       experts_json();
     if (whole) state.unwritten += extra + "}\n", extra.clear();
     return write_rows();
 }
@@ -387,11 +387,15 @@ Status Trainer::finished() {
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
                           : human_time(now_seconds() - started) + "; saved " + whole);
     if (const double last = state.loss.least_of_last(1); last > guess_limit())
-        progress.note(formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "
-                                "weights have learnt nothing; a lower --lr, a longer --warmup or a smaller --grad-clip "
-                                "may help", last, std::log(double(config.V))));
+        progress.note(
+            formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "
+                      "weights have learnt nothing; a lower --lr, a longer --warmup or a smaller --grad-clip "
+                      "may help",
+                      last, std::log(double(config.V))));
     if (o.keep_best && state.best_step >= 0 && state.best_step < state.step)
-        progress.note(formatted("the best by validation is step %lld, %.4f: sample and eval take it with "
-                                "--checkpoint best", (long long)state.best_step, state.best_loss));
+        progress.note(
+            formatted("the best by validation is step %lld, %.4f: sample and eval take it with "
+                      "--checkpoint best",
+                      (long long)state.best_step, state.best_loss));
     return {};
 }

@@ -37,7 +37,7 @@ std::string dashed(std::string name) {
     std::replace(name.begin(), name.end(), '_', '-');
     return name;
 }
-}   // namespace
+}    // namespace
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
@@ -89,9 +89,7 @@ template <class X> std::optional<X> all_of_it(const std::optional<std::string>& 
     if (error != std::errc() || end != text->data() + text->size()) return {};
     return x;
 }
-std::optional<double> read_number(const std::string& text) {
-    return all_of_it<double>(plain_number(text));
-}
+std::optional<double> read_number(const std::string& text) { return all_of_it<double>(plain_number(text)); }
 std::optional<int64_t> read_integer(const std::string& text) {
     if (auto n = all_of_it<int64_t>(plain_number(text))) return n;
     auto x = read_number(text);    // 1e6, 0.5M: exact up to 2^53
@@ -125,7 +123,7 @@ bool set_value(const Flag& f, const std::string& text) {
     else std::get<Strings*>(f.to)->push_back(text);
     return true;
 }
-}   // namespace
+}    // namespace
 
 Status flag_set(const Flag& f, const Strings& values) {
     if (is_list(f)) std::get<Strings*>(f.to)->clear();
@@ -160,19 +158,24 @@ size_t edit_distance(const std::string& a, const std::string& b) {
     }
     return row[b.size()];
 }
-}   // namespace
+}    // namespace
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
     // Pairs of another program's word and the one here, without dashes: a key of a TOML file has none. They stand here
     // and not in the rows because several commands have the same row, and commands and choices have none.
     static const std::pair<const char*, const char*> ELSEWHERE[] = {
-        {"generate", "sample"}, {"run", "sample"}, {"complete", "sample"}, {"evaluate", "eval"}, {"perplexity", "eval"},
-        {"finetune", "train"}, {"pretrain", "train"}, {"quantize", "convert"}, {"export", "convert"},
-        {"learning-rate", "lr"}, {"batch-size", "batch"}, {"micro-batch-size", "batch"},
-        {"max-tokens", "tokens"}, {"max-new-tokens", "tokens"}, {"n-predict", "tokens"},
-        {"max-steps", "steps"}, {"block-size", "seq-len"}, {"sequence-length", "seq-len"},
-        {"dataset", "data"}, {"output", "out"}, {"warmup-steps", "warmup"},
-        {"gpu", "cuda"}, {"nvidia", "cuda"}};
+        {"generate", "sample"},     {"run", "sample"},
+        {"complete", "sample"},     {"evaluate", "eval"},
+        {"perplexity", "eval"},     {"finetune", "train"},
+        {"pretrain", "train"},      {"quantize", "convert"},
+        {"export", "convert"},      {"learning-rate", "lr"},
+        {"batch-size", "batch"},    {"micro-batch-size", "batch"},
+        {"max-tokens", "tokens"},   {"max-new-tokens", "tokens"},
+        {"n-predict", "tokens"},    {"max-steps", "steps"},
+        {"block-size", "seq-len"},  {"sequence-length", "seq-len"},
+        {"dataset", "data"},        {"output", "out"},
+        {"warmup-steps", "warmup"}, {"gpu", "cuda"},
+        {"nvidia", "cuda"}};
     auto bare = [](const std::string& name) { return name.starts_with("--") ? name.substr(2) : name; };
     for (auto& [theirs, ours] : ELSEWHERE)
         for (auto& k : known)
@@ -244,8 +247,7 @@ std::string glob_hint(const std::vector<const Flag*>& rows, const Strings& args,
     return "";
 }
 // The arguments into the rows, and these rows into `given`. False: --help.
-Result<bool> read_arguments(const Command& command, const Flag& config, Strings args,
-                            std::vector<const Flag*>* given) {
+Result<bool> read_arguments(const Command& command, const Flag& config, Strings args, std::vector<const Flag*>* given) {
     std::vector<const Flag*> rows = {&config};
     for (auto& f : command.flags) rows.push_back(&f);
     CLI::App app;    // with --help
@@ -261,9 +263,7 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
     TRY(mend(app, args));
     try {
         app.parse(Strings(args.rbegin(), args.rend()));
-    } catch (const CLI::CallForHelp&) {
-        return false;
-    } catch (const CLI::ParseError& e) {
+    } catch (const CLI::CallForHelp&) { return false; } catch (const CLI::ParseError& e) {
         return fail(Exit::usage, "%s", e.what());
     }
     for (auto& extra : app.remaining()) {
@@ -282,7 +282,7 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
     }
     return true;
 }
-}   // namespace
+}    // namespace
 
 Result<bool> command_parse(const Command& command, const Strings& args) {
     std::string config;
@@ -326,9 +326,10 @@ Status command_read_toml(const Command& command, std::string_view toml, const st
         seen.push_back(k);
         const Flag& f = command.flags[size_t(row - known.begin())];
         if (s.text != is_text(f) || s.list != is_list(f))
-            return wrong(s.line, k + ": expected " + (is_list(f)   ? "a list of strings"
-                                                       : is_text(f) ? "a string in quotes"
-                                                                    : wanted(f) + " without quotes"));
+            return wrong(s.line, k + ": expected " +
+                                     (is_list(f)   ? "a list of strings"
+                                      : is_text(f) ? "a string in quotes"
+                                                   : wanted(f) + " without quotes"));
         if (std::count(from_arguments.begin(), from_arguments.end(), &f)) continue;
         if (Status status = flag_set(f, s.values); !status.ok()) return wrong(s.line, status.message);
         given->push_back(&f);

@@ -14,8 +14,9 @@ struct Flag {
     std::string name;    // "--lr"; a positional has no dashes: "RUN"
     std::variant<bool*, int*, int64_t*, double*, std::string*, std::vector<std::string>*> to;    // holds the default
     std::string help;
-    double min = -1e18, max = 1e18;         // numbers only
-    std::vector<std::string> choices = {};  // a string is one of them; for a whole number: one word that stands for min
+    double min = -1e18, max = 1e18;    // numbers only
+    std::vector<std::string> choices =
+        {};    // a string is one of them; for a whole number: one word that stands for min
     bool required = false;
     char letter = 0;           // 'n': -n means the same
     std::string group = {};    // the heading above it in help; rows of a group stand together
@@ -36,8 +37,8 @@ struct Command {
     // How the flags were set, filled in before run: TOML of every flag's resolved value.
     std::string* resolved = nullptr;
     std::vector<std::string>* given = nullptr;    // likewise: the names of the flags that were set
-    bool removes_temporaries = false;         // where a signal stops it (base/interrupt.h)
-    std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
+    bool removes_temporaries = false;             // where a signal stops it (base/interrupt.h)
+    std::vector<std::string> retired = {};        // keys of older versions' run.toml: passed over, with a note
 };
 
 // Whether Command::given holds this flag.
@@ -46,24 +47,24 @@ inline bool was_given(const std::vector<std::string>& given, std::string_view fl
 }
 inline bool has_options(const Command& c) { return !std::all_of(c.flags.begin(), c.flags.end(), is_positional); }
 
-Command train_command();              // train_gpt.cu
-Command sample_command();             // infer.cpp
-Command chat_command();               // infer.cpp
-Command eval_command();               // infer.cpp
-Command tokenize_command();           // data/tokenize.cpp
-Command train_tokenizer_command();    // data/tokenize.cpp
-Command convert_command();            // tools/convert.cpp
-Command prune_command();              // tools/prune.cpp
-Command info_command();               // tools/info.cpp
-Command bench_command();              // tools/bench.cpp
-Command selftest_command();           // tools/selftest/selftest.cpp
-Command plot_command();               // tools/plot.cpp
-Command inspect_command();            // tools/inspect.cpp
+Command train_command();                    // train_gpt.cu
+Command sample_command();                   // infer.cpp
+Command chat_command();                     // infer.cpp
+Command eval_command();                     // infer.cpp
+Command tokenize_command();                 // data/tokenize.cpp
+Command train_tokenizer_command();          // data/tokenize.cpp
+Command convert_command();                  // tools/convert.cpp
+Command prune_command();                    // tools/prune.cpp
+Command info_command();                     // tools/info.cpp
+Command bench_command();                    // tools/bench.cpp
+Command selftest_command();                 // tools/selftest/selftest.cpp
+Command plot_command();                     // tools/plot.cpp
+Command inspect_command();                  // tools/inspect.cpp
 inline std::vector<Command> commands() {    // in the order of --help
-    return {train_command(), sample_command(), chat_command(), eval_command(), tokenize_command(),
-            train_tokenizer_command(), convert_command(), prune_command(), info_command(), inspect_command(),
-            plot_command(),
-            bench_command(), selftest_command()};
+    return {train_command(),    sample_command(),          chat_command(),    eval_command(),
+            tokenize_command(), train_tokenizer_command(), convert_command(), prune_command(),
+            info_command(),     inspect_command(),         plot_command(),    bench_command(),
+            selftest_command()};
 }
 // base/completion.cpp; they read the table of all commands, which must stay where it is.
 Command completion_command(const std::vector<Command>* commands);
@@ -101,6 +102,6 @@ extern const ExitMeaning EXIT_MEANINGS[9];    // enum Exit in words
 std::string wrap(const std::string& text, int width, int indent);
 // A shell command in lines that end with a backslash; two spaces or more part two commands.
 std::string wrap_shell(const std::string& example, int width, const std::string& indent);
-std::string command_usage(const Command& command);                      // "flatgpt train --data TEXT [options]"
-std::string command_help(const Command& command, int width = 80);       // the text of --help
+std::string command_usage(const Command& command);                   // "flatgpt train --data TEXT [options]"
+std::string command_help(const Command& command, int width = 80);    // the text of --help
 std::string commands_help(const std::vector<Command>& commands, int width = 80);    // the text of `flatgpt --help`

@@ -19,7 +19,16 @@
 
 // The process's exit codes; a Status carries the one it will end the process with, should nobody handle it.
 enum class Exit : int {
-    ok = 0, run = 1, usage = 2, input = 3, io = 4, device = 5, diverged = 6, peer = 7, sigint = 130, sigterm = 143
+    ok = 0,
+    run = 1,
+    usage = 2,
+    input = 3,
+    io = 4,
+    device = 5,
+    diverged = 6,
+    peer = 7,
+    sigint = 130,
+    sigterm = 143
 };
 
 // What the world did: a file, a flag, a device. The message says what was expected, what was found and where.
@@ -67,17 +76,17 @@ template <class V> struct [[nodiscard]] Result {
 };
 
 // The value of a Result; where there is none, or a Status is an error, the function returns that error.
-#define TRY(expression)                           \
-    ({                                            \
-        auto try_ = (expression);                 \
-        if (!try_.ok()) return try_.error();      \
-        try_.take();                              \
+#define TRY(expression)                      \
+    ({                                       \
+        auto try_ = (expression);            \
+        if (!try_.ok()) return try_.error(); \
+        try_.take();                         \
     })
 
 // Our own mistakes: always on, prints where, aborts (the one exit outside main.cpp: there is nothing left to save).
-#define CHECK(condition, ...)                                                             \
-    do {                                                                                  \
-        if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__);  \
+#define CHECK(condition, ...)                                                            \
+    do {                                                                                 \
+        if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__); \
     } while (0)
 
 [[noreturn, gnu::format(printf, 4, 5)]] inline void check_failed(const char* file, int line, const char* condition,
@@ -123,7 +132,9 @@ inline uint64_t hash_words(uint64_t h, const void* data, int64_t bytes) {
 
 // ---- random numbers -------------------------------------------------------------------------------------------------
 
-struct Philox4 { uint32_t v[4]; };
+struct Philox4 {
+    uint32_t v[4];
+};
 
 // Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream, index). There is no
 // state to save: who resumes asks for the same index again.

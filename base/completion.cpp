@@ -38,7 +38,8 @@ std::string bash_completion(const std::vector<Command>& commands) {
            "_flatgpt() {\n"
            "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
            "    case $([ $COMP_CWORD = 1 ] || echo \"${COMP_WORDS[1]}\"):$prev in\n"
-           "    :*) words='" + names + "--help --version' ;;\n" + after + flags +
+           "    :*) words='" +
+           names + "--help --version' ;;\n" + after + flags +
            "    esac\n"
            "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
            "}\n"
@@ -69,11 +70,14 @@ std::string zsh_completion(const std::vector<Command>& commands) {
     return "#compdef flatgpt\n"
            "# source <(flatgpt completion zsh), or as the file _flatgpt in a folder of $fpath\n"
            "_flatgpt() {\n"
-           "    local -a commands=(" + names + ")\n"
+           "    local -a commands=(" +
+           names +
+           ")\n"
            "    (( CURRENT == 2 )) && { _describe command commands; return; }\n"
            "    shift words\n"
            "    (( CURRENT-- ))\n"
-           "    case $words[1] in\n" + cases +
+           "    case $words[1] in\n" +
+           cases +
            "    esac\n"
            "}\n"
            "if [[ $funcstack[1] == _flatgpt ]]; then _flatgpt \"$@\"; else compdef _flatgpt flatgpt; fi\n";
@@ -107,8 +111,7 @@ std::string fish_completion(const std::vector<Command>& commands) {
 // Text for roff: hyphens stay what they are typed as, nothing is taken for a request.
 std::string roff(const std::string& text) {
     std::string out;
-    for (char c : text)
-        switch (c) {
+    for (char c : text) switch (c) {
             case '\\': out += "\\e"; break;
             case '-': out += "\\-"; break;
             case '\'': out += "\\(aq"; break;
@@ -167,7 +170,8 @@ std::string man_rest() {
     return out;
 }
 std::string man_page(const std::vector<Command>& commands, const std::string& version, const std::string& date) {
-    std::string out = ".TH FLATGPT 1 \"" + date + "\" \"flatgpt " + roff(version) + "\" \"User Commands\"\n"
+    std::string out = ".TH FLATGPT 1 \"" + date + "\" \"flatgpt " + roff(version) +
+                      "\" \"User Commands\"\n"
                       ".SH NAME\n"
                       "flatgpt \\- train GPT-style language models, talk with them and generate text\n"
                       ".SH SYNOPSIS\n"
@@ -181,7 +185,7 @@ std::string man_page(const std::vector<Command>& commands, const std::string& ve
     for (auto& c : commands) out += man_of(c);
     return out + man_rest();
 }
-}   // namespace
+}    // namespace
 
 Command completion_command(const std::vector<Command>* commands) {
     auto shell = std::make_shared<std::string>();
@@ -194,7 +198,9 @@ Command completion_command(const std::vector<Command>* commands) {
             .run = [commands, shell] {
                 fputs((*shell == "bash"  ? bash_completion(*commands)
                        : *shell == "zsh" ? zsh_completion(*commands)
-                                        : fish_completion(*commands)).c_str(), stdout);
+                                         : fish_completion(*commands))
+                          .c_str(),
+                      stdout);
                 return Status{};
             }};
 }

@@ -49,7 +49,7 @@ std::string scaled(double x, double base, const char* const* units, int count, c
     }
     return print(unit ? format : "%.0f%s", x, units[unit]);
 }
-}   // namespace
+}    // namespace
 
 std::string human_count(double n) {
     static const char* const units[] = {"", "k", "M", "B", "T"};
@@ -123,7 +123,7 @@ void draw(const std::string& text, bool end) {
     fwrite(line.data(), 1, line.size(), stderr);
     fflush(stderr);
 }
-}   // namespace
+}    // namespace
 
 void Progress::line(const std::string& text, bool keep) {
     if (quiet) return;

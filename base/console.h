@@ -5,15 +5,17 @@
 
 #include "common.h"
 
-bool stderr_is_terminal();              // a terminal that can move its cursor: TERM is not dumb
-struct TerminalSize { int columns, rows; };
-TerminalSize terminal_size();           // stderr's or stdout's; else COLUMNS and LINES; else 80 by 24
-int text_width(FILE* to);               // columns for a text: the terminal's, at most 100; 80 for a file
-void note_typed_input();                // where standard input is a terminal: how to end it, on stderr
-double now_seconds();                   // monotonic
-std::string human_count(double n);      // 124.4M
-std::string human_bytes(double n);      // 1.86 GiB
-std::string human_time(double seconds); // 1:02:03, 4:05, 12 s
+bool stderr_is_terminal();    // a terminal that can move its cursor: TERM is not dumb
+struct TerminalSize {
+    int columns, rows;
+};
+TerminalSize terminal_size();                        // stderr's or stdout's; else COLUMNS and LINES; else 80 by 24
+int text_width(FILE* to);                            // columns for a text: the terminal's, at most 100; 80 for a file
+void note_typed_input();                             // where standard input is a terminal: how to end it, on stderr
+double now_seconds();                                // monotonic
+std::string human_count(double n);                   // 124.4M
+std::string human_bytes(double n);                   // 1.86 GiB
+std::string human_time(double seconds);              // 1:02:03, 4:05, 12 s
 std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 
 // Broken between words, at their spaces, where it is longer than `width` characters of UTF-8; spaces elsewhere stay.

@@ -120,7 +120,7 @@ void print_x_axis(const Axis& axis, int margin, int columns) {
     for (bool t : tick) line += t ? "┬" : "─";
     printf("%s\n%s\n", line.c_str(), labels.c_str());
 }
-}   // namespace
+}    // namespace
 
 void print_curves(const std::vector<Curve>& curves, const CurveLook& look) {
     Axis ax, ay;
@@ -150,8 +150,8 @@ void print_curves(const std::vector<Curve>& curves, const CurveLook& look) {
     print_x_axis(ax, margin, canvas.columns);
     for (size_t i = 0; i < curves.size(); i++) {
         const std::string sample = (numbered ? std::to_string((i + 1) % 10) + " " : "") + "⠒⠒";
-        puts(((colors ? "\x1b[" + std::to_string(hue(i)) + "m" + sample + "\x1b[0m" : sample) + " " +
-              curves[i].legend).c_str());
+        puts(((colors ? "\x1b[" + std::to_string(hue(i)) + "m" + sample + "\x1b[0m" : sample) + " " + curves[i].legend)
+                 .c_str());
     }
 }
 
@@ -160,8 +160,8 @@ void print_curves(const std::vector<Curve>& curves, const CurveLook& look) {
 int shown_width(std::string_view text) {
     int width = 0;
     for (utf8proc_int32_t c = 0; !text.empty();) {
-        const auto bytes = utf8proc_iterate(reinterpret_cast<const unsigned char*>(text.data()),
-                                            utf8proc_ssize_t(text.size()), &c);
+        const auto bytes =
+            utf8proc_iterate(reinterpret_cast<const unsigned char*>(text.data()), utf8proc_ssize_t(text.size()), &c);
         if (bytes > 0) width += utf8proc_charwidth(c);
         text.remove_prefix(size_t(std::max<utf8proc_ssize_t>(bytes, 1)));
     }

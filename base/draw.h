@@ -7,7 +7,9 @@
 
 bool stdout_has_colors();    // a terminal, and no NO_COLOR
 
-struct Point { double x, y; };
+struct Point {
+    double x, y;
+};
 struct Curve {
     std::string legend;                // its line below the curves
     std::vector<Point> line, marks;    // dots that are joined; single ones, as ●
@@ -27,7 +29,7 @@ std::vector<double> log_ticks(double low, double high);
 // Values from 0 to 1 as shades, a cell of `cell` characters each: 24 greys, dark to light, or " .:-=+*#%@".
 struct ShadeMap {
     int rows, columns, cell = 2;
-    std::vector<double> values;    // (rows,columns)
+    std::vector<double> values;                                      // (rows,columns)
     std::vector<std::string> row_names, column_names, texts = {};    // texts stand in the cells; empty: shades alone
 };
 void print_shades(const ShadeMap& map);

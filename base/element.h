@@ -74,8 +74,9 @@ template <> HOST_DEVICE inline bf16 from_float<bf16>(float x) { return to_bf16(x
 template <> HOST_DEVICE inline fp8 from_float<fp8>(float x) { return to_fp8(x); }
 template <> HOST_DEVICE inline int8 from_float<int8>(float x) { return to_int8(x); }
 
-template <class T> constexpr Element element_of = sizeof(T) == 8 ? Element::f64 : sizeof(T) == 4 ? Element::f32
-                                                                                               : Element::bf16;
+template <class T> constexpr Element element_of = sizeof(T) == 8   ? Element::f64
+                                                  : sizeof(T) == 4 ? Element::f32
+                                                                   : Element::bf16;
 template <> inline constexpr Element element_of<fp8> = Element::fp8;
 template <> inline constexpr Element element_of<int8> = Element::int8;
 

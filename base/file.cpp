@@ -40,7 +40,9 @@ Result<File> File::open(const std::string& path) {
     if (fstat(f.descriptor, &s)) return fail(Exit::io, "%s: fstat: %s", path.c_str(), strerror(errno));
     if (!S_ISREG(s.st_mode))
         return fail(Exit::input, "%s: expected a regular file, found a %s", path.c_str(),
-                    S_ISDIR(s.st_mode) ? "directory" : S_ISFIFO(s.st_mode) ? "FIFO" : "device or socket");
+                    S_ISDIR(s.st_mode)    ? "directory"
+                    : S_ISFIFO(s.st_mode) ? "FIFO"
+                                          : "device or socket");
     f.size = s.st_size;
     f.mtime = int64_t(s.st_mtim.tv_sec) * 1000000000 + s.st_mtim.tv_nsec;
     return f;
@@ -80,8 +82,10 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
 
 Status check_writable(const std::string& path, const char* flag) {
     if (path == "-")
-        return fail(Exit::usage, "%s -: expected a file's name, it is not written to standard output; a file that is "
-                    "called so is ./-", flag);
+        return fail(Exit::usage,
+                    "%s -: expected a file's name, it is not written to standard output; a file that is "
+                    "called so is ./-",
+                    flag);
     struct stat s;
     const bool there = stat(path.c_str(), &s) == 0;
     if (path.ends_with('/') || (there && S_ISDIR(s.st_mode)))
@@ -228,8 +232,8 @@ Result<NewFile> NewFile::create(const std::string& path) {
 
 Status NewFile::write(int64_t offset, const void* from, int64_t bytes) {
     for (int64_t done = 0; done < bytes;) {
-        const ssize_t n = pwrite(descriptor, static_cast<const char*>(from) + done, size_t(bytes - done),
-                                 offset + done);
+        const ssize_t n =
+            pwrite(descriptor, static_cast<const char*>(from) + done, size_t(bytes - done), offset + done);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return failed();
         done += n;
@@ -257,7 +261,8 @@ Status NewFile::commit(Overwrite overwrite) {
 }
 
 Status replace_file(const std::string& path, const std::string& text, Overwrite overwrite) {
-    return replace_file(path, [&](const FileSink& sink) { return sink(text.data(), int64_t(text.size())); }, overwrite);
+    return replace_file(
+        path, [&](const FileSink& sink) { return sink(text.data(), int64_t(text.size())); }, overwrite);
 }
 
 Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce,

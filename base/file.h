@@ -20,8 +20,8 @@ class File {
     std::shared_ptr<const char> map() const;
     const std::string& path() const { return name; }
     int fd() const { return descriptor; }
-    int64_t bytes() const { return size; }           // when it was opened
-    int64_t modified() const { return mtime; }       // nanoseconds
+    int64_t bytes() const { return size; }        // when it was opened
+    int64_t modified() const { return mtime; }    // nanoseconds
 
   private:
     std::string name;
@@ -79,7 +79,7 @@ class NewFile {
     // Removes what killed processes left for this name. Exit 2: path is there, and no regular file; 4.
     static Result<NewFile> create(const std::string& path);
     Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4
-    Status sync() const;    // exit 4
+    Status sync() const;                                              // exit 4
     // fsync, rename, fsync of the directory; exit 4, with Overwrite::no 2 where the name is taken.
     Status commit(Overwrite overwrite = Overwrite::yes);
 

@@ -115,8 +115,10 @@ std::string command_help(const Command& command, int width) {
 std::string commands_help(const std::vector<Command>& commands, int width) {
     width = std::max(width, 40);
     std::string out =
-        wrap("flatgpt trains GPT-style language models on token shards, fine-tunes them, talks with them and generates "
-             "text.", width, 0) +
+        wrap(
+            "flatgpt trains GPT-style language models on token shards, fine-tunes them, talks with them and generates "
+            "text.",
+            width, 0) +
         "\n\nusage: flatgpt COMMAND [options]\n\ncommands:\n";
     auto row = [&](const std::string& name, const std::string& summary) {
         out += "  " + name + std::string(18 - name.size(), ' ') + wrap(summary, width, 20) + "\n";

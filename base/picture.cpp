@@ -13,10 +13,12 @@ struct Cairo {
     struct Context;
     struct Surface;
     struct Pattern;
-    struct Extents { double x, y, width, height, x_advance, y_advance; };
+    struct Extents {
+        double x, y, width, height, x_advance, y_advance;
+    };
     typedef int (*Writer)(void* to, const unsigned char* data, unsigned bytes);
     enum { FORMAT_RGB24 = 1, FILTER_NEAREST = 3 };
-    Surface *(*image_surface_create)(int format, int width, int height);
+    Surface* (*image_surface_create)(int format, int width, int height);
     Surface* (*svg_surface_create_for_stream)(Writer, void* to, double width, double height);
     unsigned char* (*image_surface_get_data)(Surface*);
     int (*image_surface_get_stride)(Surface*);
@@ -59,12 +61,14 @@ const Cairo& cairo() {
 }
 bool is_png(const std::string& path) { return path.ends_with(".png"); }
 
-struct Colour { double r, g, b; };
+struct Colour {
+    double r, g, b;
+};
 constexpr Colour INK = {0.15, 0.15, 0.15}, PALE = {0.85, 0.85, 0.85};
 // Nine colours of viridis (van der Walt & Smith 2015): as light as the value is large, also in grey and to the
 // colour-blind.
 Colour colour_of(double x) {
-    static const int V[9][3] = {{68, 1, 84}, {71, 44, 122}, {59, 81, 139}, {44, 113, 142}, {33, 144, 141},
+    static const int V[9][3] = {{68, 1, 84},    {71, 44, 122}, {59, 81, 139},  {44, 113, 142}, {33, 144, 141},
                                 {39, 173, 129}, {92, 200, 99}, {170, 220, 50}, {253, 231, 37}};
     if (std::isnan(x)) return PALE;
     const double at = std::clamp(x, 0.0, 1.0) * 8;
@@ -167,8 +171,10 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     if (!failed) failed = c.surface_status(surface);
     c.surface_destroy(surface);
     if (failed)
-        return fail(Exit::run, "%s: libcairo could not draw %.0f x %.0f pixels: %s; let the picture show less, such as "
-                    "fewer heads or lengths", path.c_str(), width * zoom, height * zoom, c.status_to_string(failed));
+        return fail(Exit::run,
+                    "%s: libcairo could not draw %.0f x %.0f pixels: %s; let the picture show less, such as "
+                    "fewer heads or lengths",
+                    path.c_str(), width * zoom, height * zoom, c.status_to_string(failed));
     return replace_file(path, file);
 }
 

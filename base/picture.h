@@ -19,8 +19,8 @@ struct ColourMap {
 struct ColourMaps {
     std::string title, row_axis = {}, column_axis = {};    // "query", "key"
     std::vector<ColourMap> maps = {};
-    int across = 1;        // maps side by side
-    int size = 100;        // pixels of a map's longer side, at most, where a cell is larger than one
+    int across = 1;    // maps side by side
+    int size = 100;    // pixels of a map's longer side, at most, where a cell is larger than one
     std::vector<std::pair<double, std::string>> legend = {};    // a value's colour, and its name
 };
 Status write_maps(const std::string& path, const ColourMaps& maps);    // exit 2, 4: as of replace_file

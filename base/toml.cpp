@@ -20,7 +20,8 @@ struct Reader {
     // Blanks and comments; with `lines`, line ends, too.
     void space(bool lines) {
         for (; !done(); at++) {
-            if (peek() == '#') while (!done() && peek() != '\n') at++;
+            if (peek() == '#')
+                while (!done() && peek() != '\n') at++;
             if (peek() == '\n' && lines) line++;
             else if (peek() != ' ' && peek() != '\t' && peek() != '\r') return;
         }
@@ -89,7 +90,7 @@ struct Reader {
         return done() || peek() == '\n' || error("the end of the line");
     }
 };
-}   // namespace
+}    // namespace
 
 Result<std::vector<TomlSetting>> toml_parse(std::string_view text, const std::string& name) {
     Reader reader{.text = text};

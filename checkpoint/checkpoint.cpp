@@ -92,7 +92,7 @@ Status remove_directory(const std::string& dir, const Disk& disk) {
     }
     return disk_status(dir, "remove", uninterrupted([&] { return disk.remove(dir.c_str()); }));
 }
-}   // namespace
+}    // namespace
 
 // ---- write ----------------------------------------------------------------------------------------------------------
 
@@ -222,9 +222,8 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
     const std::string temporary = watch ? watch->broadcast(name) : name;
     auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
-    TRY(at_first([&] {
-        return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
-    }));
+    TRY(at_first(
+        [&] { return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })); }));
     std::optional<TemporaryLock> lock;
     if (first) lock.emplace(temporary);
     std::vector<Sum> sums;
@@ -286,8 +285,10 @@ Status check_export(const std::string& dir, Overwrite overwrite) {
         if (name != "model.safetensors" && name != "config.json" && name != "generation_config.json" &&
             name != "tokenizer.json" && name != "tokenizer_config.json" && name != "README.md" &&
             name != TemporaryLock::FILE_NAME)
-            return fail(Exit::usage, "--overwrite: %s/%s is no file that is written here, and would be lost; give "
-                        "another name", dir.c_str(), name.c_str());
+            return fail(Exit::usage,
+                        "--overwrite: %s/%s is no file that is written here, and would be lost; give "
+                        "another name",
+                        dir.c_str(), name.c_str());
     return {};
 }
 
@@ -356,8 +357,10 @@ static Status no_model(const std::string& path) {
     const bool bare = path.starts_with("gpt2") || path == "distilgpt2" || path == "openai-gpt";
     if (path.empty() || !(owned || (bare && slash == std::string::npos)))
         return fail(Exit::input, "%s: no such file or directory", path.c_str());
-    return fail(Exit::input, "%s: no such directory, and flatgpt downloads nothing; to fetch it from the Hub:\n"
-                "  hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
+    return fail(Exit::input,
+                "%s: no such directory, and flatgpt downloads nothing; to fetch it from the Hub:\n"
+                "  hf download %s --local-dir %s",
+                path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
 }
 
 static Status use_of_run(const std::string& dir, const std::function<Status(const ModelSource& m)>& use) {
@@ -396,22 +399,20 @@ static void note_unknown_keys(const ModelSource& source) {
     std::string names;
     if (!source.gguf || !gguf_config(*source.gguf, &unknown).ok() || unknown.empty()) return;
     for (const std::string& key : unknown) names += (names.empty() ? "" : ", ") + key;
-    Progress().note(escape_control("note: " + source.path +
-                                   ": flatgpt does not know these keys and passes over them: " + names));
+    Progress().note(
+        escape_control("note: " + source.path + ": flatgpt does not know these keys and passes over them: " + names));
 }
 
 Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
-                                    const std::string& which,
-                                    const std::function<Status(const ModelSource& m)>& use) {
+                                    const std::string& which, const std::function<Status(const ModelSource& m)>& use) {
     const bool step = !which.empty() && which.size() <= 8 && which.find_first_not_of("0123456789") == which.npos;
     if (which != "last" && which != "best" && !step)
         return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
                     which.c_str());
     struct stat there;
     if (stat(path.c_str(), &there))
-        return errno == ENOENT || errno == ENOTDIR
-                   ? no_model(path)
-                   : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
+        return errno == ENOENT || errno == ENOTDIR ? no_model(path)
+                                                   : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
     if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST")) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
@@ -432,13 +433,15 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
         const std::string last = TRY(find_last(path, damaged, checkpoint_verify_frame));
         wanted = TRY(checkpoint_state(last)).best_step;
         if (wanted < 0)
-            return fail(Exit::usage, "--checkpoint best: no validation is recorded in %s, which holds %s; a run with "
-                        "--val records them", path.c_str(), steps_text(path).c_str());
+            return fail(Exit::usage,
+                        "--checkpoint best: no validation is recorded in %s, which holds %s; a run with "
+                        "--val records them",
+                        path.c_str(), steps_text(path).c_str());
     }
     const std::string dir = step_directory(path, wanted);
     if (!is_directory(dir))
-        return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s",
-                    path.c_str(), (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
+        return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s", path.c_str(),
+                    (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
     TRY(use_of_run(dir, use));
     return ModelSource(dir);
 }

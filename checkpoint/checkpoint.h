@@ -44,13 +44,13 @@ struct ModelSource {
 
 // What a resumed run needs beyond weights and moments to go on bit for bit.
 struct TrainState {
-    int64_t step = 0;             // updates done (skipped ones count)
-    int64_t tokens = 0;           // seen so far
-    int64_t updates = 0;          // AdamW's own step count: skipped ones do not count
-    int64_t skipped = 0;          // updates left out because of a gradient that was not finite or an outlier
-    int64_t bad_in_a_row = 0;     // the last steps skipped for a loss or norm that is not finite
-    int64_t epoch = 0, index = 0; // the loader's position
-    uint64_t data = 0;            // the loader's fingerprint
+    int64_t step = 0;                // updates done (skipped ones count)
+    int64_t tokens = 0;              // seen so far
+    int64_t updates = 0;             // AdamW's own step count: skipped ones do not count
+    int64_t skipped = 0;             // updates left out because of a gradient that was not finite or an outlier
+    int64_t bad_in_a_row = 0;        // the last steps skipped for a loss or norm that is not finite
+    int64_t epoch = 0, index = 0;    // the loader's position
+    uint64_t data = 0;               // the loader's fingerprint
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
     Detector loss, grad_norm;
@@ -70,14 +70,14 @@ struct TrainState {
 // The file calls of a checkpoint as a table, so that tests can make each of them fail. Each returns 0 or -errno, write
 // the bytes written.
 struct Disk {
-    int (*open_write)(const char* path);                       // a new file: fd or -errno
+    int (*open_write)(const char* path);    // a new file: fd or -errno
     int64_t (*write)(int fd, const void* data, int64_t bytes);
     int (*sync)(int fd);
     int (*close)(int fd);
     // Moves a directory; one at `to` changes places with it, or with Overwrite::no it is -EEXIST.
     int (*rename)(const char* from, const char* to, Overwrite overwrite);
     int (*mkdir)(const char* path);
-    int (*remove)(const char* path);                           // file or empty directory
+    int (*remove)(const char* path);    // file or empty directory
     int (*sync_dir)(const char* path);
 };
 const Disk& real_disk();
@@ -115,16 +115,16 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
 std::vector<std::string> checkpoint_list(const std::string& run);
 int64_t checkpoint_step(const std::string& dir);    // by its name; -1: it has none
 
-Result<Config> checkpoint_config(const ModelSource& m);             // exit 3: what we cannot run, and why
+Result<Config> checkpoint_config(const ModelSource& m);    // exit 3: what we cannot run, and why
 // model.safetensors, or the files its index names; in parallel where the model lies in this process's memory. verify:
 // exit 3 where the bytes that were loaded are not those of MANIFEST, if there is one; the model then holds anything.
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 // In which formats the files have the model's matrices. The source must outlive the function. Exit 3, 4.
 Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c);
-Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
+Status checkpoint_optimizer(const std::string& dir, Model& g);    // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
-Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);       // empty tokenizer where there is none
-std::string checkpoint_tokenizer_file(const std::string& path);     // the file that it is in, path itself if none is
+Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);      // empty tokenizer where there is none
+std::string checkpoint_tokenizer_file(const std::string& path);    // the file that it is in, path itself if none is
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty where there is none: in a GGUF
 // The model's tensors that this rank saves, as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);

@@ -196,7 +196,8 @@ std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
 std::string beyond_class_warning(const Config& c) {
     const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
     if (beyond.empty()) return "";
-    return "warning: " + config_text(c, beyond) + ": " + c.family->architecture + " of transformers has no such field; "
+    return "warning: " + config_text(c, beyond) + ": " + c.family->architecture +
+           " of transformers has no such field; "
            "it cannot load these checkpoints, flatgpt can";
 }
 

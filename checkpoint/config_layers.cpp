@@ -11,7 +11,9 @@ using nlohmann::ordered_json;
 // ---- windows --------------------------------------------------------------------------------------------------------
 
 // What config.json calls a layer without a window, and one with it.
-struct Kinds { const char *global, *local; };
+struct Kinds {
+    const char *global, *local;
+};
 constexpr Kinds TYPES = {"full_attention", "sliding_attention"}, NEO = {"global", "local"};
 
 // Every n-th layer is marked, the last of each n or the first; 0: none. The family's own n if it fits. -1: no n fits.
@@ -35,8 +37,10 @@ Status window_pattern(const JsonFields& f, const char* key, const std::vector<bo
     }
     const int n = every_nth(global, c->global_first, c->global_every);
     if (n < 0)
-        return fail(Exit::input, "%s: %s: flatgpt runs only models in which every n-th layer has no window, found "
-                    "another order", f.name.c_str(), key);
+        return fail(Exit::input,
+                    "%s: %s: flatgpt runs only models in which every n-th layer has no window, found "
+                    "another order",
+                    f.name.c_str(), key);
     c->global_every = n;
     return {};
 }
@@ -62,8 +66,7 @@ Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json
 Status neo_parse(const JsonFields& f, Config* c) {
     const char *key = "attention_types", *expanded = "attention_layers";
     if (f.has(expanded))
-        return window_pattern(f, expanded,
-                              TRY(marks(f, expanded, f.object[expanded], NEO.global, NEO.local, c->L)), c);
+        return window_pattern(f, expanded, TRY(marks(f, expanded, f.object[expanded], NEO.global, NEO.local, c->L)), c);
     if (!f.has(key)) return {};
     json layers = json::array();
     for (const json& item : f.object[key]) {

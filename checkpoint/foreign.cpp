@@ -51,8 +51,9 @@ constexpr FileKind FILES[] = {
     {"fmgg", "", OLD_GGML},
     {"tjgg", "", OLD_GGML},
     {"algg", "", OLD_GGML},
-    {"24ka", "", "llama2.c's model; llama2.c itself makes a Hugging Face directory of its ckpt.pt:\n  python3 "
-                 "export.py OUT --version -1 --checkpoint ckpt.pt"},
+    {"24ka", "",
+     "llama2.c's model; llama2.c itself makes a Hugging Face directory of its ckpt.pt:\n  python3 "
+     "export.py OUT --version -1 --checkpoint ckpt.pt"},
     {"\x89HDF", "", "TensorFlow's weights (HDF5); fetch the model's model.safetensors"},
     {"", ".safetensors", "a model's weights alone: give the directory that holds it and config.json"},
     {"", ".msgpack", "Flax' weights; fetch the model's model.safetensors"},
@@ -75,16 +76,21 @@ Status file_kind(const std::string& path) {
 }
 
 // A directory by a file in it; `but` there, it is something else.
-struct DirectoryKind { const char *holds, *but, *what; };
+struct DirectoryKind {
+    const char *holds, *but, *what;
+};
 constexpr DirectoryKind DIRECTORIES[] = {
     {"adapter_config.json", "config.json", MERGE},
     {"ckpt.pt", "config.json", NANO_GPT},
-    {"params.json", "config.json", "a model as its maker publishes it (params.json, consolidated.*); its Hugging Face "
-                                   "directory, with config.json and model.safetensors, is what flatgpt reads"},
-    {"tf_model.h5", "model.safetensors", "weights of TensorFlow alone (tf_model.h5); fetch the model's "
-                                         "model.safetensors"},
-    {"flax_model.msgpack", "model.safetensors", "weights of Flax alone (flax_model.msgpack); fetch the model's "
-                                                "model.safetensors"},
+    {"params.json", "config.json",
+     "a model as its maker publishes it (params.json, consolidated.*); its Hugging Face "
+     "directory, with config.json and model.safetensors, is what flatgpt reads"},
+    {"tf_model.h5", "model.safetensors",
+     "weights of TensorFlow alone (tf_model.h5); fetch the model's "
+     "model.safetensors"},
+    {"flax_model.msgpack", "model.safetensors",
+     "weights of Flax alone (flax_model.msgpack); fetch the model's "
+     "model.safetensors"},
     {"model.safetensors", "config.json", "weights without their config.json; fetch that as well"},
     {"pytorch_model.bin", "config.json", "weights without their config.json; fetch that as well"},
     {"tokenizer.json", "config.json", "a tokenizer, no model: that is what --tokenizer takes"},

@@ -17,9 +17,9 @@
 // A --type of `convert`: how matrices are stored. Vectors and positions stay F32.
 struct GgufFileType {
     const char* name;
-    int number;        // general.file_type
+    int number;    // general.file_type
     BlockType matrices;
-    BlockType head;        // the embeddings' where they are the head too, else the head's
+    BlockType head;    // the embeddings' where they are the head too, else the head's
     bool mixed;        // some of attn_v and ffn_down have more bits, as in llama.cpp's Q4_K_M
 };
 const std::vector<GgufFileType>& gguf_file_types();
@@ -53,21 +53,21 @@ struct GgufArchitecture {
     std::vector<const char*> families;
     std::vector<ConfigKey> keys = {};    // besides those that all have; without its key a field is as in the family
     enum class Biases { qkv, any, all } biases = Biases::qkv;    // may be there: those of qkv, any; or all have to be
-    bool permuted = false;     // q's and k's rows lie so that neighbours turn together
+    bool permuted = false;    // q's and k's rows lie so that neighbours turn together
     bool fused_qkv = false, fused_up = false;
-    bool needs_head = false;   // output.weight has to be there even if it is a copy
-    bool may_untie = true;     // output.weight may be there
-    bool rope_freqs = false;   // rope_freqs.weight is read
-    int window = -1;           // where attention.sliding_window is missing; -1: the key counts for nothing
+    bool needs_head = false;       // output.weight has to be there even if it is a copy
+    bool may_untie = true;         // output.weight may be there
+    bool rope_freqs = false;       // rope_freqs.weight is read
+    int window = -1;               // where attention.sliding_window is missing; -1: the key counts for nothing
     bool window_unused = false;    // llama.cpp's converter writes it, transformers runs with it, llama.cpp without
-    int global_every = 0;      // where a window's pattern is not given
-    bool one_theta = false;    // layers with a window turn by rope.freq_base, but without its scaling
+    int global_every = 0;          // where a window's pattern is not given
+    bool one_theta = false;        // layers with a window turn by rope.freq_base, but without its scaling
     // Which fields of layers with experts it reads; without the width feed_forward_length is it. Whether it always
     // divides the factors of a token's experts by their sum, or never does.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
     bool finetuned_turns = false;    // rope.scaling.finetuned says whether there is a rotation at all
-    int wide_layers = 0;       // with so many layers scores are divided by sqrt(channels / heads): the 27B models
+    int wide_layers = 0;             // with so many layers scores are divided by sqrt(channels / heads): the 27B models
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // The architecture's keys that are not in `read`. Exit 3: one makes this another model. Else those that are unknown.
@@ -81,8 +81,8 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 struct GgufPiece {
     std::string name;
     int64_t first, rows;
-    int heads = 0;       // whose rows are permuted; 0: as they are
-    float add = 0;       // the file's numbers are larger by this
+    int heads = 0;                  // whose rows are permuted; 0: as they are
+    float add = 0;                  // the file's numbers are larger by this
     int64_t run = 0, stride = 0;    // 0: not of experts
 };
 // fused: qkv, and gate and up, are one tensor each in this file.

@@ -17,33 +17,62 @@ const std::vector<GgufArchitecture>& architectures() {
     using Biases = GgufArchitecture::Biases;
     static const std::vector<GgufArchitecture> all = {
         {.name = "gpt2", .families = {"gpt2"}, .biases = Biases::all, .fused_qkv = true},
-        {.name = "llama", .families = {"llama", "mistral", "mixtral"}, .biases = Biases::any, .permuted = true,
-         .rope_freqs = true, .experts = {&C::experts, &C::experts_used}, .normalises = true},
+        {.name = "llama",
+         .families = {"llama", "mistral", "mixtral"},
+         .biases = Biases::any,
+         .permuted = true,
+         .rope_freqs = true,
+         .experts = {&C::experts, &C::experts_used},
+         .normalises = true},
         {.name = "qwen2", .families = {"qwen2"}},
         {.name = "qwen3", .families = {"qwen3"}},
-        {.name = "qwen2moe", .families = {"qwen2_moe"}, .needs_head = true,
+        {.name = "qwen2moe",
+         .families = {"qwen2_moe"},
+         .needs_head = true,
          .experts = {&C::experts, &C::experts_used, &C::expert_ffn, &C::shared_ffn}},
-        {.name = "qwen3moe", .families = {"qwen3_moe"},
-         .experts = {&C::experts, &C::experts_used, &C::expert_ffn}, .normalises = true},
+        {.name = "qwen3moe",
+         .families = {"qwen3_moe"},
+         .experts = {&C::experts, &C::experts_used, &C::expert_ffn},
+         .normalises = true},
         {.name = "olmoe", .families = {"olmoe"}, .needs_head = true, .experts = {&C::experts, &C::experts_used}},
         {.name = "gemma", .families = {"gemma"}, .may_untie = false},
-        {.name = "gemma2", .families = {"gemma2"},
+        {.name = "gemma2",
+         .families = {"gemma2"},
          .keys = {{"attn_logit_softcapping", &C::score_cap}, {"final_logit_softcapping", &C::logit_cap}},
-         .may_untie = false, .window = 4096, .global_every = 2, .wide_layers = 46},
-        {.name = "gemma3", .families = {"gemma3_text"},
+         .may_untie = false,
+         .window = 4096,
+         .global_every = 2,
+         .wide_layers = 46},
+        {.name = "gemma3",
+         .families = {"gemma3_text"},
          .keys = {{"final_logit_softcapping", &C::logit_cap}, {"rope.freq_base_swa", &C::rope_local_theta}},
-         .window = 0, .global_every = 6, .wide_layers = 62},
-        {.name = "phi3", .families = {"phi3"}, .fused_qkv = true, .fused_up = true, .window = 0,
-         .window_unused = true},
-        {.name = "olmo2", .families = {"olmo2", "olmo3"}, .keys = {{"rope.freq_base_swa", &C::rope_local_theta}},
-         .needs_head = true, .window = 0, .global_every = 4, .one_theta = true},
-        {.name = "gptneox", .families = {"gpt_neox"},
+         .window = 0,
+         .global_every = 6,
+         .wide_layers = 62},
+        {.name = "phi3", .families = {"phi3"}, .fused_qkv = true, .fused_up = true, .window = 0, .window_unused = true},
+        {.name = "olmo2",
+         .families = {"olmo2", "olmo3"},
+         .keys = {{"rope.freq_base_swa", &C::rope_local_theta}},
+         .needs_head = true,
+         .window = 0,
+         .global_every = 4,
+         .one_theta = true},
+        {.name = "gptneox",
+         .families = {"gpt_neox"},
          .keys = {{"use_parallel_residual", &C::parallel, ConfigKey::flag, NAN, int(Parallel::two)}},
-         .biases = Biases::all, .fused_qkv = true, .needs_head = true},
-        {.name = "granite", .families = {"granite"},
-         .keys = {{"attention.scale", &C::score_scale}, {"embedding_scale", &C::embed_scale},
-                  {"residual_scale", &C::branch_scale}, {"logit_scale", &C::logit_scale, ConfigKey::inverse}},
-         .biases = Biases::any, .permuted = true, .rope_freqs = true, .finetuned_turns = true},
+         .biases = Biases::all,
+         .fused_qkv = true,
+         .needs_head = true},
+        {.name = "granite",
+         .families = {"granite"},
+         .keys = {{"attention.scale", &C::score_scale},
+                  {"embedding_scale", &C::embed_scale},
+                  {"residual_scale", &C::branch_scale},
+                  {"logit_scale", &C::logit_scale, ConfigKey::inverse}},
+         .biases = Biases::any,
+         .permuted = true,
+         .rope_freqs = true,
+         .finetuned_turns = true},
         {.name = "smollm3", .families = {"smollm3"}, .permuted = true},
     };
     return all;
@@ -129,8 +158,10 @@ Status read_divisors(const std::string& name, const std::vector<float>& given, C
     const std::vector<float> ours = gguf_rope_divisors(*c);
     for (size_t i = 0; i < ours.size(); i++)
         if (!(std::fabs(ours[i] - given[i]) <= 1e-3f * given[i]))
-            return fail(Exit::input, "%s: rope_freqs.weight: expected Llama 3's divisors, found %g for pair %zu, where "
-                        "they have %g", name.c_str(), double(given[i]), i, double(ours[i]));
+            return fail(Exit::input,
+                        "%s: rope_freqs.weight: expected Llama 3's divisors, found %g for pair %zu, where "
+                        "they have %g",
+                        name.c_str(), double(given[i]), i, double(ours[i]));
     return {};
 }
 
@@ -257,10 +288,8 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     return match_tensors(f.metadata().name, wanted, held);
 }
 
-void put(GgufKeys* m, const std::string& key, const GgufValue& v) {
-    m->push_back({key, v});
-}
-}   // namespace
+void put(GgufKeys* m, const std::string& key, const GgufValue& v) { m->push_back({key, v}); }
+}    // namespace
 
 const GgufArchitecture* find_gguf_architecture(const std::string& name) {
     for (const GgufArchitecture& a : architectures())
@@ -283,8 +312,9 @@ Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown)
     if (m.has("general.type")) TRY(m.get("general.type", &type));
     if (type != "model")
         return fail(Exit::input, "%s: general.type: expected model, found \"%s\"%s", m.name.c_str(), type.c_str(),
-                    type != "adapter" ? "" : ": LoRA matrices without their base model; llama-export-lora makes one "
-                                             "file of both");
+                    type != "adapter" ? ""
+                                      : ": LoRA matrices without their base model; llama-export-lora makes one "
+                                        "file of both");
     TRY(m.get("general.architecture", &name));
     const GgufArchitecture* a = find_gguf_architecture(name);
     for (const GgufArchitecture& each : architectures()) known += (known.empty() ? "" : ", ") + std::string(each.name);
@@ -303,9 +333,11 @@ Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown)
     if (!embeddings || embeddings->shape.size() != 2 || embeddings->shape[0] > 1 << 24)
         return fail(Exit::input, "%s: tensor \"token_embd.weight\" (vocabulary, channels): not found", m.name.c_str());
     if (f.find("blk.0.ffn_gate.0.weight") || f.find("blk.0.ffn_down.0.weight"))
-        return fail(Exit::input, "%s: tensor \"blk.0.ffn_down.0.weight\": each expert has tensors of its own, as "
+        return fail(Exit::input,
+                    "%s: tensor \"blk.0.ffn_down.0.weight\": each expert has tensors of its own, as "
                     "converters of old wrote them, and llama.cpp no longer reads them; expected one of all experts, "
-                    "\"blk.0.ffn_down_exps.weight\"", m.name.c_str());
+                    "\"blk.0.ffn_down_exps.weight\"",
+                    m.name.c_str());
     std::vector<float> divisors;
     if (const GgufTensor* t = f.find("rope_freqs.weight")) {
         if (t->format->type != BlockType::f32 || t->numbers() < 1 || t->numbers() > 1 << 16)

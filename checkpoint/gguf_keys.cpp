@@ -28,9 +28,8 @@ const std::vector<NeutralKey>& neutral_keys() {
         {"attention.max_alibi_bias", 0},
         {"attention.output_scale", 0, 1},
         {"attention.q_lora_rank", 0},
-        {"attention.scale", 0, 0, [](const C& c, const A&) {
-            return c.score_scale != 0 ? double(c.score_scale) : 1 / std::sqrt(double(c.HS));
-        }},
+        {"attention.scale", 0, 0,
+         [](const C& c, const A&) { return c.score_scale != 0 ? double(c.score_scale) : 1 / std::sqrt(double(c.HS)); }},
         {"attention.shared_kv_layers", 0},
         {"attention.temperature_length", 0},
         {"attention.temperature_scale", 0},
@@ -45,9 +44,8 @@ const std::vector<NeutralKey>& neutral_keys() {
         {"expert_group_scale", 0, 1},
         {"expert_group_used_count", 0, 1},
         {"expert_used_count", 0},
-        {"expert_weights_norm", NAN, NAN, [](const C& c, const A&) {
-            return c.experts ? double(c.experts_normalised) : double(NAN);
-        }},
+        {"expert_weights_norm", NAN, NAN,
+         [](const C& c, const A&) { return c.experts ? double(c.experts_normalised) : double(NAN); }},
         {"expert_weights_scale", 0, 1},
         {"final_logit_softcapping", 0},
         {"full_attention_interval", 0, 1},
@@ -62,13 +60,11 @@ const std::vector<NeutralKey>& neutral_keys() {
         {"rope.freq_base_swa", 0, 0, [](const C& c, const A&) { return double(c.rope_theta); }},
         {"rope.scaling.alpha", 0},
         {"rope.scaling.attn_factor", 1},
-        {"rope.scaling.finetuned", NAN, NAN, [](const C&, const A& a) {
-            return a.finetuned_turns ? 1.0 : double(NAN);
-        }},
+        {"rope.scaling.finetuned", NAN, NAN,
+         [](const C&, const A& a) { return a.finetuned_turns ? 1.0 : double(NAN); }},
         {"rope.scaling.yarn_attn_factor", 1},
-        {"rope.scaling.yarn_ext_factor", -1, -1, [](const C& c, const A&) {
-            return c.rope_scaling == RopeScaling::yarn ? 1.0 : 0.0;
-        }},
+        {"rope.scaling.yarn_ext_factor", -1, -1,
+         [](const C& c, const A&) { return c.rope_scaling == RopeScaling::yarn ? 1.0 : 0.0; }},
         {"rope.scaling.yarn_log_multiplier", 0},
         {"router_logit_softcapping", 0},
         {"swiglu_clamp_exp", 0},
@@ -80,12 +76,24 @@ const std::vector<NeutralKey>& neutral_keys() {
 }
 // Keys without an effect wherever they are not read as fields: notes for people; sizes that the tensors have as well;
 // and the norm, rotation, window and experts that the architecture lacks.
-constexpr std::string_view WITHOUT_EFFECT[] = {
-    "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.sliding_window_pattern",
-    "classifier.output_labels", "expert_feed_forward_length", "expert_shared_count",
-    "expert_shared_feed_forward_length", "pooling_type", "rope.dimension_count", "rope.freq_base", "rope.scale_linear",
-    "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.type", "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow", "tensor_data_layout", "vocab_size"};
+constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
+                                               "attention.layer_norm_rms_epsilon",
+                                               "attention.sliding_window_pattern",
+                                               "classifier.output_labels",
+                                               "expert_feed_forward_length",
+                                               "expert_shared_count",
+                                               "expert_shared_feed_forward_length",
+                                               "pooling_type",
+                                               "rope.dimension_count",
+                                               "rope.freq_base",
+                                               "rope.scale_linear",
+                                               "rope.scaling.factor",
+                                               "rope.scaling.original_context_length",
+                                               "rope.scaling.type",
+                                               "rope.scaling.yarn_beta_fast",
+                                               "rope.scaling.yarn_beta_slow",
+                                               "tensor_data_layout",
+                                               "vocab_size"};
 
 bool close(double x, double y) { return std::fabs(x - y) <= 1e-5 * std::fabs(y); }
 std::string text_of(const GgufValue& v, double x) {

@@ -14,7 +14,10 @@
 #include "layers/quantised.h"
 
 namespace {
-struct NameRow { const char* ours; std::vector<const char*> names; };
+struct NameRow {
+    const char* ours;
+    std::vector<const char*> names;
+};
 const std::vector<NameRow>& name_rows() {
     static const std::vector<NameRow> rows = {
         {"wte", {"token_embd.weight"}},
@@ -62,7 +65,9 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
 
 // Rows that are read and written at once, about so many numbers: whole heads where heads are permuted, rows of one
 // expert.
-struct Rows { int64_t file, memory, count; };
+struct Rows {
+    int64_t file, memory, count;
+};
 std::vector<Rows> rows_of(const GgufPiece& p, int64_t cols, int HS, int64_t numbers) {
     const int64_t unit = p.heads ? HS : 1, step = std::max<int64_t>(1, numbers / (cols * unit)) * unit;
     const int64_t run = p.run ? p.run : p.rows;
@@ -137,8 +142,8 @@ Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, 
 // A tensor's pieces in this file.
 std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
     std::string name;
-    CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name),
-          "%s", name.c_str());    // gguf_config has found it
+    CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name), "%s",
+          name.c_str());    // gguf_config has found it
     const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
     return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
 }
@@ -168,8 +173,8 @@ struct Loading {
                 format = from.format;
                 for (const Rows& rows : rows_of(p, t.cols, g.c.HS, INT64_MAX / 2))
                     for (int64_t r = 0; same && r < rows.count; r++)
-                        all[size_t(row_in_memory(p, rows, g.c.HS, r))] =
-                            map.get() + from.at + (rows.file + r) * (from.bytes / p.rows);
+                        all[size_t(row_in_memory(p, rows, g.c.HS, r))] = map.get() + from.at +
+                                                                         (rows.file + r) * (from.bytes / p.rows);
             }
             if (same) g.store.packed.use(t.offset, *format, std::move(all), map);
         }
@@ -180,7 +185,7 @@ struct Loading {
         if (!p.heads) return g.store.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
         for (int64_t r = 0; r < rows.count; r++)
             g.store.packed.write(t.offset + row_in_memory(p, rows, g.c.HS, r) * t.cols, t.cols, format,
-                           blocks + r * row_bytes);
+                                 blocks + r * row_bytes);
     }
     void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
         const GgufTensor& from = *file.find(p.name);
@@ -222,14 +227,14 @@ struct Loading {
         g.write(Part::weights, t.offset + t.file_rows * t.cols, int64_t(zeros.size()), zeros.data());
     }
 };
-}   // namespace
+}    // namespace
 
 const std::vector<GgufFileType>& gguf_file_types() {
     static const std::vector<GgufFileType> types = {
-        {"f32", 0, BlockType::f32, BlockType::f32, false},    {"f16", 1, BlockType::f16, BlockType::f16, false},
-        {"bf16", 32, BlockType::bf16, BlockType::bf16, false}, {"q8_0", 7, BlockType::q8_0, BlockType::q8_0, false},
-        {"q4_0", 2, BlockType::q4_0, BlockType::q6_k, false}, {"q4_1", 3, BlockType::q4_1, BlockType::q6_k, false},
-        {"q5_0", 8, BlockType::q5_0, BlockType::q6_k, false}, {"q5_1", 9, BlockType::q5_1, BlockType::q6_k, false},
+        {"f32", 0, BlockType::f32, BlockType::f32, false},      {"f16", 1, BlockType::f16, BlockType::f16, false},
+        {"bf16", 32, BlockType::bf16, BlockType::bf16, false},  {"q8_0", 7, BlockType::q8_0, BlockType::q8_0, false},
+        {"q4_0", 2, BlockType::q4_0, BlockType::q6_k, false},   {"q4_1", 3, BlockType::q4_1, BlockType::q6_k, false},
+        {"q5_0", 8, BlockType::q5_0, BlockType::q6_k, false},   {"q5_1", 9, BlockType::q5_1, BlockType::q6_k, false},
         {"q4_k_m", 15, BlockType::q4_k, BlockType::q6_k, true}, {"q6_k", 18, BlockType::q6_k, BlockType::q6_k, false},
     };
     return types;
@@ -344,14 +349,13 @@ ReadNumbers gguf_reader(const GgufFile& file, const Config& c) {
     };
 }
 
-Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::string& name,
-                 const GgufKeys& vocabulary, const GgufSink& sink) {
+Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::string& name, const GgufKeys& vocabulary,
+                 const GgufSink& sink) {
     const Config& c = w.c;
     const GgufArchitecture& a = *TRY(gguf_architecture_for(c));
-    GgufKeys metadata = {
-        {"general.architecture", GgufValue::text(a.name)},
-        {"general.type", GgufValue::text("model")},
-        {"general.file_type", GgufValue::integer(type.number)}};
+    GgufKeys metadata = {{"general.architecture", GgufValue::text(a.name)},
+                         {"general.type", GgufValue::text("model")},
+                         {"general.file_type", GgufValue::integer(type.number)}};
     if (type.matrices != BlockType::f32 && type.matrices != BlockType::f16 && type.matrices != BlockType::bf16)
         metadata.push_back({"general.quantization_version", GgufValue::integer(2)});
     if (std::none_of(vocabulary.begin(), vocabulary.end(), [](auto& row) { return row.first == "general.name"; }))
@@ -372,7 +376,8 @@ Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::st
     const std::vector<float> divisors = gguf_rope_divisors(c);
     const int64_t bytes = int64_t(divisors.size()) * 4;
     if (c.rope_scaling == RopeScaling::llama3)
-        sources.push_back({"rope_freqs.weight", &block_format(BlockType::f32), {bytes / 4},
-                           [&](const GgufSink& to) { return to(divisors.data(), bytes); }});
+        sources.push_back({"rope_freqs.weight", &block_format(BlockType::f32), {bytes / 4}, [&](const GgufSink& to) {
+                               return to(divisors.data(), bytes);
+                           }});
     return gguf_write(metadata, sources, sink);
 }

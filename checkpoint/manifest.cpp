@@ -7,9 +7,7 @@
 
 static constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
 
-std::string sum_line(const Sum& s) {
-    return formatted("%08x %lld %s\n", s.crc, (long long)s.bytes, s.name.c_str());
-}
+std::string sum_line(const Sum& s) { return formatted("%08x %lld %s\n", s.crc, (long long)s.bytes, s.name.c_str()); }
 bool sum_parse(const std::string& line, Sum* s) {
     long long bytes = 0;
     int name = 0;
@@ -109,7 +107,7 @@ Status ReadSums::check(const SafetensorsFile& file, const Sum& expected) {
         end += p.bytes;
     }
     if (crc != expected.crc)
-        return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(),
-                    expected.crc, crc);
+        return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(), expected.crc,
+                    crc);
     return {};
 }

@@ -7,7 +7,11 @@
 #include "files/crc.h"
 #include "files/safetensors.h"
 
-struct Sum { std::string name; int64_t bytes = 0; uint32_t crc = 0; };
+struct Sum {
+    std::string name;
+    int64_t bytes = 0;
+    uint32_t crc = 0;
+};
 
 std::string sum_line(const Sum& s);
 bool sum_parse(const std::string& line, Sum* s);    // a line without its end
@@ -26,6 +30,9 @@ class ReadSums {
     Status check(const SafetensorsFile& file, const Sum& expected);
 
   private:
-    struct Piece { int64_t at, bytes; uint32_t crc; };
+    struct Piece {
+        int64_t at, bytes;
+        uint32_t crc;
+    };
     std::map<const SafetensorsFile*, std::vector<Piece>> pieces;
 };

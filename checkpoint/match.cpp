@@ -32,7 +32,8 @@ Status match_tensors(const std::string& place, const std::vector<WantedTensor>& 
 }
 
 Status not_finite(const std::string& place, const std::string& tensor) {
-    return fail(Exit::input, "%s: tensor \"%s\": expected finite numbers, found NaN or infinity: the file is damaged, "
+    return fail(Exit::input,
+                "%s: tensor \"%s\": expected finite numbers, found NaN or infinity: the file is damaged, "
                 "or the training that made it has diverged; take an earlier checkpoint or fetch the file again",
                 place.c_str(), tensor.c_str());
 }

@@ -8,14 +8,21 @@
 
 namespace {
 // llama.cpp's converter takes these from a README.md (gguf-py's metadata.py).
-struct CardRow { const char *name, *key; bool list; };
-constexpr CardRow ROWS[] = {
-    {"model_name", "general.name", false},         {"license", "general.license", false},
-    {"license_name", "general.license.name", false}, {"license_link", "general.license.link", false},
-    {"language", "general.languages", true},       {"tags", "general.tags", true},
-    {"author", "general.author", false},           {"organization", "general.organization", false},
-    {"basename", "general.basename", false},       {"size_label", "general.size_label", false},
-    {"description", "general.description", false}};
+struct CardRow {
+    const char *name, *key;
+    bool list;
+};
+constexpr CardRow ROWS[] = {{"model_name", "general.name", false},
+                            {"license", "general.license", false},
+                            {"license_name", "general.license.name", false},
+                            {"license_link", "general.license.link", false},
+                            {"language", "general.languages", true},
+                            {"tags", "general.tags", true},
+                            {"author", "general.author", false},
+                            {"organization", "general.organization", false},
+                            {"basename", "general.basename", false},
+                            {"size_label", "general.size_label", false},
+                            {"description", "general.description", false}};
 constexpr int64_t MAX_README = 4 << 20;
 
 std::string trimmed(const std::string& s) {
@@ -82,8 +89,8 @@ GgufKeys card_keys(const ModelCard& card) {
     GgufKeys keys;
     for (const CardRow& row : ROWS)
         if (const auto found = card.find(row.name); found != card.end() && !found->second.empty())
-            keys.push_back({row.key, row.list ? GgufValue::text_array(found->second)
-                                              : GgufValue::text(found->second[0])});
+            keys.push_back(
+                {row.key, row.list ? GgufValue::text_array(found->second) : GgufValue::text(found->second[0])});
     return keys;
 }
 

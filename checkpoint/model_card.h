@@ -14,7 +14,7 @@ typedef std::map<std::string, std::vector<std::string>> ModelCard;
 // m: a directory, a run's checkpoint or a GGUF. A card that cannot be read counts as empty:
 // no output depends on it.
 ModelCard checkpoint_card(const ModelSource& m);
-GgufKeys card_keys(const ModelCard& card);        // general.*
+GgufKeys card_keys(const ModelCard& card);         // general.*
 std::string card_readme(const ModelCard& card);    // "" where there is nothing to say
 
 // The plain part of YAML that such a head is made of: names with texts or lists of texts. For the tests.

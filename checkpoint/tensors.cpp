@@ -27,7 +27,9 @@ std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
 }
 
 // Rows that lie together in a piece of a file and in memory, in the file's order.
-struct Rows { int64_t file, memory, count; };
+struct Rows {
+    int64_t file, memory, count;
+};
 std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
     if (t.layout != FileLayout::by_head) return {{0, p.first, p.rows}};
     std::vector<Rows> all;
@@ -45,7 +47,7 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
             for (int64_t c = c0; c < std::min(cols, c0 + TILE); c++)
                 for (int64_t r = r0; r < std::min(rows, r0 + TILE); r++) to[c * rows + r] = from[r * cols + c];
 }
-}   // namespace
+}    // namespace
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
@@ -134,7 +136,10 @@ Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir,
 }
 
 namespace {
-struct Found { const SafetensorsFile* file; const TensorEntry* entry; };
+struct Found {
+    const SafetensorsFile* file;
+    const TensorEntry* entry;
+};
 using SafetensorsFiles = std::vector<SafetensorsFile>;
 struct Weights {
     std::shared_ptr<const SafetensorsFiles> files;
@@ -173,8 +178,7 @@ bool is_head(const std::string& name, const Family& family) {
 // What others' files may hold besides: a copy of wte as the head, and what the family's row names.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     const Family& family = *c.family;
-    if (c.tied && is_head(name, family))
-        return e.shape == std::vector<int64_t>{c.V, c.C};
+    if (c.tied && is_head(name, family)) return e.shape == std::vector<int64_t>{c.V, c.C};
     return std::any_of(family.redundant.begin(), family.redundant.end(), [&](std::string_view part) {
         return part.ends_with('*') ? e.name.starts_with(part.substr(0, part.size() - 1)) : e.name.ends_with(part);
     });
@@ -189,16 +193,14 @@ Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor
             for (const Piece& p : t.pieces)
                 wanted.push_back({prefix + p.name, bare_name(prefix + p.name, *c.family), file_shape(t, p)});
     for (auto& [name, found] : w.tensors) held[name] = found.entry->shape;
-    return match_tensors(place, wanted, held, " (as F32, BF16 or F16)", [&](const std::string& name) {
-        return redundant(name, *w.tensors.at(name).entry, c);
-    });
+    return match_tensors(place, wanted, held, " (as F32, BF16 or F16)",
+                         [&](const std::string& name) { return redundant(name, *w.tensors.at(name).entry, c); });
 }
 
 // A tied model's file may hold the head besides, but as a copy: transformers runs the file's own where it is another.
 Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& place) {
-    const auto head = std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) {
-        return is_head(t.first, *c.family);
-    });
+    const auto head =
+        std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) { return is_head(t.first, *c.family); });
     if (!c.tied || head == w.tensors.end()) return {};
     const Found &a = head->second, &b = w.tensors.at(bare_name(wte.pieces[0].name, *c.family));
     const int64_t all = int64_t(c.V) * c.C, most = std::min(all, int64_t(1) << 18);
@@ -218,8 +220,10 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
         same = !memcmp(x.data(), y.data(), size_t(n) * sizeof(float));
     }
     if (same) return {};
-    return fail(Exit::input, "%s: tensor \"%s\": expected a copy of the embeddings, as tie_word_embeddings is true, "
-                "found other numbers; set that to false in config.json", place.c_str(), a.entry->name.c_str());
+    return fail(Exit::input,
+                "%s: tensor \"%s\": expected a copy of the embeddings, as tie_word_embeddings is true, "
+                "found other numbers; set that to false in config.json",
+                place.c_str(), a.entry->name.c_str());
 }
 
 // Loads tensors from their files into the model: in parallel if the model is in host memory. Its buffers are one piece
@@ -233,7 +237,7 @@ struct Loading {
     std::unique_ptr<char[]> raw = {};
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
     std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: a file that is read
-    FirstFailure failure = {}, broken = {};    // broken: numbers that are not finite
+    FirstFailure failure = {}, broken = {};                   // broken: numbers that are not finite
 
     Status run() {
         int64_t most = 0;
@@ -390,7 +394,7 @@ struct FromFiles {
         return {};
     }
 };
-}   // namespace
+}    // namespace
 
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
     TRY(m.opened);

@@ -28,7 +28,7 @@ struct Place {
     bool mpi = false;        // an MPI launcher: MPI tells where rank 0 is
     std::string host;        // where rank 0 is, unless MPI tells it: names or addresses, comma-separated
     int port = 0;
-    std::string job;         // text that is the same on every rank of this job and on no other's: the token's seed
+    std::string job;    // text that is the same on every rank of this job and on no other's: the token's seed
 };
 // Flags first, then torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*),
 // PMI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID), Slurm's steps (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID).
@@ -48,8 +48,12 @@ struct Pulse {
 // The pulse says that this process waits, for as long as this object lives.
 struct Waiting {
     Pulse* pulse;
-    explicit Waiting(Pulse* p) : pulse(p) { if (p) p->waiting = true; }
-    ~Waiting() { if (pulse) heartbeat(), pulse->waiting = false; }
+    explicit Waiting(Pulse* p) : pulse(p) {
+        if (p) p->waiting = true;
+    }
+    ~Waiting() {
+        if (pulse) heartbeat(), pulse->waiting = false;
+    }
 };
 
 // A socket that listens, before anybody is told where.
@@ -60,7 +64,7 @@ struct Listener {
     // This machine's addresses as others may reach it, comma-separated, its loopback last.
     static std::string addresses();
 };
-typedef std::string Token;    // 16 bytes: who does not bring them is a stranger
+typedef std::string Token;                   // 16 bytes: who does not bring them is a stranger
 Token comm_token(const std::string& job);    // from the text that all ranks of a job share
 Token comm_random_token();
 
@@ -82,7 +86,7 @@ class Watch {
 
     // Collectives of the host, in the same order on every rank. A rank that died or stands still ends the process
     // inside them, with exit 7.
-    std::vector<std::string> gather(const std::string& mine);     // rank 0: everyone's; others: empty
+    std::vector<std::string> gather(const std::string& mine);    // rank 0: everyone's; others: empty
     std::string broadcast(const std::string& of_rank_0);
     void barrier();
     // Every rank's status at once: ok, or at the ranks that failed their own, at the others exit 7 naming these.
@@ -131,8 +135,8 @@ struct Comm {
 };
 
 // comm/mpi.cpp. exit 7: the library is missing, or its world is another than the place's.
-Status mpi_available();                                          // compiled in, and the library is here
-Result<std::unique_ptr<Comm>> mpi_open(const Place& place);      // starts MPI, on a thread of its own
+Status mpi_available();                                                // compiled in, and the library is here
+Result<std::unique_ptr<Comm>> mpi_open(const Place& place);            // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
 // comm/nccl.cu; without CUDA model/device.cpp says that there is none. To be called once the device is open; the id
 // travels over the watch.
@@ -156,7 +160,9 @@ struct Ranks {
     Pulse* pulse() { return watch ? &watch->pulse : nullptr; }
     Status agree(const Status& s) { return watch ? watch->agree(s) : s; }
 
-    ~Ranks() { if (watch) watch->before_exit(nullptr); }
+    ~Ranks() {
+        if (watch) watch->before_exit(nullptr);
+    }
     Status open(const CommOptions& o);    // finds the place, meets the others
     Status start(bool gpu);               // the device is open: comm
 };

@@ -5,9 +5,7 @@
 
 #include "wire.h"
 
-bool is_loopback(const std::string& host) {
-    return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 namespace {
 constexpr int MOST_RANKS = 65536;
@@ -65,8 +63,8 @@ Status read_master(const std::string& text, Place* p) {
     const std::string host = colon == std::string::npos ? "" : text.substr(0, colon);
     char* end = nullptr;
     const long port = host.empty() ? 0 : strtol(text.c_str() + colon + 1, &end, 10);
-    if (port < 1 || port > 65535 || *end || (brackets ? host.back() != ']' || host.size() < 3
-                                                      : host.find(':') != std::string::npos))
+    if (port < 1 || port > 65535 || *end ||
+        (brackets ? host.back() != ']' || host.size() < 3 : host.find(':') != std::string::npos))
         return fail(Exit::usage, "--master is '%s': HOST:PORT or [IPv6]:PORT is expected", text.c_str());
     p->host = brackets ? host.substr(1, host.size() - 2) : host;
     p->port = int(port);
@@ -165,7 +163,7 @@ Status from_slurm(const CommOptions&, const Environment& env, Place* p) {
                     p->ranks, p->host.empty() ? "SLURM_STEP_NODELIST" : "SLURM_JOB_ID");
     return env.local("SLURM_LOCALID", env.text("SLURM_STEP_NUM_NODES") == "1", p);
 }
-}   // namespace
+}    // namespace
 
 std::string slurm_first_host(const std::string& list) {
     std::string host;

@@ -48,7 +48,7 @@ int listen_at(const Address& a) {    // -1: errno
     close(fd);
     return errno = e, -1;
 }
-}   // namespace
+}    // namespace
 
 Result<Listener> Listener::open(const std::string& host, int port) {
     std::string why;

@@ -65,7 +65,7 @@ void set_no_delay(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 std::string seconds_text(double s) { return formatted("%.3g s", s); }
-}   // namespace
+}    // namespace
 
 // ---- rank 0 ---------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ namespace {
 struct Guest {
     Link link;
     double end = 0;
-    int rank = -1;       // known once its hello has come
+    int rank = -1;    // known once its hello has come
     std::string name;
     bool refused = false;
 };
@@ -94,7 +94,7 @@ class Meeting {
     const int listener;
     const double timeout, end;
     Met met;
-    std::list<Guest> guests;                 // oldest first
+    std::list<Guest> guests;                        // oldest first
     int arrived = 1, strangers = 0, foreign = 0;    // ranks; connections without a hello; with another job's token
     std::string failure;
 
@@ -129,7 +129,8 @@ void Meeting::wait() {
         fds.push_back({g.link.fd, short(POLLIN | (g.link.out.empty() ? 0 : POLLOUT)), 0});
         until = std::min(until, g.end);
     }
-    for (Link& l : met.links) if (l.fd >= 0) fds.push_back({l.fd, POLLIN, 0});
+    for (Link& l : met.links)
+        if (l.fd >= 0) fds.push_back({l.fd, POLLIN, 0});
     poll(fds.data(), fds.size(), std::max(0, int((until - now_seconds()) * 1000) + 1));
 }
 
@@ -204,7 +205,10 @@ void Meeting::look() {
         if (met.links[r].fd >= 0 && !met.links[r].read()) failure = met.names[r] + " died before all ranks were here";
     accept_some();
     for (auto g = guests.begin(); g != guests.end();) {
-        if (serve(*g) && now_seconds() < g->end) { ++g; continue; }
+        if (serve(*g) && now_seconds() < g->end) {
+            ++g;
+            continue;
+        }
         drop(*g);
         g = guests.erase(g);
     }
@@ -221,7 +225,8 @@ std::string Meeting::missing() const {
     if (foreign) notes += "; " + counted(foreign, "connection") + " brought another job's token";
     if (strangers) notes += "; " + counted(strangers, "connection") + " came from no rank at all";
     return fail(Exit::peer, "%s %s of %d did not come to %s within %s%s", n > 1 ? "ranks" : "rank", list.c_str(),
-                place.ranks, met.names[0].c_str(), seconds_text(timeout).c_str(), notes.c_str()).message;
+                place.ranks, met.names[0].c_str(), seconds_text(timeout).c_str(), notes.c_str())
+        .message;
 }
 
 Result<Met> Meeting::run() {
@@ -248,7 +253,7 @@ Result<Met> Meeting::run() {
     part(all, 1);
     return fail(Exit::peer, "%s", failure.c_str());
 }
-}   // namespace
+}    // namespace
 
 Result<Met> meet_as_first(const Place& place, Listener listener, const Token& token, double timeout) {
     Meeting meeting(place, listener.fd, token, timeout);
@@ -286,7 +291,7 @@ int connect_to(const Address& a, double deadline) {    // -1: errno
 struct Attempt {
     bool decided = false;    // met, or not to be tried again
     Status status;
-    std::string note;        // what stood in the way
+    std::string note;    // what stood in the way
 };
 
 // Over a connection: finds out whether rank 0 of this job is at the other end, and what it says.
@@ -325,7 +330,7 @@ Attempt introduce(const Place& place, Link& link, const Token& token, double end
             return {false, {}, link.error == ETIMEDOUT ? "it has stopped" : "it went away before all ranks were here"};
     }
 }
-}   // namespace
+}    // namespace
 
 Result<Met> meet_as_other(const Place& place, const std::string& host, int port, const Token& token, double timeout) {
     const double begin = now_seconds(), end = begin + timeout;

@@ -49,7 +49,6 @@ Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return mpi_available(); }
 #include <sched.h>
 #include <unistd.h>
 
-
 namespace {
 // ---- the library ----------------------------------------------------------------------------------------------------
 
@@ -93,8 +92,8 @@ Result<Library> load() {
     Library l = {};
 #define FIND(name) find(lib, "MPI_" #name, &l.name)
     const bool all = FIND(Init_thread) && FIND(Finalize) && FIND(Get_library_version) && FIND(Comm_rank) &&
-                     FIND(Comm_size) && FIND(Comm_set_errhandler) && FIND(Error_string) && FIND(Isend) &&
-                     FIND(Irecv) && FIND(Testall) && CONSTANT(lib, l.world, "ompi_mpi_comm_world", MPI_COMM_WORLD) &&
+                     FIND(Comm_size) && FIND(Comm_set_errhandler) && FIND(Error_string) && FIND(Isend) && FIND(Irecv) &&
+                     FIND(Testall) && CONSTANT(lib, l.world, "ompi_mpi_comm_world", MPI_COMM_WORLD) &&
                      CONSTANT(lib, l.byte, "ompi_mpi_byte", MPI_BYTE) &&
                      CONSTANT(lib, l.errors_return, "ompi_mpi_errors_return", MPI_ERRORS_RETURN);
     if (!all) return fail(Exit::peer, "%s is another MPI than the one this binary was built with", NAMES[0]);
@@ -353,8 +352,8 @@ class Mpi final : public Comm {
         pthread_sigmask(SIG_BLOCK, &all, &mask);
         std::promise<Status> begun;
         std::future<Status> how = begun.get_future();
-        thread = std::jthread(
-            [this](std::stop_token stop, std::promise<Status> p) { work(stop, std::move(p)); }, std::move(begun));
+        thread = std::jthread([this](std::stop_token stop, std::promise<Status> p) { work(stop, std::move(p)); },
+                              std::move(begun));
         pthread_sigmask(SIG_SETMASK, &mask, nullptr);
         status = how.get();
         for (int s = 1; s < NSIG; s++) sigaction(s, &before[s], nullptr);

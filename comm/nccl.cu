@@ -37,9 +37,10 @@ constexpr int MARKS = 1100;
 
 // ---- the library ----------------------------------------------------------------------------------------------------
 
-#define NCCL_FUNCTIONS(X)                                                                                     \
-    X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) \
-    X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
+#define NCCL_FUNCTIONS(X)                                                                                       \
+    X(GetVersion)                                                                                               \
+    X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) \
+        X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
     int version = 0;    // 22809: 2.28.9
@@ -103,9 +104,7 @@ class NcclComm final : public Comm {
         CUDA_CHECK(cudaEventRecord(marks[next_mark % MARKS], stream));
         return next_mark++;
     }
-    void join(int64_t m) override {
-        CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), marks[m % MARKS], 0));
-    }
+    void join(int64_t m) override { CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), marks[m % MARKS], 0)); }
     int64_t scratch_bytes(int64_t n, Element type, Element wire) const override {
         return casts(type, wire) ? round_up(n, 128) * 2 : 0;
     }
@@ -274,9 +273,8 @@ void NcclComm::all_reduce(void* x, int64_t n, Element type, Element wire) {
         });
     bf16* s = staging(n);
     convert(s, static_cast<const float*>(x), n, stream);
-    hand_over("all_reduce", [&](ncclComm_t c) {
-        return nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream);
-    });
+    hand_over("all_reduce",
+              [&](ncclComm_t c) { return nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream); });
     convert(static_cast<float*>(x), s, n, stream);
 }
 
@@ -289,9 +287,8 @@ void NcclComm::reduce_scatter(void* out, void* x, int64_t n, Element type, Eleme
         });
     bf16 *s = staging(ranks * n), *mine = s + rank * n;
     convert(s, static_cast<const float*>(x), ranks * n, stream);
-    hand_over("reduce_scatter", [&](ncclComm_t c) {
-        return nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream);
-    });
+    hand_over("reduce_scatter",
+              [&](ncclComm_t c) { return nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream); });
     convert(static_cast<float*>(out), mine, n, stream);
 }
 
@@ -299,9 +296,8 @@ void NcclComm::all_gather(void* x, int64_t n, Element type) {
     if (n == 0) return;
     begin();
     const char* mine = static_cast<const char*>(x) + rank * n * element_bytes(type);
-    hand_over("all_gather", [&](ncclComm_t c) {
-        return nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream);
-    });
+    hand_over("all_gather",
+              [&](ncclComm_t c) { return nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream); });
 }
 }    // namespace
 
@@ -331,8 +327,8 @@ Result<std::unique_ptr<Comm>> nccl_open(Watch& watch) {
     const std::string mine = version_text(), said = watch.broadcast(id.value + mine);
     const bool same = said.size() > sizeof(ncclUniqueId) && said.substr(sizeof(ncclUniqueId)) == mine;
     TRY(watch.agree(same ? Status() : fail(Exit::peer, "%s here, another on rank 0: all need the same", mine.c_str())));
-    auto comm = nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse,
-                          watch.timeout());
+    auto comm =
+        nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse, watch.timeout());
     if (comm.ok()) {
         auto* const c = static_cast<NcclComm*>(comm.value.get());
         c->watch = &watch;

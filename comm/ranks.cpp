@@ -119,7 +119,7 @@ Result<std::unique_ptr<Watch>> meet_by_port(const Place& place, double timeout) 
         listener = TRY(Listener::open(is_loopback(place.host) ? place.host : "", place.port));
     return Watch::meet(place, listener, place.host, place.port, comm_token(place.job), timeout);
 }
-}   // namespace
+}    // namespace
 
 Status Ranks::open(const CommOptions& o) {
     place = TRY(comm_place(o, [](const char* name) -> const char* { return getenv(name); }));
@@ -127,7 +127,8 @@ Status Ranks::open(const CommOptions& o) {
     const Status here = place.mpi && place.ranks > 1 ? mpi_available() : Status{};
     const bool mpi = place.mpi && place.ranks > 1 && here.ok();
     if (!mpi && place.ranks > 1 && (place.host.empty() || place.port == 0))
-        return fail(Exit::usage, "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
+        return fail(Exit::usage,
+                    "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
                     "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
                     place.launcher.c_str(), place.ranks, here.message.c_str());
     watch = TRY(mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout));

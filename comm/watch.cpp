@@ -21,10 +21,10 @@
 #include "base/console.h"
 
 namespace {
-constexpr double LAST_WORDS = 0.3;    // seconds for a verdict to arrive; the ranks that live take it in milliseconds
+constexpr double LAST_WORDS = 0.3;     // seconds for a verdict to arrive; the ranks that live take it in milliseconds
 constexpr double ABORT_SECONDS = 2;    // the time that before_exit has
 constexpr uint32_t WAKE = UINT32_MAX;
-}   // namespace
+}    // namespace
 
 struct Watch::State {
     Watch* watch = nullptr;
@@ -33,17 +33,17 @@ struct Watch::State {
     std::vector<std::string> names;
     uint32_t number = 0;    // counts host collectives; only the main thread uses it
 
-    std::mutex mutex;       // guards all that follows
+    std::mutex mutex;    // guards all that follows
     std::condition_variable news;
-    std::vector<Link> links;                  // rank 0: [r] leads to rank r; others: [0] leads to rank 0
-    std::vector<std::deque<Frame>> inbox;     // one for each link
-    std::vector<Sign> signs;                  // one for each rank; others than rank 0 know rank 0's and their own
-    std::vector<char> wants_room;             // one for each link: epoll tells when the kernel takes bytes again
-    std::string trouble;                      // what the main thread found: the verdict
+    std::vector<Link> links;                 // rank 0: [r] leads to rank r; others: [0] leads to rank 0
+    std::vector<std::deque<Frame>> inbox;    // one for each link
+    std::vector<Sign> signs;                 // one for each rank; others than rank 0 know rank 0's and their own
+    std::vector<char> wants_room;            // one for each link: epoll tells when the kernel takes bytes again
+    std::string trouble;                     // what the main thread found: the verdict
     std::function<void()> before_exit;
     std::function<std::string()> look_at;
-    double troubled = INFINITY;               // since when look_at has had something to say
-    bool parting = false;                     // the main thread waits for the thread to end
+    double troubled = INFINITY;    // since when look_at has had something to say
+    bool parting = false;          // the main thread waits for the thread to end
     double part_seconds = 0;
 
     int epoll = -1, wake_fd = -1;
@@ -138,7 +138,7 @@ Frame Watch::State::take(int r, Round round) {
     box.pop_front();
     if (f.round != round || f.number != number)
         report(lock, names[size_t(r)] + " is at " + round_name(f.round) + " number " + std::to_string(f.number) +
-               " and " + names[size_t(rank)] + " at " + our_round + ": they do not do the same");
+                         " and " + names[size_t(rank)] + " at " + our_round + ": they do not do the same");
     return f;
 }
 
@@ -146,7 +146,7 @@ void Watch::State::put(int r, const Bytes& frame, Round round) {
     std::unique_lock lock(mutex);
     if (signs[size_t(r)].left)
         report(lock, names[size_t(r)] + " has left in good order, and " + names[size_t(rank)] + " is at " +
-               round_name(round) + " number " + std::to_string(number));
+                         round_name(round) + " number " + std::to_string(number));
     links[size_t(r)].send(frame);
 }
 
@@ -182,8 +182,8 @@ void Watch::State::run() {
     }
     for (;;) {
         const double until = std::min(next_beat, next_look);
-        const int n = epoll_wait(epoll, events.data(), int(events.size()),
-                                 std::max(0, int((until - now_seconds()) * 1000) + 1));
+        const int n =
+            epoll_wait(epoll, events.data(), int(events.size()), std::max(0, int((until - now_seconds()) * 1000) + 1));
         std::lock_guard lock(mutex);
         const double now = now_seconds();
         // Stopped and continued, as Slurm does it to whole jobs: nobody could be heard in that time.
@@ -200,7 +200,8 @@ void Watch::State::run() {
         if (woken && read(wake_fd, &count, sizeof count) < 0) woken = false;
         if (!trouble.empty()) verdict(trouble);
         if (parting) break;
-        if (woken) for (int r = 0; r < int(links.size()); r++) flush(r);
+        if (woken)
+            for (int r = 0; r < int(links.size()); r++) flush(r);
         if (now >= next_beat) beat(now), next_beat = now + interval;
         if (now >= next_look) look(now), next_look = now + interval / 4;
     }
@@ -333,7 +334,7 @@ Result<std::unique_ptr<Watch>> Watch::meet(const Place& place, Listener listener
     Met met;
     if (place.ranks > 1) {
         met = TRY(place.rank == 0 ? meet_as_first(place, listener, token, timeout)
-                                        : meet_as_other(place, host, port, token, timeout));
+                                  : meet_as_other(place, host, port, token, timeout));
     } else {
         if (listener.fd >= 0) close(listener.fd);
         state->names = {"rank 0 (pid " + std::to_string(getpid()) + ")"};

@@ -19,7 +19,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 12);
 constexpr uint16_t MAGIC = 0xf1a7;
-}   // namespace
+}    // namespace
 
 const char* round_name(Round r) {
     static const char* const names[] = {"nothing", "gather", "broadcast", "barrier", "agree"};
@@ -143,7 +143,7 @@ struct Beat {    // on the wire
 };
 static_assert(sizeof(Beat) == 64);
 constexpr double FAREWELL = 5;    // seconds
-}   // namespace
+}    // namespace
 
 Sign sign_of(const Pulse& p) {
     Sign s;
@@ -173,7 +173,8 @@ std::string Sign::place() const { return "step " + std::to_string(step) + ": " +
 std::string judge_silence(const Sign& s, const std::string& name, double now, double timeout) {
     if (s.left || now - s.heard < timeout) return "";
     return fail(Exit::peer, "%s has not been heard of for %.0f s (stopped, or its network is cut); it was at %s",
-                name.c_str(), now - s.heard, s.place().c_str()).message;
+                name.c_str(), now - s.heard, s.place().c_str())
+        .message;
 }
 
 std::string judge(const std::vector<Sign>& signs, const std::vector<std::string>& names, double now, double timeout) {
@@ -195,11 +196,12 @@ std::string judge(const std::vector<Sign>& signs, const std::vector<std::string>
         const Sign& s = signs[size_t(still)];
         return fail(Exit::peer, "%s has been at %s for %.0f s without getting on while %d rank%s wait%s for it",
                     names[size_t(still)].c_str(), s.place().c_str(), now - s.moved, waiting, waiting > 1 ? "s" : "",
-                    waiting > 1 ? "" : "s").message;
+                    waiting > 1 ? "" : "s")
+            .message;
     }
     if (waiting == 0 || waiting < present) return "";
-    std::string text = "all ranks wait for each other, and nothing has moved for " +
-                       std::to_string(int(timeout)) + " s:";
+    std::string text = "all ranks wait for each other, and nothing has moved for " + std::to_string(int(timeout)) +
+                       " s:";
     for (size_t r = 0; r < signs.size() && r < 4; r++)
         text += (r ? "; rank " : " rank ") + std::to_string(r) + " at " + signs[r].place();
     return text + (signs.size() > 4 ? "; ..." : "");

@@ -54,13 +54,15 @@ struct Link {
     int fd = -1;
     FrameReader in;
     std::deque<Bytes> out;
-    size_t sent = 0;       // bytes of the first of `out`
-    int error = 0;         // errno that ended it; 0: the other end closed it
-    bool shut = false;     // we have said all
+    size_t sent = 0;      // bytes of the first of `out`
+    int error = 0;        // errno that ended it; 0: the other end closed it
+    bool shut = false;    // we have said all
 
-    void send(Bytes frame) { if (fd >= 0 && !shut) out.push_back(std::move(frame)); }
-    bool read();           // what there is, up to a bound; false: it has ended
-    void write();          // what the kernel takes
+    void send(Bytes frame) {
+        if (fd >= 0 && !shut) out.push_back(std::move(frame));
+    }
+    bool read();     // what there is, up to a bound; false: it has ended
+    void write();    // what the kernel takes
     void close();
 };
 // Writes what is left, says that this is all, and waits for the others to close; what they still say is dropped.
@@ -75,7 +77,7 @@ struct Sign {
     std::string what = "starting";
     double moved = 0, heard = 0;    // times: when the above last changed; when anything last came
     void see(const Sign& now, double time);
-    std::string place() const;      // "step 12: writing a checkpoint"
+    std::string place() const;    // "step 12: writing a checkpoint"
 };
 Sign sign_of(const Pulse& p);
 std::string sign_text(const Sign& s);

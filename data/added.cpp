@@ -12,8 +12,8 @@ unsigned pair_of(std::string_view text) {
 // Whether text begins with a letter, digit or underscore: \w of Rust's regular expressions.
 bool word_begins(std::string_view text) {
     static const Pretokenizer words = [] {
-        Result<Pretokenizer> p = Pretokenizer::compile(
-            {{R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])", Cut::Matches::removed}});
+        Result<Pretokenizer> p =
+            Pretokenizer::compile({{R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])", Cut::Matches::removed}});
         CHECK(p.ok(), "%s", p.status.message.c_str());
         return p.value;
     }();
@@ -28,7 +28,7 @@ bool word_ends(std::string_view text) {
     while (n < 4 && n < text.size() && (text[text.size() - n] & 0xC0) == 0x80) n++;
     return !text.empty() && word_begins(text.substr(text.size() - n));
 }
-}   // namespace
+}    // namespace
 
 std::string sought_as(const Vocabulary& v, const AddedToken& t) {
     const std::string& name = v.name(t);

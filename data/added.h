@@ -21,7 +21,7 @@ class AddedTokens {
     struct Found {
         size_t begin = 0, end = 0;    // with the white space that the token takes
         int id = -1;
-        size_t next = 0;              // where the search goes on: the white space may hold another token
+        size_t next = 0;    // where the search goes on: the white space may hold another token
     };
     // The first one behind `found`, the one before, or {}; what comes before `from` is taken. special: special tokens,
     // too; otherwise they are ordinary text, in which no token is found.
@@ -40,10 +40,10 @@ class AddedTokens {
     };
     std::vector<Named> tokens;
     std::unordered_map<std::string_view, const AddedToken*> names;
-    std::vector<size_t> lengths;                       // names' lengths, descending
-    std::bitset<1 << 16> pairs;                        // each name's first two bytes
-    std::bitset<256> single;                           // names of one byte
-    bool always = false, sometimes = false;            // some token is found in every text, some is special
+    std::vector<size_t> lengths;               // names' lengths, descending
+    std::bitset<1 << 16> pairs;                // each name's first two bytes
+    std::bitset<256> single;                   // names of one byte
+    bool always = false, sometimes = false;    // some token is found in every text, some is special
 
     const AddedToken* at(std::string_view text, size_t& length) const;
 };

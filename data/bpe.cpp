@@ -12,19 +12,19 @@
 extern "C" const uint16_t gpt2_merges[100000];
 
 namespace {
-constexpr size_t CHUNK = 128 << 10;     // bytes of text that a thread takes at a time
+constexpr size_t CHUNK = 128 << 10;    // bytes of text that a thread takes at a time
 }
 
 struct Tokenizer::Tables {
     Vocabulary v;
     Pretokenizer pieces;
     PieceMerger merger;
-    AddedTokens raw, late;              // looked for in the text, in the normalized text
-    std::vector<std::string> text;      // by id, what it stands for in a text; empty: v.tokens
-    std::vector<char> special;          // by id
+    AddedTokens raw, late;            // looked for in the text, in the normalized text
+    std::vector<std::string> text;    // by id, what it stands for in a text; empty: v.tokens
+    std::vector<char> special;        // by id
     int end_of_text = -1;
-    std::string prefix;                 // normalization puts it before a stretch
-    bool cut_at_marks = false;          // characters: text may be cut where a word begins
+    std::string prefix;           // normalization puts it before a stretch
+    bool cut_at_marks = false;    // characters: text may be cut where a word begins
     uint64_t fingerprint = 0;
 
     explicit Tables(Vocabulary vocabulary);
@@ -89,8 +89,7 @@ uint64_t hash_vocabulary(const Vocabulary& v) {
     hash_later_fields(v, add, add_text);
     return h ? h : 1;
 }
-}   // namespace
-
+}    // namespace
 
 Tokenizer::Tables::Tables(Vocabulary vocabulary)
     : v(std::move(vocabulary)), pieces(Pretokenizer::known(v.pattern == Pattern::other ? Pattern::none : v.pattern)),
@@ -365,7 +364,7 @@ std::string take(std::string& from, bool end) {
     from.erase(0, at);
     return out;
 }
-}   // namespace
+}    // namespace
 
 std::string StreamDecoder::push(std::string_view bytes) {
     waiting += bytes;

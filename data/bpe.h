@@ -16,9 +16,9 @@
 
 class Tokenizer {
   public:
-    Tokenizer();                                // empty: vocab_size() == 0
+    Tokenizer();    // empty: vocab_size() == 0
     explicit Tokenizer(Vocabulary vocabulary);
-    static Tokenizer gpt2();                                                  // built in: 50,257 tokens
+    static Tokenizer gpt2();    // built in: 50,257 tokens
     // "gpt2", a tokenizer.json, a SentencePiece tokenizer.model, a GGUF file, or a directory with one of the first two.
     // Beside files of these names tokenizer_config.json, chat_template.jinja and the ends in config.json and
     // generation_config.json are read, too. Exit 3, 4.
@@ -28,8 +28,8 @@ class Tokenizer {
     // puts there; then the special tokens.
     static Tokenizer from_merges(const std::vector<std::pair<int, int>>& merges, Pattern pattern,
                                  const std::vector<std::string>& special);
-    std::string to_json() const;           // tokenizer.json
-    std::string config_json() const;       // tokenizer_config.json
+    std::string to_json() const;        // tokenizer.json
+    std::string config_json() const;    // tokenizer_config.json
 
     // For a model with embeddings of V tokens: without the added tokens from V on, which it cannot have seen (Gemma 3's
     // <image_soft_token>). The fingerprint stays the whole tokenizer's. The same where others lie there, too.
@@ -37,9 +37,9 @@ class Tokenizer {
     Status fits(int V, Exit code, const std::string& advice) const;    // `code` where it has more tokens than a model
 
     const Vocabulary& vocabulary() const;
-    int vocab_size() const;                       // the largest id + 1
-    int end_of_text() const;                      // parts documents: <|endoftext|>, else EOS; -1: none
-    std::string_view token(int id) const;         // its bytes in a text
+    int vocab_size() const;                  // the largest id + 1
+    int end_of_text() const;                 // parts documents: <|endoftext|>, else EOS; -1: none
+    std::string_view token(int id) const;    // its bytes in a text
     bool is_special(int id) const;
     // Hash of all that decides the ids: equal for equal tokenizers, whatever file they come from; never 0 but if empty.
     uint64_t fingerprint() const;

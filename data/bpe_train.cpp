@@ -11,7 +11,7 @@
 #include "bpe.h"
 
 namespace {
-constexpr size_t CHUNK = 1 << 20;    // bytes of text that a thread counts at a time
+constexpr size_t CHUNK = 1 << 20;      // bytes of text that a thread counts at a time
 constexpr int64_t BATCH = 32 << 20;    // bytes of text that wait for threads; one more text may be longer
 constexpr int MAX_VOCAB = 1 << 20;
 
@@ -36,7 +36,7 @@ Result<Counts> count_all(const BpeTraining& training) {
     Counts all;
     std::vector<Counts> counts(threads);    // one batch's
     std::vector<std::string> batch;
-    int64_t done = 0, bytes = 0;            // bytes: the lengths of the pieces in `all`
+    int64_t done = 0, bytes = 0;    // bytes: the lengths of the pieces in `all`
     for (bool more = true; more;) {
         batch.clear();
         const int64_t full = done + BATCH;
@@ -67,7 +67,8 @@ Result<Counts> count_all(const BpeTraining& training) {
             some.clear();
         }
         if (bytes > training.most_bytes)
-            return fail(Exit::input, "expected at most %lld MiB of distinct words, found more in the first %s of text; "
+            return fail(Exit::input,
+                        "expected at most %lld MiB of distinct words, found more in the first %s of text; "
                         "give less text, or a larger --distinct-words",
                         (long long)(training.most_bytes >> 20), human_bytes(double(done)).c_str());
         if (training.progress) training.progress("count", done, 0);
@@ -97,9 +98,9 @@ class Merger {
     // symbol[i]: the id where a symbol starts, -2 - start where one of several bytes ends (start > 0), INSIDE between;
     // END before, between and after the pieces.
     std::vector<int> symbol;
-    std::vector<uint32_t> piece;         // by place
-    std::vector<int64_t> weight;         // by piece: how often it occurs
-    std::vector<std::string> token;      // by id
+    std::vector<uint32_t> piece;       // by place
+    std::vector<int64_t> weight;       // by piece: how often it occurs
+    std::vector<std::string> token;    // by id
     std::unordered_map<uint64_t, Pair> pairs;
     std::priority_queue<Candidate> queue;
 
@@ -180,7 +181,7 @@ bool Merger::step(std::pair<int, int>& merged) {
     }
     return false;
 }
-}   // namespace
+}    // namespace
 
 Result<Tokenizer> bpe_train(const BpeTraining& training) {
     int64_t fixed = 256 + int64_t(training.special.size());

@@ -12,9 +12,9 @@
 
 namespace {
 constexpr size_t SEGMENT = 1 << 20, BLOCK = 1 << 20;
-constexpr size_t MANY = 100;                   // from more text files, whole documents are held out
-constexpr size_t HEAD = 32000;                 // bytes; a shorter beginning is the whole text
-constexpr int DEPTH = 64;                      // the objects and arrays in a JSON line
+constexpr size_t MANY = 100;      // from more text files, whole documents are held out
+constexpr size_t HEAD = 32000;    // bytes; a shorter beginning is the whole text
+constexpr int DEPTH = 64;         // the objects and arrays in a JSON line
 
 // ---- what a text is, as its beginning shows -------------------------------------------------------------------------
 
@@ -76,8 +76,7 @@ const char* refusal(Json shape) {
                    "x.jsonl (of a list in it: jq -c '.KEY[]')";
         case Json::sequence:
             return "JSON parted by record separators (RFC 7464); remove them first: tr -d '\\036' < FILE > x.jsonl";
-        case Json::strings:
-            return "JSON strings; write an object on each line first: jq -c '{text: .}' FILE > x.jsonl";
+        case Json::strings: return "JSON strings; write an object on each line first: jq -c '{text: .}' FILE > x.jsonl";
         case Json::other:
             return "a name of JSON and no object on the first line; write an object on each line, and nothing before";
         default: return "";
@@ -86,7 +85,7 @@ const char* refusal(Json shape) {
 bool ends_with_any(std::string_view name, std::initializer_list<const char*> ends) {
     return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
 }
-}   // namespace
+}    // namespace
 
 TextFormat text_format(const std::string& name) {
     return TextFormat(std::find(TEXT_FORMATS.begin(), TEXT_FORMATS.end(), name) - TEXT_FORMATS.begin());
@@ -103,9 +102,11 @@ Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
     const std::string name = unpacked_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
     const bool called_json = name.ends_with(".json"), lines = named_json(path);
     if (ends_with_any(name, {".csv", ".tsv"}))
-        return fail(Exit::input, "%s: expected text or JSON lines, found the name of a table; write its text as JSON "
+        return fail(Exit::input,
+                    "%s: expected text or JSON lines, found the name of a table; write its text as JSON "
                     "lines first (in Python: pandas.read_csv(FILE).to_json(\"x.jsonl\", orient=\"records\", "
-                    "lines=True))%s", path.c_str(), hatch.c_str());
+                    "lines=True))%s",
+                    path.c_str(), hatch.c_str());
     const Json shape = json_shape(TRY(text.head()), called_json);
     const bool plain = config.lines && !called_json && !lines;    // a line's text may look like the beginning of JSON
     const bool by_line = config.format == TextFormat::jsonl || (lines && !called_json);    // a line's error tells more
@@ -122,7 +123,7 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
     c.many = c.config.files.size() > MANY;
     bool unknown = false;
     for (const std::string& path : c.config.files) {
-        struct stat info{};
+        struct stat info {};
         bool is_stdin = path == "-";
         if (is_stdin ? fstat(fileno(stdin), &info) : stat(path.c_str(), &info))
             return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
@@ -134,8 +135,10 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
         c.total += info.st_size;
         unknown |= !S_ISREG(info.st_mode);
         if (c.config.val_fraction > 0 && !S_ISREG(info.st_mode) && !c.many && !c.named_json(path))
-            return fail(Exit::usage, "--val-fraction: expected files or JSON lines (--format jsonl), found the stream "
-                        "%s, which has no tail before its end; write it to a file first", path.c_str());
+            return fail(Exit::usage,
+                        "--val-fraction: expected files or JSON lines (--format jsonl), found the stream "
+                        "%s, which has no tail before its end; write it to a file first",
+                        path.c_str());
     }
     if (unknown) c.total = 0;
     return c;
@@ -164,11 +167,12 @@ Status Corpus::open_next() {
 // The number of bytes of text in the file just opened. Text that is compressed or converted shows it at its end only:
 // the file is read once more.
 Result<int64_t> Corpus::text_bytes() const {
-    struct stat info{};
+    struct stat info {};
     if (fstat(input->fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));
     if (input->plain()) return int64_t(info.st_size);
     if (name == "-")
-        return fail(Exit::usage, "--val-fraction: the tail of a compressed or UTF-16 text is known at its end only, "
+        return fail(Exit::usage,
+                    "--val-fraction: the tail of a compressed or UTF-16 text is known at its end only, "
                     "and stdin is read once; give the file's name");
     TextFile again = TRY(TextFile::open(name));
     std::string block(BLOCK, '\0');
@@ -222,7 +226,8 @@ void Corpus::check_encoding() {
 std::string Corpus::encoding_note() const {
     if (not_utf8_files == 0) return "";
     const std::string others = not_utf8_files > 1 ? " (and " + counted(not_utf8_files - 1, "other file") + ")" : "";
-    return not_utf8 + others + ": is the text Latin-1? Such bytes are taken as they are; to convert them: "
+    return not_utf8 + others +
+           ": is the text Latin-1? Such bytes are taken as they are; to convert them: "
            "iconv -f LATIN1 -t UTF-8 FILE";
 }
 
@@ -264,8 +269,7 @@ Result<bool> Corpus::next_line(Segment& segment) {
         line++;
         if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
         if (!json && text.ends_with('\r')) text.remove_suffix(1);
-        segment = {std::string(text), true, hold_out(), json ? name + ":" + std::to_string(line) : "",
-                   line};
+        segment = {std::string(text), true, hold_out(), json ? name + ":" + std::to_string(line) : "", line};
         return true;
     }
 }
@@ -293,9 +297,10 @@ Result<bool> Corpus::next_text(Segment& segment) {
         at += cut;
         return true;
     }
-    return fail(Exit::input, "%s: byte %lld: expected a place within %d MiB where the tokenizer allows to cut the "
-                "text (a space, a line end), found none%s", name.c_str(), (long long)(before + int64_t(at)),
-                config.longest,
+    return fail(Exit::input,
+                "%s: byte %lld: expected a place within %d MiB where the tokenizer allows to cut the "
+                "text (a space, a line end), found none%s",
+                name.c_str(), (long long)(before + int64_t(at)), config.longest,
                 config.flags ? "; --longest-line allows more, which takes some 20 bytes of memory a byte" : "");
 }
 

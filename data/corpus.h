@@ -25,14 +25,14 @@ TextFormat text_format(const std::string& name);    // one of these names
 struct CorpusConfig {
     // JSON lines: a document a line; anything else: one document; "-": stdin. Each may be compressed.
     std::vector<std::string> files;
-    std::string field = {};            // JSON lines' text; if given, every file is JSON lines. Empty: "text"
-    double val_fraction = 0;           // JSON lines and more than 100 files: share of documents; else each file's tail
+    std::string field = {};     // JSON lines' text; if given, every file is JSON lines. Empty: "text"
+    double val_fraction = 0;    // JSON lines and more than 100 files: share of documents; else each file's tail
     // The largest place in (0, limit] where text may be cut, or 0.
     std::function<size_t(std::string_view text, size_t limit)> safe_cut = {};
-    bool lines = false;                // each line of any file is a document
+    bool lines = false;    // each line of any file is a document
     TextFormat format = TextFormat::automatic;
-    int longest = 32;                  // MiB of a line, or of text without a place where it may be cut
-    bool flags = true;                 // the command has --format and --longest-line: messages name them
+    int longest = 32;     // MiB of a line, or of text without a place where it may be cut
+    bool flags = true;    // the command has --format and --longest-line: messages name them
 };
 
 class Corpus {
@@ -53,18 +53,18 @@ class Corpus {
 
   private:
     CorpusConfig config;
-    bool many = false;                     // files: whole ones are held out
-    size_t file = 0;                       // the next one to open
-    std::optional<TextFile> input;         // the open file
-    std::string name, buffer;              // the open file's; the buffer's text from `at` on is to come
+    bool many = false;                // files: whole ones are held out
+    size_t file = 0;                  // the next one to open
+    std::optional<TextFile> input;    // the open file
+    std::string name, buffer;         // the open file's; the buffer's text from `at` on is to come
     size_t at = 0;
     bool ended = false, json = false;
-    bool begins = false, tail = false;     // what comes of this text: begins a document; is held out
+    bool begins = false, tail = false;    // what comes of this text: begins a document; is held out
     int64_t line = 0, documents = 0, done = 0, total = 0;
-    int64_t until_tail = 0;                // bytes
-    size_t checked = 0;                    // the buffer's bytes that are UTF-8; npos: some of this file are not
-    int64_t before = 0;                    // the file's bytes before the buffer
-    std::string not_utf8;                  // the first file and byte
+    int64_t until_tail = 0;    // bytes
+    size_t checked = 0;        // the buffer's bytes that are UTF-8; npos: some of this file are not
+    int64_t before = 0;        // the file's bytes before the buffer
+    std::string not_utf8;      // the first file and byte
     int64_t not_utf8_files = 0;
 
     bool named_json(const std::string& path) const;

@@ -4,13 +4,14 @@
 namespace {
 const std::string PREFIX = "tokenizer.ggml.", TEMPLATE = "tokenizer.chat_template";
 const std::string SPACE_PREFIX = "tokenizer.flatgpt.space_prefix";
-struct IdRow { const char* key; int GgufTokenizer::*field; };
-constexpr IdRow IDS[] = {{"bos_token_id", &GgufTokenizer::bos_token_id},
-                         {"eos_token_id", &GgufTokenizer::eos_token_id},
-                         {"unknown_token_id", &GgufTokenizer::unknown_token_id},
-                         {"padding_token_id", &GgufTokenizer::padding_token_id},
-                         {"eot_token_id", &GgufTokenizer::eot_token_id},
-                         {"eom_token_id", &GgufTokenizer::eom_token_id}};
+struct IdRow {
+    const char* key;
+    int GgufTokenizer::*field;
+};
+constexpr IdRow IDS[] = {
+    {"bos_token_id", &GgufTokenizer::bos_token_id},         {"eos_token_id", &GgufTokenizer::eos_token_id},
+    {"unknown_token_id", &GgufTokenizer::unknown_token_id}, {"padding_token_id", &GgufTokenizer::padding_token_id},
+    {"eot_token_id", &GgufTokenizer::eot_token_id},         {"eom_token_id", &GgufTokenizer::eom_token_id}};
 constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
                            {"add_eos_token", &GgufTokenizer::add_eos_token},
                            {"add_space_prefix", &GgufTokenizer::add_space_prefix}};
@@ -22,13 +23,15 @@ void warn_of_missing_keys(const GgufTokenizer& g, const Tokenizer& made, const s
     for (const AddedToken& a : v.added) longer -= v.tokens[size_t(a.id)].size() > 1;
     const std::string missing = "warning: " + name + ": tokenizer.ggml.";
     if (g.pre.empty())
-        note_once(missing + "pre is missing: texts are cut as llama.cpp's \"default\" does it; where the model learnt "
+        note_once(missing +
+                  "pre is missing: texts are cut as llama.cpp's \"default\" does it; where the model learnt "
                   "from other pieces its answers get worse; convert the model again");
     if (g.merges.empty() && longer)
-        note_once(missing + "merges is missing: texts become single bytes, from which the model did not learn; convert "
+        note_once(missing +
+                  "merges is missing: texts become single bytes, from which the model did not learn; convert "
                   "the model again");
 }
-}   // namespace
+}    // namespace
 
 Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
     const GgufMetadata& m = file.metadata();

@@ -34,7 +34,11 @@ struct JsonReader {
     // normalized: what Hugging Face takes where the file does not say.
     static AddedToken added_token(int id, const nlohmann::json& j, bool normalized) {
         const bool special = flag(j, "special", false);
-        return {id, special, flag(j, "lstrip", false), flag(j, "rstrip", false), flag(j, "single_word", false),
+        return {id,
+                special,
+                flag(j, "lstrip", false),
+                flag(j, "rstrip", false),
+                flag(j, "single_word", false),
                 flag(j, "normalized", normalized && !special)};
     }
 };

@@ -34,18 +34,18 @@ struct Loader::State {
 
     LoaderConfig c;
     std::vector<Shard> shards;
-    std::vector<int64_t> before;       // before[i]: samples of the shards before i; the last one: all
-    int64_t epoch = 0;                 // samples of an epoch: all, or most_tokens' worth
-    Position at;                       // where the next batch begins
+    std::vector<int64_t> before;    // before[i]: samples of the shards before i; the last one: all
+    int64_t epoch = 0;              // samples of an epoch: all, or most_tokens' worth
+    Position at;                    // where the next batch begins
 
     // Shared with the reader. Batches [taken, made) wait in the ring; the reader fills the one after.
     std::mutex mutex;
     std::condition_variable_any changed;
-    std::vector<int> ring[DEPTH];      // (B,S+1) each
-    Status error;                      // why there is no batch after the last one made
-    Position ahead;                    // where the batch that the reader fills begins
+    std::vector<int> ring[DEPTH];    // (B,S+1) each
+    Status error;                    // why there is no batch after the last one made
+    Position ahead;                  // where the batch that the reader fills begins
     int64_t made = 0, taken = 0, seeks = 0;
-    std::jthread reader;               // the last member: it ends before the others go
+    std::jthread reader;    // the last member: it ends before the others go
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
     int64_t sample_at(Position place) const {
@@ -100,8 +100,10 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
     const int64_t all = s.before.back();
     s.epoch = c.most_tokens ? std::min(all, ceil_div(c.most_tokens, c.S)) : all;
     if (all == 0)
-        return fail(Exit::input, "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
-                    "first, %s, has %lld", c.pattern.c_str(), s.shards.size(), c.S + 1, s.shards[0].path.c_str(),
+        return fail(Exit::input,
+                    "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
+                    "first, %s, has %lld",
+                    c.pattern.c_str(), s.shards.size(), c.S + 1, s.shards[0].path.c_str(),
                     (long long)s.shards[0].tokens);
     for (auto& batch : s.ring) batch.resize(size_t(c.B) * size_t(c.S + 1));
     try {

@@ -28,9 +28,9 @@ struct Shard {
     int token_bytes = 2;           // 2 or 4
     int64_t file_bytes = 0;        // and when the file was last written: shard_read notices a change
     int64_t modified = 0;
-    int vocab = 0;                 // the size and fingerprint of the tokenizer that made it; 0: unknown
+    int vocab = 0;    // the size and fingerprint of the tokenizer that made it; 0: unknown
     uint64_t tokenizer = 0;
-    int64_t documents = 0;         // that begin in this shard, each with end-of-text
+    int64_t documents = 0;    // that begin in this shard, each with end-of-text
     ShardSet set;
 };
 // Header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
@@ -61,11 +61,11 @@ class ShardWriter {
     // vocab > 65536 takes uint32. tokenizer: the fingerprint of the one with this vocabulary; 0: none is named.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
-    void count_document();    // the next token is the end-of-text that a document begins with
-    Status close();           // no more tokens
+    void count_document();                      // the next token is the end-of-text that a document begins with
+    Status close();                             // no more tokens
     Status finish(const ShardSet& set = {});    // all but its name
     Status publish();
-    Status commit();          // finish and publish
+    Status commit();    // finish and publish
     int64_t tokens() const;
 
   private:
@@ -74,15 +74,15 @@ class ShardWriter {
 };
 
 struct LoaderConfig {
-    std::string pattern;     // glob
+    std::string pattern;    // glob
     bool raw_u16 = false;
-    bool parts = false;      // a part of a set of shards is enough
-    int B = 0, S = 0;        // what one call of next gives
+    bool parts = false;    // a part of a set of shards is enough
+    int B = 0, S = 0;      // what one call of next gives
     int vocab = 0;
     int rank = 0, ranks = 1;
     uint64_t seed = 1;
-    bool shuffle = true;     // false: the order of the files (validation)
-    int64_t most_tokens = 0; // an epoch is as many samples as these take, spread evenly over all; 0: all samples
+    bool shuffle = true;        // false: the order of the files (validation)
+    int64_t most_tokens = 0;    // an epoch is as many samples as these take, spread evenly over all; 0: all samples
 };
 
 // Place i of epoch e's order of n samples: a bijection on [0, n), in O(1) time and memory.
@@ -102,12 +102,12 @@ class Loader {
         int64_t epoch = 0, index = 0;
         bool operator==(const Position&) const = default;
     };
-    Position position() const;         // where the next batch begins, whatever has been read ahead
-    void seek(Position p);             // index may be any number of samples: it is carried into epochs
-    int64_t samples() const;           // in an epoch
-    int64_t tokens() const;            // in all shards
+    Position position() const;    // where the next batch begins, whatever has been read ahead
+    void seek(Position p);        // index may be any number of samples: it is carried into epochs
+    int64_t samples() const;      // in an epoch
+    int64_t tokens() const;       // in all shards
     const std::vector<Shard>& shards() const;
-    uint64_t fingerprint() const;      // hash of the shards' names, sizes, token counts and of S: resume checks it
+    uint64_t fingerprint() const;    // hash of the shards' names, sizes, token counts and of S: resume checks it
 
   private:
     struct State;

@@ -7,7 +7,7 @@
 #include "base/console.h"
 
 namespace {
-constexpr size_t SHORT = 48;            // bytes of a piece that is merged in an array
+constexpr size_t SHORT = 48;    // bytes of a piece that is merged in an array
 
 // Open addressing, never more than half full.
 size_t slots_for(size_t entries) {
@@ -16,7 +16,7 @@ size_t slots_for(size_t entries) {
     return n;
 }
 int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
-}   // namespace
+}    // namespace
 
 bool is_byte_token(std::string_view name) {
     return name.size() == 6 && name.starts_with("<0x") && hex_digit(name[3]) >= 0 && hex_digit(name[4]) >= 0 &&

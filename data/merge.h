@@ -54,7 +54,9 @@ class PairTable {
     uint32_t rank(int left, int right) const { return slots[place(uint32_t(left), uint32_t(right))].rank; }
 
   private:
-    struct Slot { uint32_t left = NONE, right = NONE, rank = NONE; };
+    struct Slot {
+        uint32_t left = NONE, right = NONE, rank = NONE;
+    };
     std::vector<Slot> slots;
     size_t mask;
     size_t place(uint32_t left, uint32_t right) const {
@@ -76,7 +78,10 @@ class TextTable {
     }
 
   private:
-    struct Slot { PieceKey key; int id = -1; };
+    struct Slot {
+        PieceKey key;
+        int id = -1;
+    };
     std::vector<Slot> slots;
     size_t mask;
     std::unordered_map<std::string_view, int> longer;
@@ -105,13 +110,13 @@ class PieceMerger {
   private:
     const Vocabulary& v;
     PairTable pairs;
-    TextTable character, whole;        // tokens that are a character; that a piece with their text becomes
-    std::array<int, 256> byte_id;      // byte-level: the byte's token; characters: <0xAB>
-    std::array<int, 128> ascii;        // characters below 0x80
+    TextTable character, whole;           // tokens that are a character; that a piece with their text becomes
+    std::array<int, 256> byte_id;         // byte-level: the byte's token; characters: <0xAB>
+    std::array<int, 128> ascii;           // characters below 0x80
     bool marks = false, words = false;    // a mark has a token; unknown characters next to each other stay apart
-    std::bitset<256> joined;           // a merge's token has a mark behind this byte
-    std::vector<char> beside;          // [256 a + b]: ... a character that begins with b behind one that ends with a
-    std::vector<char> outside;         // by id: an added token that merging never ends in
+    std::bitset<256> joined;              // a merge's token has a mark behind this byte
+    std::vector<char> beside;             // [256 a + b]: ... a character that begins with b behind one that ends with a
+    std::vector<char> outside;            // by id: an added token that merging never ends in
 
     void read_symbols();
     void find_words();

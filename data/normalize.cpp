@@ -23,8 +23,10 @@ uint32_t code_point(std::string_view c) {    // c: one whole character
 bool stable(uint32_t c, bool compatible) {
     if (c < 0x80) return true;
     if (c < 0x300) return !compatible;    // NFKC changes a no-break space, for one
-    struct { uint32_t first, last; } static constexpr ranges[] = {
-        {0x400, 0x482}, {0x48A, 0x52F}, {0x3041, 0x3096}, {0x30A1, 0x30FA}, {0x4E00, 0x9FA5}, {0xAC00, 0xD7A3}};
+    struct {
+        uint32_t first, last;
+    } static constexpr ranges[] = {{0x400, 0x482},   {0x48A, 0x52F},   {0x3041, 0x3096},
+                                   {0x30A1, 0x30FA}, {0x4E00, 0x9FA5}, {0xAC00, 0xD7A3}};
     for (auto& r : ranges)
         if (c >= r.first && c <= r.last) return true;
     return !compatible && ((c >= 0x2010 && c <= 0x205E) || (c >= 0x3000 && c <= 0x3020) ||
@@ -102,12 +104,13 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
         at = found + from.size();
     }
 }
-}   // namespace
+}    // namespace
 
 bool is_normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows) {
     for (const Normalization& step : steps) {
-        if (step.kind == Kind::prepend ? !text.empty() && !follows
-            : step.kind == Kind::replace ? text.find(step.from) != std::string_view::npos : false)
+        if (step.kind == Kind::prepend   ? !text.empty() && !follows
+            : step.kind == Kind::replace ? text.find(step.from) != std::string_view::npos
+                                         : false)
             return false;
         if (step.kind == Kind::prepend || step.kind == Kind::replace) continue;
         const unsigned char limit = step.kind == Kind::nfc ? 0xCC : 0x80;    // U+0300 begins with 0xCC

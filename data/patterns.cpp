@@ -31,29 +31,29 @@ const char* const QWEN2_FAST = SUFFIX "|" WORD "|\\p{N}| ?+" OTHER "++[\\r\\n]*+
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
 const char* const O200K_FAST = BEFORE UPPER "*" LOWER "+" SUFFIX "?|" BEFORE UPPER "+" LOWER "*" SUFFIX
-                               "?|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n/]*+|" LINE_ENDS;
+                                            "?|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n/]*+|" LINE_ENDS;
 // A digit ends what the second step sees, so a run of spaces before it is whole.
 const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OTHER "++|(?:" SPACE "(?![^" SPACES
                                 "\\p{N}]))++|" SPACE;
 
-#define CL100K(digits) \
+#define CL100K(digits)                                                                                             \
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)" digits R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)" \
     R"(\s+(?!\S)|\s+)"
-#define O200K(suffix, digits) \
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" suffix \
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" suffix \
-    "|" digits R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
+#define O200K(suffix, digits)                                                                            \
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" suffix             \
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" suffix "|" digits \
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
 #define SUFFIXES "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-#define LETTERS \
-    "A-Za-z\u00B5\u00C0-\u00D6\u00D8-\u00F6\u00F8-\u01BA\u01BC-\u01BF\u01C4-\u0293\u0295-\u02AF\u0370-\u0373" \
-    "\u0376\u0377\u037B-\u037D\u037F\u0386\u0388-\u038A\u038C\u038E-\u03A1\u03A3-\u03F5\u03F7-\u0481\u048A-" \
+#define LETTERS                                                                                                \
+    "A-Za-z\u00B5\u00C0-\u00D6\u00D8-\u00F6\u00F8-\u01BA\u01BC-\u01BF\u01C4-\u0293\u0295-\u02AF\u0370-\u0373"  \
+    "\u0376\u0377\u037B-\u037D\u037F\u0386\u0388-\u038A\u038C\u038E-\u03A1\u03A3-\u03F5\u03F7-\u0481\u048A-"   \
     "\u052F\u0531-\u0556\u10A0-\u10C5\u13A0-\u13F5\u13F8-\u13FD\u1C90-\u1CBA\u1CBD-\u1CBF\u1D00-\u1D2B\u1D6B-" \
-    "\u1D77\u1D79-\u1D9A\u1E00-\u1F15\u1F18-\u1F1D\u1F20-\u1F45\u1F48-\u1F4D\u1F50-\u1F57\u1F59\u1F5B\u1F5D" \
+    "\u1D77\u1D79-\u1D9A\u1E00-\u1F15\u1F18-\u1F1D\u1F20-\u1F45\u1F48-\u1F4D\u1F50-\u1F57\u1F59\u1F5B\u1F5D"   \
     "\u1F5F-\u1F7D\u1F80-\u1FB4\u1FB6-\u1FBC\u1FBE\u1FC2-\u1FC4\u1FC6-\u1FCC\u1FD0-\u1FD3\u1FD6-\u1FDB\u1FE0-" \
-    "\u1FEC\u1FF2-\u1FF4\u1FF6-\u1FFC\u2102\u2107\u210A-\u2113\u2115\u2119-\u211D\u2124\u2126\u2128\u212A-" \
-    "\u212D\u212F-\u2134\u2139\u213C-\u213F\u2145-\u2149\u214E\u2183\u2184\u2C00-\u2C7B\u2C7E-\u2CE4\u2CEB-" \
-    "\u2CEE\u2CF2\u2CF3\uA640-\uA66D\uA680-\uA69B\uA722-\uA76F\uA771-\uA787\uA78B-\uA78E\uAB70-\uABBF\uFB00-" \
-    "\uFB06\uFB13-\uFB17\uFF21-\uFF3A\uFF41-\uFF5A\U00010400-\U0001044F\U000104B0-\U000104D3\U000104D8-" \
+    "\u1FEC\u1FF2-\u1FF4\u1FF6-\u1FFC\u2102\u2107\u210A-\u2113\u2115\u2119-\u211D\u2124\u2126\u2128\u212A-"    \
+    "\u212D\u212F-\u2134\u2139\u213C-\u213F\u2145-\u2149\u214E\u2183\u2184\u2C00-\u2C7B\u2C7E-\u2CE4\u2CEB-"   \
+    "\u2CEE\u2CF2\u2CF3\uA640-\uA66D\uA680-\uA69B\uA722-\uA76F\uA771-\uA787\uA78B-\uA78E\uAB70-\uABBF\uFB00-"  \
+    "\uFB06\uFB13-\uFB17\uFF21-\uFF3A\uFF41-\uFF5A\U00010400-\U0001044F\U000104B0-\U000104D3\U000104D8-"       \
     "\U000104FB\U00010C80-\U00010CB2\U00010CC0-\U00010CF2\U000118A0-\U000118DF\U0001E900-\U0001E943"
 // Escaped: editors compose some of these characters.
 #define CJK "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]"
@@ -65,11 +65,12 @@ const char* const DEFAULT_FAST = "[" MARKS "]++| ?+\\p{L}++|[0-9]{3}|(?:(?![0-9]
 // Words and marks, each with a space, are cut again around runs of CJK, what is left around those and each digit.
 #define IN_CJK(what) "(?:(?=" what ")" CJK ")"
 #define NOT_CJK(what) "(?:(?!" CJK ")" what ")"
-#define RUNS(ascii, what) \
-    NOT_CJK(BLANK) "?+(?:" ascii "++|" NOT_CJK(what) ")++|" NOT_CJK(BLANK) "(?=" IN_CJK(what) ")|" IN_CJK(BLANK) "?" \
-    IN_CJK(what) "++|" IN_CJK(BLANK) "(?=" what ")|"
-const char* const CODER_FAST = "[\\r\\n]|" RUNS("[A-Za-z]", "\\p{L}") RUNS("[.,;]", "\\p{P}") "(?:(?!" BLANK
-                               "?+[\\p{L}\\p{P}]|\\p{N})" CJK ")++|\\p{N}";
+#define RUNS(ascii, what)                                                                                     \
+    NOT_CJK(BLANK)                                                                                            \
+    "?+(?:" ascii "++|" NOT_CJK(what) ")++|" NOT_CJK(BLANK) "(?=" IN_CJK(what) ")|" IN_CJK(BLANK) "?" IN_CJK( \
+        what) "++|" IN_CJK(BLANK) "(?=" what ")|"
+const char* const CODER_FAST = "[\\r\\n]|" RUNS("[A-Za-z]", "\\p{L}")
+    RUNS("[.,;]", "\\p{P}") "(?:(?!" BLANK "?+[\\p{L}\\p{P}]|\\p{N})" CJK ")++|\\p{N}";
 
 std::vector<Cut> cuts(std::initializer_list<const char*> regexes) {
     std::vector<Cut> all;
@@ -77,50 +78,86 @@ std::vector<Cut> cuts(std::initializer_list<const char*> regexes) {
     return all;
 }
 Cut spelled(const char* regex) { return {regex, Cut::Matches::isolated, false, true}; }
-}   // namespace
+}    // namespace
 
 const std::vector<PatternRow>& pattern_rows() {
     static const std::vector<PatternRow> rows = {
-        {Pattern::gpt2, "gpt2",
+        {Pattern::gpt2,
+         "gpt2",
          {{"gpt-2 phi-2 jais trillion granite-docling jina-es jina-de jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert "
            "gigachat roberta-bpe jina-v1-en jina-v2-code exaone4"},
           {.names = "mpt olmo", .nfc = true}},
-         cuts({GPT2_REGEX}), GPT2_FAST},
-        {Pattern::cl100k, "cl100k",
+         cuts({GPT2_REGEX}),
+         GPT2_FAST},
+        {Pattern::cl100k,
+         "cl100k",
          {{"dbrx smaug-bpe chatglm-bpe"},
           {.names = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-           .ignore_merges = true, .bos = true},
+           .ignore_merges = true,
+           .bos = true},
           {.names = "glm4 glm5", .ignore_merges = true}},
-         cuts({CL100K(R"(\p{N}{1,3})")}), CL100K_FAST},
-        {Pattern::qwen2, "qwen2",
+         cuts({CL100K(R"(\p{N}{1,3})")}),
+         CL100K_FAST},
+        {Pattern::qwen2,
+         "qwen2",
          {{.names = "qwen2 stablelm2 deepseek-r1-qwen", .nfc = true},
           {"megrez hunyuan solar-open grok-2 kormo f2llmv2"}},
-         cuts({CL100K(R"(\p{N})")}), QWEN2_FAST},
-        {Pattern::o200k, "o200k", {{"gpt-4o llama4 kanana2 minimax-m2"}}, cuts({O200K(SUFFIXES, R"(\p{N}{1,3})")}),
+         cuts({CL100K(R"(\p{N})")}),
+         QWEN2_FAST},
+        {Pattern::o200k,
+         "o200k",
+         {{"gpt-4o llama4 kanana2 minimax-m2"}},
+         cuts({O200K(SUFFIXES, R"(\p{N}{1,3})")}),
          O200K_FAST},
-        {Pattern::smollm, "smollm",
+        {Pattern::smollm,
+         "smollm",
          {{"smollm starcoder refact codeshell exaone minerva-7b mellum2"}, {.names = "command-r", .nfc = true}},
-         cuts({R"(\p{N})", GPT2_REGEX}), SMOLLM_FAST},
-        {Pattern::tekken, "tekken", {{.names = "tekken", .ignore_merges = true, .bos = true}},
+         cuts({R"(\p{N})", GPT2_REGEX}),
+         SMOLLM_FAST},
+        {Pattern::tekken,
+         "tekken",
+         {{.names = "tekken", .ignore_merges = true, .bos = true}},
          cuts({O200K("", R"(\p{N})")})},
-        {Pattern::qwen35, "qwen35", {{"qwen35"}},
+        {Pattern::qwen35,
+         "qwen35",
+         {{"qwen35"}},
          cuts({R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
                R"(\s*[\r\n]+|\s+(?!\S)|\s+)"})},
-        {Pattern::deepseek_v3, "deepseek-v3", {{"deepseek-v3 hunyuan-dense joyai-llm"}},
+        {Pattern::deepseek_v3,
+         "deepseek-v3",
+         {{"deepseek-v3 hunyuan-dense joyai-llm"}},
          cuts({R"(\p{N}{1,3})", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
-               R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)" "\r\n" R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
-               R"( ?[\p{P}\p{S}]+[)" "\r\n" R"(]*|\s*[)" "\r\n" R"(]+|\s+(?!\S)|\s+)"})},
-        {Pattern::deepseek_llm, "deepseek-llm", {{"deepseek-llm"}},
-         cuts({"[\r\n]", "\\s?[" LETTERS "]+",
-               "\\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+", "\\s+$", CJK "+", R"(\p{N})"})},
-        {Pattern::deepseek_coder, "deepseek-coder", {{"deepseek-coder"}},
-         cuts({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK "+", R"(\p{N})"}), CODER_FAST},
-        {Pattern::falcon, "falcon", {{"falcon"}},
+               R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)"
+               "\r\n"
+               R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+               R"( ?[\p{P}\p{S}]+[)"
+               "\r\n"
+               R"(]*|\s*[)"
+               "\r\n"
+               R"(]+|\s+(?!\S)|\s+)"})},
+        {Pattern::deepseek_llm,
+         "deepseek-llm",
+         {{"deepseek-llm"}},
+         cuts({"[\r\n]", "\\s?[" LETTERS "]+", "\\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+",
+               "\\s+$", CJK "+", R"(\p{N})"})},
+        {Pattern::deepseek_coder,
+         "deepseek-coder",
+         {{"deepseek-coder"}},
+         cuts({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK "+", R"(\p{N})"}),
+         CODER_FAST},
+        {Pattern::falcon,
+         "falcon",
+         {{"falcon"}},
          {{R"([\p{P}$+<=>^`|~]+)"}, {GPT2_REGEX}, spelled(R"(\p{N}+)"), spelled("[0-9][0-9][0-9]")}},
-        {Pattern::bloom, "bloom", {{"bloom poro-chat gpt3-finnish"}},
+        {Pattern::bloom,
+         "bloom",
+         {{"bloom poro-chat gpt3-finnish"}},
          cuts({" ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"})},
-        {Pattern::gguf_default, "default", {{"default"}},
-         cuts({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}), DEFAULT_FAST},
+        {Pattern::gguf_default,
+         "default",
+         {{"default"}},
+         cuts({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}),
+         DEFAULT_FAST},
         {Pattern::lines, "lines", {{"gemma4 sarvam-moe"}}, cuts({R"([^\n]+|[\n]+)"})},
         {Pattern::none, "none", {}, {}},
     };
@@ -134,9 +171,9 @@ const PatternRow& pattern_row(Pattern pattern) {
 }
 Pattern known_pattern(const std::vector<Cut>& cuts) {
     // cl100k with possessive repetitions, as newer files spell it
-    static const std::vector<Cut> possessive = {{
-        R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|)"
-        R"(\s+(?!\S)|\s+)"}};
+    static const std::vector<Cut> possessive = {
+        {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|)"
+         R"(\s+(?!\S)|\s+)"}};
     if (cuts == possessive) return Pattern::cl100k;
     for (const PatternRow& row : pattern_rows())
         if (row.cuts == cuts) return row.pattern;

@@ -14,7 +14,7 @@
 
 namespace {
 using View = std::string_view;
-constexpr uint32_t MOST_STEPS = 10'000'000;      // in one match of a file's regular expression
+constexpr uint32_t MOST_STEPS = 10'000'000;    // in one match of a file's regular expression
 // Bytes that a match of such an expression sees ahead: four times as many while it depends on what follows them. In all
 // WIDENED and 32 for each byte of the text; then the rest is cut every AHEAD bytes first, in linear time.
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
@@ -41,9 +41,9 @@ std::string with_outside(const std::string& items) {
 // \w has marks and all connecting punctuation, and a class in a class adds its characters.
 Status translate(const std::string& regex, std::string& out) {
     if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
-    int depth = 0;            // how many classes are open
-    size_t open = 0;          // where the outermost of them begins in out
-    bool outside = false;     // that one has \W, which no class can say
+    int depth = 0;           // how many classes are open
+    size_t open = 0;         // where the outermost of them begins in out
+    bool outside = false;    // that one has \W, which no class can say
     const std::string word = "[" + LONE_WORD + "])";
     const std::string border = "(?:(?<=" + word + "(?!" + word + "|(?<!" + word + "(?=" + word + ")";    // \b
     auto set = [&](const std::string& items, bool negated) {
@@ -111,7 +111,7 @@ struct Range {
     size_t begin, end;
     bool match;
 };
-}   // namespace
+}    // namespace
 
 struct Pretokenizer::Steps {
     struct Step {
@@ -172,10 +172,10 @@ struct Splitter::State {
     size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at, the next match is there
     size_t widened = 0, wall = 0;         // bytes seen beyond AHEAD; the end of what is seen since they are exhausted
     bool exhausted = false;
-    std::vector<View> pieces;             // otherwise: all of them, given up to piece `at`
-    std::vector<Range> cutting;           // kept, so that no piece allocates
+    std::vector<View> pieces;      // otherwise: all of them, given up to piece `at`
+    std::vector<Range> cutting;    // kept, so that no piece allocates
     std::string spelled;
-    std::vector<size_t> byte;             // by place in spelled
+    std::vector<size_t> byte;    // by place in spelled
 
     int run(const pcre2_code* code, View in, size_t from, uint32_t options) {
         auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
@@ -206,7 +206,8 @@ struct Splitter::State {
     void exhaust() {
         exhausted = true;
         note_once("warning: the tokenizer's regular expression looks ahead too far in a text of " +
-                  human_bytes(double(text.size())) + ": parts of it are cut every 1024 bytes first, so their "
+                  human_bytes(double(text.size())) +
+                  ": parts of it are cut every 1024 bytes first, so their "
                   "tokens may differ from other programs'");
     }
     // The next match from `from` on; false: none. rc is 0 where the expression has groups: none of them is asked for.
@@ -261,7 +262,7 @@ void join(std::vector<Range>& all, Cut::Matches how) {
     if (how == Cut::Matches::with_next) std::reverse(out.begin(), out.end());
     all = std::move(out);
 }
-}   // namespace
+}    // namespace
 
 void Splitter::State::cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out) {
     if (step.spelled) {
@@ -358,8 +359,8 @@ size_t safe_cut(Pattern pattern, View text, size_t limit) {
     if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
     const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;
     const bool lines = pattern == Pattern::cl100k || pattern == Pattern::qwen2 || pattern == Pattern::o200k;
-    const bool gaps =
-        pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder || pattern == Pattern::bloom;
+    const bool gaps = pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder ||
+                      pattern == Pattern::bloom;
     const size_t n = text.size();
     for (size_t at = limit < n ? limit : n - 1; at > 0; at--) {
         const int before = text[at - 1] | 0x20;

@@ -20,19 +20,33 @@ struct Cut {
 
 // The pre-tokenizers that are known: rows of patterns.cpp. none: a text is one piece. other: any steps from a file.
 enum class Pattern {
-    gpt2, cl100k, qwen2, o200k, smollm, tekken, qwen35, deepseek_v3, deepseek_llm, deepseek_coder, falcon, bloom,
-    gguf_default, lines, none, other
+    gpt2,
+    cl100k,
+    qwen2,
+    o200k,
+    smollm,
+    tekken,
+    qwen35,
+    deepseek_v3,
+    deepseek_llm,
+    deepseek_coder,
+    falcon,
+    bloom,
+    gguf_default,
+    lines,
+    none,
+    other
 };
 // Values of tokenizer.ggml.pre, with spaces between, and what these names mean besides the cuts. A GGUF does not say it
 // otherwise: ignore_merges and bos are llama.cpp's, nfc is what the models do that bear the names.
 struct GgufPre {
-    const char* names;             // the first is written
+    const char* names;    // the first is written
     bool ignore_merges = false, nfc = false;
-    bool bos = false;              // BOS comes before a text where add_bos_token is missing
+    bool bos = false;    // BOS comes before a text where add_bos_token is missing
 };
 struct PatternRow {
     Pattern pattern;
-    const char* name;              // for --pattern and messages
+    const char* name;    // for --pattern and messages
     std::vector<GgufPre> gguf;
     std::vector<Cut> cuts;         // as published
     const char* fast = nullptr;    // one regular expression with the same pieces and no backtracking over runs
@@ -62,8 +76,8 @@ class Splitter {
     explicit Splitter(const Pretokenizer& pretokenizer);
     explicit Splitter(Pattern pattern) : Splitter(Pretokenizer::known(pattern)) {}
     ~Splitter();
-    void start(std::string_view text);          // text stays the caller's and must live until the last next
-    bool next(std::string_view& piece);         // false at the end
+    void start(std::string_view text);     // text stays the caller's and must live until the last next
+    bool next(std::string_view& piece);    // false at the end
 
   private:
     struct State;

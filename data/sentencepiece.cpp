@@ -17,8 +17,8 @@ struct Message {
     std::string_view rest;
     bool broken = false;
     int field = 0;
-    uint64_t number = 0;        // a varint's value
-    float real = 0;             // a float's
+    uint64_t number = 0;            // a varint's value
+    float real = 0;                 // a float's
     std::string_view bytes = {};    // a string's or message's
 
     bool varint(uint64_t& value) {
@@ -46,7 +46,10 @@ struct Message {
             case 0: good = varint(number); break;
             case 1: good = take(8); break;
             case 2: good = varint(size) && take(size); break;
-            case 5: good = take(4); if (good) memcpy(&real, bytes.data(), 4); break;
+            case 5:
+                good = take(4);
+                if (good) memcpy(&real, bytes.data(), 4);
+                break;
             default: good = false;
         }
         broken = !good;
@@ -72,8 +75,7 @@ Status read_piece(std::string_view bytes, Model& m, const std::string& name) {
     if (f.broken || piece.text.empty() || !std::isfinite(piece.score) || piece.type < 1)
         return fail(Exit::input, "%s: piece %zu: expected a text, a score and a type from 1 to 6", name.c_str(),
                     m.pieces.size());
-    if (m.pieces.size() == MAX_PIECES)
-        return fail(Exit::input, "%s: more than %zu pieces", name.c_str(), MAX_PIECES);
+    if (m.pieces.size() == MAX_PIECES) return fail(Exit::input, "%s: more than %zu pieces", name.c_str(), MAX_PIECES);
     m.pieces.push_back(piece);
     return {};
 }
@@ -107,7 +109,7 @@ Status read_model(std::string_view file, Model& m, const std::string& name) {
     if (m.pieces.empty()) return fail(Exit::input, "%s: expected pieces, found none", name.c_str());
     return {};
 }
-}   // namespace
+}    // namespace
 
 Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
                                         const std::string& name) {
@@ -124,8 +126,8 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         const ScoredPiece& p = pieces[id];
         v.tokens.push_back(p.text);
         if (p.type == ScoredPiece::byte && !is_byte_token(p.text))
-            return fail(Exit::input, "%s: piece %zu: expected <0x00> to <0xFF> for a byte, found %.40s",
-                        name.c_str(), id, p.text.c_str());
+            return fail(Exit::input, "%s: piece %zu: expected <0x00> to <0xFF> for a byte, found %.40s", name.c_str(),
+                        id, p.text.c_str());
         v.byte_fallback |= p.type == ScoredPiece::byte;
         if (p.type == ScoredPiece::unknown && v.unknown < 0) v.unknown = int(id);
         const bool special = p.type == ScoredPiece::control || p.type == ScoredPiece::unknown;

@@ -15,7 +15,10 @@
 namespace {
 constexpr int64_t HEADER_BYTES = 1024;
 constexpr int64_t MAX_TOKENS = INT32_MAX;    // the header's count is an int32
-struct Kind { int32_t magic, version; int token_bytes; };
+struct Kind {
+    int32_t magic, version;
+    int token_bytes;
+};
 constexpr Kind KINDS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr int MAX_VOCAB = 1 << 24, MAX_SHARDS = 1 << 24;
 
@@ -32,7 +35,7 @@ bool has_header(std::string_view head, int64_t file_bytes) {
             return true;
     return false;
 }
-}   // namespace
+}    // namespace
 
 bool shard_begins(std::string_view head) {
     return head.size() >= 4 && (word(head, 0) == KINDS[0].magic || word(head, 0) == KINDS[1].magic);
@@ -55,8 +58,10 @@ Status parse_origin(std::string_view head, Shard& s) {
     memcpy(&s.set.id, head.data() + 28, 8);
     if (s.set.id) s.set.place = word(head, 9), s.set.shards = word(head, 10);
     if (s.set.id && (s.set.place < 0 || s.set.place >= s.set.shards || s.set.shards > MAX_SHARDS))
-        return fail(Exit::input, "%s: offset 36: the shard's place in its set: expected less than the %d shards at "
-                    "offset 40 and these at most %d, found %d", s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.place);
+        return fail(Exit::input,
+                    "%s: offset 36: the shard's place in its set: expected less than the %d shards at "
+                    "offset 40 and these at most %d, found %d",
+                    s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.place);
     return {};
 }
 // The path of the set's shard at another place: x_train_000.bin, x_train_001.bin; empty if the name has no number.
@@ -66,7 +71,7 @@ std::string sibling(const Shard& s, int place) {
                           s.path.find_first_not_of("0123456789", cut + 1) == s.path.size() - 4;
     return numbered ? s.path.substr(0, cut) + formatted("_%03d.bin", place) : "";
 }
-}   // namespace
+}    // namespace
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
@@ -90,9 +95,10 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
     int32_t magic = word(head, 0), version = word(head, 1), count = word(head, 2);
     auto kind = std::find_if(std::begin(KINDS), std::end(KINDS), [&](const Kind& k) { return k.magic == magic; });
     if (kind == std::end(KINDS))
-        return fail(Exit::input, "%s: offset 0: magic: expected %d (uint16 tokens) or %d (uint32), found %d; a file "
-                    "without header needs --raw-u16, a text `flatgpt tokenize` first", path.c_str(), KINDS[0].magic,
-                    KINDS[1].magic, magic);
+        return fail(Exit::input,
+                    "%s: offset 0: magic: expected %d (uint16 tokens) or %d (uint32), found %d; a file "
+                    "without header needs --raw-u16, a text `flatgpt tokenize` first",
+                    path.c_str(), KINDS[0].magic, KINDS[1].magic, magic);
     if (version != kind->version)
         return fail(Exit::input, "%s: offset 4: version: expected %d, found %d", path.c_str(), kind->version, version);
     if (count < 0) return fail(Exit::input, "%s: offset 8: token count: found %d", path.c_str(), count);
@@ -145,7 +151,8 @@ Status shards_whole(const std::vector<Shard>& shards, bool parts) {
         while (set.contains(place)) place++;
         const std::string path = sibling(one, place);
         const bool other = std::any_of(shards.begin(), shards.end(), [&](auto& s) { return s.path == path; });
-        return fail(Exit::input, "%s: expected all %d shards that were written with it, found %zu; number %d%s%s %s. "
+        return fail(Exit::input,
+                    "%s: expected all %d shards that were written with it, found %zu; number %d%s%s %s. "
                     "Give all of them (a pattern such as 'x_train_*.bin'), or tokenize the text again",
                     one.path.c_str(), one.set.shards, set.size(), place, path.empty() ? "" : ", ", path.c_str(),
                     other ? "belongs to another text or another run of tokenize" : "is missing");
@@ -191,7 +198,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     files.erase(std::unique(files.begin(), files.end()), files.end());
     std::map<std::pair<dev_t, ino_t>, const std::string*> known;
     for (const std::string& path : files) {
-        struct stat info{};
+        struct stat info {};
         if (stat(path.c_str(), &info)) continue;    // opening it gives the reason
         const auto [there, first] = known.emplace(std::pair(info.st_dev, info.st_ino), &path);
         if (!first)

@@ -37,15 +37,25 @@ struct Input {
     }
 };
 void add_input_flags(std::vector<Flag>& flags, Input& in) {
-    flags.insert(flags.end(), {
-        Flag{.name = "--field", .to = &in.field, .help = "the field of JSON lines that holds the text (empty: text); "
-             "if given, every file is JSON lines"},
-        Flag{.name = "--format", .to = &in.format, .help = "what the files are; auto: JSON lines where the name ends "
-             "in .jsonl or .ndjson or the text begins so, else text", .choices = TEXT_FORMATS},
-        Flag{.name = "--skip-bad-lines", .to = &in.skip_bad_lines, .help = "leave out JSON lines that cannot be read, "
-             "and count them"},
-        Flag{.name = "--longest-line", .to = &in.longest, .help = "MiB: a longer line, or text without a place to cut "
-             "it, is refused; encoding takes some 20 bytes of memory a byte", .min = 1, .max = 1024}});
+    flags.insert(flags.end(), {Flag{.name = "--field",
+                                    .to = &in.field,
+                                    .help = "the field of JSON lines that holds the text (empty: text); "
+                                            "if given, every file is JSON lines"},
+                               Flag{.name = "--format",
+                                    .to = &in.format,
+                                    .help = "what the files are; auto: JSON lines where the name ends "
+                                            "in .jsonl or .ndjson or the text begins so, else text",
+                                    .choices = TEXT_FORMATS},
+                               Flag{.name = "--skip-bad-lines",
+                                    .to = &in.skip_bad_lines,
+                                    .help = "leave out JSON lines that cannot be read, "
+                                            "and count them"},
+                               Flag{.name = "--longest-line",
+                                    .to = &in.longest,
+                                    .help = "MiB: a longer line, or text without a place to cut "
+                                            "it, is refused; encoding takes some 20 bytes of memory a byte",
+                                    .min = 1,
+                                    .max = 1024}});
 }
 
 Status make_parent(const std::string& path) {
@@ -79,7 +89,7 @@ struct BadLines {
         if (count) progress.note(counted(count, "line") + " left out (--skip-bad-lines); the first: " + first);
     }
 };
-}   // namespace
+}    // namespace
 
 // ---- train-tokenizer ------------------------------------------------------------------------------------------------
 
@@ -117,8 +127,7 @@ Status train_tokenizer(const TrainOptions& o) {
     Meter counting("counting words");
     double shown = 0;
     training.progress = [&](const char* phase, int64_t done, int64_t total) {
-        if (phase == std::string("count"))
-            return counting.show(corpus.bytes_read(), corpus.bytes(), done, progress);
+        if (phase == std::string("count")) return counting.show(corpus.bytes_read(), corpus.bytes(), done, progress);
         if (done < total && now_seconds() < shown + 0.1) return;
         shown = now_seconds();
         progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
@@ -131,24 +140,37 @@ Status train_tokenizer(const TrainOptions& o) {
     int got = trained.value.vocab_size();
     std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
     progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +
-                  human_bytes(double(corpus.bytes_read())) + " of text", true);
+                      human_bytes(double(corpus.bytes_read())) + " of text",
+                  true);
     return {};
 }
-}   // namespace
+}    // namespace
 
 Command train_tokenizer_command() {
     auto o = std::make_shared<TrainOptions>();
     Command c{"train-tokenizer", "Learn a vocabulary from text.",
               "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt"};
-    c.flags = {{.name = "FILE", .to = &o->input.files, .help = "text, or JSON lines; also .gz and .zst of them; - for "
-                "stdin", .required = true},
+    c.flags = {{.name = "FILE",
+                .to = &o->input.files,
+                .help = "text, or JSON lines; also .gz and .zst of them; - for "
+                        "stdin",
+                .required = true},
                {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
-               {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
-                .min = 258, .max = 1 << 20},
-               {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
+               {.name = "--vocab",
+                .to = &o->vocab,
+                .help = "tokens: 256 bytes, merges, <|endoftext|>",
+                .min = 258,
+                .max = 1 << 20},
+               {.name = "--pattern",
+                .to = &o->pattern,
+                .help = "how text is cut into words before merging",
                 .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
-               {.name = "--distinct-words", .to = &o->words, .help = "MiB: text with more bytes of distinct words is "
-                "refused; they take some 30 bytes of memory a byte", .min = 1, .max = 2047},
+               {.name = "--distinct-words",
+                .to = &o->words,
+                .help = "MiB: text with more bytes of distinct words is "
+                        "refused; they take some 30 bytes of memory a byte",
+                .min = 1,
+                .max = 2047},
                {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}};
     add_input_flags(c.flags, o->input);
     c.run = [o] { return train_tokenizer(*o); };
@@ -230,9 +252,7 @@ class Shards {
         open = true;
         return writers.emplace_back().open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint());
     }
-    Status end_document() {
-        return tokenizer.end_of_text() < 0 ? Status{} : append({tokenizer.end_of_text()});
-    }
+    Status end_document() { return tokenizer.end_of_text() < 0 ? Status{} : append({tokenizer.end_of_text()}); }
     Status close() { return std::exchange(open, false) ? writers.back().close() : Status{}; }
 };
 
@@ -244,8 +264,7 @@ Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, 
     TRY(val.finish(text + 1));
     keep_temporaries();
     for (const std::string& path : old)
-        if (remove(path.c_str()))
-            return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
+        if (remove(path.c_str())) return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
     TRY(val.publish());
     return train.publish();
 }
@@ -330,16 +349,20 @@ class Encoder {
 // Why nothing was held out, and what to do.
 std::string too_short(int64_t documents, int64_t bytes, double fraction) {
     char text[160];
-    snprintf(text, sizeof text, "%s of text in %s are too little to hold out %g of it; give more text, or a larger "
-             "--val-fraction", human_bytes(double(bytes)).c_str(), counted(documents, "document").c_str(), fraction);
+    snprintf(text, sizeof text,
+             "%s of text in %s are too little to hold out %g of it; give more text, or a larger "
+             "--val-fraction",
+             human_bytes(double(bytes)).c_str(), counted(documents, "document").c_str(), fraction);
     return text;
 }
 
 Status tokenize(const TokenizeOptions& o) {
     const Tokenizer tokenizer = TRY(Tokenizer::load(o.tokenizer));
     if (tokenizer.end_of_text() < 0 && tokenizer.vocabulary().before.empty())
-        return fail(Exit::input, "%s: expected a token <|endoftext|>, EOS or BOS, which parts documents; train "
-                    "one with flatgpt train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
+        return fail(Exit::input,
+                    "%s: expected a token <|endoftext|>, EOS or BOS, which parts documents; train "
+                    "one with flatgpt train-tokenizer, or add it to added_tokens",
+                    o.tokenizer.c_str());
     const std::string prefix = shard_prefix(o.out);
     std::vector<std::string> old = existing_shards(prefix);
     if (!old.empty() && !o.overwrite)
@@ -389,27 +412,43 @@ Status tokenize(const TokenizeOptions& o) {
         progress.note("no validation shard: " + too_short(train.documents, text_bytes, o.val_fraction));
     return {};
 }
-}   // namespace
+}    // namespace
 
 Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
     Command c{"tokenize", "Turn text into token shards.",
               "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt"};
-    c.flags = {{.name = "FILE", .to = &o->input.files, .help = "text: each file is a document; JSON lines: each line "
-                "is; also .gz and .zst of these; -: stdin", .required = true},
-               {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
-                "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
-               {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json, tokenizer.model, "
-                "GGUF file or a directory with one"},
-               {.name = "--val-fraction", .to = &o->val_fraction, .help = "part held out for validation: whole "
-                "documents of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text "
-                "is then unpacked twice)", .min = 0, .max = 0.5},
-               {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1,
-                .max = 1e9},
-               {.name = "--special", .to = &o->special, .help = "where a text spells a special token (<|im_start|>): "
-                "text, ordinary text, as in crawled pages; token, that token, as in conversations that a chat "
-                "template has written", .choices = {"text", "token"}},
-               {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
+    c.flags = {
+        {.name = "FILE",
+         .to = &o->input.files,
+         .help = "text: each file is a document; JSON lines: each line "
+                 "is; also .gz and .zst of these; -: stdin",
+         .required = true},
+        {.name = "--out",
+         .to = &o->out,
+         .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
+                 "directory (OUT/): train_000.bin ...",
+         .required = true,
+         .letter = 'o'},
+        {.name = "--tokenizer",
+         .to = &o->tokenizer,
+         .help = "gpt2, or a tokenizer.json, tokenizer.model, "
+                 "GGUF file or a directory with one"},
+        {.name = "--val-fraction",
+         .to = &o->val_fraction,
+         .help = "part held out for validation: whole "
+                 "documents of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text "
+                 "is then unpacked twice)",
+         .min = 0,
+         .max = 0.5},
+        {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1, .max = 1e9},
+        {.name = "--special",
+         .to = &o->special,
+         .help = "where a text spells a special token (<|im_start|>): "
+                 "text, ordinary text, as in crawled pages; token, that token, as in conversations that a chat "
+                 "template has written",
+         .choices = {"text", "token"}},
+        {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
     add_input_flags(c.flags, o->input);
     c.run = [o] { return tokenize(*o); };
     c.removes_temporaries = true;

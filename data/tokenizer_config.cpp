@@ -22,10 +22,12 @@ constexpr int MAX_IDS = 1 << 20;
 
 const std::string LIST = "tokenizer_config.json: added_tokens_decoder";
 // transformers gives those that the vocabulary lacks the next ids, in this order.
-constexpr struct { const char* key; int Vocabulary::*id; } SPECIAL[] = {
-    {"bos_token", &Vocabulary::bos}, {"eos_token", &Vocabulary::eos}, {"unk_token", nullptr}, {"sep_token", nullptr},
-    {"pad_token", &Vocabulary::pad}, {"cls_token", nullptr}, {"mask_token", nullptr},
-    {"additional_special_tokens", nullptr}};
+constexpr struct {
+    const char* key;
+    int Vocabulary::*id;
+} SPECIAL[] = {{"bos_token", &Vocabulary::bos}, {"eos_token", &Vocabulary::eos},       {"unk_token", nullptr},
+               {"sep_token", nullptr},          {"pad_token", &Vocabulary::pad},       {"cls_token", nullptr},
+               {"mask_token", nullptr},         {"additional_special_tokens", nullptr}};
 
 // The ids of a vocabulary by what files call them.
 class Names {
@@ -136,7 +138,8 @@ struct ConfigReader : JsonReader {
             if (text.empty()) continue;
             int found = ids.id_of(text);
             if (found < 0 && !grows) {
-                note_once("warning: " + name + ": " + key + " is " + shown(text) + ", which is no token of this "
+                note_once("warning: " + name + ": " + key + " is " + shown(text) +
+                          ", which is no token of this "
                           "tokenizer: it is passed over");
                 continue;
             }
@@ -201,7 +204,7 @@ Status read_ends(const std::string& path, Vocabulary& v) {
     }
     return {};
 }
-}   // namespace
+}    // namespace
 
 void note_once(const std::string& text) {
     static std::mutex one_at_a_time;
@@ -220,8 +223,10 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         for (const char* other : {"tokenizer.model", "vocab.json"})
             if (!fs::exists(file, error)) file.replace_filename(other);
         if (!fs::exists(file, error))
-            return fail(Exit::input, "%s: expected a tokenizer.json or a tokenizer.model, or vocab.json with "
-                        "merges.txt, found none%s", path.c_str(), foreign_tokenizer(path).c_str());
+            return fail(Exit::input,
+                        "%s: expected a tokenizer.json or a tokenizer.model, or vocab.json with "
+                        "merges.txt, found none%s",
+                        path.c_str(), foreign_tokenizer(path).c_str());
     }
     if (const std::string other = foreign_tokenizer(file); !other.empty())
         return fail(Exit::input, "%s: expected a tokenizer.json%s", path.c_str(), other.c_str());
@@ -244,8 +249,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     ConfigReader reader{{folder}, std::move(beside[0]), v, file.extension() == ".model", merges};
     for (const auto& [name, id] : unspelled) reader.ids.unspelled(name, id);
     TRY(reader.read(beside[1], beside[2]));
-    for (const char* beside : {"config.json", "generation_config.json"})
-        TRY(read_ends(file.parent_path() / beside, v));
+    for (const char* beside : {"config.json", "generation_config.json"}) TRY(read_ends(file.parent_path() / beside, v));
     if (fs::exists(jinja, error)) v.chat_template = TRY(read_file(jinja, MAX_CONFIG));
     return Tokenizer(std::move(v));
 }

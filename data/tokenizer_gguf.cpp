@@ -14,7 +14,10 @@ namespace {
 constexpr size_t MAX_TOKENS = 1 << 20;
 using Type = ScoredPiece::Type;
 
-struct Pre { const PatternRow* row = nullptr; const GgufPre* means = nullptr; };
+struct Pre {
+    const PatternRow* row = nullptr;
+    const GgufPre* means = nullptr;
+};
 Pre find_pre(const std::string& pre) {
     for (const PatternRow& row : pattern_rows())
         for (const GgufPre& each : row.gguf) {
@@ -29,9 +32,8 @@ std::string pre_of(const Vocabulary& v) {
     if (v.pattern == Pattern::other) return "";
     const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};
     const std::vector<GgufPre>& all = pattern_row(v.pattern).gguf;
-    auto it = std::find_if(all.begin(), all.end(), [&](const GgufPre& p) {
-        return p.nfc == nfc && p.ignore_merges == v.ignore_merges;
-    });
+    auto it = std::find_if(all.begin(), all.end(),
+                           [&](const GgufPre& p) { return p.nfc == nfc && p.ignore_merges == v.ignore_merges; });
     if (it == all.end()) it = all.begin();
     const std::string names = it == all.end() ? "" : it->names;
     return names.substr(0, names.find(' '));
@@ -60,9 +62,12 @@ Status check(const GgufTokenizer& g, const std::string& name) {
         return wrong("token_type", std::to_string(n) + " numbers", std::to_string(g.token_type.size()));
     if (g.model == "llama" && g.scores.size() != n)
         return wrong("scores", std::to_string(n) + " numbers", std::to_string(g.scores.size()));
-    struct { const char* key; int id; } ids[] = {{"bos_token_id", g.bos_token_id}, {"eos_token_id", g.eos_token_id},
-        {"unknown_token_id", g.unknown_token_id}, {"padding_token_id", g.padding_token_id},
-        {"eot_token_id", g.eot_token_id}, {"eom_token_id", g.eom_token_id}};
+    struct {
+        const char* key;
+        int id;
+    } ids[] = {{"bos_token_id", g.bos_token_id},         {"eos_token_id", g.eos_token_id},
+               {"unknown_token_id", g.unknown_token_id}, {"padding_token_id", g.padding_token_id},
+               {"eot_token_id", g.eot_token_id},         {"eom_token_id", g.eom_token_id}};
     for (auto& [key, id] : ids)
         if (id < -1 || id >= int64_t(n)) return wrong(key, "an id below " + std::to_string(n), std::to_string(id));
     return {};
@@ -96,13 +101,15 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         auto bytes = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
         if (left.empty() || right.empty() || l == id_of.end() || r == id_of.end() || both == id_of.end() ||
             bytes(both) != bytes(l) + bytes(r))
-            return fail(Exit::input, "%s: tokenizer.ggml.merges[%zu]: expected two tokens whose concatenation is a "
-                        "token, found %.60s", name.c_str(), i, m.c_str());
+            return fail(Exit::input,
+                        "%s: tokenizer.ggml.merges[%zu]: expected two tokens whose concatenation is a "
+                        "token, found %.60s",
+                        name.c_str(), i, m.c_str());
         v.merges.push_back({l->second, r->second, both->second});
     }
     return {};
 }
-}   // namespace
+}    // namespace
 
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name) {
     TRY(check(g, name));
@@ -173,8 +180,8 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     for (size_t id = 0; tokens && id < a.tokens.size(); id++) {
         const auto as_added = added.find(int(id));
         const bool found = !bytes && as_added != added.end() && !as_added->second;
-        tokens = a.tokens[id].empty() || (found ? with_spaces(a.tokens[id]) == with_spaces(b.tokens[id])
-                                                : a.tokens[id] == b.tokens[id]);
+        tokens = a.tokens[id].empty() ||
+                 (found ? with_spaces(a.tokens[id]) == with_spaces(b.tokens[id]) : a.tokens[id] == b.tokens[id]);
         if (as_added == added.end()) text += std::string(ours.token(int(id))) + "\n";
     }
     const std::pair<const char*, bool> rows[] = {
@@ -193,7 +200,7 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     if (ours.encode(" " + text) != theirs.encode(" " + text)) return "a space at the beginning of a text";
     return ours.decode(ids) == theirs.decode(ids) ? nullptr : "decoder";
 }
-}   // namespace
+}    // namespace
 
 Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     const Vocabulary& v = t.vocabulary();
@@ -201,9 +208,8 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     const bool bytes = v.symbols == Symbols::bytes;
     g.pre = bytes ? pre_of(v) : "default";
     g.model = bytes ? "gpt2" : "llama";
-    const bool prefix = std::any_of(v.normalization.begin(), v.normalization.end(), [](const Normalization& n) {
-        return n.kind == Normalization::Kind::prepend;
-    });
+    const bool prefix = std::any_of(v.normalization.begin(), v.normalization.end(),
+                                    [](const Normalization& n) { return n.kind == Normalization::Kind::prepend; });
     g.tokens.resize(v.tokens.size());
     g.token_type.assign(v.tokens.size(), Type::normal);
     for (size_t id = 0; id < v.tokens.size(); id++) {
@@ -244,8 +250,10 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     const Result<Tokenizer> back = tokenizer_from_gguf(g, "GGUF");
     const char* const lost = back.ok() ? difference(t, back.value) : back.status.message.c_str();
     if (!lost) return g;
-    return fail(Exit::usage, "GGUF cannot say what this tokenizer does: %s; convert to a Hugging Face directory "
-                "instead", lost);
+    return fail(Exit::usage,
+                "GGUF cannot say what this tokenizer does: %s; convert to a Hugging Face directory "
+                "instead",
+                lost);
 }
 
 std::string beyond_gguf(const Tokenizer& t) {
@@ -262,8 +270,7 @@ std::string beyond_gguf(const Tokenizer& t) {
     list("tokens that are no part of a longer word", [](auto& a) { return a.single_word; });
     if (!v.normalization.empty())
         list("tokens that are looked for after normalization", [](auto& a) { return a.normalized; });
-    if (v.spaces == Spaces::marked_first && !v.added.empty())
-        add("no space after added tokens (prepend_scheme first)");
+    if (v.spaces == Spaces::marked_first && !v.added.empty()) add("no space after added tokens (prepend_scheme first)");
     if (v.spaces == Spaces::marked_first || v.spaces == Spaces::marked_always)
         add("no space before a text that begins with one (Metaspace); flatgpt reads it from a key of its own");
     const bool prefix = !v.normalization.empty() && v.normalization[0].kind == Normalization::Kind::prepend;

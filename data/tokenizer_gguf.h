@@ -11,10 +11,10 @@ struct GgufTokenizer {
     // "gpt2" with the name of a pre-tokenizer, "llama" (SentencePiece), "gemma4"
     std::string model = {}, pre = {};
     std::vector<std::string> tokens = {}, merges = {};
-    std::vector<float> scores = {};       // llama
-    std::vector<int> token_type = {};     // ScoredPiece::Type
+    std::vector<float> scores = {};      // llama
+    std::vector<int> token_type = {};    // ScoredPiece::Type
     int bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1, padding_token_id = -1;
-    int eot_token_id = -1, eom_token_id = -1;    // ends of a turn and of a message
+    int eot_token_id = -1, eom_token_id = -1;                             // ends of a turn and of a message
     int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0, 1
     std::string chat_template = {};
     // A key of flatgpt's, tokenizer.flatgpt.space_prefix, which llama.cpp passes over: Metaspace's

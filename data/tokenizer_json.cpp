@@ -194,7 +194,8 @@ struct Reader : JsonReader {
             std::string where = "added_tokens[" + std::to_string(i) + "]", content = text(list[i], "content");
             if (content.empty()) return wrong(where + ".content", "a string that is not empty", at(list[i], "content"));
             int id = 0;
-            TRY(new_id(at(list[i], "id"), [&] { return where + ".id"; }, id));
+            TRY(new_id(
+                at(list[i], "id"), [&] { return where + ".id"; }, id));
             taken.resize(v.tokens.size());
             seen.resize(v.tokens.size());
             auto known = id_of.find(content);
@@ -307,7 +308,7 @@ struct Reader : JsonReader {
         return {};
     }
 };
-}   // namespace
+}    // namespace
 
 Result<Vocabulary> tokenizer_json_parse(std::string_view text, const std::string& name) {
     // The document takes more memory than the tokenizer: it is gone before the tables are made.

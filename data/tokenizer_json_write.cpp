@@ -28,8 +28,7 @@ std::string normalizer(const Vocabulary& v) {
         else if (n.kind == Normalization::Kind::replace)
             steps.push_back(R"({"type": "Replace", "pattern": {"String": )" + json_string(n.from) +
                             R"(}, "content": )" + json_string(n.to) + "}");
-        else
-            steps.push_back(std::string(R"({"type": ")") + forms[int(n.kind)] + "\"}");
+        else steps.push_back(std::string(R"({"type": ")") + forms[int(n.kind)] + "\"}");
     }
     return sequence("normalizers", steps);
 }
@@ -104,7 +103,7 @@ std::string post_processor(const Vocabulary& v) {
     return R"({"type": "TemplateProcessing", "single": [)" + single.text + "],\n    \"pair\": [" + pair.text +
            "],\n    \"special_tokens\": {" + tokens.text + "}}";
 }
-}   // namespace
+}    // namespace
 
 std::string Tokenizer::to_json() const {
     const Vocabulary& v = vocabulary();
@@ -123,9 +122,9 @@ std::string Tokenizer::to_json() const {
     Items added, vocab, merges;
     for (const AddedToken& a : v.added)
         added.add("{\"id\": " + std::to_string(a.id) + ", \"content\": " + json_string(spelled[size_t(a.id)]) +
-                  R"(, "single_word": )" + yes(a.single_word) + R"(, "lstrip": )" + yes(a.lstrip) +
-                  R"(, "rstrip": )" + yes(a.rstrip) + R"(, "normalized": )" + yes(a.normalized) + R"(, "special": )" +
-                  yes(a.special) + "}");
+                  R"(, "single_word": )" + yes(a.single_word) + R"(, "lstrip": )" + yes(a.lstrip) + R"(, "rstrip": )" +
+                  yes(a.rstrip) + R"(, "normalized": )" + yes(a.normalized) + R"(, "special": )" + yes(a.special) +
+                  "}");
     for (size_t id = 0; id < spelled.size(); id++)
         if (!spelled[id].empty() && !outside[id]) vocab.add(json_string(spelled[id]) + ": " + std::to_string(id));
     for (const Merge& m : v.merges) {
@@ -139,17 +138,21 @@ std::string Tokenizer::to_json() const {
   "version": "1.0",
   "truncation": null,
   "padding": null,
-  "added_tokens": [)" + added.text + "\n  ],\n  \"normalizer\": " + normalizer(v) + ",\n  \"pre_tokenizer\": " +
-           pre_tokenizer(v) + ",\n  \"post_processor\": " + post_processor(v) + ",\n  \"decoder\": " + decoder(v) + R"(,
+  "added_tokens": [)" +
+           added.text + "\n  ],\n  \"normalizer\": " + normalizer(v) + ",\n  \"pre_tokenizer\": " + pre_tokenizer(v) +
+           ",\n  \"post_processor\": " + post_processor(v) + ",\n  \"decoder\": " + decoder(v) + R"(,
   "model": {
     "type": "BPE",
     "dropout": null,
-    "unk_token": )" + unknown + R"(,
+    "unk_token": )" +
+           unknown + R"(,
     "continuing_subword_prefix": null,
     "end_of_word_suffix": null,
-    "fuse_unk": )" + yes(v.fuse_unknown) + R"(,
-    "byte_fallback": )" + yes(v.byte_fallback) + R"(,
-    "ignore_merges": )" + yes(v.ignore_merges) + user_defined +
-           ",\n    \"vocab\": {" + vocab.text + "\n    },\n    \"merges\": [" +
+    "fuse_unk": )" +
+           yes(v.fuse_unknown) + R"(,
+    "byte_fallback": )" +
+           yes(v.byte_fallback) + R"(,
+    "ignore_merges": )" +
+           yes(v.ignore_merges) + user_defined + ",\n    \"vocab\": {" + vocab.text + "\n    },\n    \"merges\": [" +
            merges.text + "\n    ]\n  }\n}\n";
 }

@@ -18,12 +18,17 @@ json byte_level(bool regex, bool space) {
 }
 json gpt2_parts(bool space) { return {{"pre_tokenizer", byte_level(true, space)}}; }
 json qwen2_parts(bool) {
-    const json split = {{"type", "Split"}, {"behavior", "Isolated"}, {"invert", false},
+    const json split = {{"type", "Split"},
+                        {"behavior", "Isolated"},
+                        {"invert", false},
                         {"pattern", {{"Regex", pattern_row(Pattern::qwen2).cuts[0].regex}}}};
     return {{"normalizer", {{"type", "NFC"}}},
             {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, byte_level(false, false)}}}}};
 }
-const struct { const char* name; json (*parts)(bool space); } CLASSES[] = {
+const struct {
+    const char* name;
+    json (*parts)(bool space);
+} CLASSES[] = {
     {"", gpt2_parts}, {"GPT2Tokenizer", gpt2_parts}, {"CodeGenTokenizer", gpt2_parts}, {"Qwen2Tokenizer", qwen2_parts}};
 
 Result<json> object_in(const std::string& path) {
@@ -57,14 +62,16 @@ Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspel
     const std::string dir = std::filesystem::path(vocab).replace_filename("").string();
     const json config = TRY(object_in(dir + "tokenizer_config.json")), tokens = TRY(object_in(vocab));
     std::string name = config.contains("tokenizer_class") && config["tokenizer_class"].is_string()
-                           ? config["tokenizer_class"].get<std::string>() : "";
+                           ? config["tokenizer_class"].get<std::string>()
+                           : "";
     if (name.ends_with("Fast")) name.resize(name.size() - 4);
     const auto known = std::find_if(std::begin(CLASSES), std::end(CLASSES), [&](auto& c) { return name == c.name; });
     if (known == std::end(CLASSES))
-        return fail(Exit::input, "%s: flatgpt reads vocab.json and merges.txt of GPT-2, CodeGen and Qwen 2, not of "
+        return fail(Exit::input,
+                    "%s: flatgpt reads vocab.json and merges.txt of GPT-2, CodeGen and Qwen 2, not of "
                     "\"%s\"; transformers makes a tokenizer.json of them:\n  python3 -c \"from transformers import "
-                    "AutoTokenizer as T; T.from_pretrained('%s').save_pretrained('%s')\"", vocab.c_str(), name.c_str(),
-                    dir.c_str(), dir.c_str());
+                    "AutoTokenizer as T; T.from_pretrained('%s').save_pretrained('%s')\"",
+                    vocab.c_str(), name.c_str(), dir.c_str(), dir.c_str());
     const bool space = config.contains("add_prefix_space") && config["add_prefix_space"] == true;
     json all = known->parts(space);
     all["added_tokens"] = json::array();
@@ -87,13 +94,16 @@ std::string foreign_tokenizer(const std::string& path) {
     }
     const std::string dir = fs::path(file).replace_filename("").string(), to = dir.empty() ? "." : dir;
     if (fs::path(file).filename() == "tekken.json")
-        return ", but " + file + " is Mistral's tekken; transformers (with mistral-common) makes a tokenizer.json of "
+        return ", but " + file +
+               " is Mistral's tekken; transformers (with mistral-common) makes a tokenizer.json of "
                "it:\n  python3 -c \"from transformers.integrations.mistral import convert_tekken_tokenizer as c; c('" +
                file + "').save_pretrained('" + to + "')\"";
     if (file.ends_with(".tiktoken"))
-        return ", but " + file + " is tiktoken's, which lacks the pattern and the special tokens; of an encoding that "
+        return ", but " + file +
+               " is tiktoken's, which lacks the pattern and the special tokens; of an encoding that "
                "tiktoken knows by name transformers (with tiktoken and blobfile) makes a tokenizer.json:\n  python3 -c "
                "\"import tiktoken; from transformers.integrations.tiktoken import convert_tiktoken_to_fast as c; "
-               "c(tiktoken.get_encoding('cl100k_base'), '" + to + "')\"";
+               "c(tiktoken.get_encoding('cl100k_base'), '" +
+               to + "')\"";
     return "";
 }

@@ -10,7 +10,9 @@
 
 #include "pretokenize.h"
 
-struct Merge { int left, right, id; };    // ids: left and right next to each other become id
+struct Merge {
+    int left, right, id;
+};    // ids: left and right next to each other become id
 struct AddedToken {
     int id;
     bool special;                // false: recognised in every text, as Hugging Face does
@@ -20,14 +22,14 @@ struct AddedToken {
     bool normalized = false;     // looked for in the normalized text
     // SentencePiece finds its user-defined symbols when the text has its prefix, so none is put after a symbol.
     bool user_defined = false;
-    bool in_model = true;        // merging may end in it, too
-    std::string name = {};       // as it is looked for; empty: the token's text
+    bool in_model = true;     // merging may end in it, too
+    std::string name = {};    // as it is looked for; empty: the token's text
 };
 
 // One step of normalization: a Unicode form, a text put before each stretch, or one text for another.
 struct Normalization {
     enum class Kind { nfc, nfd, nfkc, nfkd, prepend, replace } kind;
-    std::string from, to;        // replace; prepend: to
+    std::string from, to;    // replace; prepend: to
     bool operator==(const Normalization&) const = default;
 };
 
@@ -54,33 +56,35 @@ enum class Strip { none, space, first_marks };
 
 // What ends an answer by its name, in the families that flatgpt runs.
 constexpr std::string_view ANSWER_ENDS[] = {
-    "<|im_end|>", "<|eot_id|>", "<|eot|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>",
-    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<EOT>", "_<EOT>", "[EOT]",
-    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>",
-    "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
+    "<|im_end|>",      "<|eot_id|>",    "<|eot|>",         "<|eom_id|>",
+    "<|end|>",         "<end_of_turn>", "<|end_of_turn|>", "<|endoftext|>",
+    "<|end_of_text|>", "</s>",          "<eos>",           "[EOS]",
+    "<EOT>",           "_<EOT>",        "[EOT]",           "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+    "<|fim_pad|>",     "<fim-pad>",     "<fim_pad>",       "<|fim_repo|>",
+    "<|repo_name|>",   "<fim-repo>",    "<reponame>",      "<|file_sep|>"};
 
 struct Vocabulary {
     Symbols symbols = Symbols::bytes;
     Pattern pattern = Pattern::gpt2;
-    std::vector<Cut> cuts;               // where pattern is Pattern::other
+    std::vector<Cut> cuts;    // where pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
     // By id: bytes; characters' tokens are UTF-8 with marks for spaces, and <0xAB> is a byte; empty where no token has
     // the id.
     std::vector<std::string> tokens;
-    std::vector<Merge> merges;           // the first one is applied first; a token's text is left's, then right's
+    std::vector<Merge> merges;    // the first one is applied first; a token's text is left's, then right's
     std::vector<AddedToken> added;
-    bool ignore_merges = false;          // a piece that is a token is not merged (Llama 3)
-    bool byte_fallback = false;          // characters without a token become <0xAB> of each byte
-    bool fuse_unknown = false;           // unknown symbols next to each other are one
+    bool ignore_merges = false;    // a piece that is a token is not merged (Llama 3)
+    bool byte_fallback = false;    // characters without a token become <0xAB> of each byte
+    bool fuse_unknown = false;     // unknown symbols next to each other are one
     Strip strip = Strip::none;
-    int unknown = -1;                    // id for a symbol without a token; -1: it is left out
+    int unknown = -1;    // id for a symbol without a token; -1: it is left out
 
     // What does not change the ids of a text.
-    std::vector<int> before, after;      // put around a text: BOS, EOS
+    std::vector<int> before, after;    // put around a text: BOS, EOS
     int bos = -1, eos = -1, pad = -1;
-    std::vector<int> ends;               // end an answer besides eos, by all of the model's files
-    std::string chat_template;           // Jinja2; empty: none
+    std::vector<int> ends;        // end an answer besides eos, by all of the model's files
+    std::string chat_template;    // Jinja2; empty: none
 
     const std::string& name(int id) const {
         for (const AddedToken& a : added)

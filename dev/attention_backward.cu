@@ -81,8 +81,8 @@ void climb(int B, int S, Heads h) {
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
     const int64_t statistics = int64_t(B) * h.NH * S;
     const double flops = 10.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // five products of the pairs that see each other
-    Ladder ladder("attention_backward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) + " NH=" +
-                  std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
+    Ladder ladder("attention_backward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) +
+                      " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   4.0 * double(in + out) + 4.0 * double(statistics), flops);
     Sets<bf16> qkv(op, ladder.sets, in), dy(op, ladder.sets, out), y(op, ladder.sets, out), dqkv(op, ladder.sets, in);
     Sets<float> lse(op, ladder.sets, statistics);
@@ -99,7 +99,7 @@ void climb(int B, int S, Heads h) {
     rung(cuda_capability() == 90 ? "wgmma, TMA: production" : "mma.sync, cp.async: production", op.attention_backward);
 }
 
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);

@@ -9,7 +9,9 @@ namespace {
 
 constexpr int THREADS = 256;
 
-struct Place { int b, head, i, j; };
+struct Place {
+    int b, head, i, j;
+};
 __device__ inline Place place(int64_t n, int S, Heads h) {    // the n-th of scores (B,NH,S,S)
     const int64_t row = n / S;
     return {int(row / S / h.NH), int(row / S % h.NH), int(row % S), int(n % S)};
@@ -65,8 +67,8 @@ void climb(int B, int S, Heads h) {
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
     const int64_t statistics = int64_t(B) * h.NH * S;
     const double flops = 4.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // pairs that see each other
-    Ladder ladder("attention_forward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) + " NH=" +
-                  std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
+    Ladder ladder("attention_forward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) +
+                      " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   2.0 * double(in + out) + 4.0 * double(statistics), flops);
     Sets<bf16> qkv(op, ladder.sets, in), y(op, ladder.sets, out);
     Sets<float> lse(op, ladder.sets, statistics);
@@ -82,7 +84,7 @@ void climb(int B, int S, Heads h) {
     rung(cuda_capability() == 90 ? "wgmma, TMA: production" : "mma.sync, cp.async: production", op.attention_forward);
 }
 
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);

@@ -30,7 +30,10 @@
 #include "layers/cuda.h"
 #include "tools/selftest/check.h"
 
-template <class F> struct Rung { const char* name; F function; };
+template <class F> struct Rung {
+    const char* name;
+    F function;
+};
 template <class F> Rung(const char*, F) -> Rung<F>;
 
 // A copy of the table with one entry replaced.
@@ -46,7 +49,7 @@ template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated
 // n random elements (normal times scale) for each of several sets: when a set's turn comes again, L2 no longer holds
 // it.
 template <class X> class Sets {
-public:
+  public:
     template <class T> Sets(const Ops<T>& op, int sets, int64_t n, double scale = 1)
         : memory(op), stride(round_up(n, 256)), bytes(stride * sets * int64_t(sizeof(X))) {
         base = static_cast<X*>(memory.allocate(bytes));
@@ -61,7 +64,7 @@ public:
     ~Sets() { memory.release(base, bytes); }
     X* operator[](int set) const { return base + stride * set; }
 
-private:
+  private:
     Memory memory;
     int64_t stride, bytes;
     X* base;
@@ -114,7 +117,7 @@ inline double copy_bandwidth() {
 inline int ladder_failures = 0;
 
 class Ladder {
-public:
+  public:
     const int sets;    // sets of inputs and outputs: together half a GB, over four times the largest L2 (126 MB)
 
     // bytes: what one run must at least move to and from memory; flops: what it must at least calculate, 0: no column.
@@ -147,7 +150,7 @@ public:
         fflush(stdout);
     }
 
-private:
+  private:
     const double bytes, flops;
     double first = 0;    // seconds of version 0
     int version = 0;

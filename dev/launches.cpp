@@ -31,22 +31,23 @@ void print(const char* table, const std::string& name, int64_t times, const Work
     const Heads& h = c.heads;
     std::vector<std::string> launches, spans;
     for (const emu::Launched& l : launched)
-        launches.push_back(
-            l.kernel ? formatted("{\"kernel\":\"%zx\",\"blocks\":%lld,\"threads\":%u,\"shared\":%zu}",
-                                 size_t(emu::address_in_file(l.kernel)),
-                                 (long long)(int64_t(l.blocks.x) * l.blocks.y * l.blocks.z), l.threads, l.shared)
-                     : formatted("{\"product\":[%u,%u,%u]}", l.blocks.x, l.blocks.y, l.blocks.z));
+        launches.push_back(l.kernel ? formatted("{\"kernel\":\"%zx\",\"blocks\":%lld,\"threads\":%u,\"shared\":%zu}",
+                                                size_t(emu::address_in_file(l.kernel)),
+                                                (long long)(int64_t(l.blocks.x) * l.blocks.y * l.blocks.z), l.threads,
+                                                l.shared)
+                                    : formatted("{\"product\":[%u,%u,%u]}", l.blocks.x, l.blocks.y, l.blocks.z));
     if (h.keys || h.window)    // all sequences are like the first
         for (int i = 0; i < c.S; i++) {
             const Span span = keys_of(h, c.S, 0, i);
             spans.push_back(formatted("[%d,%d]", span.from, span.to));
         }
-    printf("{\"table\":\"%s\",\"name\":%s,\"times\":%lld,\"products\":%.17g,\"arithmetic\":%.17g,\"bytes\":%.17g,"
-           "\"B\":%d,\"S\":%d,\"NH\":%d,\"NKV\":%d,\"HS\":%d,\"softcap\":%g,\"globals\":%d,\"stride\":%d,"
-           "\"linear\":%d,\"spans\":[%s],\"launches\":[%s]}\n",
-           table, json_string(name).c_str(), (long long)times, work.products, work.arithmetic, work.bytes, c.B, c.S,
-           h.NH, h.NKV, h.HS, double(h.softcap), h.globals, h.stride, int(h.linear), join(spans, ",").c_str(),
-           join(launches, ",").c_str());
+    printf(
+        "{\"table\":\"%s\",\"name\":%s,\"times\":%lld,\"products\":%.17g,\"arithmetic\":%.17g,\"bytes\":%.17g,"
+        "\"B\":%d,\"S\":%d,\"NH\":%d,\"NKV\":%d,\"HS\":%d,\"softcap\":%g,\"globals\":%d,\"stride\":%d,"
+        "\"linear\":%d,\"spans\":[%s],\"launches\":[%s]}\n",
+        table, json_string(name).c_str(), (long long)times, work.products, work.arithmetic, work.bytes, c.B, c.S, h.NH,
+        h.NKV, h.HS, double(h.softcap), h.globals, h.stride, int(h.linear), join(spans, ",").c_str(),
+        join(launches, ",").c_str());
 }
 
 // The operations that a model calls, one after the other; those of the same sizes once.
@@ -95,12 +96,13 @@ Status print_calls(const char* table, const Table& op, const Config& c, const Pl
     for (const Calls::Row& r : calls.rows) print(table, r.name, r.times, r.work, r.launched);
     auto calls_of = [&](auto... operations) { return (calls.of(operations).calls + ...); };
     auto bytes_of = [&](auto... operations) { return (calls.of(operations).work.bytes + ...) / 2; };
-    printf("{\"table\":\"%s\",\"uploads\":%lld,\"downloads\":%lld,\"bytes\":%.17g,\"waits\":%lld,"
-           "\"later\":%lld}\n", table,
-           (long long)calls_of(Operation::upload, Operation::upload_ahead),
-           (long long)calls_of(Operation::download, Operation::download_later),
-           bytes_of(Operation::upload, Operation::upload_ahead, Operation::download, Operation::download_later),
-           (long long)calls_of(Operation::download), (long long)calls.later);
+    printf(
+        "{\"table\":\"%s\",\"uploads\":%lld,\"downloads\":%lld,\"bytes\":%.17g,\"waits\":%lld,"
+        "\"later\":%lld}\n",
+        table, (long long)calls_of(Operation::upload, Operation::upload_ahead),
+        (long long)calls_of(Operation::download, Operation::download_later),
+        bytes_of(Operation::upload, Operation::upload_ahead, Operation::download, Operation::download_later),
+        (long long)calls_of(Operation::download), (long long)calls.later);
     return {};
 }
 
@@ -134,7 +136,9 @@ Status print_prompt(const std::string& table, const Table& op, const Config& c, 
         std::vector<float> logits(rows.size() * size_t(c.V));
         if (position) extend(g, cache, tok.data(), position);
         calls.begin();
-        compute_logits(g, extend(g, cache, tok.data(), tokens, {}, {}, position ? Pages::Sums::steps : Pages::Sums::prompt), logits.data(), rows);
+        compute_logits(
+            g, extend(g, cache, tok.data(), tokens, {}, {}, position ? Pages::Sums::steps : Pages::Sums::prompt),
+            logits.data(), rows);
         calls.end();
     });
 }

@@ -105,9 +105,9 @@ void forward_ladder(const Ops<T>& op, int N, int C) {
     const int64_t n = int64_t(N) * C;
     const Sets<T> x(op, ladder.sets, n), y(op, ladder.sets, n), w(op, 1, C), b(op, 1, C);
     const Sets<float> mean(op, 1, N), rstd(op, 1, N);
-    for (auto [name, f] : {Rung{"a thread a row", forward_thread}, Rung{"a block a row", forward_block},
-                           Rung{"a warp a row, vectors", forward_warp},
-                           Rung{"x in registers (production)", op.norm_forward}})
+    for (auto [name, f] :
+         {Rung{"a thread a row", forward_thread}, Rung{"a block a row", forward_block},
+          Rung{"a warp a row, vectors", forward_warp}, Rung{"x in registers (production)", op.norm_forward}})
         ladder.rung(name, check_norm_forward(with(op, &Ops<T>::norm_forward, f), 33, C),
                     [&, f = f](int set) { f(y[set], mean[0], rstd[0], x[set], w[0], b[0], Norm(), N, C); });
 }
@@ -185,8 +185,7 @@ __global__ void backward_warp_kernel(T* dx, const T* dy, const T* x, const T* w,
     const float g_mean = warp_sum(g_sum) * inv_C, gx_mean = warp_sum(gx_sum) * inv_C;
     each_vector(dy + n * C, C, [&](int c, Vec<T> d) {
         const Vec<T> weight = load<W>(w + c), xn = load<W>(x + n * C + c), old = load<W>(dx + n * C + c);
-        for (int i = 0; i < W; i++)
-            d.set(i, old[i] + r * (d[i] * weight[i] - g_mean - (xn[i] - m) * r * gx_mean));
+        for (int i = 0; i < W; i++) d.set(i, old[i] + r * (d[i] * weight[i] - g_mean - (xn[i] - m) * r * gx_mean));
         store<W>(dx + n * C + c, d);
     });
 }
@@ -226,17 +225,16 @@ void backward_ladder(const Ops<T>& op, int N, int C) {
                            Rung{"a block a row, atomics on dw and db", backward_atomic},
                            Rung{"a warp a row; dw and db in a second pass", backward_warp},
                            Rung{"one pass (production)", op.norm_backward}})
-        ladder.rung(name, check_norm_backward(with(op, &Ops<T>::norm_backward, f), 33, C),
-                    [&, f = f](int set) {
-                        f(dx[set], dw[0], db[0], dy[set], x[set], w[0], mean[0], rstd[0], Norm(), N, C);
-                    });
+        ladder.rung(name, check_norm_backward(with(op, &Ops<T>::norm_backward, f), 33, C), [&, f = f](int set) {
+            f(dx[set], dw[0], db[0], dy[set], x[set], w[0], mean[0], rstd[0], Norm(), N, C);
+        });
 }
 
 // ---- the residual ---------------------------------------------------------------------------------------------------
 
 // x2 = x + p, y = LayerNorm(x2), where p is a product's output.
 typedef void (*Residual)(const Ops<T>&, T* y, T* x2, float* mean, float* rstd, const T* x, const T* p, const T* w,
-                          const T* b, int N, int C);
+                         const T* b, int N, int C);
 
 __global__ void add_kernel(T* x2, const T* x, const T* p, int64_t n) {
     const int64_t i = (blockIdx.x * int64_t(256) + threadIdx.x) * W;
@@ -278,24 +276,25 @@ Check check_residual(const Ops<T>& op, Residual f, int N, int C) {
 void residual_ladder(const Ops<T>& op, int N, int C) {
     const double row = 2.0 * N * C;    // bytes of an (N,C)
     Ladder ladder("residual and layernorm bf16 N=" + std::to_string(N) + " C=" + std::to_string(C) +
-                  ", after a product that writes N C", 4 * row);
+                      ", after a product that writes N C",
+                  4 * row);
     const int64_t n = int64_t(N) * C;
     const Sets<T> x(op, ladder.sets, n), p(op, ladder.sets, n), x2(op, ladder.sets, n), y(op, ladder.sets, n);
     const Sets<T> w(op, 1, C);
     const Sets<float> mean(op, 1, N), rstd(op, 1, N);
     auto rung = [&](const char* name, Residual f, double moves) {
-        ladder.rung(name, check_residual(op, f, 33, C), [&](int set) {
-            f(op, y[set], x2[set], mean[0], rstd[0], x[set], p[set], w[0], w[0], N, C);
-        }, moves);
+        ladder.rung(
+            name, check_residual(op, f, 33, C),
+            [&](int set) { f(op, y[set], x2[set], mean[0], rstd[0], x[set], p[set], w[0], w[0], N, C); }, moves);
     };
     rung("added, then normalised: 5 N C", added_before, 5 * row);
     rung("in one kernel: 4 N C", fused, 4 * row);
     // The product reads N C more, beside its multiplications: 3 N C where a fused kernel has 4.
-    ladder.rung("added by the product (production): 2 N C", check_norm_forward(op, 33, C), [&](int set) {
-        op.norm_forward(y[set], mean[0], rstd[0], x2[set], w[0], w[0], Norm(), N, C);
-    }, 2 * row);
+    ladder.rung(
+        "added by the product (production): 2 N C", check_norm_forward(op, 33, C),
+        [&](int set) { op.norm_forward(y[set], mean[0], rstd[0], x2[set], w[0], w[0], Norm(), N, C); }, 2 * row);
 }
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);

@@ -67,7 +67,9 @@ void a_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int 
 // loaded. Rows have 64 bytes, with their 16-byte chunks permuted: ldmatrix reads eight rows of a chunk from all 32
 // banks.
 constexpr int STAGES = 3, KT = 32;
-struct Tiles { T x[STAGES][128][KT], w[STAGES][128][KT]; };
+struct Tiles {
+    T x[STAGES][128][KT], w[STAGES][128][KT];
+};
 __device__ int chunk_at(int row, int chunk) { return (chunk ^ (row / 2 % 4)) * 8; }
 
 __device__ void copy_tile(T (&to)[128][KT], const T* from, int64_t first, int64_t rows, int c0, int C) {
@@ -79,7 +81,7 @@ __device__ void copy_tile(T (&to)[128][KT], const T* from, int64_t first, int64_
 }
 
 __global__ void __launch_bounds__(256, 1)
-mma_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {    // C, OC multiples of 8
+    mma_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {    // C, OC multiples of 8
     Tiles& s = dynamic_shared<Tiles>();
     const int64_t n0 = blockIdx.y * int64_t(128);
     const int o0 = blockIdx.x * 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -163,11 +165,11 @@ void forward_ladder(int N, int C, int OC) {
     Ladder ladder(title("linear_gelu_forward", N, C, OC), 2.0 * N * C + 2.0 * OC * C + 4.0 * N * OC, 2.0 * N * C * OC);
     const Sets<T> x(op, ladder.sets, int64_t(N) * C), w(op, 1, int64_t(OC) * C, 0.05), b(op, 1, OC);
     const Sets<T> y(op, ladder.sets, int64_t(N) * OC), pre(op, ladder.sets, int64_t(N) * OC);
-    for (auto [name, f] : {Rung{"a thread an output", a_thread}, Rung{"64 x 64 in shared memory", a_tile},
-                           Rung{"mma.sync, 128 x 128, three stages", an_mma_tile},
-                           Rung{"cuBLASLt, then bias and GELU", product_then_kernel},
-                           Rung{"cuBLASLt with bias, then GELU", linear_then_gelu},
-                           Rung{"production", op.linear_gelu_forward}})
+    for (auto [name, f] :
+         {Rung{"a thread an output", a_thread}, Rung{"64 x 64 in shared memory", a_tile},
+          Rung{"mma.sync, 128 x 128, three stages", an_mma_tile},
+          Rung{"cuBLASLt, then bias and GELU", product_then_kernel},
+          Rung{"cuBLASLt with bias, then GELU", linear_then_gelu}, Rung{"production", op.linear_gelu_forward}})
         ladder.rung(name, check_linear_gelu_forward(with(op, &Ops<T>::linear_gelu_forward, f), 150, 136, 200),
                     [&, f = f](int set) { f(y[set], pre[set], x[set], w[0], b[0], N, C, OC, {}); });
 }
@@ -200,10 +202,11 @@ void backward_ladder(int N, int C, int OC) {
     const Sets<T> dy(op, ladder.sets, int64_t(N) * OC);
     const Sets<float> dw(op, 1, int64_t(OC) * C), db(op, 1, OC);
     for (auto [name, f] : {Rung{"products, db by a thread a column", backward_column},
-                           Rung{"products, db by column_sums", backward_sums},
-                           Rung{"production", op.linear_backward}})
+                           Rung{"products, db by column_sums", backward_sums}, Rung{"production", op.linear_backward}})
         ladder.rung(name, check_linear_backward(with(op, &Ops<T>::linear_backward, f), 150, 72, 104, true, true),
-                    [&, f = f](int set) { f(dx[set], {dw[0], true}, db[0], dy[set], x[set], w[0], N, C, OC, {}); });
+                    [&, f = f](int set) {
+                        f(dx[set], {dw[0], true}, db[0], dy[set], x[set], w[0], N, C, OC, {});
+                    });
 }
 
 void gelu_backward_steps(T* dpre, Into<float> dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
@@ -276,7 +279,7 @@ void rows_ladder(int C, int OC) {
         if (N > GEMV_ROWS) rung("cuBLASLt", op.linear_forward, N);
     }
 }
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);

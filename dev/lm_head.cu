@@ -66,9 +66,8 @@ __global__ void block_a_row(float* loss, bf16* d, const bf16* logits, const int*
     });
     for (int v = V + threadIdx.x; v < Vp; v += blockDim.x) d[row + v] = to_bf16(0);
 }
-template <int W, Sum SUM>
-void cross_entropy_blocks(float* loss, bf16* d, const bf16* x, const int* target, float scale, Logits, int N, int V,
-                          int Vp) {
+template <int W, Sum SUM> void cross_entropy_blocks(float* loss, bf16* d, const bf16* x, const int* target, float scale,
+                                                    Logits, int N, int V, int Vp) {
     launch(block_a_row<W, SUM>, {unsigned(N), 1024}, loss, d, x, target, scale, V, Vp);
 }
 
@@ -155,7 +154,7 @@ void head_ladder(const Ops<bf16>& op) {
         });
     }
 }
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);

@@ -18,7 +18,8 @@ static Status logits(char** args) {
     const Tokenizer tokenizer = TRY(checkpoint_tokenizer(model));
     std::vector<int> ids;
     if (tokenizer.vocab_size()) ids = tokenizer.encode(text);
-    else for (const unsigned char c : text) ids.push_back(c % config.V);
+    else
+        for (const unsigned char c : text) ids.push_back(c % config.V);
     const int length = std::min({atoi(args[4]), config.T, int(ids.size())});
     const int windows = std::min(atoi(args[3]), int(ids.size()) / std::max(1, length)), greedy = atoi(args[5]);
     if (length < 2) return fail(Exit::usage, "%s: expected a text of two tokens or more", args[1]);
@@ -28,9 +29,7 @@ static Status logits(char** args) {
     TRY(checkpoint_weights(model, g));
     std::vector<float> last(size_t(config.V));
     FILE* out = fopen(args[2], "wb");
-    auto feed = [&](KvCache& cache, int id) {
-        compute_logits(g, extend(g, cache, &id, 1), last.data());
-    };
+    auto feed = [&](KvCache& cache, int id) { compute_logits(g, extend(g, cache, &id, 1), last.data()); };
     bool written = out;
     for (int w = 0; w < windows; w++) {
         KvCache cache;

@@ -88,23 +88,22 @@ void climb(int B, int S, Heads h, Turn t) {
     const Ops<T>& op = cuda_ops<T>(Dtype::bf16);
     const int64_t N = int64_t(B) * S, n = N * h.qkv_width();
     Ladder ladder("rope_forward bf16, QK-norm, B=" + std::to_string(B) + " S=" + std::to_string(S) +
-                  " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
+                      " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   2.0 * 2 * double(n));
     const Sets<T> x(op, ladder.sets, n), y(op, ladder.sets, n), qw(op, 1, h.HS), kw(op, 1, h.HS);
     const Sets<float> rstd(op, ladder.sets, N * t.sums(h.NH, h.NKV)), turns(op, 1, int64_t(S) * t.dims);
-    for (auto [name, f] : {Rung{"a thread a head, then one a channel", two_passes},
-                           Rung{"a warp a head, one pass", warp_a_head},
-                           Rung{"vectors, angles kept (production)", op.rope_forward}})
-        ladder.rung(name, check_rope_forward(with(op, &Ops<T>::rope_forward, f), 2, 5, 3, h, t), [&, f = f](int set) {
-            f(y[set], rstd[set], x[set], qw[0], kw[0], turns[0], B, S, nullptr, h, t);
-        });
+    for (auto [name, f] :
+         {Rung{"a thread a head, then one a channel", two_passes}, Rung{"a warp a head, one pass", warp_a_head},
+          Rung{"vectors, angles kept (production)", op.rope_forward}})
+        ladder.rung(name, check_rope_forward(with(op, &Ops<T>::rope_forward, f), 2, 5, 3, h, t),
+                    [&, f = f](int set) { f(y[set], rstd[set], x[set], qw[0], kw[0], turns[0], B, S, nullptr, h, t); });
 }
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);
     const int B = ladder_size(8, 1), S = ladder_size(2048, 3);
-    climb(B, S, {16, 8, 128}, {128, false, Turn::Normed::head});    // Qwen 3 0.6B's
+    climb(B, S, {16, 8, 128}, {128, false, Turn::Normed::head});             // Qwen 3 0.6B's
     climb(B, S, {4, 1, 256}, {256, false, Turn::Normed::head, 1e-6f, 1});    // Gemma 3 1B's
     return ladder_result();
 }

@@ -77,7 +77,7 @@ template <bool ACROSS> struct Stream {
     const Call& c;
     bf16 (*const piece)[PIECE];
     uint64_t* const full;
-    const int first, warps;    // the first output of each product, and the step to the next
+    const int first, warps;      // the first output of each product, and the step to the next
     int slot = 0, parity = 0;    // what is read next
     Product next;                // what is copied next
     int product = 0, output, part = 0, from = 0, end;
@@ -159,7 +159,9 @@ struct Meeting {
 };
 
 // A softmax under way: the largest score so far in units of log 2; what is relative to it.
-struct Softmax { float top, sum, o; };
+struct Softmax {
+    float top, sum, o;
+};
 __device__ inline float weight(float top, float of_all) { return top == -INFINITY ? 0 : exp2f(top - of_all); }
 __device__ inline Softmax added(Softmax a, Softmax b) {
     const float top = fmaxf(a.top, b.top), x = weight(a.top, top), y = weight(b.top, top);
@@ -194,9 +196,8 @@ template <int G> __device__ inline void turn_heads(bf16* own, const Call& c, int
 }
 
 // A warp's part of the keys from..to-1: to part (G,MOST_HS+2).
-template <int G>
-__device__ inline void attend(float (*part)[MOST_HS + 2], const bf16* own, const Call& c, const Pages& cache, int kv,
-                              int from, int to) {
+template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const bf16* own, const Call& c,
+                                               const Pages& cache, int kv, int from, int to) {
     constexpr int U = 4;    // rows under way
     const int HS = c.s.HS, lanes = HS / 8, lane = int(threadIdx.x) % 32, d = lane % lanes * 8, p = *c.pos;
     const int rows = 32 / lanes;
@@ -299,8 +300,8 @@ __device__ inline void embed(bf16* to, const Call& c) {
     __syncthreads();
 }
 
-template <int G, bool ACROSS>
-__global__ void __launch_bounds__(WARPS * 32, 1) token_kernel(const __grid_constant__ Call c) {
+template <int G, bool ACROSS> __global__ void __launch_bounds__(WARPS * 32, 1)
+    token_kernel(const __grid_constant__ Call c) {
     if constexpr (SM90A) {
         Rings& rings = dynamic_shared<Rings>();
         // The residual stream before the phase, and what its product multiplies.
@@ -349,8 +350,21 @@ __global__ void __launch_bounds__(WARPS * 32, 1) token_kernel(const __grid_const
 
 template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
     const Shape& s = t.s;
-    Call c = {s, t.w, {}, {t.w.nw, t.w.nb, s.norm(), s.C}, TurnCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.turn()),
-              s.act(), LOG2E * s.heads().score_scale(), t.tok, t.pos, t.x, t.x2, t.qkv, t.h, t.logits, t.partial,
+    Call c = {s,
+              t.w,
+              {},
+              {t.w.nw, t.w.nb, s.norm(), s.C},
+              TurnCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.turn()),
+              s.act(),
+              LOG2E * s.heads().score_scale(),
+              t.tok,
+              t.pos,
+              t.x,
+              t.x2,
+              t.qkv,
+              t.h,
+              t.logits,
+              t.partial,
               reinterpret_cast<unsigned*>(static_cast<int*>(t.count))};
     CHECK(s.HS <= MOST_HS && (s.NH == s.NKV || s.NH == 4 * s.NKV), "heads that the kernel does not take");
     std::copy(t.cache.begin(), t.cache.end(), c.cache);
@@ -360,8 +374,10 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
         int fit = 0;
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
         CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, WARPS * 32, shared));
-        launch(kernel, {.grid = unsigned(fit * cuda_multiprocessors()), .block = WARPS * 32, .shared = shared,
-                        .together = true}, c);
+        launch(
+            kernel,
+            {.grid = unsigned(fit * cuda_multiprocessors()), .block = WARPS * 32, .shared = shared, .together = true},
+            c);
     };
     s.NH == s.NKV ? run(token_kernel<1, ACROSS>) : run(token_kernel<4, ACROSS>);
 }
@@ -392,7 +408,7 @@ void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
     rung("one kernel, loads within a phase", one_kernel<false>);
     rung("one kernel, loads across phases", one_kernel<true>);
 }
-}   // namespace
+}    // namespace
 
 int main() {
     if (!ladder_open()) return int(Exit::device);

@@ -40,10 +40,10 @@ template <class T> struct Weights {
         wte = take(true, s.Vp * C, 1), wpe = take(biases, s.positions() * C, 1);
         nw = take(true, C, 0), nb = take(biases, C, 1);
         for (int l = 0; l < s.L; l++)
-            layer[l] = {take(true, C, 0),           take(biases, C, 1), take(true, s.qkv() * C, C),
-                        take(biases, s.qkv(), 1),   take(true, C * A, A), take(biases, C, 1),
-                        take(true, C, 0),           take(biases, C, 1), take(true, s.up() * C, C),
-                        take(biases, s.F, 1),       take(true, C * s.F, s.F), take(biases, C, 1)};
+            layer[l] = {take(true, C, 0),         take(biases, C, 1),       take(true, s.qkv() * C, C),
+                        take(biases, s.qkv(), 1), take(true, C * A, A),     take(biases, C, 1),
+                        take(true, C, 0),         take(biases, C, 1),       take(true, s.up() * C, C),
+                        take(biases, s.F, 1),     take(true, C * s.F, s.F), take(biases, C, 1)};
     }
 };
 template <class T> Weights<T> weights_at(const Shape& s, const T* base, int64_t* count = nullptr) {
@@ -119,8 +119,7 @@ template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
         const Layer<T>& p = t.w.layer[l];
         op.norm_forward(t.normed, t.mean, t.rstd, t.x, p.nw1, p.nb1, s.norm(), 1, C);
         op.linear_forward(t.qkv, t.normed, p.qkvw, p.qkvb, nullptr, 1, C, s.qkv(), {});
-        if (s.llama)
-            op.rope_forward(t.turned, nullptr, t.qkv, nullptr, nullptr, t.turns, 1, 1, t.pos, h, s.turn());
+        if (s.llama) op.rope_forward(t.turned, nullptr, t.qkv, nullptr, nullptr, t.turns, 1, 1, t.pos, h, s.turn());
         op.attention_cached(t.atty, s.llama ? t.turned : t.qkv, t.cache[size_t(l)], 1, 1, t.pos, h);
         op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C, {});
         op.norm_forward(t.normed, t.mean, t.rstd, t.x2, p.nw2, p.nb2, s.norm(), 1, C);
@@ -180,4 +179,4 @@ Check check_token(const Ops<bf16>& op, const Shape& s, TokenStep step) {
     }
     return check;
 }
-}   // namespace
+}    // namespace

@@ -14,7 +14,10 @@ namespace {
 constexpr int64_t MAX_HEADER = 256 << 20;    // the largest vocabularies take 20 MB
 constexpr int64_t MAX_NAME = 1 << 10, MAX_RANK = 4, MAX_SIZE = int64_t(1) << 40, MAX_ALIGNMENT = 1 << 20;
 
-struct TypeRow { const char* name; int bytes; };    // 0: has a length of its own
+struct TypeRow {
+    const char* name;
+    int bytes;
+};    // 0: has a length of its own
 constexpr TypeRow TYPES[] = {{"u8", 1},   {"i8", 1},     {"u16", 2},   {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
                              {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8}};
 const TypeRow& row_of(GgufType t) { return TYPES[int(t)]; }
@@ -101,26 +104,26 @@ template <class T> Status read_numbers(Cursor& c, const char* key, int64_t n, Gg
 
 Status read_values(Cursor& c, const char* key, int64_t n, GgufValue* v) {
     switch (v->type) {
-    case GgufType::u8: return read_numbers<uint8_t>(c, key, n, v);
-    case GgufType::i8: return read_numbers<int8_t>(c, key, n, v);
-    case GgufType::u16: return read_numbers<uint16_t>(c, key, n, v);
-    case GgufType::i16: return read_numbers<int16_t>(c, key, n, v);
-    case GgufType::u32: return read_numbers<uint32_t>(c, key, n, v);
-    case GgufType::i32: return read_numbers<int32_t>(c, key, n, v);
-    case GgufType::u64: return read_numbers<uint64_t>(c, key, n, v);
-    case GgufType::i64: return read_numbers<int64_t>(c, key, n, v);
-    case GgufType::f32: return read_numbers<float>(c, key, n, v);
-    case GgufType::f64: return read_numbers<double>(c, key, n, v);
-    case GgufType::boolean:
-        TRY(read_numbers<uint8_t>(c, key, n, v));
-        for (int64_t b : v->integers)
-            if (b > 1) return c.bad(key, "booleans of 0 or 1", std::to_string(b));
-        return {};
-    case GgufType::text:
-        v->texts.reserve(size_t(n));
-        for (int64_t i = 0; i < n; i++) v->texts.push_back(TRY(c.text(key)));
-        return {};
-    case GgufType::array: return c.bad(key, "an array of values", "an array of arrays");
+        case GgufType::u8: return read_numbers<uint8_t>(c, key, n, v);
+        case GgufType::i8: return read_numbers<int8_t>(c, key, n, v);
+        case GgufType::u16: return read_numbers<uint16_t>(c, key, n, v);
+        case GgufType::i16: return read_numbers<int16_t>(c, key, n, v);
+        case GgufType::u32: return read_numbers<uint32_t>(c, key, n, v);
+        case GgufType::i32: return read_numbers<int32_t>(c, key, n, v);
+        case GgufType::u64: return read_numbers<uint64_t>(c, key, n, v);
+        case GgufType::i64: return read_numbers<int64_t>(c, key, n, v);
+        case GgufType::f32: return read_numbers<float>(c, key, n, v);
+        case GgufType::f64: return read_numbers<double>(c, key, n, v);
+        case GgufType::boolean:
+            TRY(read_numbers<uint8_t>(c, key, n, v));
+            for (int64_t b : v->integers)
+                if (b > 1) return c.bad(key, "booleans of 0 or 1", std::to_string(b));
+            return {};
+        case GgufType::text:
+            v->texts.reserve(size_t(n));
+            for (int64_t i = 0; i < n; i++) v->texts.push_back(TRY(c.text(key)));
+            return {};
+        case GgufType::array: return c.bad(key, "an array of values", "an array of arrays");
     }
     return {};
 }
@@ -204,7 +207,7 @@ Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
     }
     return {};
 }
-}   // namespace
+}    // namespace
 
 int64_t GgufTensor::numbers() const { return bytes / format->bytes * format->numbers; }
 
@@ -220,8 +223,7 @@ Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const st
                     "run, a checkpoint, a Hugging Face model)",
                     name.c_str());
     const uint32_t version = TRY(c.value<uint32_t>("version"));
-    if (version != 2 && version != 3)
-        return c.bad("version", "2 or 3, little-endian", std::to_string(version));
+    if (version != 2 && version != 3) return c.bad("version", "2 or 3, little-endian", std::to_string(version));
     const int64_t tensors = TRY(c.count("tensors", 24)), keys = TRY(c.count("keys", 13));
     TRY(read_metadata(c, keys, &h.metadata));
     int64_t alignment = 32;

@@ -15,10 +15,14 @@ struct Header {
     }
     void put_integer(GgufType type, int64_t v) {
         switch (type) {
-        case GgufType::u8: case GgufType::i8: case GgufType::boolean: return put(uint8_t(v));
-        case GgufType::u16: case GgufType::i16: return put(uint16_t(v));
-        case GgufType::u32: case GgufType::i32: return put(uint32_t(v));
-        default: return put(v);
+            case GgufType::u8:
+            case GgufType::i8:
+            case GgufType::boolean: return put(uint8_t(v));
+            case GgufType::u16:
+            case GgufType::i16: return put(uint16_t(v));
+            case GgufType::u32:
+            case GgufType::i32: return put(uint32_t(v));
+            default: return put(v);
         }
     }
     void put(const GgufValue& v) {
@@ -32,7 +36,7 @@ struct Header {
         for (const std::string& s : v.texts) put(s);
     }
 };
-}   // namespace
+}    // namespace
 
 Status gguf_write(const std::vector<std::pair<std::string, GgufValue>>& metadata,
                   const std::vector<GgufSource>& tensors, const GgufSink& sink) {

@@ -26,7 +26,7 @@ const json& field(const json& object, const char* key) {    // null where there 
     auto it = object.find(key);
     return it == object.end() ? none : *it;
 }
-}   // namespace
+}    // namespace
 
 bool JsonFields::has(const char* key) const { return !field(object, key).is_null(); }
 

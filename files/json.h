@@ -15,8 +15,8 @@ std::string json_number(double x);    // reads back to the same bits; null for w
 
 // One object's fields. Each getter: exit 3 where the field is missing, of another type or out of [min, max].
 struct JsonFields {
-    const nlohmann::json& object;    // is_object()
-    std::string name;                // the file, for messages
+    const nlohmann::json& object;       // is_object()
+    std::string name;                   // the file, for messages
     bool has(const char* key) const;    // and it is not null
     Status get(const char* key, int64_t* out, int64_t min, int64_t max) const;
     Status get(const char* key, int* out, int min, int max) const;

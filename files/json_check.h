@@ -19,7 +19,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     // A field of the outermost object: its name, its value, and another value's text or type where it is no string.
     const std::string* field = nullptr;
     std::string value, other;
-    std::vector<std::string> fields;    // the outermost object's keys
+    std::vector<std::string> fields;      // the outermost object's keys
     bool object = false, here = false;    // the outermost value is an object; the next value is the field's
     explicit JsonCheck(int max_depth, const std::string* field = nullptr) : max_depth(max_depth), field(field) {}
 

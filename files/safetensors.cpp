@@ -17,12 +17,28 @@ constexpr int64_t MAX_HEADER = 100000000;    // the format's own limit
 constexpr size_t MAX_RANK = 8;
 constexpr int64_t MAX_DIM = int64_t(1) << 31;
 
-struct TypeRow { const char* name; int bytes; bool readable; TensorType type; };
+struct TypeRow {
+    const char* name;
+    int bytes;
+    bool readable;
+    TensorType type;
+};
 constexpr TypeRow TYPES[] = {
-    {"F32", 4, true, TensorType::f32}, {"BF16", 2, true, TensorType::bf16}, {"F16", 2, true, TensorType::f16},
-    {"F64", 8, false, {}}, {"I64", 8, false, {}}, {"U64", 8, false, {}}, {"I32", 4, false, {}}, {"U32", 4, false, {}},
-    {"I16", 2, false, {}}, {"U16", 2, false, {}}, {"I8", 1, false, {}},  {"U8", 1, false, {}},  {"BOOL", 1, false, {}},
-    {"F8_E4M3", 1, false, {}}, {"F8_E5M2", 1, false, {}},
+    {"F32", 4, true, TensorType::f32},
+    {"BF16", 2, true, TensorType::bf16},
+    {"F16", 2, true, TensorType::f16},
+    {"F64", 8, false, {}},
+    {"I64", 8, false, {}},
+    {"U64", 8, false, {}},
+    {"I32", 4, false, {}},
+    {"U32", 4, false, {}},
+    {"I16", 2, false, {}},
+    {"U16", 2, false, {}},
+    {"I8", 1, false, {}},
+    {"U8", 1, false, {}},
+    {"BOOL", 1, false, {}},
+    {"F8_E4M3", 1, false, {}},
+    {"F8_E5M2", 1, false, {}},
 };
 const TypeRow& row_of(TensorType type) { return TYPES[int(type)]; }
 
@@ -59,8 +75,7 @@ Status entry_parse(const json& j, int64_t data_bytes, const std::string& name, T
     if (!offsets.is_array() || offsets.size() != 2 || !non_negative(offsets[0], data_bytes, &e->begin) ||
         !non_negative(offsets[1], data_bytes, &e->end) || e->end < e->begin)
         return bad("data_offsets", "[begin, end] within " + std::to_string(data_bytes) + " bytes", offsets);
-    if (e->end - e->begin != bytes)
-        return bad("data_offsets", std::to_string(bytes) + " bytes for its shape", offsets);
+    if (e->end - e->begin != bytes) return bad("data_offsets", std::to_string(bytes) + " bytes for its shape", offsets);
     return {};
 }
 
@@ -82,7 +97,7 @@ int64_t elements(const std::vector<int64_t>& shape) {
     for (int64_t d : shape) n *= d;
     return n;
 }
-}   // namespace
+}    // namespace
 
 Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name) {
     uint64_t length = 0;
@@ -99,7 +114,10 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
     const json header = TRY(json_parse(text, name, 3));
 
     int64_t data_bytes = file_bytes - 8 - int64_t(length), end = 0;
-    struct Row { TensorEntry entry; bool readable = false; };
+    struct Row {
+        TensorEntry entry;
+        bool readable = false;
+    };
     std::vector<Row> rows;
     for (const auto& [key, value] : header.items()) {
         if (key == "__metadata__") {

@@ -17,7 +17,7 @@ struct TensorEntry {
     std::string name;
     TensorType type;
     std::vector<int64_t> shape;
-    int64_t begin, end;      // bytes, from the end of the header
+    int64_t begin, end;    // bytes, from the end of the header
 };
 
 // file: the file's first bytes, header included (more may follow); file_bytes: the whole file's size, with which every
@@ -39,7 +39,7 @@ class SafetensorsFile {
     const std::string& path() const { return file.path(); }
     int64_t bytes() const { return file.bytes(); }    // the whole file
     std::shared_ptr<const char> map() const { return file.map(); }
-    int64_t data_begin() const { return data; }       // after the header
+    int64_t data_begin() const { return data; }    // after the header
 
   private:
     File file;

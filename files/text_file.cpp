@@ -36,11 +36,15 @@ struct Signature {
 const Signature SIGNATURES[] = {
     {0, "\x88\xD8\x34\x01"sv, "a shard of tokens: it is tokenized already; give it to flatgpt train --data"},
     {0, "\xA1\xD9\x34\x01"sv, "a shard of tokens: it is tokenized already; give it to flatgpt train --data"},
-    {0, "PAR1"sv, "a Parquet table; write its text as JSON lines first (in Python: pandas.read_parquet(FILE)"
-                  ".to_json(\"x.jsonl\", orient=\"records\", lines=True))"},
+    {0, "PAR1"sv,
+     "a Parquet table; write its text as JSON lines first (in Python: pandas.read_parquet(FILE)"
+     ".to_json(\"x.jsonl\", orient=\"records\", lines=True))"},
     {0, "ARROW1"sv, "an Arrow table; write its text as JSON lines first"},
     {0, "PK\x03\x04"sv, "a zip archive (or a document in one); unpack it first, or: unzip -p FILE | flatgpt ... -"},
-    {0, "\xFD" "7zXZ\0"sv, "compressed by xz; unpack it on the way: xz -dc FILE | flatgpt ... -"},
+    {0,
+     "\xFD"
+     "7zXZ\0"sv,
+     "compressed by xz; unpack it on the way: xz -dc FILE | flatgpt ... -"},
     {0, "BZh"sv, "compressed by bzip2; unpack it on the way: bzip2 -dc FILE | flatgpt ... -"},
     {0, "7z\xBC\xAF\x27\x1C"sv, "a 7z archive; unpack it first"},
     {0, "\x04\x22\x4D\x18"sv, "compressed by lz4; unpack it on the way: lz4 -dc FILE | flatgpt ... -"},
@@ -54,7 +58,7 @@ const Signature SIGNATURES[] = {
 };
 bool is_bzip2(std::string_view head) { return head.substr(4).starts_with("1AY&SY") || head.substr(4, 1) == "\x17"; }
 bool utf16_bom(std::string_view head) { return head.starts_with("\xFF\xFE"sv) || head.starts_with("\xFE\xFF"sv); }
-}   // namespace
+}    // namespace
 
 std::string not_text(std::string_view head) {
     for (const Signature& s : SIGNATURES) {
@@ -87,21 +91,21 @@ std::string unpacked_name(std::string path) {
 struct TextFile::State {
     std::string path;
     FILE* file = nullptr;
-    std::string block;              // the file's bytes; those from `at` on are to be unpacked
+    std::string block;    // the file's bytes; those from `at` on are to be unpacked
     size_t at = 0;
     int64_t consumed = 0;
-    bool ended = false;             // the file has no more than the block
+    bool ended = false;    // the file has no more than the block
 
     Packing packing = Packing::none;
     z_stream inflater{};
     ZSTD_DStream* decompressor = nullptr;
-    bool inside = false;            // in a gzip member or a zstd frame: the file may not end here
+    bool inside = false;    // in a gzip member or a zstd frame: the file may not end here
 
     Encoding encoding = Encoding::bytes;
-    std::string beginning;          // the first unpacked bytes; those from `given` on are to come
+    std::string beginning;    // the first unpacked bytes; those from `given` on are to come
     size_t given = 0;
-    std::string units;              // UTF-16 that is not decoded yet: at most a part of a character
-    std::string text;               // decoded; what comes from text_given on is to come
+    std::string units;    // UTF-16 that is not decoded yet: at most a part of a character
+    std::string text;     // decoded; what comes from text_given on is to come
     size_t text_given = 0;
     bool text_ended = false;
 
@@ -168,8 +172,10 @@ Status TextFile::State::decompress_some(char* to, size_t bytes, size_t* done) {
     inside = rc != 0;
     if (!ZSTD_isError(rc)) return {};
     if (ZSTD_getErrorCode(rc) == ZSTD_error_frameParameter_windowTooLarge)
-        return fail(Exit::input, "%s: offset %lld: unpacking takes more than 128 MiB of memory (zstd --long); unpack "
-                    "it on the way: zstd -dc --long=31 FILE | flatgpt ... -", path.c_str(), offset());
+        return fail(Exit::input,
+                    "%s: offset %lld: unpacking takes more than 128 MiB of memory (zstd --long); unpack "
+                    "it on the way: zstd -dc --long=31 FILE | flatgpt ... -",
+                    path.c_str(), offset());
     return damaged(ZSTD_getErrorName(rc));
 }
 
@@ -205,8 +211,10 @@ Status TextFile::State::start() {
     for (char& c : lower) c = char(tolower(static_cast<unsigned char>(c)));
     for (Packing p : {Packing::gzip, Packing::zstd})
         if (lower.ends_with(p == Packing::gzip ? ".gz" : ".zst") && packing != p)
-            return fail(Exit::input, "%s: expected %s data, as its name says, found %s; a file that is not compressed "
-                        "needs another name", path.c_str(), name_of(p), block.empty() ? "nothing" : "other bytes");
+            return fail(Exit::input,
+                        "%s: expected %s data, as its name says, found %s; a file that is not compressed "
+                        "needs another name",
+                        path.c_str(), name_of(p), block.empty() ? "nothing" : "other bytes");
     beginning.resize(BLOCK);
     beginning.resize(TRY(unpack(beginning.data(), BLOCK)));
     if (std::string what = not_text(beginning); !what.empty())

@@ -13,12 +13,16 @@
 namespace {
 constexpr size_t MAX_VALUES = 1 << 18, MAX_RANK = 8;
 constexpr char OLD[] = "\x80\x02\x8a\x0a";    // before 1.6: pickles without a zip
-struct Span { uint64_t at, bytes; };
+struct Span {
+    uint64_t at, bytes;
+};
 
 Status inside(const File& file, uint64_t at, uint64_t bytes) {
     if (at <= uint64_t(file.bytes()) && bytes <= uint64_t(file.bytes()) - at) return {};
-    return fail(Exit::input, "%s: a zip, as torch.save writes them, but %llu bytes at %llu lie outside: it is damaged "
-                "or cut short", file.path().c_str(), (unsigned long long)bytes, (unsigned long long)at);
+    return fail(Exit::input,
+                "%s: a zip, as torch.save writes them, but %llu bytes at %llu lie outside: it is damaged "
+                "or cut short",
+                file.path().c_str(), (unsigned long long)bytes, (unsigned long long)at);
 }
 Result<std::string> piece(const File& file, uint64_t at, uint64_t bytes) {
     TRY(inside(file, at, bytes));
@@ -143,38 +147,48 @@ struct Unpickler {
     }
     bool step(uint8_t code, Bytes& b) {    // protocol 2, torch.save's; false: another instruction
         switch (code) {
-        case 0x80: return b.take(1), true;
-        case '}': case ')': case ']': case 'N': return push({}), true;
-        case '(': return marks.push_back(stack.size()), true;
-        case 'G': return b.take(8), push({}), true;    // a float: no tensor needs one
-        case 0x88: case 0x89: return push({.number = code == 0x88}), true;
-        case 'J': return push({.number = int32_t(b.number(4))}), true;
-        case 'K': case 'M': return push({.number = int64_t(b.number(code == 'K' ? 1 : 2))}), true;
-        case 0x8A: {
-            const std::string_view raw = b.take(b.number(1));
-            int64_t x = !raw.empty() && int8_t(raw.back()) < 0 ? -1 : 0;
-            if (!raw.empty()) memcpy(&x, raw.data(), std::min<size_t>(raw.size(), 8));
-            return push({.number = x}), true;
-        }
-        case 'X': return push({.label = std::string(b.take(b.number(4)))}), true;
-        case 'c': {
-            const std::string module = b.line(), name = b.line();
-            return push({.label = module + " " + name}), true;
-        }
-        case 't': return push({.items = since_mark()}), true;
-        case 0x85: case 0x86: case 0x87: return push({.items = top(code - 0x84u)}), true;
-        case 'q': case 'r': return !stack.empty() && (memo[b.number(code == 'q' ? 1 : 4)] = stack.back(), true);
-        case 'h': case 'j': {
-            const auto found = memo.find(b.number(code == 'h' ? 1 : 4));
-            return found != memo.end() && (stack.push_back(found->second), true);
-        }
-        case 'a': return extend(top(1)), true;
-        case 's': return extend(top(2)), true;
-        case 'e': case 'u': return extend(since_mark()), true;
-        case 'R': return call(), true;
-        case 'b': return top(1), true;               // an object's attributes
-        case 'Q': return load_storage(), true;
-        default: return false;
+            case 0x80: return b.take(1), true;
+            case '}':
+            case ')':
+            case ']':
+            case 'N': return push({}), true;
+            case '(': return marks.push_back(stack.size()), true;
+            case 'G': return b.take(8), push({}), true;    // a float: no tensor needs one
+            case 0x88:
+            case 0x89: return push({.number = code == 0x88}), true;
+            case 'J': return push({.number = int32_t(b.number(4))}), true;
+            case 'K':
+            case 'M': return push({.number = int64_t(b.number(code == 'K' ? 1 : 2))}), true;
+            case 0x8A: {
+                const std::string_view raw = b.take(b.number(1));
+                int64_t x = !raw.empty() && int8_t(raw.back()) < 0 ? -1 : 0;
+                if (!raw.empty()) memcpy(&x, raw.data(), std::min<size_t>(raw.size(), 8));
+                return push({.number = x}), true;
+            }
+            case 'X': return push({.label = std::string(b.take(b.number(4)))}), true;
+            case 'c': {
+                const std::string module = b.line(), name = b.line();
+                return push({.label = module + " " + name}), true;
+            }
+            case 't': return push({.items = since_mark()}), true;
+            case 0x85:
+            case 0x86:
+            case 0x87: return push({.items = top(code - 0x84u)}), true;
+            case 'q':
+            case 'r': return !stack.empty() && (memo[b.number(code == 'q' ? 1 : 4)] = stack.back(), true);
+            case 'h':
+            case 'j': {
+                const auto found = memo.find(b.number(code == 'h' ? 1 : 4));
+                return found != memo.end() && (stack.push_back(found->second), true);
+            }
+            case 'a': return extend(top(1)), true;
+            case 's': return extend(top(2)), true;
+            case 'e':
+            case 'u': return extend(since_mark()), true;
+            case 'R': return call(), true;
+            case 'b': return top(1), true;    // an object's attributes
+            case 'Q': return load_storage(), true;
+            default: return false;
         }
     }
     bool run(Bytes& b) {    // the value it builds is then on top
@@ -205,7 +219,7 @@ struct Reader {
         if (type == "torch BFloat16Storage") e.type = TensorType::bf16;
         else if (type == "torch HalfStorage") e.type = TensorType::f16;
         else if (type != "torch FloatStorage") return {};
-        const std::vector<int> &sizes = at(t.items[2]).items, &strides = at(t.items[3]).items;
+        const std::vector<int>&sizes = at(t.items[2]).items, &strides = at(t.items[3]).items;
         if (sizes.size() > MAX_RANK || sizes.size() != strides.size()) return bad("expected a stride for each size");
         int64_t numbers = 1;
         for (size_t i = sizes.size(); i-- > 0;) {
@@ -231,13 +245,13 @@ bool torch_begins(const File& file) {
 
 Result<std::vector<TensorEntry>> torch_entries(const File& file) {
     if (TRY(piece(file, 0, 4)) == OLD)
-        return fail(Exit::input, "%s: PyTorch before 1.6 wrote this file; write it again:\n  python3 -c \"import "
+        return fail(Exit::input,
+                    "%s: PyTorch before 1.6 wrote this file; write it again:\n  python3 -c \"import "
                     "torch; p = '%s'; torch.save(torch.load(p, map_location='cpu', weights_only=True), p)\"",
                     file.path().c_str(), file.path().c_str());
     const std::map<std::string, Span> entries = TRY(zip_entries(file));
     auto pickle = std::find_if(entries.begin(), entries.end(), [](auto& e) { return e.first.ends_with("/data.pkl"); });
-    if (pickle == entries.end())
-        return fail(Exit::input, "%s: a zip without data.pkl", file.path().c_str());
+    if (pickle == entries.end()) return fail(Exit::input, "%s: a zip without data.pkl", file.path().c_str());
     const std::string prefix = pickle->first.substr(0, pickle->first.size() - 8);
     if (const auto order = entries.find(prefix + "byteorder"); order != entries.end())
         if (const std::string found = TRY(piece(file, order->second.at, order->second.bytes)); found != "little")
@@ -246,8 +260,10 @@ Result<std::vector<TensorEntry>> torch_entries(const File& file) {
     Bytes b{text};
     Unpickler machine;
     if (!machine.run(b))
-        return fail(Exit::input, "%s: data.pkl, byte %zu: expected a dictionary of tensors, found something that only "
-                    "PyTorch reads", file.path().c_str(), b.at);
+        return fail(Exit::input,
+                    "%s: data.pkl, byte %zu: expected a dictionary of tensors, found something that only "
+                    "PyTorch reads",
+                    file.path().c_str(), b.at);
     const Reader reader = {file, entries, machine.values, prefix};
     const std::vector<int> items = machine.pop().items;
     std::vector<TensorEntry> all;

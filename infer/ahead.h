@@ -21,12 +21,12 @@ class Ahead {
         int slot, last;    // its sequence in the cache; the token that it is fed first
         int place;         // where the token that is drawn first goes
         const Sampler* sampler;
-        bool counted;      // whether the device's counts hold all its tokens: they were uploaded by an earlier begin,
-                           // and all since were drawn there
+        bool counted;    // whether the device's counts hold all its tokens: they were uploaded by an earlier begin,
+                         // and all since were drawn there
     };
     void begin(const std::vector<Text>& texts);    // these from now on; nothing is in flight
-    void step();                // hands a step of all texts to the device; at most 2 are in flight
-    const int* next();          // waits for the earliest step in flight: the texts' tokens
+    void step();                                   // hands a step of all texts to the device; at most 2 are in flight
+    const int* next();                             // waits for the earliest step in flight: the texts' tokens
     int in_flight() const { return int(begun - heard); }
 
   private:
@@ -34,7 +34,7 @@ class Ahead {
     KvCache& cache;
     char* device = nullptr;    // memory in one piece, of what drawing has there
     int64_t bytes = 0;
-    Drawing drawing;           // counts (slots,V); null where nothing is penalised
+    Drawing drawing;       // counts (slots,V); null where nothing is penalised
     int* ids = nullptr;    // (2,slots), pinned
     std::vector<int> which, fed;
     int64_t marks[2] = {}, begun = 0, heard = 0;

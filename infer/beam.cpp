@@ -43,7 +43,7 @@ class Search {
     std::vector<int> ends;
     int tokens = 0;    // most new ones
     Slots slots;
-    int half = 0;      // the first slot of the beams
+    int half = 0;    // the first slot of the beams
     std::vector<Beam> beams = {{}}, finished;
     std::vector<float> logits;    // (beams,V)
 };
@@ -56,12 +56,13 @@ Status Search::open(const std::vector<int>& prompt) {
     if (room.rolls ? !room.exact : int64_t(all) + tokens > room.positions) {
         const int most = what.cache.positions ? what.cache.positions : g.c.T;
         if (all >= most)
-            return fail(Exit::usage, "--beams %d: the prompt has %d tokens, the context %d: nothing is left for the "
-                        "text", how.beams, all, most);
+            return fail(Exit::usage,
+                        "--beams %d: the prompt has %d tokens, the context %d: nothing is left for the "
+                        "text",
+                        how.beams, all, most);
         tokens = most - all;
         room = TRY(cache_room(g.c, what.cache, most));
-        if (what.note)
-            what.note(formatted("the context of %d tokens ends the text after %d", most, tokens));
+        if (what.note) what.note(formatted("the context of %d tokens ends the text after %d", most, tokens));
     }
     CacheKind kind = {TRY(cache_type(g.c, what.cache.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
     const int shared = all / Pages::SIZE;

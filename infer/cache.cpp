@@ -9,10 +9,14 @@ static bool states_alone(const Config& c) { return c.recurrent_before(c.L) == c.
 Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation) {
     if (name == "auto") return std::optional<Element>();
     if (states_alone(c))
-        return fail(Exit::usage, "--cache-dtype %s: with --linear-attention in all layers no keys and values are kept; "
-                    "leave it out", name.c_str());
-    const Element type = name == "fp8" ? Element::fp8 : name == "int8" ? Element::int8 : name == "bf16" ? Element::bf16
-                                                                                                      : Element::f32;
+        return fail(Exit::usage,
+                    "--cache-dtype %s: with --linear-attention in all layers no keys and values are kept; "
+                    "leave it out",
+                    name.c_str());
+    const Element type = name == "fp8"    ? Element::fp8
+                         : name == "int8" ? Element::int8
+                         : name == "bf16" ? Element::bf16
+                                          : Element::f32;
     if (type == Element::f32 && activation == Element::bf16)
         return fail(Exit::usage, "--cache-dtype fp32 with --dtype bf16: keys and values are computed as bf16");
     return std::optional<Element>(type);
@@ -53,11 +57,23 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
 }
 
 std::vector<Flag> cache_flags(CacheChoice& choice) {
-    return {{"--cache-dtype", &choice.type, "type of cached keys and values; auto: as activations are. fp8 and int8 "
-             "hold a factor for each key and value of a head", 0, 0, {"auto", "fp32", "bf16", "fp8", "int8"}},
-            {"--cache", &choice.positions, "positions that a sequence keeps: the oldest are given up, page by page; "
+    return {{"--cache-dtype",
+             &choice.type,
+             "type of cached keys and values; auto: as activations are. fp8 and int8 "
+             "hold a factor for each key and value of a head",
+             0,
+             0,
+             {"auto", "fp32", "bf16", "fp8", "int8"}},
+            {"--cache", &choice.positions,
+             "positions that a sequence keeps: the oldest are given up, page by page; "
              "it goes on from its last half instead where there is no room for the sinks and three pages (64 with 4 "
-             "sinks), with a stride, and where positions are a table; 0: the model's context", 0, 1 << 24},
-            {"--sinks", &choice.sinks, "the first so many positions are never given up, rounded up to 16; auto: 4, "
-             "where any are given up", -1, 4096, {"auto"}}};
+             "sinks), with a stride, and where positions are a table; 0: the model's context",
+             0, 1 << 24},
+            {"--sinks",
+             &choice.sinks,
+             "the first so many positions are never given up, rounded up to 16; auto: 4, "
+             "where any are given up",
+             -1,
+             4096,
+             {"auto"}}};
 }

@@ -22,8 +22,7 @@ Chat::Chat(Model& g, const Tokenizer& tokenizer, ChatTemplate look, ChatOptions 
 Status Chat::open() {
     int& context = options.context;
     if (context == 0) context = std::min(g.c.T, 8192);
-    if (context > g.c.T)
-        return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
+    if (context > g.c.T) return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));
     TRY(Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())));    // are they possible?
     CacheKind kind = {TRY(cache_type(g.c, options.cache_type, g.op.activation))};
@@ -40,8 +39,7 @@ const std::vector<Chat::Verb>& Chat::verbs() {
         {"/help", "", "these commands", &Chat::help},
         {"/reset", "", "forget the conversation; the system prompt stays", &Chat::reset},
         {"/system", "TEXT", "another system prompt from the next answer on; without TEXT: none", &Chat::set_system},
-        {"/params", "[NAME VALUE]", "show how tokens are chosen, or change it: /params temperature 0.5",
-         &Chat::params},
+        {"/params", "[NAME VALUE]", "show how tokens are chosen, or change it: /params temperature 0.5", &Chat::params},
         {"/save", "FILE", "write the conversation as JSON", &Chat::save},
         {"/load", "FILE", "go on with a conversation that was saved", &Chat::load},
         {"/exit", "", "end; as Ctrl-D does", &Chat::leave}};
@@ -81,7 +79,8 @@ Result<bool> Chat::help(const std::string&) {
         all += "\n";
     }
     say(all + break_line("Ctrl-C stops an answer. A message of several lines: \\ at the end of each line but the last, "
-                         "or \"\"\" before and after it. Any other line is a message.", width));
+                         "or \"\"\" before and after it. Any other line is a message.",
+                         width));
     return true;
 }
 Result<bool> Chat::leave(const std::string&) { return false; }
@@ -132,8 +131,7 @@ Result<bool> Chat::params(const std::string& setting) {
         given.push_back(row.name);
         if (s.ok()) s = check_sampling(given, options.sampling);
         if (s.ok()) s = can_speculate(g, options.speculation);
-        if (s.ok())
-            s = Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())).status;
+        if (s.ok()) s = Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())).status;
         if (!s.ok()) return options = before, s;
         return true;
     }
@@ -171,7 +169,9 @@ Result<std::vector<int>> Chat::render(size_t from) {
     std::vector<ChatMessage> shown = whole();
     const auto after_system = shown.begin() + (options.system.empty() ? 0 : 1);
     shown.erase(after_system, after_system + ptrdiff_t(from));
-    ordered_json context = {{"messages", messages_json(shown)}, {"add_generation_prompt", true}, {"tools", nullptr},
+    ordered_json context = {{"messages", messages_json(shown)},
+                            {"add_generation_prompt", true},
+                            {"tools", nullptr},
                             {"documents", nullptr}};
     if (!options.bos.empty()) context["bos_token"] = options.bos;
     if (!options.eos.empty()) context["eos_token"] = options.eos;
@@ -196,7 +196,8 @@ Result<std::vector<int>> Chat::fit() {
     if (int(prompt.size()) > options.context - room)
         return fail(Exit::usage,
                     "the message and the system prompt have %zu tokens, the context %d, with %d kept for the answer: "
-                    "shorten them", prompt.size(), options.context, room);
+                    "shorten them",
+                    prompt.size(), options.context, room);
     if (from > first)
         say(formatted("the context of %d tokens is full: the oldest %s left out from now on", options.context,
                       from - first == 1 ? "message is" : formatted("%zu messages are", from - first).c_str()));
@@ -208,7 +209,7 @@ Result<std::vector<int>> Chat::fit() {
 bool Chat::prefill(const std::vector<int>& prompt) {
     const size_t most = states ? size_t(piece_length(g, cache, 1)) : size_t(int64_t(g.plan.B) * g.plan.S);
     size_t same = size_t(std::mismatch(ids.begin(), ids.end(), prompt.begin(), prompt.end()).first - ids.begin());
-    if (g.c.sees == Sees::prefix) same = 0;    // tokens of a prefix depend on those after them
+    if (g.c.sees == Sees::prefix) same = 0;      // tokens of a prefix depend on those after them
     same = std::min(same, prompt.size() - 1);    // the last token gives the logits
     if (states && same < ids.size()) same = back_to(same);
     ids.resize(same);
@@ -306,8 +307,8 @@ Result<int> Chat::generate(std::vector<int> seen) {
         ended |= next.chosen.back().id < 0;
         if (!drawn) ids.resize(std::min(ids.size(), keep));
         if (!draft.empty()) cache.table.rewind(0, int(ids.size()));
-        if (!ended && n == most) say(formatted("the context of %d tokens is full: the answer ends here",
-                                               options.context));
+        if (!ended && n == most)
+            say(formatted("the context of %d tokens is full: the answer ends here", options.context));
         else if (!ended && n == limit) say(formatted("the answer ends after %d tokens", n));
     }
     if (!streamed.finish(options.stop, options.text)) return output_failed();

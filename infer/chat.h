@@ -14,17 +14,17 @@
 
 struct ChatOptions {
     Sampling sampling;
-    int64_t seed = 1;                    // the first answer's; each later one has the next
-    int tokens = 0;                      // most tokens of an answer; 0: what the context holds
-    int context = 0;                     // positions of the cache; 0: the model's context, at most 8192
-    std::string cache_type = "auto";     // as CacheChoice's
-    std::string system;                  // the system prompt; "": none
-    std::vector<int> ends;               // tokens that end an answer
-    std::vector<std::string> stop;       // texts that end one; they are not part of it
-    std::string bos, eos;                // for the template
+    int64_t seed = 1;                   // the first answer's; each later one has the next
+    int tokens = 0;                     // most tokens of an answer; 0: what the context holds
+    int context = 0;                    // positions of the cache; 0: the model's context, at most 8192
+    std::string cache_type = "auto";    // as CacheChoice's
+    std::string system;                 // the system prompt; "": none
+    std::vector<int> ends;              // tokens that end an answer
+    std::vector<std::string> stop;      // texts that end one; they are not part of it
+    std::string bos, eos;               // for the template
     Speculation speculation;
-    bool stats = false;                  // a note on tokens and times after each answer
-    TextOut text;                        // takes an answer's text as it comes
+    bool stats = false;                              // a note on tokens and times after each answer
+    TextOut text;                                    // takes an answer's text as it comes
     std::function<void(const std::string&)> note;    // takes what is to be said besides
     std::function<bool()> interrupted;               // asked between tokens; true: the answer ends here
 };
@@ -40,9 +40,9 @@ class Chat {
     ChatOptions options;
     const std::vector<ChatMessage>& history() const { return messages; }    // without the system prompt
     const std::string& answer() const { return streamed.text; }             // the last one
-    int64_t answers = 0;     // since the start
+    int64_t answers = 0;                                                    // since the start
     int64_t computed = 0;    // positions computed since the start: what was found in the cache is not among them
-    int64_t drafted = 0, accepted = 0;    // tokens, since the start
+    int64_t drafted = 0, accepted = 0;              // tokens, since the start
     int held() const { return int(ids.size()); }    // positions in the cache
 
   private:
@@ -52,7 +52,7 @@ class Chat {
     };
     static const std::vector<Verb>& verbs();
     Result<bool> help(const std::string&), leave(const std::string&), reset(const std::string&);
-    Result<bool> save(const std::string& path), load(const std::string& path), set_system(const std::string& text);
+    Result<bool> save(const std::string&path), load(const std::string&path), set_system(const std::string&text);
     Result<bool> params(const std::string& setting);
     std::vector<Flag> rows();
 
@@ -65,20 +65,22 @@ class Chat {
     Ids go_on(const Ids& seen, const Sampler& sampler, int place, int left);
     Sampler::Choice hear(Ahead& ahead, const Ids& seen, int left);
     Result<bool> speak(int id);
-    void say(const std::string& text) const { if (options.note) options.note(text); }
+    void say(const std::string& text) const {
+        if (options.note) options.note(text);
+    }
     bool interrupted() const { return options.interrupted && options.interrupted(); }
-    std::vector<ChatMessage> whole() const;          // with the system prompt
+    std::vector<ChatMessage> whole() const;    // with the system prompt
 
     Model& g;
     const Tokenizer& tokenizer;
     ChatTemplate look;
     KvCache cache;
     bool said_host = false;    // Ahead::NO_MEMORY
-    bool states = false;    // layers without softmax: sequence 1 is a copy, at the last prompt's end
-    std::vector<int> ids;        // the tokens at the cache's positions
-    bool spare = false;          // the last of them is an answer's last token, fed before that was known
+    bool states = false;       // layers without softmax: sequence 1 is a copy, at the last prompt's end
+    std::vector<int> ids;      // the tokens at the cache's positions
+    bool spare = false;        // the last of them is an answer's last token, fed before that was known
     std::vector<ChatMessage> messages;
-    size_t first = 0;            // the messages before it found no room in the context
+    size_t first = 0;    // the messages before it found no room in the context
     StreamedText streamed;
     std::vector<float> logits;    // after the last token, then after each drafted one
     std::optional<DraftModel> draft_model;

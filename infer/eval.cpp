@@ -27,7 +27,8 @@ Status check_flags(const EvalOptions& o) {
         if (given(flag) && !o.needle && !o.by_position)
             return fail(Exit::usage, "%s needs --by-position or --needle", flag);
     if (o.by_position && o.documents)
-        return fail(Exit::usage, "--by-position, --documents: expected one of them; a position's place in its document "
+        return fail(Exit::usage,
+                    "--by-position, --documents: expected one of them; a position's place in its document "
                     "is not its place in the window");
     for (const char* flag : {"--field", "--format", "--special", "--longest-line"})
         if (given(flag) && o.text.empty()) return fail(Exit::usage, "%s needs --text", flag);
@@ -41,10 +42,9 @@ Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation&
                         const std::vector<PositionBin>& bins, double seconds) {
     const bool known = e.bits_per_byte > 0;
     if (o.json) {
-        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld%s}\n",
-               json_number(e.loss).c_str(), json_number(std::exp(e.loss)).c_str(),
-               known ? json_number(e.bits_per_byte).c_str() : "null", (long long)e.tokens,
-               bins.empty() ? "" : (",\"by_position\":" + positions_json(bins)).c_str());
+        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld%s}\n", json_number(e.loss).c_str(),
+               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
+               (long long)e.tokens, bins.empty() ? "" : (",\"by_position\":" + positions_json(bins)).c_str());
     } else {
         const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
         printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
@@ -57,20 +57,23 @@ Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation&
 }
 Status check_measured(const EvalOptions& o, const Evaluation& e) {
     if (e.tokens) return {};
-    return fail(Exit::input, "%s: no token to measure: a text's first token is given, not predicted; expected a text "
+    return fail(Exit::input,
+                "%s: no token to measure: a text's first token is given, not predicted; expected a text "
                 "of at least two tokens, or of one where the tokenizer puts its own before it",
                 o.text.empty() ? o.data.c_str() : o.text.c_str());
 }
 // After the results, which may show where it begins.
 Status check_loss(const Opened& m, double loss) {
     if (std::isfinite(loss)) return {};
-    return fail(Exit::diverged, "%s: the loss is %g: the model's numbers have grown beyond what its activations hold; "
-                "its training has diverged, or it was made for another type: try --dtype fp32", m.path.c_str(), loss);
+    return fail(Exit::diverged,
+                "%s: the loss is %g: the model's numbers have grown beyond what its activations hold; "
+                "its training has diverged, or it was made for another type: try --dtype fp32",
+                m.path.c_str(), loss);
 }
 Result<TextLines> open_text(const EvalOptions& o) {
     if (o.text == "-") note_typed_input();
-    return TextLines::open({.files = {o.text}, .field = o.field, .format = text_format(o.format),
-                            .longest = o.longest_line});
+    return TextLines::open(
+        {.files = {o.text}, .field = o.field, .format = text_format(o.format), .longest = o.longest_line});
 }
 Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
     TRY(has_tokenizer(m));
@@ -94,8 +97,8 @@ Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& 
 
 Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective& objective, LossByPosition& positions) {
     const int S = m.g->plan.S;
-    Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S,
-                                                  .most_tokens = o.eval_tokens}));
+    Loader loader = TRY(open_shards(
+        m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S, .most_tokens = o.eval_tokens}));
     Countdown countdown{"eval", "windows"};
     auto each = [&](int rows, const float* losses, const int* targets) { positions.add(rows, losses, targets); };
     return evaluate(*m.g, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
@@ -160,8 +163,7 @@ Status eval(const EvalOptions& o) {
         return Room{o.batch, sequence_length(o.source, c, o.seq_len), o.documents};
     }));
     TRY(check_length(o.source, m.g->c, o.seq_len));
-    const Objective objective =
-        TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
+    const Objective objective = TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
     const double start = now_seconds();
     LossByPosition positions(m.g->plan.S);
     const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective, positions) : eval_texts(o, m, objective));

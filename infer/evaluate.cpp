@@ -43,8 +43,8 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
         TRY(loader.next(tokens.data(), targets.data()));
         const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
         Spans spans;
-        for (int b = 0; b < rows; b++) objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S,
-                                                       &spans);
+        for (int b = 0; b < rows; b++)
+            objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S, &spans);
         g.batch.upload(tokens.data(), targets.data(), rows, S, objective.plain() ? nullptr : &spans);
         g.forward();
         g.loss(false, 0);

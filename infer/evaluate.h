@@ -8,8 +8,8 @@
 #include "objective.h"
 
 struct Evaluation {
-    double loss = 0;    // mean, nats per target
-    int64_t tokens = 0;    // targets
+    double loss = 0;             // mean, nats per target
+    int64_t tokens = 0;          // targets
     double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0: the tokenizer is unknown
 };
 // The mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens. Losses are added

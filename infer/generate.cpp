@@ -59,7 +59,8 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
 
 Status check_logits(const std::vector<float>& logits) {
     if (all_finite(block_format(BlockType::f32), logits.data(), int64_t(logits.size()))) return {};
-    return fail(Exit::diverged, "the logits are not finite: the model's numbers have grown beyond what its activations "
+    return fail(Exit::diverged,
+                "the logits are not finite: the model's numbers have grown beyond what its activations "
                 "hold; its training has diverged, or it was made for another type: try --dtype fp32");
 }
 
@@ -76,11 +77,11 @@ struct Sequence {
     StreamedText text = {};
     TextOut out = {};
     bool done = false, ended = false;    // ended: by a token that ends a text
-    int place = 0;     // tokens generated
-    bool counted = false;    // Ahead::Text's
-    size_t row = 0;    // its next token's logits; those after each drafted token follow
-    Ids draft = {};    // what the model was run over after the last token
-    Checked next = {};    // by these logits
+    int place = 0;                       // tokens generated
+    bool counted = false;                // Ahead::Text's
+    size_t row = 0;                      // its next token's logits; those after each drafted token follow
+    Ids draft = {};                      // what the model was run over after the last token
+    Checked next = {};                   // by these logits
     int64_t drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};
 };
@@ -109,7 +110,9 @@ class Generator {
     Status end_done();
     bool take(Sequence& s, int id);
     Status report(Sequence& s);
-    void note(const std::string& text) const { if (what.note) what.note(text); }
+    void note(const std::string& text) const {
+        if (what.note) what.note(text);
+    }
 
     Model& g;
     const Tokenizer& tokenizer;
@@ -121,7 +124,7 @@ class Generator {
     std::optional<DraftModel> draft_model;
     std::optional<Ahead> ahead;    // none: the host chooses all tokens
     Sampler sampler;
-    std::vector<bool> busy;            // slots of those that run
+    std::vector<bool> busy;    // slots of those that run
     std::vector<Sequence> running;
     int64_t next = 0;                  // who joins
     std::vector<float> logits;         // (rows,V)
@@ -189,8 +192,8 @@ Sequence Generator::newcomer() {
     if (most < prompt.size() && sample == 0)
         note("the prompt has " + std::to_string(prompt.size()) + " tokens, the context " + std::to_string(most) +
              ": only its last " + std::to_string(most) + " are read");
-    Sequence s = {.number = n, .tokens = {prompt.end() - ptrdiff_t(most), prompt.end()},
-                  .sampler = sampler.of(uint64_t(sample))};
+    Sequence s = {
+        .number = n, .tokens = {prompt.end() - ptrdiff_t(most), prompt.end()}, .sampler = sampler.of(uint64_t(sample))};
     s.sampler.see(s.tokens);
     if (what.text) s.out = [this, n](std::string_view text) { return what.text(n, text); };
     return s;
@@ -295,10 +298,10 @@ void Generator::draft(const std::vector<Sequence*>& on) {
     const Speculation& how = what.speculation;
     std::vector<DraftModel::Asked> asked;
     for (Sequence* s : on) {
-        const int64_t room = std::min<int64_t>(g.plan.max_tokens() / int64_t(on.size()),
-                                               slots.cache.positions - slots.length(s->slot)) - 1;
-        const int most = int(std::min({room, int64_t(what.tokens - s->place - 1),
-                                       int64_t(how.most())}));
+        const int64_t room =
+            std::min<int64_t>(g.plan.max_tokens() / int64_t(on.size()), slots.cache.positions - slots.length(s->slot)) -
+            1;
+        const int most = int(std::min({room, int64_t(what.tokens - s->place - 1), int64_t(how.most())}));
         if (most <= 0) continue;
         if (how.draft) asked.push_back({s->slot, &s->tokens, s->sampler, s->place, most, &s->draft});
         else s->draft = lookup_draft(s->tokens, most);
@@ -400,8 +403,8 @@ Status Generator::report(Sequence& s) {
     const char* reason = whole ? "stop" : s.sampler.broken() ? "no_token" : "length";
     out.drafted += s.drafted, out.accepted += s.accepted;
     s.logprobs.resize(std::min(s.logprobs.size(), size_t(s.place)));    // without what was chosen beyond the end
-    finished[s.number] = {s.number, std::move(s.text.text), s.place, s.drafted, s.accepted, std::move(s.logprobs), 0,
-                          reason};
+    finished[s.number] = {s.number,   std::move(s.text.text), s.place, s.drafted,
+                          s.accepted, std::move(s.logprobs),  0,       reason};
     while (!finished.empty() && finished.begin()->first == reported) {
         Sample& sample = finished.begin()->second;
         if (what.each && !what.each(sample)) return output_failed();

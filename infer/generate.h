@@ -46,20 +46,20 @@ struct Sample {
     std::string text;    // without the prompt
     int64_t tokens = 0, drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};    // each token's, as logprobs() gives them
-    double score = 0;    // by beam search
+    double score = 0;                                        // by beam search
     const char* finish_reason = "stop";    // or length, no_token: a grammar's text that no token could continue
 };
 struct Generated {
-    std::vector<std::string> texts = {};    // in order; none where each one was handed out
+    std::vector<std::string> texts = {};              // in order; none where each one was handed out
     int64_t tokens = 0, drafted = 0, accepted = 0;    // all sequences' together
     std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // as texts
-    std::vector<double> scores = {};        // each text's, by beam search
-    std::vector<const char*> finish_reasons = {};    // as texts
+    std::vector<double> scores = {};                                      // each text's, by beam search
+    std::vector<const char*> finish_reasons = {};                         // as texts
 };
 struct Generation {
     std::vector<std::vector<int>> prompts = {};    // at least one token each
-    int num = 1, tokens = 200;       // sequences of each prompt, one after the other; most new tokens of each
-    int batch = 16;                  // most sequences that run at a time
+    int num = 1, tokens = 200;    // sequences of each prompt, one after the other; most new tokens of each
+    int batch = 16;               // most sequences that run at a time
     Sampling sampling;
     CacheChoice cache = {};
     Speculation speculation = {};

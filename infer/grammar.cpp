@@ -107,13 +107,12 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar, const Tok
     for (int id = 0; id < std::min(V, tokenizer.vocab_size()); id++)
         if (!w->is_end[size_t(id)] && !tokenizer.is_special(id) && !tokenizer.token(id).empty())
             w->is_word[size_t(id)] = true, w->order.push_back(id);
-    std::sort(w->order.begin(), w->order.end(),
-              [&](int a, int b) { return tokenizer.token(a) < tokenizer.token(b); });
+    std::sort(w->order.begin(), w->order.end(), [&](int a, int b) { return tokenizer.token(a) < tokenizer.token(b); });
     for (size_t i = 0; i < w->order.size(); i++) {
         const std::string_view text = tokenizer.token(w->order[i]);
         const std::string_view before = i ? tokenizer.token(w->order[i - 1]) : std::string_view();
-        w->common.push_back(int(std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first -
-                                text.begin()));
+        w->common.push_back(
+            int(std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first - text.begin()));
     }
     for (size_t i = ends.size(); i-- > 0;)
         if (ends[i] >= 0 && ends[i] < V) w->end = ends[i];

@@ -45,9 +45,11 @@ class GrammarMachine {
     int forget_all_but(int state);    // its new number
 
   private:
-    struct Node { int at, parent; };    // the stack that stands before elements[at], above another one; 0: empty
+    struct Node {
+        int at, parent;
+    };    // the stack that stands before elements[at], above another one; 0: empty
     struct State {
-        std::vector<int> stacks;      // nodes, in order
+        std::vector<int> stacks;       // nodes, in order
         std::vector<int> next = {};    // by byte; UNKNOWN
     };
     int node(int at, int parent);
@@ -73,8 +75,8 @@ class GrammarMatcher {
     const std::vector<bool>& allowed() const;    // (V); until the next call
     void take(int id);
     bool done() const { return machine.must_end(state); }    // nothing may follow
-    bool broken() const { return is_broken; }    // a token was taken that is not allowed
-    int end() const { return words->end; }       // what ends a text; -1: there is none
+    bool broken() const { return is_broken; }                // a token was taken that is not allowed
+    int end() const { return words->end; }                   // what ends a text; -1: there is none
 
   private:
     struct Words {

@@ -13,8 +13,12 @@ constexpr int MOST_DEPTH = 200, MOST_TIMES = 100'000;
 constexpr size_t MOST_ELEMENTS = 1 << 20, MOST_BYTES = 8 << 20;
 constexpr uint32_t LAST = 0x10FFFF;
 
-struct Range { uint32_t from, to; };    // characters
-struct Bytes { unsigned char from, to; };
+struct Range {
+    uint32_t from, to;
+};    // characters
+struct Bytes {
+    unsigned char from, to;
+};
 
 // The byte sequences of a range of characters, as products of ranges of bytes: it is cut where the length of UTF-8
 // changes, around the surrogates, and where a trailing byte does not run from 80 to BF.
@@ -366,11 +370,13 @@ Status Parser::check() {
     if (!ends[size_t(g.root)])
         return fail(Exit::input,
                     "%s: root allows no text that ends: each way from it comes to a rule that needs itself again (in a "
-                    "schema, a required property that refers back); give it an alternative that ends", name.c_str());
+                    "schema, a required property that refers back); give it an alternative that ends",
+                    name.c_str());
     for (std::vector<int>& rule : g.rules)    // an alternative with a rule that no text satisfies goes
         std::erase_if(rule, [&](int i) {
-            while (g.elements[size_t(i)].kind == Kind::bytes || (g.elements[size_t(i)].kind == Kind::rule &&
-                                                                 ends[size_t(g.elements[size_t(i)].value)])) i++;
+            while (g.elements[size_t(i)].kind == Kind::bytes ||
+                   (g.elements[size_t(i)].kind == Kind::rule && ends[size_t(g.elements[size_t(i)].value)]))
+                i++;
             return g.elements[size_t(i)].kind != Kind::end;
         });
     return {};

@@ -44,8 +44,8 @@ std::vector<int> components(const Edges& edges) {
 std::vector<char> derivable(const Grammar& g, bool bytes) {
     const size_t n = g.rules.size();
     std::vector<char> found(n);
-    std::vector<int> owner, left, open;         // an alternative's rule, and its elements yet to be found; rules
-    std::vector<std::vector<int>> users(n);     // alternatives that name each, as often as they do
+    std::vector<int> owner, left, open;        // an alternative's rule, and its elements yet to be found; rules
+    std::vector<std::vector<int>> users(n);    // alternatives that name each, as often as they do
     auto add_found = [&](int rule) {
         if (!std::exchange(found[size_t(rule)], true)) open.push_back(rule);
     };
@@ -81,7 +81,6 @@ int left_recursive(const Grammar& g) {
     const std::vector<int> part = components(edges);
     for (size_t r = 0; r < n; r++)
         for (auto [to, comes_back] : edges[r])
-            if (comes_back && part[r] == part[size_t(to)])
-                return int(r);
+            if (comes_back && part[r] == part[size_t(to)]) return int(r);
     return -1;
 }

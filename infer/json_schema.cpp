@@ -98,8 +98,8 @@ class Compiler {
     std::string rules;
     std::string no_value;    // the message about the first schema without values
     int count = 0, depth = 0;
-    std::map<std::string, std::string> made_rules;                   // by the schema's text
-    std::map<std::string, std::string> places;                       // a $ref's rule
+    std::map<std::string, std::string> made_rules;                    // by the schema's text
+    std::map<std::string, std::string> places;                        // a $ref's rule
     std::vector<std::pair<std::string, const ordered_json*>> open;    // those that are still to be compiled
 };
 
@@ -206,8 +206,8 @@ Status Compiler::check_exclusive(const ordered_json& branches, const std::string
             if (i != j && !schemas.apart(branches[i], branches[j]))
                 return refuse(place, formatted("expected schemas of which exactly one allows a value, found that %zu "
                                                "and %zu may allow the same; write anyOf where both may, or let a "
-                                               "required property's const tell them apart", std::min(i, j),
-                                               std::max(i, j)));
+                                               "required property's const tell them apart",
+                                               std::min(i, j), std::max(i, j)));
     return {};
 }
 Result<std::string> Compiler::one_of_values(const ordered_json& s, const std::string& place) {
@@ -216,8 +216,12 @@ Result<std::string> Compiler::one_of_values(const ordered_json& s, const std::st
     const std::vector<std::string> named = TRY(types(s, place));
     std::string body;
     for (const ordered_json& v : s.contains("enum") ? s["enum"] : ordered_json::array({s["const"]})) {
-        const std::string type = v.is_object() ? "object" : v.is_array() ? "array" : v.is_string() ? "string"
-                               : v.is_boolean() ? "boolean" : v.is_null() ? "null" : "number";
+        const std::string type = v.is_object()    ? "object"
+                                 : v.is_array()   ? "array"
+                                 : v.is_string()  ? "string"
+                                 : v.is_boolean() ? "boolean"
+                                 : v.is_null()    ? "null"
+                                                  : "number";
         auto is = [&](const char* t) { return std::find(named.begin(), named.end(), t) != named.end(); };
         const bool whole = v.is_number_integer() || (v.is_number() && v.get<double>() == std::floor(v.get<double>()));
         if (!named.empty() && !is(type.c_str()) && !(type == "number" && whole && is("integer"))) continue;
@@ -253,8 +257,7 @@ Result<std::string> Compiler::times(const ordered_json& s, const char* least, co
             return refuse(place, formatted("%s: expected a whole number from 0 to %lld", key, (long long)MOST_COUNT));
         bounds[i] = v.get<int64_t>();
     }
-    if (bounds[1] >= 0 && bounds[0] > bounds[1])
-        return refuse(place, formatted("%s is larger than %s", least, most));
+    if (bounds[1] >= 0 && bounds[0] > bounds[1]) return refuse(place, formatted("%s is larger than %s", least, most));
     return "{" + std::to_string(std::max<int64_t>(0, bounds[0] - minus)) + "," +
            (bounds[1] < 0 ? "" : std::to_string(std::max<int64_t>(0, bounds[1] - minus))) + "}";
 }
@@ -286,8 +289,10 @@ Result<std::string> Compiler::integer(const ordered_json& s, const std::string& 
     for (const char* key : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
         if (!s.contains(key)) continue;
         const double bound = s[key].is_number() ? s[key].get<double>() : NAN;
-        if (!(std::fabs(bound) <= double(MOST))) return refuse(place, formatted("%s: expected a number of at most 16 "
-                                                                              "digits", key));
+        if (!(std::fabs(bound) <= double(MOST)))
+            return refuse(place, formatted("%s: expected a number of at most 16 "
+                                           "digits",
+                                           key));
         const bool exclusive = key[0] == 'e', low = strstr(key, "in");
         const bool exact = s[key].is_number_integer();    // a double has 53 bits
         const int64_t whole = exact ? s[key].get<int64_t>() : int64_t(low ? std::ceil(bound) : std::floor(bound));
@@ -341,8 +346,7 @@ Result<std::string> Compiler::array(const ordered_json& s, const std::string& pl
                (most < 0 ? "" : std::to_string(most - there)) + "}";
     };
     std::string on = rest && n > 0 ? add("(\",\" ws " + item + ")" + more(n)) : "\"\"";
-    for (int64_t i = n; i-- > 1;)
-        on = add("\",\" ws " + first[size_t(i)] + " " + on + (i >= least ? " | \"\"" : ""));
+    for (int64_t i = n; i-- > 1;) on = add("\",\" ws " + first[size_t(i)] + " " + on + (i >= least ? " | \"\"" : ""));
     std::string items = n > 0 ? first[0] + " " + on : item + " (\",\" ws " + item + ")" + (rest ? more(1) : "");
     if (least == 0) items = "(" + items + " ws)?";
     else items += " ws";

@@ -10,16 +10,21 @@ namespace {
 using nlohmann::ordered_json;
 constexpr int MOST_DEPTH = 24;
 constexpr size_t MOST_BRANCHES = 256;
-const std::set<std::string> ANNOTATIONS = {"title", "description", "default", "examples", "$schema", "$id", "$comment",
-                                           "$anchor", "deprecated", "readOnly", "writeOnly", "$defs", "definitions",
-                                           "discriminator"};
+const std::set<std::string> ANNOTATIONS = {"title",     "description", "default",     "examples",     "$schema",
+                                           "$id",       "$comment",    "$anchor",     "deprecated",   "readOnly",
+                                           "writeOnly", "$defs",       "definitions", "discriminator"};
 
 bool is_whole(const ordered_json& v) {
     return v.is_number_integer() || (v.is_number() && v.get<double>() == std::floor(v.get<double>()));
 }
 const char* type_of(const ordered_json& v) {
-    return v.is_object() ? "object" : v.is_array() ? "array" : v.is_string() ? "string" : v.is_boolean() ? "boolean"
-         : v.is_null() ? "null" : is_whole(v) ? "integer" : "number";
+    return v.is_object()    ? "object"
+           : v.is_array()   ? "array"
+           : v.is_string()  ? "string"
+           : v.is_boolean() ? "boolean"
+           : v.is_null()    ? "null"
+           : is_whole(v)    ? "integer"
+                            : "number";
 }
 using Types = std::set<std::string>;
 // The types by name; a number may be an integer. `all`: where the schema names none.
@@ -74,11 +79,13 @@ ordered_json both(const ordered_json& a, const ordered_json& b) {
 
 const char* const JSON_TYPES[7] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 const char* implied_type(const ordered_json& s) {
-    static const struct { const char* type; std::vector<const char*> keywords; } ROWS[] = {
-        {"object", {"properties", "required", "additionalProperties"}},
-        {"array", {"items", "prefixItems", "minItems", "maxItems"}},
-        {"string", {"minLength", "maxLength", "pattern", "format"}},
-        {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}}};
+    static const struct {
+        const char* type;
+        std::vector<const char*> keywords;
+    } ROWS[] = {{"object", {"properties", "required", "additionalProperties"}},
+                {"array", {"items", "prefixItems", "minItems", "maxItems"}},
+                {"string", {"minLength", "maxLength", "pattern", "format"}},
+                {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}}};
     for (auto& row : ROWS)
         for (const char* keyword : row.keywords)
             if (s.contains(keyword)) return row.type;
@@ -261,9 +268,8 @@ bool Schemas::apart(const ordered_json& left, const ordered_json& right, int dep
             return true;
     }
     const Types mine = written(a), there = types(b, EVERY);
-    return std::all_of(mine.begin(), mine.end(), [&](const std::string& type) {
-        return !there.count(type) || apart_of_type(type, a, b, depth);
-    });
+    return std::all_of(mine.begin(), mine.end(),
+                       [&](const std::string& type) { return !there.count(type) || apart_of_type(type, a, b, depth); });
 }
 bool Schemas::apart_of_type(const std::string& type, const ordered_json& a, const ordered_json& b, int depth) const {
     if (type == "number" || type == "integer") return ranges_apart(a, b);

@@ -124,8 +124,7 @@ std::string decimals_between(const std::optional<Decimal>& least, const std::opt
     if (!least || least->negative) {
         const bool below = most && (most->negative || (is_zero(*most) && most->exclusive));
         const Decimal low = below && most->negative ? *most : Decimal{false, "0", "", true};    // no -0
-        if (const std::string body = positive(low, least); !body.empty())
-            all += " | \"-\" (" + body.substr(3) + ")";
+        if (const std::string body = positive(low, least); !body.empty()) all += " | \"-\" (" + body.substr(3) + ")";
     }
     if (!most || !most->negative) all += positive(least && !least->negative ? *least : Decimal{}, most);
     return all.empty() ? "" : all.substr(3);

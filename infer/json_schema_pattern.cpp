@@ -13,7 +13,9 @@ constexpr int MOST_DEPTH = 50, MOST_TIMES = 1000;
 constexpr size_t MOST_NODES = 20'000, MOST_RULES = 100'000;
 constexpr uint32_t LAST = 0x10FFFF;
 
-struct Range { uint32_t from, to; };
+struct Range {
+    uint32_t from, to;
+};
 using Set = std::vector<Range>;    // in order, apart
 Set ordered(Set set) {
     std::sort(set.begin(), set.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
@@ -34,10 +36,10 @@ Set all_but(const Set& set, uint32_t last = LAST) {
     return others;
 }
 const Set DIGITS = {{'0', '9'}}, WORD = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
-          SPACE = {{9, 13}, {32, 32}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                   {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}},
+          SPACE = {{9, 13},          {32, 32},         {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                   {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}},
           SOME_SPACE = {{0x1C, 0x1F}, {0x85, 0x85}, {0xFEFF, 0xFEFF}},    // space for some programs only
-          LINE_ENDS = {{10, 10}, {13, 13}, {0x2028, 0x2029}};
+    LINE_ENDS = {{10, 10}, {13, 13}, {0x2028, 0x2029}};
 
 struct Tree {
     enum Kind { set, sequence, either, repeat, begin, end } kind;
@@ -390,7 +392,7 @@ std::string other_strings(const std::set<std::string>& taken, const std::string&
     }
     for (auto& [beginning, number] : rule_of)
         *rules += number + " ::= [^\"\\\\\\x7F\\x00-\\x1F" + next[beginning] + "] plain*" + alternatives[beginning] +
-                 (taken.count(beginning) ? "" : " | \"\"") + "\n";
+                  (taken.count(beginning) ? "" : " | \"\"") + "\n";
     return "\"\\\"\" " + first + " \"\\\"\"";
 }
 
@@ -401,7 +403,5 @@ PatternRules pattern_rules(const std::string& pattern, int64_t least, int64_t mo
         Automaton a;
         const int entry = a.add(tree, 0);
         return {rules_of(a, entry, least, most, prefix, rules), ""};
-    } catch (const Unknown& u) {
-        return {"", u.what + " is not known here; write a grammar (--grammar)"};
-    }
+    } catch (const Unknown& u) { return {"", u.what + " is not known here; write a grammar (--grammar)"}; }
 }

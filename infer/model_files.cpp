@@ -9,19 +9,26 @@
 
 std::vector<Flag> sampling_flags(Sampling& s) {
     return {{"--temperature", &s.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
-            {"--top-n-sigma", &s.top_n_sigma, "no token whose logit lies more than this many standard deviations of "
-             "all logits below the largest; 0: off", 0, 1e3},
+            {"--top-n-sigma", &s.top_n_sigma,
+             "no token whose logit lies more than this many standard deviations of "
+             "all logits below the largest; 0: off",
+             0, 1e3},
             {"--top-k", &s.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
-            {"--typical-p", &s.typical_p, "only the smallest set of this probability whose tokens surprise most nearly "
-             "as much as is expected", 1e-9, 1},
+            {"--typical-p", &s.typical_p,
+             "only the smallest set of this probability whose tokens surprise most nearly "
+             "as much as is expected",
+             1e-9, 1},
             {"--top-p", &s.top_p, "only the smallest set of likeliest tokens with this probability", 1e-9, 1},
             {"--min-p", &s.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
-            {"--mirostat", &s.mirostat, "instead of the five before: aim at this surprise for each token, in bits "
-             "(mirostat 2; usual: 5); 0: off", 0, 100},
+            {"--mirostat", &s.mirostat,
+             "instead of the five before: aim at this surprise for each token, in bits "
+             "(mirostat 2; usual: 5); 0: off",
+             0, 100},
             {"--mirostat-rate", &s.mirostat_rate, "mirostat's learning rate", 0, 1}};
 }
 std::vector<Flag> penalty_flags(Penalties& p) {
-    return {{"--logit-bias", &p.bias, "TOKEN_ID=VALUE or TEXT=VALUE: add to this token's logit; -inf: never "
+    return {{"--logit-bias", &p.bias,
+             "TOKEN_ID=VALUE or TEXT=VALUE: add to this token's logit; -inf: never "
              "this token"},
             {"--repetition-penalty", &p.repetition, "above 1: tokens seen so far, the prompt's too, become less likely",
              0.01, 100},
@@ -37,12 +44,14 @@ std::vector<Flag> penalty_flags(Penalties& p) {
             {"--dry-breakers", &p.dry_breakers, "texts that no repetition crosses; none: a line's end, : \" and *"}};
 }
 namespace {
-const struct Narrowing { const char* name; double (*value)(const Sampling& s); } NARROWINGS[] = {
-    {"--top-n-sigma", [](const Sampling& s) { return s.top_n_sigma; }},
-    {"--top-k", [](const Sampling& s) { return double(s.top_k); }},
-    {"--typical-p", [](const Sampling& s) { return s.typical_p; }},
-    {"--top-p", [](const Sampling& s) { return s.top_p; }},
-    {"--min-p", [](const Sampling& s) { return s.min_p; }}};
+const struct Narrowing {
+    const char* name;
+    double (*value)(const Sampling& s);
+} NARROWINGS[] = {{"--top-n-sigma", [](const Sampling& s) { return s.top_n_sigma; }},
+                  {"--top-k", [](const Sampling& s) { return double(s.top_k); }},
+                  {"--typical-p", [](const Sampling& s) { return s.typical_p; }},
+                  {"--top-p", [](const Sampling& s) { return s.top_p; }},
+                  {"--min-p", [](const Sampling& s) { return s.min_p; }}};
 }    // namespace
 std::vector<std::string> narrowing(const Sampling& s) {
     std::vector<std::string> names;
@@ -52,7 +61,10 @@ std::vector<std::string> narrowing(const Sampling& s) {
 }
 Status check_sampling(const std::vector<std::string>& given, const Sampling& s) {
     const Penalties& p = s.penalties;
-    const struct { const char *name, *needs; bool there; } rows[] = {
+    const struct {
+        const char *name, *needs;
+        bool there;
+    } rows[] = {
         {"--mirostat-rate", "--mirostat", s.mirostat > 0},
         {"--dry-base", "--dry", p.dry > 0},
         {"--dry-length", "--dry", p.dry > 0},
@@ -94,9 +106,10 @@ std::string take_defaults(const GenerationConfig& file, const std::vector<std::s
 // ---- the chat template ----------------------------------------------------------------------------------------------
 
 namespace {
-const char* const CHATML = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
-                           "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
-                           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const char* const CHATML =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+    "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 // The id of a text that is one token; -1: it is none.
 int one_token(const Tokenizer& tokenizer, const std::string& text) {
     const std::vector<int> ids = tokenizer.encode(text, true);
@@ -113,7 +126,8 @@ Result<ChatFormat> chat_format(const std::string& model, const std::string& name
         return fail(Exit::usage,
                     "%s has no chat template (chat_template in tokenizer_config.json or in a GGUF, or "
                     "chat_template.jinja): it was not made for conversations. Give one: --template FILE, or --template "
-                    "chatml; or continue a text with flatgpt sample", model.c_str());
+                    "chatml; or continue a text with flatgpt sample",
+                    model.c_str());
     if (v.bos >= 0) c.bos = v.name(v.bos);
     if (v.eos >= 0) c.eos = v.name(v.eos);
     c.ends.push_back(v.eos);

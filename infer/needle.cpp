@@ -11,7 +11,7 @@
 
 namespace {
 constexpr uint64_t NEEDLE = 0x4EED1Eull << 32, FILLER = 0xF111Eull << 32;    // apart from the seed's other users
-constexpr int PAIR = 2 * NEEDLE_TOKENS;    // a key and its value
+constexpr int PAIR = 2 * NEEDLE_TOKENS;                                      // a key and its value
 }
 
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial) {
@@ -103,8 +103,8 @@ Result<std::vector<NeedleCell>> find_needles(Model& g, const NeedleOptions& o,
     for (size_t cell = 0; cell < cells.size(); cell++)
         for (int trial = 0; trial < o.trials; trial++) {
             tasks.push_back({cell, trial});
-            const bool last = trial + 1 == o.trials && (cell + 1 == cells.size() ||
-                                                        cells[cell + 1].length != cells[cell].length);
+            const bool last = trial + 1 == o.trials &&
+                              (cell + 1 == cells.size() || cells[cell + 1].length != cells[cell].length);
             if (!last && int(tasks.size()) < o.batch) continue;
             answer(g, cache, o, tasks, cells);
             done += int64_t(tasks.size()) * cells[cell].length;
@@ -173,6 +173,6 @@ Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& 
 Status write_needle_picture(const std::string& path, const std::vector<NeedleCell>& cells) {
     const Grid grid = grid_of(cells);
     const ColourMap map{"", grid.rows, grid.columns, grid.values, grid.row_names, grid.column_names, grid.texts};
-    return write_maps(path, {"needles found, %", "depth", "length in tokens", {map}, 1, 400,
-                             {{0, "0"}, {0.5, "50"}, {1, "100"}}});
+    return write_maps(
+        path, {"needles found, %", "depth", "length in tokens", {map}, 1, 400, {{0, "0"}, {0.5, "50"}, {1, "100"}}});
 }

@@ -10,18 +10,18 @@
 constexpr int NEEDLE_TOKENS = 4;
 
 struct NeedleOptions {
-    int longest = 0;                           // tokens of the longest sequence, question and answer included
+    int longest = 0;    // tokens of the longest sequence, question and answer included
     int depths = 11, lengths = 8, trials = 4;
     int64_t seed = 1;
-    int batch = 8;                             // sequences at once
-    std::vector<int> begin = {}, choices = {};     // what a sequence begins with; the tokens to draw from
-    std::vector<int> filler = {};              // each trial begins at a random place of it; empty: random tokens
+    int batch = 8;                                // sequences at once
+    std::vector<int> begin = {}, choices = {};    // what a sequence begins with; the tokens to draw from
+    std::vector<int> filler = {};                 // each trial begins at a random place of it; empty: random tokens
 };
 struct NeedleCell {
     int length;
-    double depth;               // the part of the filler that lies before the needle
+    double depth;    // the part of the filler that lies before the needle
     int trials = 0, found = 0;
-    double logprob = 0;         // mean of the value's tokens, nats
+    double logprob = 0;    // mean of the value's tokens, nats
 };
 // A sequence of a trial; its last NEEDLE_TOKENS are the answer.
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial);

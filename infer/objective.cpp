@@ -22,19 +22,27 @@ int mask_token(const Tokenizer& tokenizer) {
 Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
                                uint64_t seed) {
     const int ids = tokenizer.vocab_size();
-    const Objective o = {.sees = c.sees, .begin = documents ? document_begin(tokenizer) : -1, .mask = c.mask,
-                         .choices = ids ? std::min(ids, c.V) : c.V, .fraction = fraction, .seed = seed};
+    const Objective o = {.sees = c.sees,
+                         .begin = documents ? document_begin(tokenizer) : -1,
+                         .mask = c.mask,
+                         .choices = ids ? std::min(ids, c.V) : c.V,
+                         .fraction = fraction,
+                         .seed = seed};
     if (documents && o.begin < 0)
-        return fail(Exit::usage, "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
+        return fail(Exit::usage,
+                    "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
                     "that has <|endoftext|>, EOS or BOS");
     for (auto [value, name] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
         if (value && documents)
-            return fail(Exit::usage, "%s %d, --documents: what is seen beyond the window counts from the sequence's "
-                        "start; expected one of them", name, value);
+            return fail(Exit::usage,
+                        "%s %d, --documents: what is seen beyond the window counts from the sequence's "
+                        "start; expected one of them",
+                        name, value);
     if (o.sees != Sees::all && fraction != Objective{}.fraction)
         return fail(Exit::usage, "--mask-fraction needs --objective mlm");
     if (documents && o.sees == Sees::prefix)
-        return fail(Exit::usage, "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
+        return fail(Exit::usage,
+                    "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
                     "in it; expected one of them");
     return o;
 }

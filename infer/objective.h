@@ -20,9 +20,9 @@ int mask_token(const Tokenizer& tokenizer);    // the special token with a usual
 
 struct Objective {
     Sees sees = Sees::causal;
-    int begin = -1;               // a token that begins a document; -1: a sequence is one text
-    int mask = -1, choices = 0;   // mlm: the mask token; random tokens are below choices
-    double fraction = 0.15;       // mlm: the part of a sequence's positions that are targets
+    int begin = -1;                // a token that begins a document; -1: a sequence is one text
+    int mask = -1, choices = 0;    // mlm: the mask token; random tokens are below choices
+    double fraction = 0.15;        // mlm: the part of a sequence's positions that are targets
     uint64_t seed = 0;
 
     bool plain() const { return sees == Sees::causal && begin < 0; }    // then batches are as the loader gives them

@@ -36,8 +36,8 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
     const std::string best = state.best_step >= 0 ? formatted(", %.4g", state.best_loss) : "";
-    const bool kept = std::any_of(dirs.begin(), dirs.end(),
-                                  [&](auto& d) { return checkpoint_step(d) == state.best_step; });
+    const bool kept =
+        std::any_of(dirs.begin(), dirs.end(), [&](auto& d) { return checkpoint_step(d) == state.best_step; });
     if (which == "best") text += best;
     else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
     else if (!best.empty() && kept)
@@ -91,8 +91,9 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
                   const std::function<Room(const Config& c, bool gpu)>& room) {
     Device opened = TRY(open_device(device, false));
     if (source.quantize != "none" && (opened.gpu || device.dtype != "auto"))
-        return fail(Exit::usage, opened.gpu ? "--quantize %s: a GPU computes with bf16 or fp32; --device cpu"
-                                            : "--quantize %s, --dtype: only one of them",
+        return fail(Exit::usage,
+                    opened.gpu ? "--quantize %s: a GPU computes with bf16 or fp32; --device cpu"
+                               : "--quantize %s, --dtype: only one of them",
                     source.quantize.c_str());
     const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
     TrainState state;
@@ -128,8 +129,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Room size = room(config, opened.gpu);
-        Plan plan = {.use = size.use, .B = size.B, .S = std::min(size.S, config.T), .updates = false,
-                     .spans = size.spans};
+        Plan plan = {
+            .use = size.use, .B = size.B, .S = std::min(size.S, config.T), .updates = false, .spans = size.spans};
         Status s;
         bool packed = !opened.gpu && size.use == Use::infer && !size.flat;
         if (packed) {
@@ -172,10 +173,14 @@ Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOpt
         return {};
     }
     if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint())
-        return fail(Exit::input, "--draft %s: it has no embeddings for the last %d tokens of %s; give a larger model "
-                    "of the same kind", draft.path.c_str(), other - own, m.path.c_str());
-    return fail(Exit::input, "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
-                "other text; give a model with the same one", draft.path.c_str(), own, m.path.c_str(), other);
+        return fail(Exit::input,
+                    "--draft %s: it has no embeddings for the last %d tokens of %s; give a larger model "
+                    "of the same kind",
+                    draft.path.c_str(), other - own, m.path.c_str());
+    return fail(Exit::input,
+                "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
+                "other text; give a model with the same one",
+                draft.path.c_str(), own, m.path.c_str(), other);
 }
 
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {
@@ -185,9 +190,9 @@ Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig w
     Loader loader = TRY(Loader::open(what));
     const std::string own = checkpoint_tokenizer_file(m.path);
     TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
-                     m.own_tokenizer ? TokenizerSource{own, "tokenize the text again with that one"}
-                                     : TokenizerSource{"--tokenizer " + source.tokenizer,
-                                                       "give the one that it was made with"}));
+                     m.own_tokenizer
+                         ? TokenizerSource{own, "tokenize the text again with that one"}
+                         : TokenizerSource{"--tokenizer " + source.tokenizer, "give the one that it was made with"}));
     return loader;
 }
 
@@ -202,8 +207,10 @@ std::vector<int> beginning_of_text(const Opened& m) {
 }
 Status writes_text(const Opened& m) {
     if (m.g->c.sees != Sees::all) return {};
-    return fail(Exit::usage, "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from "
-                "its beginning to its end; eval measures it", m.path.c_str());
+    return fail(Exit::usage,
+                "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from "
+                "its beginning to its end; eval measures it",
+                m.path.c_str());
 }
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
     m.generation = TRY(checkpoint_generation(m.path));

@@ -26,7 +26,7 @@ struct Source {
 };
 struct Room {
     int B, S;
-    bool spans = false;    // batches come with spans
+    bool spans = false;      // batches come with spans
     Use use = Use::infer;    // train: gradients, but no updates
     bool flat = false;       // parameters are floats in one piece; else inference on a CPU may pack them
 };
@@ -49,11 +49,11 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
 // --draft's model beside m, for so many sequences of at most this length. Exit 3 also where its tokenizer is another.
 Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOptions& device, const std::string& path,
                   int count, int64_t longest);
-// ParamStore to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
-// where another tokenizer has made them.
+// ParamStore to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3
+// also where another tokenizer has made them.
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);
-Status has_tokenizer(const Opened& m);    // exit 3: none, or one with more tokens than the model
+Status has_tokenizer(const Opened& m);                  // exit 3: none, or one with more tokens than the model
 std::vector<int> beginning_of_text(const Opened& m);    // empty where has_tokenizer fails
-Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
+Status writes_text(const Opened& m);                    // exit 2: it guesses masked tokens
 // Takes the defaults of the model's own generation_config.json, and says so once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

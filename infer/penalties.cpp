@@ -13,15 +13,18 @@ Result<std::pair<int, double>> bias_of(const std::string& text, const Tokenizer&
     char* end = nullptr;
     const double bias = strtod(value.c_str(), &end);
     if (name.empty() || value.empty() || *end || std::isnan(bias) || bias == INFINITY)
-        return fail(Exit::usage, "--logit-bias '%s': expected TOKEN_ID=VALUE or TEXT=VALUE; the value is a number, or "
-                    "-inf", text.c_str());
+        return fail(Exit::usage,
+                    "--logit-bias '%s': expected TOKEN_ID=VALUE or TEXT=VALUE; the value is a number, or "
+                    "-inf",
+                    text.c_str());
     const bool number = name.find_first_not_of("0123456789") == name.npos && name.size() < 10;
     const std::vector<int> ids = number ? std::vector<int>{atoi(name.c_str())} : tokenizer.encode(name, true);
     if (ids.size() != 1)
-        return fail(Exit::usage, "--logit-bias '%s': the text is %zu tokens of this vocabulary; expected one: give "
-                    "their ids", text.c_str(), ids.size());
-    if (ids[0] >= V)
-        return fail(Exit::usage, "--logit-bias '%s': the vocabulary has %d tokens", text.c_str(), V);
+        return fail(Exit::usage,
+                    "--logit-bias '%s': the text is %zu tokens of this vocabulary; expected one: give "
+                    "their ids",
+                    text.c_str(), ids.size());
+    if (ids[0] >= V) return fail(Exit::usage, "--logit-bias '%s': the vocabulary has %d tokens", text.c_str(), V);
     return std::pair{ids[0], bias};
 }
 }    // namespace
@@ -107,8 +110,8 @@ std::vector<Candidate> History::changes(const float* logits) const {
     auto s = seen.begin();
     auto r = repeated.begin();
     for (;;) {
-        const int id = std::min({b == biases.end() ? V : b->first, s == seen.end() ? V : s->id,
-                                 r == repeated.end() ? V : r->first});
+        const int id = std::min(
+            {b == biases.end() ? V : b->first, s == seen.end() ? V : s->id, r == repeated.end() ? V : r->first});
         if (id == V) return changed;
         double x = std::isnan(logits[id]) ? -INFINITY : double(logits[id]);
         if (b != biases.end() && b->first == id) x += b++->second;

@@ -7,14 +7,14 @@
 #include "data/bpe.h"
 
 struct Penalties {
-    double repetition = 1;                // seen tokens' logits: divided where positive, multiplied where negative
+    double repetition = 1;                 // seen tokens' logits: divided where positive, multiplied where negative
     double presence = 0, frequency = 0;    // taken from generated tokens' logits: once; for each time
-    int last = 0;                         // only the last so many tokens count; 0: all
+    int last = 0;                          // only the last so many tokens count; 0: all
     // DRY: a token that would lengthen a repetition of n tokens loses dry * base^(n - length), from n = length on.
     double dry = 0, dry_base = 1.75;
     int dry_length = 2;
     std::vector<std::string> dry_breakers = {};    // texts that no repetition goes across; none: \n : " *
-    std::vector<std::string> bias = {};    // "ID=VALUE" or "TEXT=VALUE", TEXT one token; -inf bans it
+    std::vector<std::string> bias = {};            // "ID=VALUE" or "TEXT=VALUE", TEXT one token; -inf bans it
 };
 
 struct Candidate {
@@ -39,7 +39,9 @@ class History {
     std::vector<double> bias() const;
 
   private:
-    struct Seen { int id, all, generated; };    // how often
+    struct Seen {
+        int id, all, generated;
+    };    // how often
     struct Past {
         int id;
         bool generated, breaks;
@@ -56,9 +58,11 @@ class History {
     std::vector<Past> past;                        // where a window or DRY needs it
     // DRY: where the last token stood before, latest first, and how many tokens up to there are those at the end; none
     // where a breaker stands at the end. At most MOST: those that the last token made longer, then the latest.
-    struct Match { int at, length; };
+    struct Match {
+        int at, length;
+    };
     std::vector<Match> matches;
-    std::vector<int> earlier;                 // by place: where its token stood before; -1: nowhere
-    std::unordered_map<int, int> latest;      // by token
-    std::string tail;            // text that may become a breaker
+    std::vector<int> earlier;               // by place: where its token stood before; -1: nowhere
+    std::unordered_map<int, int> latest;    // by token
+    std::string tail;                       // text that may become a breaker
 };

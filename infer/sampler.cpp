@@ -72,9 +72,8 @@ void order_typical(std::vector<Candidate>& all) {
         if (c.score > 0) expected += c.score / sum * surprise(c);
     std::vector<std::pair<double, Candidate>> far;
     for (const Candidate& c : all) far.push_back({std::fabs(surprise(c) - expected), c});
-    std::sort(far.begin(), far.end(), [](auto& a, auto& b) {
-        return a.first != b.first ? a.first < b.first : likelier(a.second, b.second);
-    });
+    std::sort(far.begin(), far.end(),
+              [](auto& a, auto& b) { return a.first != b.first ? a.first < b.first : likelier(a.second, b.second); });
     for (size_t i = 0; i < far.size(); i++) all[i] = far[i].second;
 }
 }    // namespace

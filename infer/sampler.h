@@ -29,8 +29,9 @@ struct Sampling {
     uint64_t seed = 1;
 };
 
-constexpr const char* NO_TOKEN = "the text ends here: no token of the vocabulary fits the grammar, or too many "
-                                 "ways lead through it";
+constexpr const char* NO_TOKEN =
+    "the text ends here: no token of the vocabulary fits the grammar, or too many "
+    "ways lead through it";
 
 class Sampler {
   public:
@@ -50,7 +51,7 @@ class Sampler {
     Choice choose(const float* logits, uint64_t place) const;
     void take(const Choice& choice);    // what was chosen, or another token: the next one follows it
     bool broken() const { return s.grammar && matcher.broken(); }    // no token was allowed: NO_TOKEN
-    bool done() const { return s.grammar && matcher.done(); }    // nothing may follow
+    bool done() const { return s.grammar && matcher.done(); }        // nothing may follow
 
     // The same choices by operation `sample`; none: they need the host.
     std::optional<Draw> on_device() const;

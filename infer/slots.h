@@ -37,7 +37,7 @@ class Slots {
     void begin(int slot, const Beginning& from);    // with a copy of it, and nothing else
     void copy(int from, int to);                    // all of it
     void empty(int slot) { begin(slot, {}); }
-    void forget(int slot, int n);                   // the last n tokens
+    void forget(int slot, int n);    // the last n tokens
 
     // Each of these slots gets its tokens, in pieces that the activations can hold. logits (which,V): after each one's
     // last token. prompt: as a prompt's (Pages::sums), else one by one.

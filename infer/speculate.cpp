@@ -4,14 +4,15 @@
 #include "base/console.h"
 
 std::vector<Flag> speculation_flags(Speculation& s) {
-    return {{"--lookup", &s.lookup, "draft up to so many tokens that followed when the last ones came before: for "
-             "texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text", 0, 256},
+    return {{"--lookup", &s.lookup,
+             "draft up to so many tokens that followed when the last ones came before: for "
+             "texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text",
+             0, 256},
             {"--draft", &s.path, "draft by a second, smaller model with the same tokenizer"},
             {"--draft-tokens", &s.tokens, "tokens that --draft drafts at a time", 1, 256}};
 }
 Status check_speculation(const std::vector<std::string>& given, const Speculation& s) {
-    if (was_given(given, "--draft-tokens") && !s.by_model())
-        return fail(Exit::usage, "--draft-tokens needs --draft");
+    if (was_given(given, "--draft-tokens") && !s.by_model()) return fail(Exit::usage, "--draft-tokens needs --draft");
     if (s.lookup && s.by_model()) return fail(Exit::usage, "--lookup, --draft: only one of them");
     return {};
 }

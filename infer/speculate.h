@@ -46,7 +46,7 @@ class DraftModel {
         int slot;
         const Ids* tokens;    // the sequence's, so far
         Sampler sampler;
-        int place, most;      // the next token's; so many, or fewer where the context ends
+        int place, most;    // the next token's; so many, or fewer where the context ends
         Ids* draft;
     };
     void propose(std::vector<Asked> asked);

@@ -50,14 +50,19 @@ const char* shown_prompt = "";
 
 // libedit by the numbers of its interface (histedit.h): the build needs neither its header nor the library.
 struct LineReader::Editor {
-    struct Event { int number; const char* text; };
-    struct Line { const char *buffer, *cursor, *end; };
+    struct Event {
+        int number;
+        const char* text;
+    };
+    struct Line {
+        const char *buffer, *cursor, *end;
+    };
     enum { EL_PROMPT = 0, EL_EDITOR = 2, EL_SIGNAL = 3, EL_HIST = 10, H_SETSIZE = 1, H_ENTER = 10 };
-    void *(*init)(const char*, FILE*, FILE*, FILE*), (*end)(void*);
+    void* (*init)(const char*, FILE*, FILE*, FILE*), (*end)(void*);
     int (*set)(void*, int, ...);
     const char* (*gets)(void*, int* bytes);
     const Line* (*line)(void*);
-    void *(*past_init)(), (*past_end)(void*);
+    void* (*past_init)(), (*past_end)(void*);
     int (*past_do)(void*, Event*, int, ...);
     void *el = nullptr, *past = nullptr;    // null: there is no libedit
 
@@ -81,7 +86,8 @@ struct LineReader::Editor {
         set(el, EL_HIST, past_do, past);
         set(el, EL_EDITOR, "emacs");
         set(el, EL_SIGNAL, 1);    // it puts the terminal right before our handler is called
-        set(el, EL_PROMPT, +[](void*) { return const_cast<char*>(shown_prompt); });
+        set(
+            el, EL_PROMPT, +[](void*) { return const_cast<char*>(shown_prompt); });
     }
     ~Editor() {
         if (el) end(el), past_end(past);
@@ -139,7 +145,7 @@ void LineReader::remember(const std::string& message) {
 namespace {
 bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 bool is_wide(std::string_view c) { return c.size() > 2 && c >= "\u2E80"; }    // East Asian scripts, symbols above
-}   // namespace
+}    // namespace
 
 std::string LineBreaker::finish() {
     int columns = 0;

@@ -126,7 +126,7 @@ Value number(const Value& v) {
     if (!v.is_number()) raise("a sign before '%s'", type_name(v));
     return v;
 }
-}   // namespace
+}    // namespace
 
 Value Run::eval(const Node& n) {
     return at_line(n, [&] { return evaluated(n); });
@@ -136,14 +136,18 @@ Value Run::evaluated(const Node& n) {
     switch (n.op) {
         case Op::constant: return n.value;
         case Op::name: return lookup(n.text);
-        case Op::list: case Op::tuple: case Op::dict: {
+        case Op::list:
+        case Op::tuple:
+        case Op::dict: {
             Items items;
             Value key;
             for (size_t i = 0; i < n.kids.size(); i++)
                 if (n.op != Op::dict) items.push_back(kid(i));
                 else if (i % 2 == 0) key = kid(i);
                 else put(items, key, kid(i), meter);
-            return Value(n.op == Op::list ? Kind::list : n.op == Op::tuple ? Kind::tuple : Kind::dict,
+            return Value(n.op == Op::list    ? Kind::list
+                         : n.op == Op::tuple ? Kind::tuple
+                                             : Kind::dict,
                          std::move(items));
         }
         case Op::negate: return arithmetic("*", int64_t(-1), number(kid(0)), meter);
@@ -364,8 +368,7 @@ Value Run::call_macro(const Function& f, Arguments args) {
         if (parameter) names[name] = value;
         else raise("macro %s has no parameter %s", m.text.c_str(), name.c_str());
     }
-    if (given < args.items.size())
-        raise("macro %s takes at most %zu arguments", m.text.c_str(), m.names.size());
+    if (given < args.items.size()) raise("macro %s takes at most %zu arguments", m.text.c_str(), m.names.size());
     const size_t required = m.names.size() - (m.kids.size() - 1);
     for (size_t i = 0; i < m.names.size(); i++)
         if (!names.count(m.names[i]))
@@ -419,7 +422,7 @@ bool Run::test(const std::string& name, const Value& self, Arguments args) {
     if (!b) raise("there is no test '%s'", name.c_str());
     return truth(invoke(*b, self, std::move(args)));
 }
-}   // namespace jinja
+}    // namespace jinja
 
 // ---- the template ---------------------------------------------------------------------------------------------------
 
@@ -428,22 +431,18 @@ Status failed(const jinja::Error& e) {
     const std::string line = e.line ? "line " + std::to_string(e.line) + ": " : "";
     return fail(Exit::input, "chat template: %s%s", line.c_str(), e.message.c_str());
 }
-}   // namespace
+}    // namespace
 
 Result<ChatTemplate> ChatTemplate::parse(const std::string& text) {
     try {
         ChatTemplate t;
         t.root = jinja::parse(text);
         return t;
-    } catch (const jinja::Error& e) {
-        return failed(e);
-    }
+    } catch (const jinja::Error& e) { return failed(e); }
 }
 Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, int64_t now) const {
     if (!context.is_object()) return fail(Exit::input, "chat template: expected an object as its context");
     try {
         return jinja::Run(jinja::from_json(context), now).render(*root);
-    } catch (const jinja::Error& e) {
-        return failed(e);
-    }
+    } catch (const jinja::Error& e) { return failed(e); }
 }

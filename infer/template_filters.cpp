@@ -115,8 +115,12 @@ Value size_of(Call& c) {
     switch (c.self.kind) {
         case Kind::undefined: return int64_t(0);
         case Kind::string: return length(c.self.text());
-        case Kind::list: case Kind::tuple: case Kind::keys: case Kind::values: case Kind::entries: case Kind::range:
-            return int64_t(c.self.items().size());
+        case Kind::list:
+        case Kind::tuple:
+        case Kind::keys:
+        case Kind::values:
+        case Kind::entries:
+        case Kind::range: return int64_t(c.self.items().size());
         case Kind::dict: return int64_t(c.self.items().size() / 2);
         default: raise("object of type '%s' has no len()", type_name(c.self));
     }
@@ -134,9 +138,9 @@ Value tojson(Call& c) {    // ensure_ascii indent separators sort_keys
     return to_json(c.self, style, c.meter());
 }
 Value indent(Call& c) {    // width first blank
-    const std::string by = c.given(0) && c.args[0].is(Kind::string) ? c.args[0].text()
-                                                                    : std::string(size_t(std::clamp<int64_t>(
-                                                                          c.integer(0, 4), 0, 1000)), ' ');
+    const std::string by = c.given(0) && c.args[0].is(Kind::string)
+                               ? c.args[0].text()
+                               : std::string(size_t(std::clamp<int64_t>(c.integer(0, 4), 0, 1000)), ' ');
     const std::vector<std::string> lines = split_lines(str(c.self, c.meter()) + "\n");
     std::string text = c.flag(1) ? by : "";
     for (size_t i = 0; i < lines.size(); i++) {
@@ -374,8 +378,8 @@ const Builtin TESTS[] = {
     {"undefined", "", 0, is_a<Kind::undefined>},
     {"upper", "", 0, [](Call& c) -> Value { return method_of_text(c, "isupper"); }},
 };
-}   // namespace
+}    // namespace
 
 const Builtin* filter_named(const std::string& name) { return named(FILTERS, name); }
 const Builtin* test_named(const std::string& name) { return named(TESTS, name); }
-}   // namespace jinja
+}    // namespace jinja

@@ -150,7 +150,9 @@ class Lexer {
     }
     void number() {
         const size_t from = at;
-        auto digits = [&] { while (at < s.size() && is_digit(s[at])) at++; };
+        auto digits = [&] {
+            while (at < s.size() && is_digit(s[at])) at++;
+        };
         bool real = false;
         digits();
         if (from == 0 || s[from - 1] != '.') {    // not in a.0.1
@@ -195,7 +197,7 @@ class Lexer {
         at += digits;
     }
 };
-}   // namespace
+}    // namespace
 
 std::vector<Token> tokens(const std::string& text) { return Lexer(text).run(); }
-}   // namespace jinja
+}    // namespace jinja

@@ -119,17 +119,18 @@ const Builtin GLOBALS[] = {
     {"range", "start stop step", 1, range},
     {"strftime_now", "format", 1, strftime_now},
 };
-}   // namespace
+}    // namespace
 
 const Builtin* method_named(Kind kind, const std::string& name) {
     switch (kind) {
         case Kind::string: return string_method(name);
         case Kind::dict: return named(DICT, name);
-        case Kind::list: case Kind::tuple: return named(LIST, name);
+        case Kind::list:
+        case Kind::tuple: return named(LIST, name);
         case Kind::range: return named(RANGE, name);
         case Kind::loop: return named(LOOP, name);
         default: return nullptr;
     }
 }
 const Builtin* global_named(const std::string& name) { return named(GLOBALS, name); }
-}   // namespace jinja
+}    // namespace jinja

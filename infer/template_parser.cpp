@@ -36,8 +36,12 @@ class Parser {
     bool sees_name(const char* name) const { return sees(Token::name, name); }
     bool take(const char* op) { return sees(op) ? (at++, true) : false; }
     bool take_name(const char* name) { return sees_name(name) ? (at++, true) : false; }
-    void expect(const char* op) { if (!take(op)) expected(std::string("'") + op + "'"); }
-    void expect_name(const char* name) { if (!take_name(name)) expected(std::string("'") + name + "'"); }
+    void expect(const char* op) {
+        if (!take(op)) expected(std::string("'") + op + "'");
+    }
+    void expect_name(const char* name) {
+        if (!take_name(name)) expected(std::string("'") + name + "'");
+    }
     std::string name() {
         if (now().type != Token::name) expected("a name");
         return all[at++].text;
@@ -166,8 +170,8 @@ class Parser {
             other = statements({"endfor"});
         }
         at++;
-        return node(Op::loop, kids(std::move(over), std::move(items), std::move(test), std::move(each),
-                                   std::move(other)));
+        return node(Op::loop,
+                    kids(std::move(over), std::move(items), std::move(test), std::move(each), std::move(other)));
     }
     NodePtr set() {
         NodePtr to = target();
@@ -214,9 +218,7 @@ class Parser {
     // ---- expressions ----
     // One expression, or several with commas: a tuple.
     NodePtr tuple(bool conditions = true, bool parentheses = false) {
-        auto ends = [&] {
-            return now().type == Token::print_end || now().type == Token::block_end || sees(")");
-        };
+        auto ends = [&] { return now().type == Token::print_end || now().type == Token::block_end || sees(")"); };
         std::vector<NodePtr> parts;
         bool commas = false;
         while (!ends()) {
@@ -406,7 +408,7 @@ class Parser {
         return negated ? node(Op::negation, kids(std::move(n))) : std::move(n);
     }
 };
-}   // namespace
+}    // namespace
 
 std::unique_ptr<Node> parse(const std::string& text) { return Parser(text).run(); }
-}   // namespace jinja
+}    // namespace jinja

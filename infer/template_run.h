@@ -11,8 +11,8 @@
 namespace jinja {
 
 constexpr int64_t MAX_STEPS = 5'000'000;    // about a second
-constexpr size_t MAX_OUTPUT = 16 << 20;      // bytes
-constexpr int MAX_CALLS = 1000;              // nodes within nodes, through macros
+constexpr size_t MAX_OUTPUT = 16 << 20;     // bytes
+constexpr int MAX_CALLS = 1000;             // nodes within nodes, through macros
 
 struct Frame {    // the names of a scope
     std::unordered_map<std::string, Value> names;
@@ -92,7 +92,7 @@ class Run {
 struct Call {
     Run& run;
     const Value& self;
-    Items args;    // by parameter; unset: not given
+    Items args;                                          // by parameter; unset: not given
     std::vector<std::pair<std::string, Value>> named;    // where the built-in takes any
 
     Meter& meter() { return run.meter; }
@@ -123,4 +123,4 @@ std::string capitalized(const std::string& text);
 std::vector<std::string> split_lines(const std::string& text, bool keep_ends = false);
 std::string replaced(const std::string& text, const std::string& from, const std::string& to, int64_t most,
                      Meter& meter);
-}   // namespace jinja
+}    // namespace jinja

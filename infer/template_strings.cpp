@@ -48,8 +48,10 @@ std::u32string small(std::u32string_view s, size_t i) {
         const int k = category(c);
         return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
                k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK ||
-               std::u32string_view(U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07"
-                                   U"\uFF0E\uFF1A").find(c) != std::u32string_view::npos;
+               std::u32string_view(
+                   U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07"
+                   U"\uFF0E\uFF1A")
+                       .find(c) != std::u32string_view::npos;
     };
     size_t before = i, after = i + 1;
     while (before > 0 && passed_over(s[before - 1])) before--;
@@ -57,7 +59,7 @@ std::u32string small(std::u32string_view s, size_t i) {
     const bool ends = before > 0 && is_cased(s[before - 1]) && (after == s.size() || !is_cased(s[after]));
     return {ends ? U'\u03C2' : U'\u03C3'};
 }
-}   // namespace
+}    // namespace
 
 std::string upper(const std::string& text) {
     std::u32string all;
@@ -375,7 +377,7 @@ const Builtin STRING[] = {
     {"upper", "", 0, [](Call& c) -> Value { return upper(c.self.text()); }},
     {"zfill", "width", 1, zfill},
 };
-}   // namespace
+}    // namespace
 
 const Builtin* string_method(const std::string& name) { return named(STRING, name); }
-}   // namespace jinja
+}    // namespace jinja

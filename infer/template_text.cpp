@@ -24,7 +24,7 @@ char32_t next_character(std::string_view text, size_t& at) {
     at += n;
     return c;
 }
-}   // namespace
+}    // namespace
 
 std::u32string wide(std::string_view text) {
     std::u32string s;
@@ -71,7 +71,7 @@ std::string plain_number(const std::string& text, bool letters) {
     }
     return plain;
 }
-}   // namespace
+}    // namespace
 
 std::optional<int64_t> integer_of(const std::string& text, int64_t base) {
     const std::string plain = plain_number(text, true);
@@ -154,7 +154,7 @@ std::string string_repr(const std::string& text) {
     }
     return s + char(quote);
 }
-}   // namespace
+}    // namespace
 
 std::string str(const Value& v, Meter& meter) {
     if (v.is(Kind::undefined)) return "";
@@ -175,7 +175,11 @@ std::string repr(const Value& v, Meter& meter, int depth) {
             const std::string ends = "range(" + std::to_string(r.from) + ", " + std::to_string(r.to);
             return ends + (r.step == 1 ? ")" : ", " + std::to_string(r.step) + ")");
         }
-        case Kind::list: case Kind::tuple: case Kind::keys: case Kind::values: case Kind::entries: {
+        case Kind::list:
+        case Kind::tuple:
+        case Kind::keys:
+        case Kind::values:
+        case Kind::entries: {
             std::string s;
             for (auto& item : v.items()) s += (s.empty() ? "" : ", ") + repr(item, meter, depth + 1);
             meter.charge_text(s.size());
@@ -183,7 +187,8 @@ std::string repr(const Value& v, Meter& meter, int depth) {
             if (!v.is(Kind::tuple)) return std::string(type_name(v)) + "([" + s + "])";
             return "(" + s + (v.items().size() == 1 ? ",)" : ")");
         }
-        case Kind::dict: case Kind::space: {
+        case Kind::dict:
+        case Kind::space: {
             std::string s;
             for (size_t i = 0; i < v.items().size(); i += 2)
                 s += (i ? ", " : "") + repr(v.items()[i], meter, depth + 1) + ": " +
@@ -218,7 +223,7 @@ std::string json_key(const Value& key, const JsonStyle& style, Meter& meter) {
     if (!key.is_number() && !key.is(Kind::none)) raise("keys of JSON must be strings, not %s", type_name(key));
     return "\"" + to_json(key, style, meter) + "\"";
 }
-}   // namespace
+}    // namespace
 
 std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int depth) {
     meter.charge();
@@ -227,10 +232,13 @@ std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int de
         case Kind::boolean: return v.integer ? "true" : "false";
         case Kind::integer: return std::to_string(v.integer);
         case Kind::real:
-            return std::isnan(v.real) ? "NaN" : std::isinf(v.real) ? (v.real < 0 ? "-Infinity" : "Infinity")
-                                                                   : real_text(v.real);
+            return std::isnan(v.real)   ? "NaN"
+                   : std::isinf(v.real) ? (v.real < 0 ? "-Infinity" : "Infinity")
+                                        : real_text(v.real);
         case Kind::string: return meter.charge_text(v.text().size()), json_text(v.text(), style.ascii);
-        case Kind::list: case Kind::tuple: case Kind::dict: break;
+        case Kind::list:
+        case Kind::tuple:
+        case Kind::dict: break;
         default: raise("%s has no JSON", type_name(v));
     }
     const Items& items = v.items();
@@ -259,4 +267,4 @@ std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int de
     meter.charge_text(s.size());
     return (dict ? "{" : "[") + s + (dict ? "}" : "]");
 }
-}   // namespace jinja
+}    // namespace jinja

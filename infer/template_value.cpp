@@ -50,18 +50,27 @@ Value undefined(std::string name) {
     return v;
 }
 const char* type_name(const Value& v) {
-    static const char* const NAMES[] = {"Undefined", "Undefined", "NoneType", "bool", "int", "float", "str", "list",
-                                        "tuple", "dict", "dict_keys", "dict_values", "dict_items", "range",
-                                        "generator", "Namespace", "function", "LoopContext"};
+    static const char* const NAMES[] = {"Undefined", "Undefined",   "NoneType",   "bool",  "int",
+                                        "float",     "str",         "list",       "tuple", "dict",
+                                        "dict_keys", "dict_values", "dict_items", "range", "generator",
+                                        "Namespace", "function",    "LoopContext"};
     return NAMES[size_t(v.kind)];
 }
 bool truth(const Value& v) {
     switch (v.kind) {
-        case Kind::unset: case Kind::undefined: case Kind::none: return false;
-        case Kind::boolean: case Kind::integer: return v.integer != 0;
+        case Kind::unset:
+        case Kind::undefined:
+        case Kind::none: return false;
+        case Kind::boolean:
+        case Kind::integer: return v.integer != 0;
         case Kind::real: return v.real != 0;
         case Kind::string: return !v.text().empty();
-        case Kind::list: case Kind::tuple: case Kind::dict: case Kind::keys: case Kind::values: case Kind::entries:
+        case Kind::list:
+        case Kind::tuple:
+        case Kind::dict:
+        case Kind::keys:
+        case Kind::values:
+        case Kind::entries:
         case Kind::range: return !v.items().empty();
         default: return true;
     }
@@ -71,8 +80,12 @@ bool truth(const Value& v) {
 
 Value iterated(const Value& v, Meter& meter) {
     switch (v.kind) {
-        case Kind::list: case Kind::tuple: case Kind::keys: case Kind::values: case Kind::entries: case Kind::range:
-            return v;
+        case Kind::list:
+        case Kind::tuple:
+        case Kind::keys:
+        case Kind::values:
+        case Kind::entries:
+        case Kind::range: return v;
         case Kind::undefined: return Value(Kind::list, {});
         case Kind::generator: return Value(Kind::list, std::exchange(static_cast<Sequence&>(*v.held).items, {}));
         case Kind::string: {
@@ -95,7 +108,7 @@ bool is_set(const Value& v) { return v.is(Kind::keys) || v.is(Kind::entries); }
 void check_hashable(const Value& key) {
     if (key.is(Kind::list) || key.is(Kind::dict) || is_set(key)) raise("unhashable type: '%s'", type_name(key));
 }
-}   // namespace
+}    // namespace
 
 const Value* find(const Value& dict, const Value& key, Meter& meter) {
     check_hashable(key);
@@ -156,11 +169,14 @@ bool equal(const Value& a, const Value& b, Meter& meter, int depth) {
     }
     if (a.kind != b.kind) return false;
     switch (a.kind) {
-        case Kind::undefined: case Kind::none: return true;
+        case Kind::undefined:
+        case Kind::none: return true;
         case Kind::string:
             if (a.text().size() == b.text().size()) meter.charge_text(a.text().size());
             return a.text() == b.text();
-        case Kind::list: case Kind::tuple: case Kind::range:
+        case Kind::list:
+        case Kind::tuple:
+        case Kind::range:
             if (a.items().size() != b.items().size()) return false;
             for (size_t i = 0; i < a.items().size(); i++)
                 if (meter.charge(), !equal(a.items()[i], b.items()[i], meter, depth + 1)) return false;
@@ -253,7 +269,7 @@ Value repeated(const Value& v, int64_t times, Meter& meter) {
         else items.insert(items.end(), v.items().begin(), v.items().end());
     return v.is(Kind::string) ? Value(text) : Value(v.kind, std::move(items));
 }
-}   // namespace
+}    // namespace
 
 Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& meter) {
     auto is_sequence = [](const Value& v) { return v.is(Kind::string) || v.is(Kind::list) || v.is(Kind::tuple); };
@@ -300,4 +316,4 @@ Value from_json(const nlohmann::ordered_json& json, int depth) {
         default: return Value(Kind::none);
     }
 }
-}   // namespace jinja
+}    // namespace jinja

@@ -34,8 +34,24 @@ struct Meter {
 // unset: an argument that was not given. keys, values, entries: a dict's views. generator: what filters such as map
 // make; it can be iterated once.
 enum class Kind : uint8_t {
-    unset, undefined, none, boolean, integer, real, string, list, tuple, dict, keys, values, entries, range, generator,
-    space, function, loop
+    unset,
+    undefined,
+    none,
+    boolean,
+    integer,
+    real,
+    string,
+    list,
+    tuple,
+    dict,
+    keys,
+    values,
+    entries,
+    range,
+    generator,
+    space,
+    function,
+    loop
 };
 constexpr int MAX_DEPTH = 100;    // values in values: printers, comparisons and destructors recurse
 struct Value;
@@ -122,8 +138,8 @@ int64_t length(const std::string& text);    // in code points
 // As Python's int(text, base) and float(text); none where the text is no number. Raises for one beyond 64 bits.
 std::optional<int64_t> integer_of(const std::string& text, int64_t base);
 std::optional<double> real_of(const std::string& text);
-bool is_space(char32_t c);                  // Python's str.isspace
+bool is_space(char32_t c);    // Python's str.isspace
 size_t after_spaces(std::string_view text, size_t at);
 std::string strip(const std::string& text, const Value& characters, bool left, bool right);
 std::string escaped_html(const std::string& text);
-}   // namespace jinja
+}    // namespace jinja

@@ -79,9 +79,8 @@ std::vector<Row> pieces_of(const std::vector<std::vector<int>>& texts, int S, bo
 }
 }    // namespace
 
-std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
-                                       const std::vector<std::vector<int>>& texts, const Objective& objective,
-                                       int64_t* before) {
+std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer, const std::vector<std::vector<int>>& texts,
+                                       const Objective& objective, int64_t* before) {
     const std::vector<Row> pieces = pieces_of(texts, g.plan.S, objective.sees != Sees::all);
     std::vector<size_t> order(pieces.size());
     std::iota(order.begin(), order.end(), 0);

@@ -49,7 +49,6 @@ std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
 // is drawn by its number in the file. Longer texts than the model's plan come in pieces that do not see each other.
 // Pieces of about the same length are computed together, the shorter ones padded: to rounding, each has the loss that
 // it would have alone. *pieces: how many came before these in the file; counted on.
-std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
-                                       const std::vector<std::vector<int>>& texts, const Objective& objective,
-                                       int64_t* pieces);
+std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer, const std::vector<std::vector<int>>& texts,
+                                       const Objective& objective, int64_t* pieces);
 Evaluation together(const std::vector<Evaluation>& each);

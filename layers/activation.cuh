@@ -11,7 +11,9 @@
 
 namespace {
 // s = sigmoid(z) and its slope s (1 - s), from a = exp(-|z|): nothing overflows, and NaN stays NaN.
-struct Gate { float s, slope; };
+struct Gate {
+    float s, slope;
+};
 __device__ inline Gate sigmoid(float z) {
     const float a = exp2_approx(fabsf(z) * -1.442695041f), r = __fdividef(1, 1 + a);
     return {z < 0 ? a * r : r, a * r * r};
@@ -26,7 +28,9 @@ __device__ inline float gelu_slope(float x) {
 }
 
 // act(x) and its slope; the compiler drops what is not used.
-struct Activated { float value, slope; };
+struct Activated {
+    float value, slope;
+};
 template <Act A> __device__ inline Activated activate(float x) {
     if constexpr (A == Act::gelu_tanh) {
         const Gate g = gelu_gate(x);
@@ -46,11 +50,11 @@ template <Act A> __device__ inline Activated activate(float x) {
 // act(x) where few numbers are: one kernel for all of them.
 __device__ inline float activated(Act act, float x) {
     switch (act) {
-    case Act::gelu_tanh: return activate<Act::gelu_tanh>(x).value;
-    case Act::gelu: return activate<Act::gelu>(x).value;
-    case Act::silu: return activate<Act::silu>(x).value;
-    case Act::relu: return activate<Act::relu>(x).value;
-    default: return activate<Act::relu2>(x).value;
+        case Act::gelu_tanh: return activate<Act::gelu_tanh>(x).value;
+        case Act::gelu: return activate<Act::gelu>(x).value;
+        case Act::silu: return activate<Act::silu>(x).value;
+        case Act::relu: return activate<Act::relu>(x).value;
+        default: return activate<Act::relu2>(x).value;
     }
 }
-}   // namespace
+}    // namespace

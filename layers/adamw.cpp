@@ -36,8 +36,7 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
 
 // Steps w, m and v of one row. a is a copy: through a reference the loop reads it again after each store, and takes
 // twice as long.
-INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a,
-                     float decay) {
+INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a, float decay) {
     const float scale = step.scale, rm = step.m_scale, rv = step.v_scale, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
@@ -90,4 +89,4 @@ template <class P> static void adamw(P* w, float* master, float* m, float* v, co
 
 ENTRY(adamw, adamw<P>)
 ENTRY(sum_of_squares, sum_of_squares)
-}   // namespace ISA
+}    // namespace ISA

@@ -103,9 +103,9 @@ __device__ inline uint32_t word(const Philox4& p, int64_t i) {    // word i % 4;
 
 // Elements i to i + W - 1. A bf16 w without a master is rounded with the upper half of word i % 4 of
 // philox(seed, updates, i / 4): a repeated step gives the same bits.
-template <int W, bool MASTER, class T>
-__device__ inline void adamw_elements(const Parameters<T>& p, int64_t i, const Step& step, const AdamW& a,
-                                      uint64_t seed) {
+template <int W, bool MASTER, class T> __device__ inline void adamw_elements(const Parameters<T>& p, int64_t i,
+                                                                             const Step& step, const AdamW& a,
+                                                                             uint64_t seed) {
     const Vec<float, W> dw = load<W>(p.dw + i);
     Vec<float, W> m = load<W>(p.m + i), v = load<W>(p.v + i), master;
     Vec<T, W> w;
@@ -139,9 +139,8 @@ __global__ void adamw_kernel(Parameters<T> p, int64_t n, const Step* step, AdamW
         for (; i < n; i++) adamw_elements<1, MASTER>(p, i, s, a, seed);
 }
 
-template <class T>
-void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays, int64_t n,
-           const Step* step, AdamW a, uint64_t seed) {
+template <class T> void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays,
+                              int64_t n, const Step* step, AdamW a, uint64_t seed) {
     const Parameters<T> p = {w, master, m, v, dw, decays};
     const Launch grid = {unsigned(ceil_div(n, 4 * THREADS)), THREADS};
     launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, grid, p, n, step, a, seed);
@@ -155,4 +154,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.from_floats = [](T* to, const float* from, int64_t n) { convert(to, from, n, cuda_stream()); };
     o.to_floats = [](float* to, const T* from, int64_t n) { convert(to, from, n, cuda_stream()); };
 });
-}   // namespace
+}    // namespace

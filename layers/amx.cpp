@@ -40,7 +40,7 @@ template <class Planes> struct Operand {
     bool half;    // bf16, else float
     int64_t ld;
     bool along;
-    int n, K;    // i is below n
+    int n, K;         // i is below n
     int panel = 0;    // its columns; 0: B does not lie in panels
 
     int64_t place(int i, int k) const {
@@ -136,7 +136,10 @@ template <class Planes> INLINE Asked next_panel(const Operand<Planes>& o, int i0
 }
 
 // Where a block of k begins, how many steps it has, and what happens to the sums at its end.
-struct Depth { int from, steps; bool add, ends; };
+struct Depth {
+    int from, steps;
+    bool add, ends;
+};
 // Sums on their way out: four tiles, to C from (m,n) on.
 struct Leaving {
     const float* from = nullptr;    // null: nothing leaves
@@ -196,8 +199,8 @@ template <Then then, class X, class Y> struct Product {
     }
     Product(const Form& g, int thread, int threads)
         : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
-          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel},
-          past_caches(passes_by(g)), deep(block_steps<Planes>(g.N, g.K)),
+          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel}, past_caches(passes_by(g)),
+          deep(block_steps<Planes>(g.N, g.K)),
           share(parts(g.M, SIDE), parts(g.N, SIDE), RESIDENT / (deep * STEP), thread, threads) {}
     const Operand<Planes>& resident() const { return a_resident ? a : b; }
     const Operand<Planes>& streamed() const { return a_resident ? b : a; }
@@ -283,9 +286,9 @@ template <Then then, class X, class Y> struct Product {
     }
 
     // out (four tiles) = or += the sums of `steps` steps, while `leaving` leaves.
-    template <class Set>
-    [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more, float* out,
-                                 const Depth& k, const Leaving& here, const Leaving& leaving, Asked& asked) const {
+    template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
+                                                      float* out, const Depth& k, const Leaving& here,
+                                                      const Leaving& leaving, Asked& asked) const {
         if (more) {
             tiles.template load<0>(out, 64), tiles.template load<1>(out + TILE, 64);
             tiles.template load<2>(out + 2 * TILE, 64), tiles.template load<3>(out + 3 * TILE, 64);
@@ -312,9 +315,8 @@ template <Then then, class X, class Y> struct Product {
 
     // Multiplies the streamed panel at row or column t0 by the n resident panels from column or row r0 on.
     // blocks: where their sums go before they leave.
-    template <class Set>
-    void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0, int n, float* blocks,
-               Leaving& leaving, Asked asked) const {
+    template <class Set> void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0,
+                                    int n, float* blocks, Leaving& leaving, Asked asked) const {
         const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
         for (int s = 0; s < k.steps; s += sub) {
             const int steps = least(sub, k.steps - s);
@@ -392,7 +394,7 @@ template <class X, class Y> void multiply(const Matmul<X, Y>& g) {
     else if (g.gelu_of) Product<Then::slope, X, Y>::run(g);
     else Product<Then::add, X, Y>::run(g);
 }
-}   // namespace
+}    // namespace
 
 void tile_matmul(const Floats& g) { multiply(g); }
 void tile_matmul(const Halves& g) { multiply(g); }
@@ -401,4 +403,4 @@ int64_t tile_matmul_scratch(int M, int N, int K, bool halves) {
     return halves ? Product<Then::add, float, bf16>::scratch(M, N, K)
                   : Product<Then::add, float, float>::scratch(M, N, K);
 }
-}   // namespace ISA
+}    // namespace ISA

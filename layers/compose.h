@@ -31,8 +31,7 @@ inline void norm_forward(const Table& op, Input* y, const Activation* x, const N
 // dx += the gradient of x, given dy, of y     dw, db (C): add
 inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradient* db, const Activation* dy,
                           const Activation* x, const NormStep& n, int N, int C) {
-    if (n.kind == NormStep::Kind::norm)
-        op.norm_backward(dx, dw, db, dy, x, n.w, n.mean, n.rstd, n.norm, N, C);
+    if (n.kind == NormStep::Kind::norm) op.norm_backward(dx, dw, db, dy, x, n.w, n.mean, n.rstd, n.norm, N, C);
     else op.add_scaled(dx, dx, dy, 1, int64_t(N) * C, {});
 }
 
@@ -57,7 +56,8 @@ inline void scale_and_drop(const Table& op, Activation* x, float scale, int64_t 
     if (scale != 1 || drop.rate > 0) op.add_scaled(x, nullptr, x, scale, n, drop);
 }
 
-// ---- the ffn: a product, an activation, a product --------------------------------------------------------------------
+// ---- the ffn: a product, an activation, a product
+// --------------------------------------------------------------------
 
 // An ffn as far as its second product: y = act(pre), pre = x w^T + b; then y may be multiplied by a gate for each
 // position, sigmoid(x gate_w^T).     x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
@@ -93,8 +93,7 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
                                    f.gated, N, f.C, f.F);
     norm_forward(op, x, from, n, N, f.C);
     if (!f.F) return;
-    if (fuses_gelu(op, f))
-        return op.linear_gelu_forward(f.y, f.pre, x, f.first.w, f.first.b, N, f.C, f.F, f.precision);
+    if (fuses_gelu(op, f)) return op.linear_gelu_forward(f.y, f.pre, x, f.first.w, f.first.b, N, f.C, f.F, f.precision);
     op.linear_forward(f.pre, x, f.first.w, f.first.b, nullptr, N, f.C, f.pre_width(), f.precision);
     if (f.row_gate_w) op.linear_forward(f.row_gate, x, f.row_gate_w, nullptr, nullptr, N, f.C, 1, {});
     ffn_activate(op, f, N);
@@ -124,7 +123,8 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
     add_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
 }
 
-// ---- rotation, then attention ----------------------------------------------------------------------------------------
+// ---- rotation, then attention
+// ----------------------------------------------------------------------------------------
 
 // Queries and keys normed and rotated as t says; nothing if it says neither: then `turned` is qkv.
 inline void rope_forward(const Table& op, Activation* turned, float* rstd, const Activation* qkv, const Parameter* qw,
@@ -149,7 +149,8 @@ inline void rope_attention_cached(const Table& op, Input* y, Activation* turned,
     op.attention_cached(y, turned, cache, B, S, pos, h);
 }
 
-// ---- a branch's end and the residual ---------------------------------------------------------------------------------
+// ---- a branch's end and the residual
+// ---------------------------------------------------------------------------------
 
 // out = x + scale * drop(norm(in w^T + b + experts)), or with norm_of_sum norm(x + scale * drop(in w^T + b + experts))
 struct Branch {

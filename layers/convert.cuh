@@ -22,7 +22,7 @@ template <class To, class From> void convert(To* to, const From* from, int64_t n
     const bool aligned = by_4(to) && by_4(from);
     const int W = aligned ? 4 : 1;
     launch(aligned ? convert_kernel<4, To, From> : convert_kernel<1, To, From>,
-           {.grid = unsigned(ceil_div(n, W * CONVERT_THREADS)), .block = CONVERT_THREADS, .stream = stream},
-           to, from, n);
+           {.grid = unsigned(ceil_div(n, W * CONVERT_THREADS)), .block = CONVERT_THREADS, .stream = stream}, to, from,
+           n);
 }
-}   // namespace
+}    // namespace

@@ -35,7 +35,7 @@ void* allocate(int64_t bytes) {
     if (!slack) return p;
     char *start = static_cast<char*>(p), *aligned = start + (-reinterpret_cast<uintptr_t>(p) & (HUGE_PAGE - 1));
     if (aligned > start) munmap(start, size_t(aligned - start));
-    if (char *end = aligned + size, *last = start + size + slack; end < last) munmap(end, size_t(last - end));
+    if (char* end = aligned + size, *last = start + size + slack; end < last) munmap(end, size_t(last - end));
     madvise(aligned, size_t(size), MADV_HUGEPAGE);    // may be refused: a hint, no error
     return aligned;
 }
@@ -44,8 +44,7 @@ void release(void* p, int64_t bytes) {
 }
 void zero(void* p, int64_t bytes) {
 #pragma omp parallel for schedule(static) if (bytes > BLOCK)
-    for (int64_t i = 0; i < bytes; i += BLOCK)
-        memset(static_cast<char*>(p) + i, 0, size_t(std::min(BLOCK, bytes - i)));
+    for (int64_t i = 0; i < bytes; i += BLOCK) memset(static_cast<char*>(p) + i, 0, size_t(std::min(BLOCK, bytes - i)));
 }
 void copy(void* to, const void* from, int64_t bytes) {
 #pragma omp parallel for schedule(static) if (bytes > BLOCK)
@@ -112,10 +111,10 @@ int64_t number_in(const std::string& path, const std::string& key = "") {
 // Bytes that a cgroup (v2 or v1) has left. Inactive cached files count as used, but the kernel drops them when memory
 // is asked for: they are added back.
 int64_t cgroup_room(const std::string& directory) {
-    const int64_t limit = std::max(number_in(directory + "/memory.max"),
-                                   number_in(directory + "/memory.limit_in_bytes"));
-    const int64_t used = std::max(number_in(directory + "/memory.current"),
-                                  number_in(directory + "/memory.usage_in_bytes"));
+    const int64_t limit =
+        std::max(number_in(directory + "/memory.max"), number_in(directory + "/memory.limit_in_bytes"));
+    const int64_t used =
+        std::max(number_in(directory + "/memory.current"), number_in(directory + "/memory.usage_in_bytes"));
     const std::string stat = directory + "/memory.stat";
     const int64_t cached = std::max(number_in(stat, "inactive_file"), number_in(stat, "total_inactive_file"));
     return limit < 0 || used < 0 ? INT64_MAX : std::max<int64_t>(0, limit - used + std::max<int64_t>(0, cached));
@@ -163,7 +162,7 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
     CHECK(!missing, "the operation %s is missing", missing);
     return ops;
 }
-}   // namespace
+}    // namespace
 
 const char* cpu_isa_name(Isa isa) { return ISA_NAME[int(isa)]; }
 
@@ -251,7 +250,10 @@ template Loops<bf16> cpu_loops(Isa, Tiles);
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
     CHECK(tiles != Tiles::amx || (isa == Isa::avx512bf16 && cpu_has_amx()), "no AMX here");
-    struct Made { Ops<float, P> ops; std::string name; };
+    struct Made {
+        Ops<float, P> ops;
+        std::string name;
+    };
     static std::mutex mutex;
     static std::optional<Made> made[ISA_COUNT][3];
     const std::lock_guard<std::mutex> lock(mutex);

@@ -21,12 +21,12 @@ void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // for people: "AVX-512 with BF16"
-bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vectors of this set's width
+bool cpu_has_vnni(Isa isa);           // the CPU multiplies bytes four at a time in vectors of this set's width
 // How many bytes ahead a loop over weights of floats prefetches. Intel's own prefetchers stop at 4 KiB and are held up
 // from beyond it: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of memory's speed, with 8 at 89 % (2 cores of Xeon
 // with AMX, 2026-11-26). Zen 4 and 5 were measured with 8 alone.
 int cpu_ahead();
-bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
+bool cpu_has_amx();         // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 bool cpu_has_amx_int8();    // and tiles of bytes
 
 // What multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in
@@ -47,7 +47,7 @@ struct CpuChoice {
 Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx);
 Status cpu_check();    // checks the environment's values; exit 2 as above. Must come before the two below
 const CpuChoice& cpu_chosen();
-Isa cpu_isa();         // cpu_chosen()'s
+Isa cpu_isa();    // cpu_chosen()'s
 // The table of one instruction set. The CPU must have it, and the tiles. cpu_ops() is this for cpu_chosen().
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles = Tiles::none);
 // That of packed weights, which are only read: operations that need gradients are null.
@@ -70,17 +70,19 @@ float cpu_retention_decay(int i, int n);    // retention_decay()
 template <class X, class Y> struct Matmul {
     static constexpr bool halves = sizeof(Y) == 2;
     int M, N, K;
-    const X* a; int64_t ra, ca;
-    const Y* b; int64_t rb, cb;
+    const X* a;
+    int64_t ra, ca;
+    const Y* b;
+    int64_t rb, cb;
     float* c;
-    bool add = false;    // C += instead of C =
-    Tiles tiles = Tiles::none;           // which multiply
+    bool add = false;             // C += instead of C =
+    Tiles tiles = Tiles::none;    // which multiply
     int panel = 0;
-    const Y* bias = nullptr;             // (N)      C += bias
-    const float* residual = nullptr;     // (M,N)    C += residual
-    const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
-    Y* gelu = nullptr;                   // (M,N)    = gelu(C); by tiles it may be C
-    float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded; X is float
+    const Y* bias = nullptr;            // (N)      C += bias
+    const float* residual = nullptr;    // (M,N)    C += residual
+    const float* gelu_of = nullptr;     // (M,N)    C *= gelu'(gelu_of)
+    Y* gelu = nullptr;                  // (M,N)    = gelu(C); by tiles it may be C
+    float* row_sums = nullptr;          // (M)      += sum over k of A(m,k), not rounded; X is float
 };
 
 // y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual: null where there is none.
@@ -92,8 +94,8 @@ struct PackedProduct {
     int N, C, OC;
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
-    int ahead = 8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
-    bool gelu = false;      // y = gelu of that sum
+    int ahead = 8192;     // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
+    bool gelu = false;    // y = gelu of that sum
     Precision precision = {};    // prefill: tiles multiply floats, too
 };
 
@@ -104,40 +106,48 @@ template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P, P>& m);
     void (*gradient_matmul)(const Matmul<float, P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
-    void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
+    void (*exponentials)(float* y, const float* x, int64_t n);         // y = exp(x)
     void (*packed_linear)(const PackedProduct& p);
     void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
-    int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);    // bytes that either asks for
-    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // bytes that each asks for; null: none
+    int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);              // bytes that either asks for
+    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);           // bytes that each asks for; null: none
 };
 // Enters a function of the loops (P: the type of parameters), and what scratch it asks for, into the table.
-#define ENTRY_WITH_SCRATCH(name, function, bytes)                                        \
-    void name##_entry(Loops<float>& l) {                                                 \
-        using P [[maybe_unused]] = float;                                                \
-        l.name = function, l.scratch[int(Operation::name)] = bytes;                      \
-    }                                                                                    \
-    void name##_entry(Loops<bf16>& l) {                                                  \
-        using P [[maybe_unused]] = bf16;                                                 \
-        l.name = function, l.scratch[int(Operation::name)] = bytes;                      \
+#define ENTRY_WITH_SCRATCH(name, function, bytes)                   \
+    void name##_entry(Loops<float>& l) {                            \
+        using P [[maybe_unused]] = float;                           \
+        l.name = function, l.scratch[int(Operation::name)] = bytes; \
+    }                                                               \
+    void name##_entry(Loops<bf16>& l) {                             \
+        using P [[maybe_unused]] = bf16;                            \
+        l.name = function, l.scratch[int(Operation::name)] = bytes; \
     }
 #define ENTRY(name, function) ENTRY_WITH_SCRATCH(name, function, nullptr)
 // The same for function<P, tiles> and bytes<P, tiles>, for the table's tiles.
-#define ENTRY_OF_TILES(name, function, bytes)                                            \
-    template <class P, Tiles tiles> static void enter_##name(Loops<P>& l) {              \
-        l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>;  \
-    }                                                                                    \
-    template <class P> static void enter_##name##_by(Loops<P>& l) {                      \
-        if (l.tiles == Tiles::none) enter_##name<P, Tiles::none>(l);                     \
-        if (l.tiles == Tiles::amx) enter_##name<P, Tiles::amx>(l);                       \
-        if (l.tiles == Tiles::pretended) enter_##name<P, Tiles::pretended>(l);           \
-    }                                                                                    \
-    void name##_entry(Loops<float>& l) { enter_##name##_by(l); }                         \
+#define ENTRY_OF_TILES(name, function, bytes)                                           \
+    template <class P, Tiles tiles> static void enter_##name(Loops<P>& l) {             \
+        l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>; \
+    }                                                                                   \
+    template <class P> static void enter_##name##_by(Loops<P>& l) {                     \
+        if (l.tiles == Tiles::none) enter_##name<P, Tiles::none>(l);                    \
+        if (l.tiles == Tiles::amx) enter_##name<P, Tiles::amx>(l);                      \
+        if (l.tiles == Tiles::pretended) enter_##name<P, Tiles::pretended>(l);          \
+    }                                                                                   \
+    void name##_entry(Loops<float>& l) { enter_##name##_by(l); }                        \
     void name##_entry(Loops<bf16>& l) { enter_##name##_by(l); }
 
-namespace base { template <class P> Loops<P> loops(Tiles tiles); }
-namespace avx2 { template <class P> Loops<P> loops(Tiles tiles); }
-namespace avx512 { template <class P> Loops<P> loops(Tiles tiles); }
-namespace avx512bf16 { template <class P> Loops<P> loops(Tiles tiles); }
+namespace base {
+template <class P> Loops<P> loops(Tiles tiles);
+}
+namespace avx2 {
+template <class P> Loops<P> loops(Tiles tiles);
+}
+namespace avx512 {
+template <class P> Loops<P> loops(Tiles tiles);
+}
+namespace avx512bf16 {
+template <class P> Loops<P> loops(Tiles tiles);
+}
 
 template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles = Tiles::none);
 

@@ -9,16 +9,16 @@ struct CudaDevice {
     int index;
     std::string name;
     int major, minor, multiprocessors;
-    int64_t memory, free;        // bytes
-    double peak_bf16;            // dense FLOP/s of bf16 products, by clock; 0: unknown
+    int64_t memory, free;    // bytes
+    double peak_bf16;        // dense FLOP/s of bf16 products, by clock; 0: unknown
 };
 // The usable GPUs. Where there is none, *why says so: no driver, no device, compute capability below 8.0.
 std::vector<CudaDevice> cuda_devices(std::string* why);
 // Chooses the device of this process. Comes before the first operation.   exit 5
 Status cuda_open(int index);
 const CudaDevice& cuda_device();    // the chosen one
-int cublaslt_version();               // the loaded library's: 120900 is 12.9
-int64_t cuda_context_bytes();         // its memory in use when it was opened: by the driver and by other processes
+int cublaslt_version();             // the loaded library's: 120900 is 12.9
+int64_t cuda_context_bytes();       // its memory in use when it was opened: by the driver and by other processes
 
 // T float: fp32 or tf32; T bf16: bf16, fp8 or fp8_block. After cuda_open.
 template <class T> const Ops<T>& cuda_ops(Dtype dtype);

@@ -35,4 +35,4 @@ static void embedding_backward(float* dwte, float* dwpe, const float* dx, const 
 
 ENTRY(embedding_forward, embedding_forward<P>)
 ENTRY(embedding_backward, embedding_backward)
-}   // namespace ISA
+}    // namespace ISA

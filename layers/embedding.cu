@@ -20,9 +20,8 @@ namespace {
 
 constexpr int ROWS = 4;    // rows of a block, one for each warp
 
-template <class T, int W>
-__global__ void embed(T* __restrict__ x, const int* tok, const T* __restrict__ wte, const T* __restrict__ wpe, int N,
-                      int S, int C, const int* pos) {
+template <class T, int W> __global__ void embed(T* __restrict__ x, const int* tok, const T* __restrict__ wte,
+                                                const T* __restrict__ wpe, int N, int S, int C, const int* pos) {
     wait_for_previous();    // costs nothing where nothing overlaps
     let_next_start();
     const int n = blockIdx.x * ROWS + threadIdx.x / 32;
@@ -107,8 +106,8 @@ __device__ inline unsigned peers_of(int digit, bool used) {
 }
 
 // Puts each position of the tile behind the earlier ones with its digit.
-__global__ void __launch_bounds__(DIGITS) scatter(int* to, const int* place, const int* order, const int* tok,
-                                                  int shift, int N) {
+__global__ void __launch_bounds__(DIGITS)
+    scatter(int* to, const int* place, const int* order, const int* tok, int shift, int N) {
     SHARED(int[WARPS][DIGITS], at);    // for each warp and digit: first the count so far, then where they go
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first = blockIdx.x * TILE + warp * 32 * ROUNDS + lane;
@@ -282,4 +281,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.embedding_forward = embedding_forward<T>;
     o.embedding_backward = embedding_backward<T>;
 });
-}   // namespace
+}    // namespace

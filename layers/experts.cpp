@@ -36,9 +36,8 @@ static void forward(float* y, const P* x, const P* w, Routes routes, Router r, i
         matmul(output<P, tiles>(y + from * OC, x + from * C, w + int64_t(i) * OC * C, n, C, OC));
     });
 }
-template <class P, Tiles tiles>
-static void backward(float* dx, Into<float> dw, const float* dy, const P* x, const P* w, Routes routes, Router r,
-                     int N, int C, int OC) {
+template <class P, Tiles tiles> static void backward(float* dx, Into<float> dw, const float* dy, const P* x, const P* w,
+                                                     Routes routes, Router r, int N, int C, int OC) {
     cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
     for (int i = 0; i < r.E; i++)    // each_expert leaves out those without slots
         if (!dw.add && routes.offsets[i] == routes.offsets[i + 1])
@@ -122,4 +121,4 @@ ENTRY(experts_combine, combine)
 ENTRY(experts_combine_backward, combine_backward)
 ENTRY(row_gate_forward, gate_forward<P>)
 ENTRY(row_gate_backward, gate_backward<P>)
-}   // namespace ISA
+}    // namespace ISA

@@ -41,9 +41,8 @@ template <class T> void experts_gather(T* y, const T* x, Routes routes, Router r
     });
 }
 
-template <class T, int W>
-__global__ void combine_kernel(T* y, const T* residual, const T* x, const float* factors, const int* slot, int K, int C,
-                               unsigned per_row) {
+template <class T, int W> __global__ void combine_kernel(T* y, const T* residual, const T* x, const float* factors,
+                                                         const int* slot, int K, int C, unsigned per_row) {
     const int64_t n = blockIdx.x / per_row;
     const int c = int(blockIdx.x % per_row * blockDim.x + threadIdx.x) * W;
     if (c >= C) return;
@@ -88,18 +87,17 @@ template <class T, int W> __device__ inline float scale_and_dot(T* to, const T* 
     return warp_sum(dot);
 }
 
-template <class T, int W>
-__global__ void combine_backward_kernel(T* dx, float* dfactors, const T* dy, const T* x, const float* factors,
-                                        const int* slot, int64_t rows, int K, int C) {
+template <class T, int W> __global__ void combine_backward_kernel(T* dx, float* dfactors, const T* dy, const T* x,
+                                                                  const float* factors, const int* slot, int64_t rows,
+                                                                  int K, int C) {
     const int64_t row = blockIdx.x * int64_t(ROWS) + threadIdx.x / 32;
     if (row >= rows) return;
     const int64_t at = int64_t(slot[row]) * C;
     const float dot = scale_and_dot<T, W>(dx + at, dy + row / K * C, x + at, factors[row], C);
     if (threadIdx.x % 32 == 0) dfactors[row] = dot;
 }
-template <class T>
-void experts_combine_backward(T* dx, float* dfactors, const T* dy, const T* x, const float* factors, Routes routes,
-                              Router r, int N, int C) {
+template <class T> void experts_combine_backward(T* dx, float* dfactors, const T* dy, const T* x, const float* factors,
+                                                 Routes routes, Router r, int N, int C) {
     const int64_t rows = int64_t(N) * r.K;
     for_width<T>(C, [&](auto W) {
         launch(combine_backward_kernel<T, W>, {unsigned(ceil_div(rows, ROWS)), ROWS * 32}, dx, dfactors, dy, x, factors,
@@ -109,13 +107,11 @@ void experts_combine_backward(T* dx, float* dfactors, const T* dy, const T* x, c
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
-template <class T>
-void experts_forward(T* y, const T* x, const T* w, Routes routes, Router r, int N, int C, int OC) {
+template <class T> void experts_forward(T* y, const T* x, const T* w, Routes routes, Router r, int N, int C, int OC) {
     grouped<Product::y>(y, x, w, routes, r, N, C, OC);
 }
-template <class T>
-void experts_backward(T* dx, Into<Grad<T>> dw, const T* dy, const T* x, const T* w, Routes routes, Router r, int N,
-                      int C, int OC) {
+template <class T> void experts_backward(T* dx, Into<Grad<T>> dw, const T* dy, const T* x, const T* w, Routes routes,
+                                         Router r, int N, int C, int OC) {
     grouped<Product::dx>(dx, dy, w, routes, r, N, C, OC);
     grouped<Product::dw>(dw.p, dy, x, routes, r, N, C, OC, dw.add);
 }
@@ -162,7 +158,7 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.row_gate_forward = row_gate_forward<T>;
     o.row_gate_backward = row_gate_backward<T>;
 });
-}   // namespace
+}    // namespace
 
 template <class T>
 void own_product(Product product, void* out, const T* a, const T* b, int N, int C, int OC, bool add) {

@@ -20,15 +20,12 @@ template <Act act, class P> static void forward(P* y, const float* x, bool gated
         each_piece(N, F, [&](int64_t n, int64_t from, int64_t count) {
             const float *gate = x + n * 2 * F + from, *up = gate + F;
             P* out = y + n * F + from;
-            each_vector(count, [&](int64_t i, auto at) {
-                at.put(out + i, curve<act>(at.get(gate + i)).y * at.get(up + i));
-            });
+            each_vector(count,
+                        [&](int64_t i, auto at) { at.put(out + i, curve<act>(at.get(gate + i)).y * at.get(up + i)); });
         });
     else
         each_piece(1, int64_t(N) * F, [&](int64_t, int64_t from, int64_t count) {
-            each_vector(count, [&](int64_t i, auto at) {
-                at.put(y + from + i, curve<act>(at.get(x + from + i)).y);
-            });
+            each_vector(count, [&](int64_t i, auto at) { at.put(y + from + i, curve<act>(at.get(x + from + i)).y); });
         });
 }
 
@@ -53,13 +50,13 @@ template <Act act> static void backward(float* dx, const float* dy, const float*
         });
 }
 
-#define EACH_ACT(call)                                        \
-    switch (act) {                                            \
-        case Act::gelu_tanh: return call(Act::gelu_tanh);     \
-        case Act::gelu: return call(Act::gelu);               \
-        case Act::silu: return call(Act::silu);               \
-        case Act::relu: return call(Act::relu);               \
-        case Act::relu2: return call(Act::relu2);             \
+#define EACH_ACT(call)                                    \
+    switch (act) {                                        \
+        case Act::gelu_tanh: return call(Act::gelu_tanh); \
+        case Act::gelu: return call(Act::gelu);           \
+        case Act::silu: return call(Act::silu);           \
+        case Act::relu: return call(Act::relu);           \
+        case Act::relu2: return call(Act::relu2);         \
     }
 template <class P> static void activation_forward(P* y, const float* x, Act act, bool gated, int N, int F) {
 #define FORWARD(kind) forward<kind>(y, x, gated, N, F)
@@ -76,4 +73,4 @@ void exponentials(float* y, const float* x, int64_t n) {
 
 ENTRY(activation_forward, activation_forward<P>)
 ENTRY(activation_backward, activation_backward)
-}   // namespace ISA
+}    // namespace ISA

@@ -12,8 +12,7 @@ namespace {
 constexpr int THREADS = 256, VECS = 2;
 
 // BACKWARD: out = dy act'(x). Else out = act(x), and dy is not read.
-template <class T, Act A, bool BACKWARD>
-__global__ void activation_kernel(T* out, const T* dy, const T* x, int64_t n) {
+template <class T, Act A, bool BACKWARD> __global__ void activation_kernel(T* out, const T* dy, const T* x, int64_t n) {
     constexpr int W = VEC<T>;
     auto value = [](float x, float d) { return BACKWARD ? d * activate<A>(x).slope : activate<A>(x).value; };
     const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
@@ -68,11 +67,11 @@ __global__ void gated_kernel(T* out, const T* dy, const T* x, unsigned per_row, 
 // Calls f(integral constant of act).
 template <class F> void for_act(Act act, F f) {
     switch (act) {
-    case Act::gelu_tanh: return f(std::integral_constant<Act, Act::gelu_tanh>());
-    case Act::gelu: return f(std::integral_constant<Act, Act::gelu>());
-    case Act::silu: return f(std::integral_constant<Act, Act::silu>());
-    case Act::relu: return f(std::integral_constant<Act, Act::relu>());
-    case Act::relu2: return f(std::integral_constant<Act, Act::relu2>());
+        case Act::gelu_tanh: return f(std::integral_constant<Act, Act::gelu_tanh>());
+        case Act::gelu: return f(std::integral_constant<Act, Act::gelu>());
+        case Act::silu: return f(std::integral_constant<Act, Act::silu>());
+        case Act::relu: return f(std::integral_constant<Act, Act::relu>());
+        case Act::relu2: return f(std::integral_constant<Act, Act::relu2>());
     }
 }
 
@@ -148,4 +147,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.activation_backward = activation_backward<T>;
     o.add_scaled = add_scaled<T>;
 });
-}   // namespace
+}    // namespace

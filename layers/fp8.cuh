@@ -52,10 +52,10 @@ template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
 }
 // PTX's names of the conversions; the code is the pair's low byte.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-#define FP8_FROM_FLOAT(F)                                                                                      \
-    uint16_t pair;                                                                                             \
-    asm("cvt.rn.satfinite." #F "x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));                         \
-    return F{uint8_t(pair)}
+#define FP8_FROM_FLOAT(F)                                                              \
+    uint16_t pair;                                                                     \
+    asm("cvt.rn.satfinite." #F "x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x)); \
+    return F { uint8_t(pair) }
 #else
 #define FP8_FROM_FLOAT(F) return fp8_from_float<F>(x)
 #endif

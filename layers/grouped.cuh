@@ -42,7 +42,9 @@ template <class T> struct Task {
 };
 
 // The expert that has the tile-th tile of BM rows of all, and the tile's first row; from, n: the expert's slots.
-struct Place { int expert, row, from, n; };
+struct Place {
+    int expert, row, from, n;
+};
 template <int BM> __device__ bool find_place(Place& place, const int* offsets, int E, int rows, int tile) {
     if (!offsets) {
         place = {0, tile * BM, 0, rows};
@@ -72,8 +74,12 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
         const int e = int(blockIdx.x) / (down * across), i = int(blockIdx.x) % (down * across);
         const int row = i / across * BM, column = i % across * BN;
         const int64_t from = g.offsets ? g.offsets[e] : 0, to = g.offsets ? g.offsets[e + 1] : g.rows;
-        t = {g.a + from * g.OC + row, g.b + from * g.C + column, e * matrix + int64_t(row) * g.C + column,
-             g.OC - row, g.C - column, int(to - from)};
+        t = {g.a + from * g.OC + row,
+             g.b + from * g.C + column,
+             e * matrix + int64_t(row) * g.C + column,
+             g.OC - row,
+             g.C - column,
+             int(to - from)};
         return t.K > 0 || !g.add;
     } else {
         const int width = P == Product::y ? g.OC : g.C, K = P == Product::y ? g.C : g.OC;
@@ -81,8 +87,9 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
         Place place;
         if (!find_place<BM>(place, g.offsets, g.E, g.rows, int(blockIdx.x) / across)) return false;
         const int64_t slot = place.from + place.row;
-        t = {g.a + slot * K, g.b + place.expert * matrix + (P == Product::y ? int64_t(column) * K : column),
-             slot * width + column, place.n - place.row, width - column, K};
+        t = {g.a + slot * K,        g.b + place.expert * matrix + (P == Product::y ? int64_t(column) * K : column),
+             slot * width + column, place.n - place.row,
+             width - column,        K};
         return true;
     }
 }
@@ -150,9 +157,9 @@ __device__ void multiply_stage(float (&sum)[M][N][4], const Stage<P, BM>& s, int
 }
 
 // Puts a warp's results, rounded, into the tile, and from there in whole chunks to memory.
-template <int BM, int M, int N>
-__device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile, float (&sum)[M][N][4], int row, int column,
-                         int rows, int columns) {
+template <int BM, int M, int N> __device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile,
+                                                         float (&sum)[M][N][4], int row, int column, int rows,
+                                                         int columns) {
     const int lane = threadIdx.x % 32;
     sm80::put_results(tile, sum, row, column);
     __syncwarp();
@@ -162,9 +169,8 @@ __device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile, float 
     }
 }
 // Adds a warp's results to memory, or puts them there: four lanes have eight elements of a row.
-template <int M, int N, class Out>
-__device__ void add_rows(Out* out, int stride, float (&sum)[M][N][4], int row, int column, int rows, int columns,
-                         bool add) {
+template <int M, int N, class Out> __device__ void add_rows(Out* out, int stride, float (&sum)[M][N][4], int row,
+                                                            int column, int rows, int columns, bool add) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -183,8 +189,8 @@ __device__ void add_rows(Out* out, int stride, float (&sum)[M][N][4], int row, i
         }
 }
 
-template <Product P, int BM, class Out>
-__global__ void __launch_bounds__(TENSOR_THREADS) tensor_kernel(Out* out, Groups<bf16> g) {
+template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR_THREADS)
+    tensor_kernel(Out* out, Groups<bf16> g) {
     constexpr int WARPS_DOWN = BM == 128 ? 2 : 1, WARPS_ACROSS = 4 / WARPS_DOWN;
     constexpr int M = BM / WARPS_DOWN / 16, N = BN / WARPS_ACROSS / 8;
     auto& shared = dynamic_shared<Buffers<P, BM>>();
@@ -234,8 +240,7 @@ template <bool BY_K, class T> struct Part {
         const int rows = column() < (BY_K ? size : k) ? (BY_K ? k : size) - row() : 0;
         const T* source = from + int64_t(row()) * stride + column();
 #pragma unroll
-        for (int i = 0; i < OWN; i++, source += int64_t(STEP) * stride)
-            x[i] = i * STEP < rows ? to_float(*source) : 0;
+        for (int i = 0; i < OWN; i++, source += int64_t(STEP) * stride) x[i] = i * STEP < rows ? to_float(*source) : 0;
     }
     __device__ void put(Tile& tile) const {
 #pragma unroll
@@ -246,8 +251,8 @@ template <bool BY_K, class T> struct Part {
     }
 };
 
-template <Product P, class T, class Out>
-__global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(Out* out, Groups<T> g) {
+template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN_THREADS)
+    plain_kernel(Out* out, Groups<T> g) {
     typedef Part<A_BY_K<P>, T> A;
     typedef Part<B_BY_K<P>, T> B;
     SHARED(typename A::Tile[2], a);
@@ -301,8 +306,9 @@ template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>&
         const auto aligned = [](const void* p) { return uintptr_t(p) % 16 == 0; };
         if (rows_align<T>(g.C) && rows_align<T>(g.OC) && aligned(g.a) && aligned(g.b) && aligned(out)) {
             const auto run = [&]<int BM>() {
-                launch(tensor_kernel<P, BM, Out>, {.grid = tiles<P>(g, BM, BN), .block = TENSOR_THREADS,
-                                                   .shared = sizeof(Buffers<P, BM>)}, out, g);
+                launch(tensor_kernel<P, BM, Out>,
+                       {.grid = tiles<P>(g, BM, BN), .block = TENSOR_THREADS, .shared = sizeof(Buffers<P, BM>)}, out,
+                       g);
             };
             if constexpr (P != Product::dw)
                 if (g.rows < 64 * int64_t(g.E)) return run.template operator()<32>();
@@ -312,9 +318,8 @@ template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>&
     launch(plain_kernel<P, T, Out>, {tiles<P>(g, PLAIN, PLAIN), PLAIN_THREADS}, out, g);
 }
 // out of a and b, over the slots of N positions.
-template <Product P, class T, class Out>
-void grouped(Out* out, const T* a, const T* b, const Routes& routes, const Router& r, int N, int C, int OC,
-             bool add = false) {
+template <Product P, class T, class Out> void grouped(Out* out, const T* a, const T* b, const Routes& routes,
+                                                      const Router& r, int N, int C, int OC, bool add = false) {
     grouped<P>(out, Groups<T>{routes.offsets, a, b, r.E, C, OC, add, N * r.K});
 }
-}   // namespace
+}    // namespace

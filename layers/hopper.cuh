@@ -96,8 +96,10 @@ __device__ inline void mbarrier_arrive_expect(uint64_t* b, int bytes) {
 // Waits for the end of the phase of this parity. The first has parity 0; waiting for parity 1 before it ends returns.
 __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
     asm volatile(
-        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
-        ::"r"(shared_address(b)), "r"(parity) : "memory");
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::
+            "r"(shared_address(b)),
+        "r"(parity)
+        : "memory");
 }
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
@@ -109,24 +111,32 @@ __device__ inline void tensor_map_prefetch(const CUtensorMap& map) {
 // Starts copying the map's box at these coordinates to shared memory, with zeros outside the tensor.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1, int c2, int c3, uint64_t* full) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"
-        ::"r"(shared_address(to)), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(full)) : "memory");
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], "
+        "[%6];" ::"r"(shared_address(to)),
+        "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(full))
+        : "memory");
 }
 // For the next three, addresses and sizes are multiples of 16 bytes.
 __device__ inline void bulk_load(void* to, const void* from, int bytes, uint64_t* full) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(full)) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full))
+                 : "memory");
 }
 // These two ask L2 to keep what they write: it is soon added to again.
 __device__ inline void bulk_store(void* to, const void* from, int bytes) {
-    asm volatile("{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
-                 "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, keep;\n}"
-                 ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+    asm volatile(
+        "{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, keep;\n}" ::"l"(to),
+        "r"(shared_address(from)), "r"(bytes)
+        : "memory");
 }
 __device__ inline void bulk_add(float* to, const float* from, int bytes) {
-    asm volatile("{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
-                 "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, keep;\n}"
-                 ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+    asm volatile(
+        "{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, keep;\n}" ::"l"(to),
+        "r"(shared_address(from)), "r"(bytes)
+        : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Wait for all committed stores and adds of the calling thread: until their source is read, until they are done.
@@ -138,8 +148,9 @@ __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" 
 __device__ inline void store_shared(float4* to, float4 x) { *to = x; }
 // Four 8x8 matrices of 16-bit elements: the inverse of ldmatrix_x4.
 __device__ inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
-                 ::"r"(shared_address(row)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r0),
+                 "r"(r1), "r"(r2), "r"(r3)
+                 : "memory");
 }
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -218,18 +229,23 @@ template <int but, class... R> __device__ inline void wgmma_wait(R&... registers
 #define WGMMA_N128 WGMMA_N112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // d has D registers; the operands after it are numbered from x0 on.
-#define WGMMA(N, D, x0, x1, x2, x3, x4, x5)                                                                           \
-    template <Along A, Along B> __device__ inline void wgmma(float (&d)[D], uint64_t a, uint64_t b, bool add) {       \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #x2 ", 0;\n"                                            \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_N##D "}, "                    \
-                     "%" #x0 ", %" #x1 ", add, 1, 1, %" #x3 ", %" #x4 ";\n}"                                          \
-                     : WGMMA_D##D(d) : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));                      \
-    }                                                                                                                 \
-    /* d += a b, with a in registers. */                                                                              \
-    template <Along B> __device__ inline void wgmma(float (&d)[D], const uint32_t* a, uint64_t b) {                   \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_N##D "}, "                    \
-                     "{%" #x0 ",%" #x1 ",%" #x2 ",%" #x3 "}, %" #x4 ", 1, 1, 1, %" #x5 ";"                            \
-                     : WGMMA_D##D(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));              \
+#define WGMMA(N, D, x0, x1, x2, x3, x4, x5)                                                                    \
+    template <Along A, Along B> __device__ inline void wgmma(float(&d)[D], uint64_t a, uint64_t b, bool add) { \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #x2                                              \
+                     ", 0;\n"                                                                                  \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_N##D                   \
+                     "}, "                                                                                     \
+                     "%" #x0 ", %" #x1 ", add, 1, 1, %" #x3 ", %" #x4 ";\n}"                                   \
+                     : WGMMA_D##D(d)                                                                           \
+                     : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));                               \
+    }                                                                                                          \
+    /* d += a b, with a in registers. */                                                                       \
+    template <Along B> __device__ inline void wgmma(float(&d)[D], const uint32_t* a, uint64_t b) {             \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_N##D                   \
+                     "}, "                                                                                     \
+                     "{%" #x0 ",%" #x1 ",%" #x2 ",%" #x3 "}, %" #x4 ", 1, 1, 1, %" #x5 ";"                     \
+                     : WGMMA_D##D(d)                                                                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));                       \
     }
 WGMMA(32, 16, 16, 17, 18, 19, 20, 21)
 WGMMA(64, 32, 32, 33, 34, 35, 36, 37)

@@ -5,9 +5,8 @@
 #include "layers/simd/products.h"
 
 namespace ISA {
-template <class P, Tiles tiles>
-static void linear_forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C,
-                           int OC, Precision) {
+template <class P, Tiles tiles> static void linear_forward(float* y, const P* x, const P* w, const P* b,
+                                                           const float* residual, int N, int C, int OC, Precision) {
     Matmul<P, P> m = output<P, tiles>(y, x, w, N, C, OC);
     m.bias = b;
     m.add = residual == y;
@@ -15,16 +14,14 @@ static void linear_forward(float* y, const P* x, const P* w, const P* b, const f
     matmul(m);
 }
 
-template <class P, Tiles tiles>
-static void linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const P* x, const P* w, int N, int C,
-                            int OC, Precision) {
+template <class P, Tiles tiles> static void linear_backward(float* dx, Into<float> dw, float* db, const float* dy,
+                                                            const P* x, const P* w, int N, int C, int OC, Precision) {
     if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
     matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
 }
 
 template <class P, Tiles tiles>
-static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const P* b, int N, int C, int OC,
-                                Precision) {
+static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const P* b, int N, int C, int OC, Precision) {
     Matmul<P, P> m = output<P, tiles>(pre, x, w, N, C, OC);
     m.bias = b;
     m.gelu = y;
@@ -49,9 +46,9 @@ void column_sums(float* sums, const float* x, int N, int C) {
     }
 }
 
-template <class P, Tiles tiles>
-static void linear_gelu_backward(float* dpre, Into<float> dw, float* db, float* dpre_sum, const float* dy,
-                                 const P* x, const P* w, const float* pre, int N, int C, int OC) {
+template <class P, Tiles tiles> static void linear_gelu_backward(float* dpre, Into<float> dw, float* db,
+                                                                 float* dpre_sum, const float* dy, const P* x,
+                                                                 const P* w, const float* pre, int N, int C, int OC) {
     Matmul<float, P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
     m.gelu_of = pre;
     matmul(m);
@@ -82,4 +79,4 @@ ENTRY_OF_TILES(linear_gelu_forward, linear_gelu_forward, scratch_of)
 ENTRY_OF_TILES(linear_gelu_backward, linear_gelu_backward, scratch_of)
 ENTRY(from_floats, (convert<P, float>))
 ENTRY(to_floats, (convert<float, P>))
-}   // namespace ISA
+}    // namespace ISA

@@ -36,10 +36,9 @@ namespace {
     const std::string text = what + ": cuBLASLt says " + cublaslt.GetStatusString(status);
     cuda_failed(__FILE__, line, text.c_str(), cudaGetLastError());
 }
-#define CUBLAS_CHECK(call)                                                                             \
-    do {                                                                                               \
-        if (cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS)                         \
-            blas_failed(__LINE__, #call, status_);                                                     \
+#define CUBLAS_CHECK(call)                                                                                            \
+    do {                                                                                                              \
+        if (cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS) blas_failed(__LINE__, #call, status_); \
     } while (0)
 
 constexpr int CANDIDATES = 8, RUNS_PER_TURN = 2;
@@ -125,9 +124,9 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     if (f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void*>(scratch));
     if (f.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
     const float alpha = 1, beta = f.add ? 1 : 0;
-    const cublasStatus_t status =
-        cublaslt.Matmul(handle(), p.operation, &alpha, x.a, p.a, x.b, p.b, &beta, f.add ? x.c : x.d, p.d, x.d, p.d,
-                       &p.algorithm, scratch + sums_bytes, p.workspace, cuda_stream());
+    const cublasStatus_t status = cublaslt.Matmul(handle(), p.operation, &alpha, x.a, p.a, x.b, p.b, &beta,
+                                                  f.add ? x.c : x.d, p.d, x.d, p.d, &p.algorithm, scratch + sums_bytes,
+                                                  p.workspace, cuda_stream());
     if (status == CUBLAS_STATUS_SUCCESS && f.sums()) {
         if (f.out == CUDA_R_32F) sum_ranges(x.sums, reinterpret_cast<const float*>(scratch), 1, f.sums(), 1, true);
         else sum_ranges(x.sums, reinterpret_cast<const bf16*>(scratch), 1, f.sums(), 1, true);
@@ -137,7 +136,10 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
 
 // ---- products: the choice -------------------------------------------------------------------------------------------
 
-struct Candidate { cublasLtMatmulAlgo_t algorithm; size_t workspace; };
+struct Candidate {
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;
+};
 
 // said: what cuBLASLt says where it has none
 std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* said) {
@@ -155,7 +157,7 @@ std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* 
     cublasLtMatmulHeuristicResult_t results[CANDIDATES] = {};
     int count = 0;
     const cublasStatus_t status = cublaslt.MatmulAlgoGetHeuristic(handle(), p.operation, p.a, p.b, p.d, p.d, preference,
-                                                                 CANDIDATES, results, &count);
+                                                                  CANDIDATES, results, &count);
     CUBLAS_CHECK(cublaslt.MatmulPreferenceDestroy(preference));
     std::vector<Candidate> found;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
@@ -214,10 +216,13 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
     const Stopwatch stopwatch;
     // A prompt of a new length brings several forms at once: the first of them warms up for all.
     const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
-    const auto times = least_times(algorithms + (steps != nullptr), [&](int i) {
-        if (i == algorithms) return stopwatch.time([&] { return steps(), true; });
-        return stopwatch.time([&] { return runs(found[size_t(i)]); });
-    }, warm_ms);
+    const auto times = least_times(
+        algorithms + (steps != nullptr),
+        [&](int i) {
+            if (i == algorithms) return stopwatch.time([&] { return steps(), true; });
+            return stopwatch.time([&] { return runs(found[size_t(i)]); });
+        },
+        warm_ms);
     last_choice = now_seconds();
     return pick(times);
 }
@@ -257,21 +262,26 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
 void tell_other_way(const Form& f, const char* why) {
     const std::string form = f.text();
     if (f.fp8()) {
-        fprintf(stderr, "flatgpt: in fp8 the product %s: cuBLASLt %zu has no algorithm that runs (%s). It is computed "
-                "in bf16.\n", form.c_str(), cublaslt.GetVersion(), why);
+        fprintf(stderr,
+                "flatgpt: in fp8 the product %s: cuBLASLt %zu has no algorithm that runs (%s). It is computed "
+                "in bf16.\n",
+                form.c_str(), cublaslt.GetVersion(), why);
         return;
     }
-    fprintf(stderr, "flatgpt: the product %s: cuBLASLt %zu has no algorithm that runs (%s). Kernels of flatgpt's own "
-            "compute it: right, but slower. Another version of cuBLASLt may have one.\n", form.c_str(),
-            cublaslt.GetVersion(), why);
+    fprintf(stderr,
+            "flatgpt: the product %s: cuBLASLt %zu has no algorithm that runs (%s). Kernels of flatgpt's own "
+            "compute it: right, but slower. Another version of cuBLASLt may have one.\n",
+            form.c_str(), cublaslt.GetVersion(), why);
 }
 
 Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
     const std::string text = f.text();
     cudaStreamCaptureStatus capture;
     CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(), &capture));
-    CHECK(capture == cudaStreamCaptureStatusNone, "A product of a new form (%s) while a graph is recorded: "
-          "what is recorded must have been called once before.", text.c_str());
+    CHECK(capture == cudaStreamCaptureStatusNone,
+          "A product of a new form (%s) while a graph is recorded: "
+          "what is recorded must have been called once before.",
+          text.c_str());
     Plan& plan = plans[f] = describe(f);
     std::string& choice = chosen[text];
     cublasStatus_t said = CUBLAS_STATUS_SUCCESS;
@@ -288,7 +298,7 @@ Form aligned(Form f, const Operands& x) {
     f.alignment = int(all & -all);
     return f;
 }
-}   // namespace
+}    // namespace
 
 bool takes_steps(Form f, const Operands& x) {
     const auto found = plans.find(aligned(f, x));
@@ -316,7 +326,7 @@ void by_own_kernels(const Form& f, const Operands& x) {
     };
     f.in == CUDA_R_32F ? product(float()) : product(bf16());
 }
-}   // namespace
+}    // namespace
 void multiply(const Form& f, const Operands& x) {
     multiply(f, x, [&f](const Operands& to) { by_own_kernels(f, to); });
 }
@@ -328,7 +338,7 @@ std::string header() {
     snprintf(s, sizeof s, "cuBLASLt %zu sm_%d %d", cublaslt.GetVersion(), cuda_capability(), cuda_multiprocessors());
     return s;
 }
-}   // namespace
+}    // namespace
 
 // "header;form=algorithm;form=-;": no quotes, backslashes or line ends.
 std::string cuda_choices() {
@@ -365,8 +375,7 @@ template <class T, Dtype dtype> struct Linear {
     static constexpr auto type = sizeof(T) == 4 ? CUDA_R_32F : CUDA_R_16BF;
     static constexpr auto compute = dtype == Dtype::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 
-    static void forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC,
-                        Precision) {
+    static void forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
         if (N <= GEMV_ROWS) return gemv<T>(y, nullptr, x, w, b, residual, N, C, OC);
         const auto epilogue = b ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
         const Form f = {type, type, compute, CUBLAS_OP_T, CUBLAS_OP_N, OC, N, C, epilogue, residual != nullptr};
@@ -381,8 +390,7 @@ template <class T, Dtype dtype> struct Linear {
         });
     }
 
-    static void gelu_forward(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC,
-                             Precision) {
+    static void gelu_forward(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC, Precision) {
         if (N <= GEMV_ROWS) return gemv<T>(y, pre, x, w, b, nullptr, N, C, OC);
         auto in_steps = [&](const Operands&) {
             forward(pre, x, w, b, nullptr, N, C, OC, {});
@@ -447,4 +455,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype dtype) {
     else if (dtype == Dtype::tf32) Linear<T, Dtype::tf32>::entries(o);
     else Linear<T, Dtype::fp32>::entries(o);
 });
-}   // namespace
+}    // namespace

@@ -1,8 +1,8 @@
-// linear_fp8.cu - linear_forward and linear_backward with Precision::fp8: products whose factors are rounded to 8 bits. Sums are
-// float. A number is multiplied by LARGEST / the largest one that shares its scale before it is rounded: nothing is cut
-// off, and what is 2^14 (E4M3; E5M2: 2^29) times smaller than the largest still keeps all its bits. The largest is that
-// of these very numbers, found on the device ("current scaling"): no history, so nothing that a checkpoint would have
-// to keep. cuBLASLt multiplies sums by the inverses.
+// linear_fp8.cu - linear_forward and linear_backward with Precision::fp8: products whose factors are rounded to 8 bits.
+// Sums are float. A number is multiplied by LARGEST / the largest one that shares its scale before it is rounded:
+// nothing is cut off, and what is 2^14 (E4M3; E5M2: 2^29) times smaller than the largest still keeps all its bits. The
+// largest is that of these very numbers, found on the device ("current scaling"): no history, so nothing that a
+// checkpoint would have to keep. cuBLASLt multiplies sums by the inverses.
 //     tensor   a tensor has one scale; x and w are E4M3, dy is E5M2, which has the range that gradients need
 //              (Micikevicius et al. 2022)
 //     block    128 neighbours along k share a scale, of a weight 128 x 128 numbers; all are E4M3 (DeepSeek-V3, 2024,
@@ -53,7 +53,9 @@ __device__ inline uint32_t block_largest(uint32_t x) {
     });
 }
 
-struct Scale { float factor, inverse; };
+struct Scale {
+    float factor, inverse;
+};
 template <class F> __device__ inline Scale scale_for(uint32_t most) {
     const bool finite = most < 0x7f80;
     // At most 2^126, for zeros and where all is below 2^-110: the inverse must stay a normal float.
@@ -76,9 +78,8 @@ __global__ void largest_kernel(uint32_t* largest, const bf16* x, int64_t n) {
 
 // straight (R,C), turned (C,R) = x (R,C), with one scale. R, C: multiples of 16.
 // A block has a tile; a thread 8 neighbours of two rows, then 16 of a column.
-template <class F>
-__global__ void cast_kernel(Cast<F> straight, Cast<F> turned, const bf16* x, const uint32_t* largest, int parts, int R,
-                            int C) {
+template <class F> __global__ void cast_kernel(Cast<F> straight, Cast<F> turned, const bf16* x, const uint32_t* largest,
+                                               int parts, int R, int C) {
     SHARED(uint32_t[CAST_TILE][CAST_TILE / 4 + 1], tile);    // [column][four rows], a word more against bank conflicts
     uint32_t most = 0;
     for (int i = threadIdx.x; i < parts; i += CAST_THREADS) most = larger(most, largest[i]);
@@ -273,9 +274,8 @@ template <bool BLOCKS> struct Factors {
     }
 };
 
-template <bool BLOCKS>
-void forward(bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* residual, int N, int C, int OC,
-             Precision precision) {
+template <bool BLOCKS> void forward(bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* residual, int N,
+                                    int C, int OC, Precision precision) {
     if (precision != Precision::fp8 || !takes(N, C, OC, {y, x, w, b, residual}))
         return in_bf16().linear_forward(y, x, w, b, residual, N, C, OC, {});
     const Factors<BLOCKS> factors(Fp8Scratch::forward(N, C, OC));
@@ -291,9 +291,8 @@ void forward(bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* r
     });
 }
 
-template <bool BLOCKS>
-void backward(bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w, int N, int C, int OC,
-              Precision precision) {
+template <bool BLOCKS> void backward(bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w,
+                                     int N, int C, int OC, Precision precision) {
     if (precision != Precision::fp8 || !takes(N, C, OC, {dx, dw.p, dy, x, w}))
         return in_bf16().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
     const Factors<BLOCKS> factors(Fp8Scratch::backward(N, C, OC));
@@ -324,4 +323,4 @@ const CudaEntries entries([]<class X>(Ops<X>& o, Dtype dtype) {
         if (dtype == Dtype::fp8_block) o.linear_forward = forward<true>, o.linear_backward = backward<true>;
     }
 });
-}   // namespace
+}    // namespace

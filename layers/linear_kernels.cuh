@@ -67,9 +67,8 @@ template <class T, int W, int N, int R> struct GemvLane {
 
 // The elements of b and residual are loaded ahead of the products: loaded behind them, each would be waited for.
 // 1 << shift warps share rows of w.
-template <class T, int W, int N, int R>
-__global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
-                            int shift) {
+template <class T, int W, int N, int R> __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b,
+                                                                    const T* residual, int C, int OC, int shift) {
     SHARED(float[GEMV_WARPS][R][N], sums);
     const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift;
     const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + (warp >> shift) * R;
@@ -107,8 +106,8 @@ void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, i
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
     constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x, if it has several rows
     const int shift = gemv_shift<T>(C);
-    const Launch by = {.grid = unsigned(ceil_div(OC, (GEMV_WARPS >> shift) * R)), .block = GEMV_WARPS * 32,
-                       .overlaps = true};
+    const Launch by = {
+        .grid = unsigned(ceil_div(OC, (GEMV_WARPS >> shift) * R)), .block = GEMV_WARPS * 32, .overlaps = true};
     auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, shift); };
     rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);
 }
@@ -176,4 +175,4 @@ template <class T> __global__ void bias_rows_kernel(T* y, const T* b, const T* r
     const int64_t i = blockIdx.x * 256ll + threadIdx.x;
     if (i < n) y[i] = from_float<T>(to_float(b[i % OC]) + (residual ? to_float(residual[i]) : 0));
 }
-}   // namespace
+}    // namespace

@@ -15,7 +15,9 @@ constexpr float INF = __builtin_inff();
 INLINE float scalar_exp(float x) { return exp(set1(x))[0]; }
 
 enum class Shape { plain, scaled, capped };
-struct Shaped { vf z, slope; };    // a logit and dz/dx
+struct Shaped {
+    vf z, slope;
+};    // a logit and dz/dx
 template <Shape shape> INLINE Shaped shaped(vf x, Logits l) {
     if constexpr (shape == Shape::plain) return {x, set1(1)};
     if constexpr (shape == Shape::scaled) return {x * l.scale, set1(l.scale)};
@@ -24,8 +26,7 @@ template <Shape shape> INLINE Shaped shaped(vf x, Logits l) {
 }
 
 // The loss of one row; e, if not null, gets the gradient (and may be x).
-template <Shape shape>
-INLINE float row(float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
+template <Shape shape> INLINE float row(float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
     constexpr bool plain = shape == Shape::plain;
     const int size = int(4096 + V / PIECES);    // at most PIECES of them
     const Shaped of_target = shaped<shape>(set1(x[target]), l);
@@ -53,9 +54,8 @@ INLINE float row(float* e, const float* x, int target, float scale, Logits l, in
     if (e) {
         for (int p = 0, from = 0; from < V; p++, from += size) {
             const float factor = scale / total * scalar_exp(tops[p] - top);
-            each_vector(least(size, V - from), [&](int64_t i, auto at) {
-                at.put(e + from + i, at.get(e + from + i) * factor);
-            });
+            each_vector(least(size, V - from),
+                        [&](int64_t i, auto at) { at.put(e + from + i, at.get(e + from + i) * factor); });
         }
         e[target] -= plain ? scale : scale * of_target.slope[0];
         for (int v = V; v < Vp; v++) e[v] = 0;
@@ -63,9 +63,8 @@ INLINE float row(float* e, const float* x, int target, float scale, Logits l, in
     return __builtin_logf(total) + (top - of_target.z[0]);
 }
 
-template <Shape shape>
-static void rows(float* loss, float* dlogits, const float* logits, const int* target, float scale, Logits l, int N,
-                 int V, int Vp) {
+template <Shape shape> static void rows(float* loss, float* dlogits, const float* logits, const int* target,
+                                        float scale, Logits l, int N, int V, int Vp) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         int64_t at = int64_t(n) * Vp;
@@ -84,4 +83,4 @@ static void cross_entropy(float* loss, float* dlogits, const float* logits, cons
 }
 
 ENTRY(cross_entropy, cross_entropy)
-}   // namespace ISA
+}    // namespace ISA

@@ -50,8 +50,7 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
 #pragma GCC unroll 8
         for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-            for (int v = 0; v < nv; v++)
-                s[i][v] = multiply_add<pairs>(s[i][v], r[i] + at, x[v]);
+            for (int v = 0; v < nv; v++) s[i][v] = multiply_add<pairs>(s[i][v], r[i] + at, x[v]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
@@ -94,7 +93,9 @@ template <class X, class Y> struct Product {
     const Matmul<X, Y>& g;
     static constexpr bool pairs = sizeof(Y) == 2 && NATIVE_BF16, rounds = sizeof(Y) == 2 && !pairs;
     static constexpr int PER = pairs ? 2 : 1;    // values of k in a word
-    struct Block { int k, n, words; };           // a range of k: [k, k + n)
+    struct Block {
+        int k, n, words;
+    };    // a range of k: [k, k + n)
 
     bool own_a() const { return g.M > g.N; }
     bool a_in_rows() const { return g.ca == 1 && !g.row_sums; }
@@ -219,7 +220,7 @@ template <class X, class Y> struct Product {
         }
     }
 };
-}   // namespace
+}    // namespace
 
 template <class X, class Y> static void multiply(const Matmul<X, Y>& g) {
     if (g.tiles != Tiles::none) return tile_matmul(g);
@@ -231,11 +232,11 @@ template <class X, class Y> static int64_t scratch_of(const Matmul<X, Y>& g) {
 template <class X, class Y> static int64_t most_scratch_of(const Matmul<X, Y>& g) {
     return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K, g.halves) : Product<X, Y>{g}.most_scratch();
 }
-#define PRODUCT(Type)                                                      \
-    void matmul(const Type& g) { multiply(g); }                            \
-    int64_t matmul_scratch(const Type& g) { return scratch_of(g); }        \
+#define PRODUCT(Type)                                               \
+    void matmul(const Type& g) { multiply(g); }                     \
+    int64_t matmul_scratch(const Type& g) { return scratch_of(g); } \
     int64_t most_matmul_scratch(const Type& g) { return most_scratch_of(g); }
 PRODUCT(Floats)
 PRODUCT(Halves)
 PRODUCT(Mixed)
-}   // namespace ISA
+}    // namespace ISA

@@ -35,16 +35,14 @@ static void forward(Y* y, float* mean, float* rstd, const float* x, const P* w, 
         forward_row<rms>(y + row, mean + n, rstd + n, x + row, w, b, norm, C);
     }
 }
-template <class Y, class P>
-static void norm_forward(Y* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int N,
-                         int C) {
+template <class Y, class P> static void norm_forward(Y* y, float* mean, float* rstd, const float* x, const P* w,
+                                                     const P* b, Norm norm, int N, int C) {
     norm.rms ? forward<true>(y, mean, rstd, x, w, b, norm, N, C) : forward<false>(y, mean, rstd, x, w, b, norm, N, C);
 }
 
 // One row: dx += its gradient, part (2,C) += its share of dw and, where there is a bias, of db.
-template <bool rms, class P>
-INLINE void backward_row(float* dx, float* part, const float* dy, const float* x, const P* w, bool bias, float m,
-                         float r, float plus, int C) {
+template <bool rms, class P> INLINE void backward_row(float* dx, float* part, const float* dy, const float* x,
+                                                      const P* w, bool bias, float m, float r, float plus, int C) {
     vf g_sum = {}, gx_sum = {};
     each_vector(C, [&](int64_t c, auto at) {
         vf d = at.get(dy + c), xhat = (rms ? at.get(x + c) : at.get(x + c) - m) * r, g = d * factors(w, c, plus, at);
@@ -62,9 +60,9 @@ INLINE void backward_row(float* dx, float* part, const float* dy, const float* x
 
 static int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, RANGES) * 2 * C; }
 
-template <bool rms, class P>
-static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, const float* mean,
-                     const float* rstd, Norm norm, int N, int C) {
+template <bool rms, class P> static void backward(float* dx, float* dw, float* db, const float* dy, const float* x,
+                                                  const P* w, const float* mean, const float* rstd, Norm norm, int N,
+                                                  int C) {
     const int parts = least(N, RANGES);
     float* partial = static_cast<float*>(cpu_scratch(norm_scratch(N, C)));    // (parts,2,C)
 #pragma omp parallel
@@ -83,9 +81,9 @@ static void backward(float* dx, float* dw, float* db, const float* dy, const flo
         if (db) add_parts(db, partial + C, parts, 2 * C, C);
     }
 }
-template <class P>
-static void norm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
-                          const float* mean, const float* rstd, Norm norm, int N, int C) {
+template <class P> static void norm_backward(float* dx, float* dw, float* db, const float* dy, const float* x,
+                                             const P* w, const float* mean, const float* rstd, Norm norm, int N,
+                                             int C) {
     norm.rms ? backward<true>(dx, dw, db, dy, x, w, mean, rstd, norm, N, C)
              : backward<false>(dx, dw, db, dy, x, w, mean, rstd, norm, N, C);
 }
@@ -129,4 +127,4 @@ ENTRY(norm_forward, (norm_forward<P, P>))
 ENTRY(stream_norm_forward, (norm_forward<float, P>))
 ENTRY_WITH_SCRATCH(norm_backward, norm_backward<P>, backward_scratch)
 ENTRY(add_scaled, add_scaled)
-}   // namespace ISA
+}    // namespace ISA

@@ -26,9 +26,7 @@ Kind kind_of(Norm norm, bool w, bool b) {
     if (norm.rms) return w && !b ? Kind::rms : Kind::any;
     return w && b && norm.plus == 0 ? Kind::layer : Kind::any;
 }
-template <Kind K> __device__ inline bool is_rms(Norm norm) {
-    return K == Kind::rms || (K == Kind::any && norm.rms);
-}
+template <Kind K> __device__ inline bool is_rms(Norm norm) { return K == Kind::rms || (K == Kind::any && norm.rms); }
 // Calls f(integral constant of the kind).
 template <class F> void for_kind(Kind kind, F f) {
     if (kind == Kind::layer) f(std::integral_constant<Kind, Kind::layer>());
@@ -43,10 +41,9 @@ template <Kind K, int W, class T> __device__ inline Vec<T, W> load_any(const T* 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 // One row by a warp or by a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
-template <class T, int VECS, bool BLOCK, Kind K>
-__global__ void __launch_bounds__(BLOCK ? 1024 : 128)
-norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C,
-                    float inv_C) {
+template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
+    norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C,
+                        float inv_C) {
     wait_for_previous();
     let_next_start();
     constexpr int W = VEC<T>;
@@ -99,9 +96,8 @@ template <class T> __device__ inline float factor_at(const T* w, int c, Norm nor
 template <class T> __device__ inline float bias_at(const T* b, int c) { return b ? to_float(b[c]) : 0; }
 
 // One row by a warp, for any C. x is read three times, but from memory only once.
-template <class T>
-__global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm,
-                                        int N, int C, float inv_C) {
+template <class T> __global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w,
+                                                           const T* b, Norm norm, int N, int C, float inv_C) {
     wait_for_previous();
     let_next_start();
     const int lane = threadIdx.x % 32;
@@ -133,12 +129,14 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
     if (!rows_align<T>(C) || vectors > 4 * 1024) return warps(norm_forward_any_kernel<T>);
     for_kind(kind_of(given, w, b), [&](auto K) {
         switch (ceil_div(vectors, 32)) {
-        case 1: return warps(norm_forward_kernel<T, 1, false, K>);
-        case 2: return warps(norm_forward_kernel<T, 2, false, K>);
-        case 3: return warps(norm_forward_kernel<T, 3, false, K>);
-        case 4: return warps(norm_forward_kernel<T, 4, false, K>);
-        case 5: case 6: return warps(norm_forward_kernel<T, 6, false, K>);
-        case 7: case 8: return warps(norm_forward_kernel<T, 8, false, K>);
+            case 1: return warps(norm_forward_kernel<T, 1, false, K>);
+            case 2: return warps(norm_forward_kernel<T, 2, false, K>);
+            case 3: return warps(norm_forward_kernel<T, 3, false, K>);
+            case 4: return warps(norm_forward_kernel<T, 4, false, K>);
+            case 5:
+            case 6: return warps(norm_forward_kernel<T, 6, false, K>);
+            case 7:
+            case 8: return warps(norm_forward_kernel<T, 8, false, K>);
         }
         run(norm_forward_kernel<T, 4, true, K>, N, norm_threads<T>(C));
     });
@@ -146,8 +144,8 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-constexpr int PARTS = NORM_PARTS;   // blocks
-constexpr int MAX_THREADS = 224;    // threads of a block: its shared memory then fits the 99 KB that every GPU has
+constexpr int PARTS = NORM_PARTS;    // blocks
+constexpr int MAX_THREADS = 224;     // threads of a block: its shared memory then fits the 99 KB that every GPU has
 
 // A thread's columns of dy, x and dx: those of the R rows that its block works on and, while they are being copied, of
 // the next R. A thread copies only what it reads itself, so it waits for no other. Where there is no row or column it
@@ -193,8 +191,8 @@ __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], cons
 // A step of the kernel below: this thread's share of what its rows sum up to, and of dw and db.
 template <Kind K, class T, int VECS, int R = Held<T, VECS>::R>
 __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS][VEC<T>], float (&db)[VECS][VEC<T>],
-                                         const Held<T, VECS>& held, int turn, const Vec<T> (&weight)[VECS],
-                                         float plus, const float (&m)[R], const float (&r)[R]) {
+                                         const Held<T, VECS>& held, int turn, const Vec<T> (&weight)[VECS], float plus,
+                                         const float (&m)[R], const float (&r)[R]) {
     typedef Held<T, VECS> H;
 #pragma unroll
     for (int j = 0; j < R; j++)
@@ -221,10 +219,9 @@ template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks: th
 static_assert(ROW_PARTS<1> <= PARTS);
 
 // partial: as below.   32 * V * VEC<T> >= C
-template <class T, int V, Kind K>
-__global__ void __launch_bounds__(ROW_WARPS * 32, ROW_BLOCKS<V>)
-norm_backward_row_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
-                         const float* rstd, Norm norm, int N, int C, float inv_C) {
+template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 32, ROW_BLOCKS<V>)
+    norm_backward_row_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
+                             const float* rstd, Norm norm, int N, int C, float inv_C) {
     constexpr int W = VEC<T>;
     SHARED(float[2][32 * V * W], sums);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -285,10 +282,9 @@ norm_backward_row_kernel(T* dx, float* partial, const T* dy, const T* x, const T
 }
 
 // partial (gridDim.x,2,C), in RMSNorm (gridDim.x,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
-template <class T, int VECS, Kind K>
-__global__ void __launch_bounds__(MAX_THREADS)
-norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
-                     Norm norm, int N, int C, float inv_C) {
+template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREADS)
+    norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
+                         const float* rstd, Norm norm, int N, int C, float inv_C) {
     typedef Held<T, VECS> H;
     constexpr int W = VEC<T>, R = H::R;
     SHARED(float[2][MAX_THREADS / 32][2 * R], warp_sums);
@@ -355,9 +351,9 @@ norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w,
 }
 
 // The same for any C, one row at a time. The sums for a thread's columns are kept in scratch.
-template <class T>
-__global__ void norm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
-                                         const float* rstd, Norm norm, int N, int C, float inv_C) {
+template <class T> __global__ void norm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w,
+                                                            const float* mean, const float* rstd, Norm norm, int N,
+                                                            int C, float inv_C) {
     float *dw = partial + int64_t(blockIdx.x) * 2 * C, *db = dw + C;
     for (int c = threadIdx.x; c < C; c += blockDim.x) dw[c] = db[c] = 0;
     for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
@@ -379,9 +375,8 @@ __global__ void norm_backward_any_kernel(T* dx, float* partial, const T* dy, con
     }
 }
 
-template <class T>
-void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
-                   const float* rstd, Norm given, int N, int C) {
+template <class T> void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w,
+                                      const float* mean, const float* rstd, Norm given, int N, int C) {
     const int64_t vectors = rows_align<T>(C) ? C / VEC<T> : INT64_MAX;
     const Norm norm = with_weights(given, w);
     float* partial = static_cast<float*>(cuda_scratch(norm_scratch(N, C)));
@@ -421,4 +416,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.norm_forward = o.stream_norm_forward = norm_forward<T>;
     o.norm_backward = norm_backward<T>;
 });
-}   // namespace
+}    // namespace

@@ -58,7 +58,7 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
         if (of.b && c < C) bias = load<W>(of.b + c);
     };
     fetch(threadIdx.x * W);
-    auto add_up = [&](float (&parts)[N][32], auto term) {    // term(n): a sum of row n with an element more
+    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n): a sum of row n with an element more
 #pragma unroll 1
         for (int n = 0; n < N; n++)
             for (int part = (warp + N * WARPS - n) % WARPS; part < of.warps; part += WARPS) {
@@ -75,7 +75,7 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
             }
         __syncthreads();
     };
-    auto total = [&](const float (&parts)[N][32], int n) {    // all lanes of a warp together
+    auto total = [&](const float(&parts)[N][32], int n) {    // all lanes of a warp together
         return of.warps > 1 ? warp_sum(lane < of.warps ? parts[n][lane] : 0) : parts[n][0];
     };
     if (!of.norm.rms) add_up(sums, [&](int) { return [](float s, float x) { return s + x; }; });
@@ -102,4 +102,4 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
     }
     __syncthreads();
 }
-}   // namespace
+}    // namespace

@@ -28,9 +28,8 @@ constexpr int64_t MOST_SHARED = int64_t(46) << 10;    // with the sums within wh
 enum class Finish { none, activated, gated };
 
 // y (N,O)  w (O,C), gated (2*O,C)
-template <class T, int W, int N, Finish F>
-__global__ void __launch_bounds__(GEMV_WARPS * 32, RESIDENT<N>)
-normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int shift) {
+template <class T, int W, int N, Finish F> __global__ void __launch_bounds__(GEMV_WARPS * 32, RESIDENT<N>)
+    normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int shift) {
     constexpr int R = F == Finish::gated || N > 1 ? 2 : 1, OUTPUTS = F == Finish::gated ? 1 : R;    // a warp's
     SHARED(float[GEMV_WARPS][R][N], sums);
     T* const normed = dynamic_shared<Vec<T>>().v;
@@ -94,8 +93,10 @@ void normed(T* y, const T* x, const NormOf<T>& norm, const T* w, const T* b, Act
     const int shift = gemv_shift<T>(C);
     const int64_t most = int64_t(BLOCKS) * cuda_multiprocessors();
     const int64_t blocks = std::min(ceil_div(O, (GEMV_WARPS >> shift) * OUTPUTS), most);
-    const Launch by = {.grid = unsigned(blocks), .block = GEMV_WARPS * 32,
-                       .shared = size_t(round_up(int64_t(N) * C, VEC<T>)) * sizeof(T), .overlaps = true};
+    const Launch by = {.grid = unsigned(blocks),
+                       .block = GEMV_WARPS * 32,
+                       .shared = size_t(round_up(int64_t(N) * C, VEC<T>)) * sizeof(T),
+                       .overlaps = true};
     auto run = [&](auto kernel) { launch(kernel, by, y, x, norm, w, b, act, C, O, shift); };
     rows_align<T>(C) ? run(normed_kernel<T, VEC<T>, N, F>) : run(normed_kernel<T, 1, N, F>);
 }
@@ -131,4 +132,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype dtype) {
     else if (dtype == Dtype::tf32) Normed<T, Dtype::tf32>::entries(o);
     else Normed<T, Dtype::fp32>::entries(o);
 });
-}   // namespace
+}    // namespace

@@ -46,8 +46,13 @@ template <class X, class P> Primitive make(const dnnl::engine& engine, const Mat
 #else
     dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(a, b, bias, c), attributes, engine);
 #endif
-    Primitive made = {dnnl::matmul(plan), memory(a, engine, nullptr), memory(b, engine, nullptr),
-                      memory(c, engine, nullptr), memory(bias, engine, nullptr), memory(c, engine, nullptr), {}};
+    Primitive made = {dnnl::matmul(plan),
+                      memory(a, engine, nullptr),
+                      memory(b, engine, nullptr),
+                      memory(c, engine, nullptr),
+                      memory(bias, engine, nullptr),
+                      memory(c, engine, nullptr),
+                      {}};
     made.arguments = {{DNNL_ARG_SRC, made.a}, {DNNL_ARG_WEIGHTS, made.b}, {DNNL_ARG_DST, made.c}};
     if (p.bias) made.arguments[DNNL_ARG_BIAS] = made.bias;
     if (p.residual) made.arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1] = made.residual;
@@ -59,8 +64,8 @@ template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) 
     static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     static dnnl::stream stream(engine);
     static std::map<Form, std::optional<Primitive>> made;
-    const Form form = {p.M, p.N, p.K, p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, p.residual != nullptr, p.add, p.halves,
-                       cpu_threads()};
+    const Form form = {p.M,   p.N,      p.K,          p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, p.residual != nullptr,
+                       p.add, p.halves, cpu_threads()};
     auto found = made.find(form);
     try {
         if (found == made.end()) {
@@ -91,8 +96,19 @@ template <class P> struct OneDnn {
     static void forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C, int OC,
                         Precision) {
         const bool add = residual == y;
-        if (!multiply(Matmul<P, P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y,
-                                   .add = add, .bias = b, .residual = add ? nullptr : residual},
+        if (!multiply(Matmul<P, P>{.M = N,
+                                   .N = OC,
+                                   .K = C,
+                                   .a = x,
+                                   .ra = C,
+                                   .ca = 1,
+                                   .b = w,
+                                   .rb = 1,
+                                   .cb = C,
+                                   .c = y,
+                                   .add = add,
+                                   .bias = b,
+                                   .residual = add ? nullptr : residual},
                       x))
             own().linear_forward(y, x, w, b, residual, N, C, OC, {});
     }
@@ -105,12 +121,22 @@ template <class P> struct OneDnn {
             own().from_floats(to, dy, int64_t(N) * OC);
             dy_in = to;
         }
-        if (dx && !multiply(Matmul<float, P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C,
-                                             .cb = 1, .c = dx},
-                            dy_in))
+        if (dx && !multiply(
+                      Matmul<float, P>{
+                          .M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx},
+                      dy_in))
             return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
-        if (!multiply(Matmul<float, P>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
-                                       .c = dw.p, .add = dw.add},
+        if (!multiply(Matmul<float, P>{.M = OC,
+                                       .N = C,
+                                       .K = N,
+                                       .a = dy,
+                                       .ra = 1,
+                                       .ca = OC,
+                                       .b = x,
+                                       .rb = C,
+                                       .cb = 1,
+                                       .c = dw.p,
+                                       .add = dw.add},
                       dy_in))
             own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC, {});
         if (db) cpu_loops<float>(cpu_isa()).column_sums(db, dy, N, OC);
@@ -135,13 +161,18 @@ void limit_library() {
 // Whether the library multiplies inputs of this type at all.
 template <class P> bool library_has() {
     try {
-        make(dnnl::engine(dnnl::engine::kind::cpu, 0),
-             Matmul<P, P>{.M = 32, .N = 32, .K = 32, .a = nullptr, .ra = 32, .ca = 1, .b = nullptr, .rb = 1, .cb = 32,
-                          .c = nullptr});
+        make(dnnl::engine(dnnl::engine::kind::cpu, 0), Matmul<P, P>{.M = 32,
+                                                                    .N = 32,
+                                                                    .K = 32,
+                                                                    .a = nullptr,
+                                                                    .ra = 32,
+                                                                    .ca = 1,
+                                                                    .b = nullptr,
+                                                                    .rb = 1,
+                                                                    .cb = 32,
+                                                                    .c = nullptr});
         return true;
-    } catch (const dnnl::error&) {
-        return false;
-    }
+    } catch (const dnnl::error&) { return false; }
 }
 
 template <class P> const Ops<float, P>& table() {
@@ -161,7 +192,7 @@ template <class P> const Ops<float, P>& table() {
     }();
     return made;
 }
-}   // namespace
+}    // namespace
 
 template <class P> const Ops<float, P>* onednn_ops() {
     static const bool has = (limit_library(), library_has<P>());

@@ -21,12 +21,13 @@ template <class G> struct Into {
     G* p;
     bool add;
     template <class X>
-        requires std::is_convertible_v<X, G*>
-    Into(X&& to, bool add) : p(to), add(add) {}
+    requires std::is_convertible_v<X, G*> Into(X&& to, bool add) : p(to), add(add) {}
 };
 
 // Positions from..to-1.
-struct Span { int from, to; };
+struct Span {
+    int from, to;
+};
 
 // Dropout (Srivastava et al. 2014): a number is 0 with probability `rate`, else times 1 / (1 - rate). What is dropped
 // depends on the seed and on where the number lies in the whole step's batch alone: a backward pass, other ranks and a
@@ -79,7 +80,7 @@ struct Heads {
     Linear linear = Linear::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
-    int width() const { return NH * HS; }                   // elements in a row of attention's output
+    int width() const { return NH * HS; }                                // elements in a row of attention's output
     HOST_DEVICE int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
     HOST_DEVICE int gates() const { return linear == Linear::gated ? NKV * HS : 0; }    // in a position's row
     // Numbers of a sequence's state: (NKV,HS,HS), then z (NKV,HS).
@@ -102,7 +103,7 @@ struct Pages {
     void *k, *v;                       // (pages,NKV,SIZE,HS)
     float *k_factor, *v_factor;        // (pages,NKV,SIZE): each row's; null where the type has none
     int NKV;
-    const int* table;                  // (B,width)
+    const int* table;    // (B,width)
     int width;
     // Whether a position's sums are those of one that comes alone, or those of a prompt's: the CPU adds up in another
     // order. Whoever wants the same bits for any lengths of calls says which; else the length decides.
@@ -134,8 +135,8 @@ struct Norm {
 };
 // What happens to queries and keys before attention: QK-norm (an RMSNorm), then rotation by their position.
 struct Turn {
-    int dims = 0;                // the first dims of each head turn; 0: none
-    bool interleaved = false;    // pairs are (2i, 2i+1), else (i, i + dims/2)
+    int dims = 0;                                       // the first dims of each head turn; 0: none
+    bool interleaved = false;                           // pairs are (2i, 2i+1), else (i, i + dims/2)
     enum class Normed { none, head, all } norm = {};    // over each head, or over all query (key) heads of a position
     float eps = 1e-6f, plus = 0;                        // that norm's
     int sums(int NH, int NKV) const {                   // its rstd: numbers for each position
@@ -161,7 +162,9 @@ struct Routes {
     int* offsets;          // (E+1)
 };
 // The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
-struct Logits { float scale = 1, cap = 0; };
+struct Logits {
+    float scale = 1, cap = 0;
+};
 // How a token is drawn: of infer/sampler.h's Sampling, which says what each field is, what a device can do by itself.
 struct Draw {
     static constexpr int MOST = 1 << 20;    // tokens to choose from
@@ -178,16 +181,20 @@ struct DrawAt {
     int64_t text;
 };
 
-struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
+struct AdamW {
+    float lr, beta1, beta2, eps, weight_decay;
+};
 // A step whose loss or norm is above these is not applied. Gradients with a norm above clip (0: never) are scaled down.
-struct Limits { double clip = 0, loss = INFINITY, norm = INFINITY; };
+struct Limits {
+    double clip = 0, loss = INFINITY, norm = INFINITY;
+};
 // What a step came to. Lies on the device: gate writes it, adamw reads it.
 struct Step {
-    double loss, norm;           // mean loss, global gradient norm before clipping
-    int64_t updates;             // applied so far, this one included
-    float scale;                 // factor on the gradients: 1, or less where they are clipped
-    float m_scale, v_scale;      // 1 / (1 - beta^updates)
-    int skipped;                 // 1: loss or norm not finite, or over its limit. adamw then changes nothing
+    double loss, norm;         // mean loss, global gradient norm before clipping
+    int64_t updates;           // applied so far, this one included
+    float scale;               // factor on the gradients: 1, or less where they are clipped
+    float m_scale, v_scale;    // 1 / (1 - beta^updates)
+    int skipped;               // 1: loss or norm not finite, or over its limit. adamw then changes nothing
 };
 
 // How a product rounds its factors and orders its sums. A table that lacks a precision computes as with `normal`.
@@ -195,8 +202,9 @@ enum class Precision {
     normal,
     // Factors have 8 bits (layers/fp8.cuh). Dtype::fp8: x and w are E4M3, dy is E5M2, and each is scaled so that its
     // largest number becomes the type's largest; an infinity or a NaN in a factor makes all of the product NaN.
-    // Dtype::fp8_block: all are E4M3, scaled by blocks, w's of 128x128, the others' of 128 along the sum; an infinity or
-    // a NaN reaches what its block reaches. If N, C or OC is no multiple of 16, the product is computed as with `normal`.
+    // Dtype::fp8_block: all are E4M3, scaled by blocks, w's of 128x128, the others' of 128 along the sum; an infinity
+    // or a NaN reaches what its block reaches. If N, C or OC is no multiple of 16, the product is computed as with
+    // `normal`.
     fp8,
     // Rows of a prompt, whose sums may differ from those of a row that comes alone (Pages::Sums). A row's bits do not
     // depend on the other rows. residual is not y.
@@ -211,13 +219,13 @@ enum class Operation {
 // A call without its pointers: what its cost depends on. Sizes that the operation does not have are 0.
 struct CallSizes {
     Operation operation = Operation::count;
-    int rows = 0, in = 0, out = 0;       // N, C and OC; of a norm, the embedding and the head's loss N and C or V
-    bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
-    Precision precision = {};            // a linear operation's
-    int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
-    bool steps = false;                  // likewise: as Pages::steps says
-    uint32_t formats = 0;                // a bit for each BlockType that a packed weight has
-    Element cache = Element::f32;        // its type
+    int rows = 0, in = 0, out = 0;        // N, C and OC; of a norm, the embedding and the head's loss N and C or V
+    bool bias = false;                    // a linear operation adds a bias, or sums up its gradient
+    Precision precision = {};             // a linear operation's
+    int B = 0, S = 0, p = 0, maxT = 0;    // p, maxT: of attention_cached
+    bool steps = false;                   // likewise: as Pages::steps says
+    uint32_t formats = 0;                 // a bit for each BlockType that a packed weight has
+    Element cache = Element::f32;         // its type
     Heads heads = {};
     Turn turn = {};
 };
@@ -283,8 +291,7 @@ struct Table : Ops<Activation, Parameter> {
     Element activation = Element::f32, input = Element::f32, parameter = Element::f32, gradient = Element::f32;
 
     Table() = default;
-    template <class T, class P>
-    Table(const Ops<T, P>& op)
+    template <class T, class P> Table(const Ops<T, P>& op)
         : activation(element_of<T>), input(element_of<InputType<T, P>>), parameter(element_of<P>),
           gradient(element_of<Grad<P>>) {
         static_cast<Backend&>(*this) = op;
@@ -330,6 +337,6 @@ template <class P> const Ops<float, P>& cpu_ops();
 // Weights that are only read, in their files' formats (packed.h). Operations that need gradients are null.
 struct PackedWeight;
 const Ops<float, PackedWeight>& cpu_packed_ops();
-bool cpu_has_bf16();         // the instruction set in use multiplies bf16 (AVX512-BF16, AMX); without, bf16 is slower
+bool cpu_has_bf16();    // the instruction set in use multiplies bf16 (AVX512-BF16, AMX); without, bf16 is slower
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

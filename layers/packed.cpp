@@ -96,8 +96,8 @@ template <bool in> void q6_k(Mover<in> m, int o) {
         for (int h = 0; h < 2; h++) m.copy(m.block + 192 + 2 * j + h, m.panel + at + 16 * h + o, 1);
         for (int k = 0; k < 32; k += 4) {
             const int i = 32 * j + k;
-            m.four(128 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, at + l.scales + k / 16 * 64 + o * 4,
-                   k % 16 / 4 * 2, 2);
+            m.four(128 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, at + l.scales + k / 16 * 64 + o * 4, k % 16 / 4 * 2,
+                   2);
             m.four(i / 128 * 64 + i % 64, i % 128 / 64 * 4, at + l.scales + l.high + quarter(k, o), k / 16 * 4, 4);
         }
     }

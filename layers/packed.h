@@ -15,13 +15,13 @@
 #include "base/block_format.h"
 #include "ops.h"
 
-struct PackedPart {    // rows of one format, in whole panels: those beyond the last are zero
+struct PackedPart {         // rows of one format, in whole panels: those beyond the last are zero
     int64_t first, rows;    // in the matrix
     BlockType format;
     char* data;
     // Until the panels hold the rows: where each row lies in a mapped file; a row without an address is zeros.
     const char* const* mapped = nullptr;
-    int wait = 0;                           // products until one packs the panels
+    int wait = 0;    // products until one packs the panels
 };
 // A parameter. One that no product reads - a vector, a table of positions - is floats; any other one is parts.
 struct PackedWeight {
@@ -35,22 +35,22 @@ template <> inline constexpr Element element_of<PackedWeight> = Element::packed;
 // Where 32 numbers of 16 outputs have what, in bytes. `head` comes before every eighth of them.
 struct BlockLayout {
     int head, scales, high, quarters;
-    bool offsets;                   // x = d q + m, else x = d (q - zero)
+    bool offsets;    // x = d q + m, else x = d (q - zero)
     int zero;
     constexpr int block() const { return scales + high + quarters; }
     constexpr int64_t bytes(int64_t numbers) const { return numbers / 32 * block() + numbers / 256 * head; }
 };
 constexpr BlockLayout block_layout(BlockType format) {
     switch (format) {
-    case BlockType::q8_0: return {0, 32, 0, 512, false, 128};    // bytes are q + 128
-    case BlockType::q4_0: return {0, 32, 0, 256, false, 8};
-    case BlockType::q4_1: return {0, 64, 0, 256, true, 0};
-    case BlockType::q5_0: return {0, 32, 64, 256, false, 16};
-    case BlockType::q5_1: return {0, 64, 64, 256, true, 0};
-    case BlockType::q4_k: return {64, 32, 0, 256, true, 0};      // head: d, m of 16 outputs; scales: s, t
-    case BlockType::q5_k: return {64, 32, 64, 256, true, 0};
-    case BlockType::q6_k: return {32, 32, 128, 256, false, 32};    // scales: those of k 0..15, then of k 16..31
-    default: return {0, 0, 0, 0, false, 0};
+        case BlockType::q8_0: return {0, 32, 0, 512, false, 128};    // bytes are q + 128
+        case BlockType::q4_0: return {0, 32, 0, 256, false, 8};
+        case BlockType::q4_1: return {0, 64, 0, 256, true, 0};
+        case BlockType::q5_0: return {0, 32, 64, 256, false, 16};
+        case BlockType::q5_1: return {0, 64, 64, 256, true, 0};
+        case BlockType::q4_k: return {64, 32, 0, 256, true, 0};    // head: d, m of 16 outputs; scales: s, t
+        case BlockType::q5_k: return {64, 32, 64, 256, true, 0};
+        case BlockType::q6_k: return {32, 32, 128, 256, false, 32};    // scales: those of k 0..15, then of k 16..31
+        default: return {0, 0, 0, 0, false, 0};
     }
 }
 constexpr int64_t FEW_ROWS = 64;    // rows of x of a product that leaves mapped rows where they are

@@ -28,12 +28,12 @@ constexpr int TILES_FROM = 16, FEW = 128;
 // x as the products take it. Each kind that a matrix needs: floats, pairs of bf16 or planes (PlaneRows); and int8 with,
 // for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
 struct Prepared {
-    const float* floats;      // x itself, or its copy
+    const float* floats;    // x itself, or its copy
     float *copy, *pairs, *planes;
-    int8_t* ints;             // null, as the three before, where no part needs it
+    int8_t* ints;                                       // null, as the three before, where no part needs it
     int64_t float_row, pair_row, plane_row, int_row;    // distances between rows: words, the last one bytes
-    int C, ahead;             // ahead: as PackedProduct's
-    char* own;                // a panel for each thread, into which rows of a file are packed
+    int C, ahead;                                       // ahead: as PackedProduct's
+    char* own;                                          // a panel for each thread, into which rows of a file are packed
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
@@ -91,9 +91,12 @@ INLINE void split_row(float* planes, const float* x, int C) {
 
 // Whether tiles multiply floats. Not where a matrix is one in part, as parts of y do not lie one after the other.
 INLINE bool by_planes(const PackedProduct& p) {
-    return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 && p.w->parts[0].format == BlockType::f32;
+    return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 &&
+           p.w->parts[0].format == BlockType::f32;
 }
-struct Needs { bool floats, pairs, planes, ints; };
+struct Needs {
+    bool floats, pairs, planes, ints;
+};
 INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k only, however many rows
     return format == BlockType::bf16 && p.tiles != Tiles::none && p.C % 32 == 0;
 }
@@ -121,7 +124,7 @@ INLINE int64_t own_panel(const PackedProduct& p) {
 struct Places {
     Needs need;
     bool copied;
-    int64_t float_row, pair_row, plane_row, int_row;    // as Prepared's
+    int64_t float_row, pair_row, plane_row, int_row;     // as Prepared's
     int64_t pair_at, plane_at, int_at, own_at, bytes;    // words but for the last two
 };
 static Places places(const PackedProduct& product, int64_t N) {
@@ -152,8 +155,8 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
 // Called outside of parallel regions.
 static Prepared place_rows(const PackedProduct& product, int64_t N) {
     const Places at = places(product, N);
-    Prepared p = {product.x, nullptr, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.plane_row, at.int_row,
-                  product.C, product.ahead, nullptr};
+    Prepared p = {product.x,   nullptr,      nullptr,    nullptr,   nullptr,       at.float_row,
+                  at.pair_row, at.plane_row, at.int_row, product.C, product.ahead, nullptr};
     float* room = static_cast<float*>(cpu_scratch(at.bytes));
     if (at.copied) p.floats = p.copy = room;
     if (at.need.pairs) p.pairs = room + at.pair_at;
@@ -208,8 +211,7 @@ static void float_panel(float* sums, const char* panel, const Prepared& x, int64
     const int words = (x.C + As::PER - 1) / As::PER;
     const float* rows[n];
 #pragma GCC unroll 8
-    for (int i = 0; i < n; i++)
-        rows[i] = PAIRS ? x.pairs + (row + i) * x.pair_row : x.floats + (row + i) * x.float_row;
+    for (int i = 0; i < n; i++) rows[i] = PAIRS ? x.pairs + (row + i) * x.pair_row : x.floats + (row + i) * x.float_row;
     for (int lane = 0; lane < W; lane += nv * VW) {
         vf s[n][nv] = {};
         const char* w = panel + lane * As::BYTES;
@@ -263,8 +265,7 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
                 if (eight) continue;
                 const vq up = with_high<F>(right(both, 4) & 15, high + 4 * lane, g + 4);
 #pragma GCC unroll 8
-                for (int i = 0; i < n; i++)
-                    s[i][two] = dot<false, vnni>(s[i][two], up, q[i] + 32 * b + 16 + 4 * g);
+                for (int i = 0; i < n; i++) s[i][two] = dot<false, vnni>(s[i][two], up, q[i] + 32 * b + 16 + 4 * g);
             }
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
@@ -278,7 +279,9 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
 // ---- all panels -----------------------------------------------------------------------------------------------------
 
 typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
-struct ByRows { PanelProduct of[4], again; };    // 1, 2, 4, 8 rows; 8, of a panel in L2
+struct ByRows {
+    PanelProduct of[4], again;
+};    // 1, 2, 4, 8 rows; 8, of a panel in L2
 template <class As> INLINE ByRows float_products() {
     return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>},
             float_panel<As, ROWS, false>};
@@ -289,14 +292,16 @@ static void block_product(float* sums, const char* panel, const Prepared& x, int
 }
 template <BlockType F> INLINE ByRows block_products(bool has_vnni) {
     if constexpr (VW >= 8)
-        if (has_vnni) return {{block_product<F, 1, true>, block_product<F, 2, true>, block_product<F, 4, true>,
-                               block_product<F, ROWS, true>}, block_product<F, ROWS, true>};
+        if (has_vnni)
+            return {{block_product<F, 1, true>, block_product<F, 2, true>, block_product<F, 4, true>,
+                     block_product<F, ROWS, true>},
+                    block_product<F, ROWS, true>};
     return {{block_product<F, 1, false>, block_product<F, 2, false>, block_product<F, 4, false>,
-             block_product<F, ROWS, false>}, block_product<F, ROWS, false>};
+             block_product<F, ROWS, false>},
+            block_product<F, ROWS, false>};
 }
 static ByRows products(BlockType format, bool vnni) {
-    if (in_blocks(format))
-        return with_block_format(format, [&]<BlockType F>() { return block_products<F>(vnni); });
+    if (in_blocks(format)) return with_block_format(format, [&]<BlockType F>() { return block_products<F>(vnni); });
     if (format == BlockType::f16) return float_products<AsFp16>();
     return format == BlockType::bf16 ? float_products<AsBf16>() : float_products<AsFp32>();
 }
@@ -370,25 +375,32 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     };
     if (x.planes || by_tiles(p, part.format)) {
         const FloatTiles multiply_floats = float_tiles(p.tiles);
-        with_tiles(p.tiles, [&](auto& tiles) {
-            all([&](const char* panel, int64_t i, int left) {
-                const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
-                if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
-                else tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
-                                           reinterpret_cast<const float*>(panel), 48, sums, 48, ahead / 4);
-                return n;
-            });
-        }, 64, least(N, TILE_ROWS));
+        with_tiles(
+            p.tiles,
+            [&](auto& tiles) {
+                all([&](const char* panel, int64_t i, int left) {
+                    const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
+                    if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
+                    else
+                        tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
+                                              reinterpret_cast<const float*>(panel), 48, sums, 48, ahead / 4);
+                    return n;
+                });
+            },
+            64, least(N, TILE_ROWS));
     } else if (in_blocks(part.format) && p.byte_tiles != Tiles::none && N >= TILES_FROM) {
         const BlockTiles multiply_panel = block_tiles(part.format, p.byte_tiles);
-        with_tiles(p.byte_tiles, [&](auto& tiles) {
-            all([&](const char* panel, int64_t i, int left) {
-                const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
-                if (n == 0) return by_vectors(panel, i, left);
-                multiply_panel(&tiles, sums, panel, x.bytes(i), n);
-                return n;
-            });
-        }, block_depth(part.format));
+        with_tiles(
+            p.byte_tiles,
+            [&](auto& tiles) {
+                all([&](const char* panel, int64_t i, int left) {
+                    const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
+                    if (n == 0) return by_vectors(panel, i, left);
+                    multiply_panel(&tiles, sums, panel, x.bytes(i), n);
+                    return n;
+                });
+            },
+            block_depth(part.format));
     } else {
         all(by_vectors);
     }
@@ -418,8 +430,20 @@ void packed_linear(const PackedProduct& p) {
         }
         const float* w = reinterpret_cast<const float*>(part.data);
         constexpr int W = panel_outputs(BlockType::f32);
-        return tile_matmul(Floats{.M = p.N, .N = p.OC, .K = p.C, .a = p.x, .ra = p.C, .ca = 1, .b = w, .rb = W, .cb = 1,
-                                  .c = p.y, .tiles = p.tiles, .panel = W, .bias = p.b, .residual = p.residual,
+        return tile_matmul(Floats{.M = p.N,
+                                  .N = p.OC,
+                                  .K = p.C,
+                                  .a = p.x,
+                                  .ra = p.C,
+                                  .ca = 1,
+                                  .b = w,
+                                  .rb = W,
+                                  .cb = 1,
+                                  .c = p.y,
+                                  .tiles = p.tiles,
+                                  .panel = W,
+                                  .bias = p.b,
+                                  .residual = p.residual,
                                   .gelu = p.gelu ? p.y : nullptr});
     }
     with_rows(p, p.N, [&](const Prepared& x) {
@@ -446,4 +470,4 @@ void packed_experts(const PackedProduct& p, Routes routes, Router r) {
         count_product(p.w->parts[i], routes.offsets[e + 1] - routes.offsets[e], p.C);
     }
 }
-}   // namespace ISA
+}    // namespace ISA

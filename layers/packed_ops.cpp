@@ -32,19 +32,19 @@ template <Isa isa, Tiles tiles> struct PackedOps {
             for (int c = 0; p && c < C; c++) out[c] += p[c];
         }
     }
-    static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b,
-                             Norm norm, int N, int C) {
+    static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm,
+                             int N, int C) {
         own().norm_forward(y, mean, rstd, x, floats(w), floats(b), norm, N, C);
     }
-    static void rope_forward(float* y, float* rstd, const float* x, const P* qw, const P* kw,
-                             const float* turns, int B, int S, const int* pos, Heads h, Turn t) {
+    static void rope_forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, const float* turns, int B,
+                             int S, const int* pos, Heads h, Turn t) {
         own().rope_forward(y, rstd, x, floats(qw), floats(kw), turns, B, S, pos, h, t);
     }
     static void bias_rows_forward(float* bias, const P* from, const int* bucket, int buckets, int NH, int n) {
         own().bias_rows_forward(bias, from->floats, bucket, buckets, NH, n);
     }
-    static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
-                               int C, int OC, Precision precision) {
+    static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
+                               int OC, Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
         p.b = floats(b), p.residual = residual, p.precision = precision;
         CHECK(precision != Precision::prefill || residual != y, "residual is y");
@@ -56,16 +56,15 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         p.b = floats(b), p.gelu = true, p.precision = precision;
         loops().packed_linear(p);
     }
-    static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
-                                int OC) {
+    static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
         loops().packed_experts(product(y, x, w, N, C, OC), routes, r);
     }
     static int64_t scratch_bytes(const CallSizes& call) {
         switch (call.operation) {
-        case Operation::linear_forward:
-        case Operation::linear_gelu_forward:
-        case Operation::experts_forward: return cpu_scratch_size(loops().packed_scratch(call, tiles));
-        default: return own().scratch_bytes(call);
+            case Operation::linear_forward:
+            case Operation::linear_gelu_forward:
+            case Operation::experts_forward: return cpu_scratch_size(loops().packed_scratch(call, tiles));
+            default: return own().scratch_bytes(call);
         }
     }
 };
@@ -102,7 +101,7 @@ template <Isa isa> const Ops<float, PackedWeight>& with_tiles(Tiles tiles) {
     if (tiles == Tiles::amx) return packed_table<isa, Tiles::amx>();
     return tiles == Tiles::pretended ? packed_table<isa, Tiles::pretended>() : packed_table<isa, Tiles::none>();
 }
-}   // namespace
+}    // namespace
 
 const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles) {
     switch (isa) {

@@ -43,9 +43,8 @@ struct SplitStep {
 };
 
 // Tiles 0 to 2 += products of a step's 16 rows of x, while the next step, if not null, becomes `next`.
-template <class Set>
-INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const SplitStep& now, const float* from,
-                          SplitStep& next, int ahead) {
+template <class Set> INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const SplitStep& now,
+                                               const float* from, SplitStep& next, int ahead) {
     each_index<0, ThreePlanes::PRODUCTS>([&](auto product) {
         constexpr int n = product.is, last = n > 0 ? n - 1 : 0, a = ThreePlanes::A[n], b = ThreePlanes::B[n];
         constexpr bool new_a = n == 0 || a != ThreePlanes::A[last], new_b = n == 0 || b != ThreePlanes::B[last];
@@ -59,9 +58,8 @@ INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const Split
     });
 }
 
-template <class Set>
-[[gnu::noinline]] void multiply_floats(void* set, float* sums, const char* panel, const PlaneRows& x, int rows,
-                                       int ahead) {
+template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* sums, const char* panel,
+                                                            const PlaneRows& x, int rows, int ahead) {
     Set& tiles = *static_cast<Set*>(set);
     alignas(64) float edge[32 * W], out[W / 16][TILE];
     SplitStep split[2];
@@ -192,7 +190,7 @@ template <class F> auto with_set(Tiles kind, F f) {
     (void)kind;
     return f.template operator()<Pretended>();
 }
-}   // namespace
+}    // namespace
 
 FloatTiles float_tiles(Tiles kind) {
     return with_set(kind, []<class Set>() -> FloatTiles { return multiply_floats<Set>; });
@@ -202,4 +200,4 @@ BlockTiles block_tiles(BlockType format, Tiles kind) {
         return with_block_format(format, []<BlockType F>() -> BlockTiles { return multiply_panel<F, Set>; });
     });
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -5,9 +5,8 @@
 namespace {
 // a (a_columns), b: += the sum over p of partial[p,:] (parts,stride), b's from column b_from on; null: not wanted. A
 // block has 32 columns; each of its warps adds every 32nd part, then the warps' sums are added in order.
-template <class G>
-__global__ void add_parts_kernel(G* a, int a_columns, G* b, int b_columns, const float* partial, int b_from, int parts,
-                                 int stride) {
+template <class G> __global__ void add_parts_kernel(G* a, int a_columns, G* b, int b_columns, const float* partial,
+                                                    int b_from, int parts, int stride) {
     SHARED(float[32][32], warp_sums);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;
     const bool first = c < a_columns;
@@ -30,4 +29,4 @@ void add_parts(G* a, int a_columns, G* b, int b_columns, const float* partial, i
         launch(add_parts_kernel<G>, {unsigned(ceil_div(a_columns + b_columns, 32)), 1024}, a, a_columns, b, b_columns,
                partial, b_from, parts, stride);
 }
-}   // namespace
+}    // namespace

@@ -48,24 +48,23 @@ const Random& random_numbers() {
 
 // n rounds of rows x vectors independent vector multiply-adds: a product's inner loop, as registers allow. Returns a
 // sum of all, so that the compiler keeps them.
-#define PRODUCT_LOOP(name, target_name, width, rows, vectors, multiply_add)                       \
-    __attribute__((target(target_name))) float name(int64_t n) {                                  \
-        typedef float vec __attribute__((vector_size(4 * width)));                                \
-        static_assert(rows <= ROWS && vectors * width <= COLUMNS);                                \
-        const Random& from = random_numbers();                                                    \
-        vec s[rows * vectors] = {}, x[vectors];                                                   \
-        for (int64_t k = 0; k < n; k += STEPS)                                                    \
-            _Pragma("GCC unroll 4") for (int step = 0; step < STEPS; step++) {                    \
-                _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)                         \
-                    x[v] = *reinterpret_cast<const vec*>(from.b[step] + width * v);               \
-                _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++) {                          \
-                    const vec a = from.a[step][i] - vec{};                                        \
-                    _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)                     \
-                        multiply_add(s[i * vectors + v], a, x[v]);                                \
-                }                                                                                 \
-            }                                                                                     \
-        for (int i = 1; i < rows * vectors; i++) s[0] += s[i];                                    \
-        return s[0][0];                                                                           \
+#define PRODUCT_LOOP(name, target_name, width, rows, vectors, multiply_add)                                       \
+    __attribute__((target(target_name))) float name(int64_t n) {                                                  \
+        typedef float vec __attribute__((vector_size(4 * width)));                                                \
+        static_assert(rows <= ROWS && vectors * width <= COLUMNS);                                                \
+        const Random& from = random_numbers();                                                                    \
+        vec s[rows * vectors] = {}, x[vectors];                                                                   \
+        for (int64_t k = 0; k < n; k += STEPS) _Pragma("GCC unroll 4") for (int step = 0; step < STEPS; step++) { \
+                _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)                                         \
+                    x[v] = *reinterpret_cast<const vec*>(from.b[step] + width * v);                               \
+                _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++) {                                          \
+                    const vec a = from.a[step][i] - vec{};                                                        \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)                                     \
+                        multiply_add(s[i * vectors + v], a, x[v]);                                                \
+                }                                                                                                 \
+            }                                                                                                     \
+        for (int i = 1; i < rows * vectors; i++) s[0] += s[i];                                                    \
+        return s[0][0];                                                                                           \
     }
 #define MULTIPLY_ADD(s, a, x) s += a * x
 }    // namespace
@@ -105,15 +104,16 @@ alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_pea
 float tile_loop(int64_t n) {
     TileConfig config;
     for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
-    __asm__ volatile("ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"m"(
-        config));
+    __asm__ volatile(
+        "ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"m"(config));
     for (int64_t k = 0; k < n; k++)
-        __asm__ volatile("tileloadd (%0,%4,1), %%tmm4\n\ttileloadd (%2,%4,1), %%tmm6\n\t"
-                         "tileloadd (%3,%4,1), %%tmm7\n\ttdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
-                         "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\ttileloadd (%1,%4,1), %%tmm5\n\t"
-                         "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::"r"(tile_numbers[0]),
-                         "r"(tile_numbers[1]), "r"(tile_numbers[2]), "r"(tile_numbers[3]), "r"(int64_t(TILE_BYTES))
-                         : "memory");
+        __asm__ volatile(
+            "tileloadd (%0,%4,1), %%tmm4\n\ttileloadd (%2,%4,1), %%tmm6\n\t"
+            "tileloadd (%3,%4,1), %%tmm7\n\ttdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+            "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\ttileloadd (%1,%4,1), %%tmm5\n\t"
+            "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::"r"(tile_numbers[0]),
+            "r"(tile_numbers[1]), "r"(tile_numbers[2]), "r"(tile_numbers[3]), "r"(int64_t(TILE_BYTES))
+            : "memory");
     alignas(64) float sums[TILE_ROWS * 16];
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];

@@ -17,7 +17,7 @@ struct Form {
     bool b_e5m2 = false;    // B is E5M2, A E4M3
     // fp8's. square: A's 128x128, B's 1x128; rows: both 1x128.
     enum class Scales { tensor, square, rows } scales = {};
-    int alignment = 16;     // every pointer's, in bytes; vector loads and TMA want 16, nothing wants more
+    int alignment = 16;    // every pointer's, in bytes; vector loads and TMA want 16, nothing wants more
     auto operator<=>(const Form&) const = default;
 
     bool fp8() const { return in == CUDA_R_8F_E4M3; }    // then ta is T and tb N; sizes are multiples of 16
@@ -33,8 +33,12 @@ struct Form {
     int64_t out_size() const { return out == CUDA_R_32F ? 4 : 2; }
     std::string text() const {
         char s[160];
-        const char* type = scales == Scales::square ? "fp8 128x128 by 1x128" : blocks() ? "fp8 1x128 by 1x128"
-                           : b_e5m2 ? "fp8 e5m2" : fp8() ? "fp8" : in == CUDA_R_32F ? "fp32" : "bf16";
+        const char* type = scales == Scales::square ? "fp8 128x128 by 1x128"
+                           : blocks()               ? "fp8 1x128 by 1x128"
+                           : b_e5m2                 ? "fp8 e5m2"
+                           : fp8()                  ? "fp8"
+                           : in == CUDA_R_32F       ? "fp32"
+                                                    : "bf16";
         snprintf(s, sizeof s, "%s to %s%s %s%s %d x %d x %d epilogue %d%s align %d", type,
                  out == CUDA_R_32F ? "fp32" : "bf16", compute == CUBLAS_COMPUTE_32F ? "" : " by tf32", ta ? "T" : "N",
                  tb ? "T" : "N", m, n, k, int(epilogue), add ? " add" : "", alignment);
@@ -45,8 +49,8 @@ struct Form {
 struct Operands {
     const void *a, *b, *c;    // c: null, d or what d shares no element with
     void* d;
-    const void *bias = nullptr, *aux = nullptr;    // GELU_AUX_BIAS writes aux
-    float* sums = nullptr;                         // += the epilogue's sums
+    const void *bias = nullptr, *aux = nullptr;            // GELU_AUX_BIAS writes aux
+    float* sums = nullptr;                                 // += the epilogue's sums
     const float *a_scale = nullptr, *b_scale = nullptr;    // fp8: A's and B's numbers are times these
     int64_t kept = 0;                                      // bytes of the scratch that hold operands
 };

@@ -212,8 +212,9 @@ void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
         const int scale = int(best.d), offset = int(best.m);
         uint8_t* p = b + 4 + j % 4;    // see Scales in quantised.cpp
         if (j < 4) p[0] |= uint8_t(scale), p[4] |= uint8_t(offset);
-        else p[0] |= uint8_t(scale >> 4 << 6), p[4] |= uint8_t(offset >> 4 << 6),
-             p[8] |= uint8_t((scale & 15) | (offset & 15) << 4);
+        else
+            p[0] |= uint8_t(scale >> 4 << 6), p[4] |= uint8_t(offset >> 4 << 6),
+                p[8] |= uint8_t((scale & 15) | (offset & 15) << 4);
         const float inv = inverse(d * best.d);
         for (int i = 0; i < 32; i++) {
             const float q = rounded((x[32 * j + i] + m * best.m) * inv, 0, 15);
@@ -225,30 +226,37 @@ void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
 typedef void (*Encode)(const float* x, uint8_t* block, const QuantiseSearch& search);
 Encode encoder(const BlockFormat& format) {
     switch (format.type) {
-    case BlockType::f32: return [](const float* x, uint8_t* b, const QuantiseSearch&) { memcpy(b, x, 4); };
-    case BlockType::f16: return [](const float* x, uint8_t* b, const QuantiseSearch&) { put_half(b, *x); };
-    case BlockType::bf16: return [](const float* x, uint8_t* b, const QuantiseSearch&) {
-        const bf16 narrow = to_bf16(*x);
-        memcpy(b, &narrow, 2);
-    };
-    case BlockType::q4_0: return encode_scaled<4>;
-    case BlockType::q5_0: return encode_scaled<5>;
-    case BlockType::q4_1: return encode_line<4>;
-    case BlockType::q5_1: return encode_line<5>;
-    case BlockType::q8_0: return encode_q8_0;
-    case BlockType::q4_k: return encode_q4_k;
-    case BlockType::q6_k: return encode_q6_k;
-    default: return nullptr;
+        case BlockType::f32: return [](const float* x, uint8_t* b, const QuantiseSearch&) { memcpy(b, x, 4); };
+        case BlockType::f16: return [](const float* x, uint8_t* b, const QuantiseSearch&) { put_half(b, *x); };
+        case BlockType::bf16:
+            return [](const float* x, uint8_t* b, const QuantiseSearch&) {
+                const bf16 narrow = to_bf16(*x);
+                memcpy(b, &narrow, 2);
+            };
+        case BlockType::q4_0: return encode_scaled<4>;
+        case BlockType::q5_0: return encode_scaled<5>;
+        case BlockType::q4_1: return encode_line<4>;
+        case BlockType::q5_1: return encode_line<5>;
+        case BlockType::q8_0: return encode_q8_0;
+        case BlockType::q4_k: return encode_q4_k;
+        case BlockType::q6_k: return encode_q6_k;
+        default: return nullptr;
     }
 }
-}   // namespace
+}    // namespace
 
 bool can_quantise(const BlockFormat& format) { return encoder(format) != nullptr; }
 
 // Instruction sets that another architecture lacks are null there.
-namespace avx2 { [[gnu::weak]] QuantiseSearch quantise_search(); }
-namespace avx512 { [[gnu::weak]] QuantiseSearch quantise_search(); }
-namespace avx512bf16 { [[gnu::weak]] QuantiseSearch quantise_search(); }
+namespace avx2 {
+[[gnu::weak]] QuantiseSearch quantise_search();
+}
+namespace avx512 {
+[[gnu::weak]] QuantiseSearch quantise_search();
+}
+namespace avx512bf16 {
+[[gnu::weak]] QuantiseSearch quantise_search();
+}
 QuantiseSearch quantise_search(Isa isa) {
     QuantiseSearch (*const all[ISA_COUNT])() = {base::quantise_search, avx2::quantise_search, avx512::quantise_search,
                                                 avx512bf16::quantise_search};

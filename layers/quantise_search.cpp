@@ -37,8 +37,12 @@ constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
 constexpr int ALL = 2 * VECTORS + 1;    // first guesses; refitted scales; shared lanes, refitted for the other side
 constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: one alone waits for its own sums
 
-struct Sums { vf xq, qq; };
-struct Limits { vf low, high; };
+struct Sums {
+    vf xq, qq;
+};
+struct Limits {
+    vf low, high;
+};
 // K vectors.    other: the largest on the other side of zero
 template <int N, int K>
 INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
@@ -133,8 +137,12 @@ bool find_scale16(const float* x, float most, float* best) { return find_scale<1
 
 // ---- x ~ d q + m ----------------------------------------------------------------------------------------------------
 
-struct Lines { vf d, m; };
-struct Fit { vf q1 = {}, q2 = {}, x1 = {}, xq = {}, error = {}; };
+struct Lines {
+    vf d, m;
+};
+struct Fit {
+    vf q1 = {}, q2 = {}, x1 = {}, xq = {}, error = {};
+};
 
 // The sums over 32 numbers and their integers in [0, most]; the squared error.
 template <bool sums> INLINE Fit pass(const float* x, Lines line, float most) {
@@ -208,7 +216,7 @@ bool find_pair(const float* x, float d, float m, Line near, Line* best) {
     }
     return true;
 }
-}   // namespace
+}    // namespace
 
 QuantiseSearch quantise_search() { return {find_scale16, find_scale<32>, find_line, find_pair}; }
-}   // namespace ISA
+}    // namespace ISA

@@ -3,17 +3,21 @@
 #pragma once
 #include <stdint.h>
 
-struct Line { float d = 0, m = 0; };    // x ~ d q + m
+struct Line {
+    float d = 0, m = 0;
+};    // x ~ d q + m
 
 // Each returns false where rounding alone decides between candidates, or a number is not finite: the loop must decide.
 struct QuantiseSearch {
     bool (*scale16)(const float* x, float most, float* best);    // find_scale<16, -32>; most: its largest number
-    bool (*scale32)(const float* x, float most, int lo, float* best);    // find_scale<32, lo>
+    bool (*scale32)(const float* x, float most, int lo, float* best);                           // find_scale<32, lo>
     bool (*line)(const float* x, float low, float high, float most, bool below, Line* best);    // find_line
     // find_pair: the integers (s, t) at `near` or beside it, for which {d s, -m t} has the least error
     bool (*pair)(const float* x, float d, float m, Line near, Line* best);
 };
-namespace base { QuantiseSearch quantise_search(); }
+namespace base {
+QuantiseSearch quantise_search();
+}
 enum class Isa;
 QuantiseSearch quantise_search(Isa isa);    // that the CPU supports (cpu.h)
 

@@ -98,7 +98,9 @@ void decode_q3_k(const uint8_t* b, float* out) {
 }
 // Eight scales and eight offsets of 6 bits in 12 bytes: those of sub-blocks 0 to 3 in the low 6 bits of the first 8
 // bytes; of the others 4 bits in the last 4 bytes, and 2 bits above the first.
-struct Scales { int scale[8], offset[8]; };
+struct Scales {
+    int scale[8], offset[8];
+};
 Scales unpack_scales(const uint8_t* p) {
     Scales s;
     for (int j = 0; j < 4; j++) {
@@ -143,8 +145,8 @@ void decode_q6_k(const uint8_t* b, float* out) {
 }
 
 // Where a block has its one or two fp16 numbers, by BlockType; all its other numbers are integers.
-constexpr int SCALES[][2] = {{}, {}, {}, {0, 0}, {0, 2}, {0, 0}, {0, 2}, {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2},
-                             {208, 208}, {0, 0}};
+constexpr int SCALES[][2] = {{},     {},       {},         {0, 0}, {0, 2}, {0, 0},     {0, 2},
+                             {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2}, {208, 208}, {0, 0}};
 static_assert(std::size(SCALES) == std::size(BLOCK_FORMATS));
 
 // Numbers that are not finite have an exponent of ones: adding its lowest bit carries into the sign. Without a branch,
@@ -171,7 +173,7 @@ template <class Widen> void widen(const void* from, int64_t n, float* out, Widen
         out[i] = to_float(bits);
     }
 }
-}   // namespace
+}    // namespace
 
 bool all_finite(const BlockFormat& format, const void* blocks, int64_t n) {
     if (format.type == BlockType::f32) return finite_numbers<uint32_t>(blocks, n, 0x7F800000, 0x00800000);
@@ -201,19 +203,19 @@ float largest_size(const float* x, int64_t n) {    // by bits: vectors compare i
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out) {
     CHECK(n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);
     switch (format.type) {
-    case BlockType::f32: memcpy(out, blocks, size_t(n) * 4); return;
-    case BlockType::f16: return widen(blocks, n, out, half_to_float);
-    case BlockType::bf16: return widen(blocks, n, out, [](uint16_t bits) { return to_float(bf16{bits}); });
-    case BlockType::q4_0: return decode_all<decode_q4_0>(format, blocks, n, out);
-    case BlockType::q4_1: return decode_all<decode_q4_1>(format, blocks, n, out);
-    case BlockType::q5_0: return decode_all<decode_q5_0>(format, blocks, n, out);
-    case BlockType::q5_1: return decode_all<decode_q5_1>(format, blocks, n, out);
-    case BlockType::q8_0: return decode_all<decode_q8_0>(format, blocks, n, out);
-    case BlockType::q2_k: return decode_all<decode_q2_k>(format, blocks, n, out);
-    case BlockType::q3_k: return decode_all<decode_q3_k>(format, blocks, n, out);
-    case BlockType::q4_k: return decode_all<decode_q4_k>(format, blocks, n, out);
-    case BlockType::q5_k: return decode_all<decode_q5_k>(format, blocks, n, out);
-    case BlockType::q6_k: return decode_all<decode_q6_k>(format, blocks, n, out);
-    case BlockType::iq4_nl: return decode_all<decode_iq4_nl>(format, blocks, n, out);
+        case BlockType::f32: memcpy(out, blocks, size_t(n) * 4); return;
+        case BlockType::f16: return widen(blocks, n, out, half_to_float);
+        case BlockType::bf16: return widen(blocks, n, out, [](uint16_t bits) { return to_float(bf16{bits}); });
+        case BlockType::q4_0: return decode_all<decode_q4_0>(format, blocks, n, out);
+        case BlockType::q4_1: return decode_all<decode_q4_1>(format, blocks, n, out);
+        case BlockType::q5_0: return decode_all<decode_q5_0>(format, blocks, n, out);
+        case BlockType::q5_1: return decode_all<decode_q5_1>(format, blocks, n, out);
+        case BlockType::q8_0: return decode_all<decode_q8_0>(format, blocks, n, out);
+        case BlockType::q2_k: return decode_all<decode_q2_k>(format, blocks, n, out);
+        case BlockType::q3_k: return decode_all<decode_q3_k>(format, blocks, n, out);
+        case BlockType::q4_k: return decode_all<decode_q4_k>(format, blocks, n, out);
+        case BlockType::q5_k: return decode_all<decode_q5_k>(format, blocks, n, out);
+        case BlockType::q6_k: return decode_all<decode_q6_k>(format, blocks, n, out);
+        case BlockType::iq4_nl: return decode_all<decode_iq4_nl>(format, blocks, n, out);
     }
 }

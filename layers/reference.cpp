@@ -35,12 +35,11 @@ int position(const int* pos, int n, int S) { return pos ? std::max(0, pos[n]) : 
 
 // ---- embedding ------------------------------------------------------------------------------------------------------
 
-void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C,
-                       const int* pos) {
+void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C, const int* pos) {
     for (int n = 0; n < B * S; n++)
         for (int c = 0; c < C; c++)
-            x[int64_t(n) * C + c] =
-                wte[int64_t(tok[n]) * C + c] + (wpe ? wpe[int64_t(position(pos, n, S)) * C + c] : 0);
+            x[int64_t(n) * C + c] = wte[int64_t(tok[n]) * C + c] +
+                                    (wpe ? wpe[int64_t(position(pos, n, S)) * C + c] : 0);
 }
 void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int) {
     for (int b = 0; b < B; b++)
@@ -97,8 +96,7 @@ void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual,
             y[int64_t(n) * OC + o] = more + dot(x + int64_t(n) * C, w + int64_t(o) * C, C);
         }
 }
-void linear_backward(T* dx, Into<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
-                     Precision) {
+void linear_backward(T* dx, Into<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC, Precision) {
     if (!dw.add) zero(dw.p, int64_t(sizeof(T)) * OC * C);
     for (int n = 0; n < N; n++) {
         if (dx) zero(dx + int64_t(n) * C, int64_t(sizeof(T)) * C);
@@ -161,8 +159,7 @@ void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, c
     for (int n = 0; n < B * S; n++) {
         T* dn = d + int64_t(n) * width;
         for (int i = 0; i < heads; i++)
-            for (int c = 0; c < t.dims / 2; c++)
-                turn_pair(dn + i * h.HS, c, turns + int64_t(n % S) * t.dims, t, true);
+            for (int c = 0; c < t.dims / 2; c++) turn_pair(dn + i * h.HS, c, turns + int64_t(n % S) * t.dims, t, true);
         for (int i = 0; i < heads && sums;) {
             const Normed over(i, h, t);
             const bool all = t.norm == Turn::Normed::all;
@@ -320,7 +317,7 @@ Ops<double> make_table() {
 #undef required
     return op;
 }
-}   // namespace
+}    // namespace
 
 const Ops<double>& reference_ops() {
     static const Ops<double> table = make_table();

@@ -55,4 +55,4 @@ void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const double
 // without dropout.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and turned
 void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);
 
-}   // namespace reference
+}    // namespace reference

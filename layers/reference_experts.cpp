@@ -39,7 +39,7 @@ void choose(int* expert, const T* logits, Router r) {
     }
 }
 T sigmoid(T x) { return 1 / (1 + std::exp(-x)); }
-}   // namespace
+}    // namespace
 
 namespace reference {
 
@@ -53,8 +53,7 @@ void router_forward(double* factors, Routes to, double* totals, const double* lo
             const Scores s(logits + int64_t(n) * E, r);
             choose(expert, logits + int64_t(n) * E, r);
             for (int k = 0; k < K; k++) {
-                factors[int64_t(n) * K + k] =
-                    s.score[size_t(expert[k])] / (r.normalise ? s.of_chosen(expert, r) : 1);
+                factors[int64_t(n) * K + k] = s.score[size_t(expert[k])] / (r.normalise ? s.of_chosen(expert, r) : 1);
                 to.counts[b * E + expert[k]]++;
             }
             for (int i = 0; i < E; i++) shares[size_t(i)] += s.share[size_t(i)] / S;
@@ -87,8 +86,7 @@ void router_backward(double* dlogits, const double* dfactors, Routes routes, con
         // The weights' part: w_k = s_k, or s_k / sum.
         T mean = 0;
         for (int k = 0; k < K; k++) mean += s.score[size_t(expert[k])] / chosen * dw[k];
-        for (int k = 0; k < K; k++)
-            dscore[size_t(expert[k])] += r.normalise ? (dw[k] - mean) / chosen : dw[k];
+        for (int k = 0; k < K; k++) dscore[size_t(expert[k])] += r.normalise ? (dw[k] - mean) / chosen : dw[k];
         // The balance's.
         std::vector<T> dshare(size_t(E), 0);
         T mean_share = 0;
@@ -109,8 +107,7 @@ void router_backward(double* dlogits, const double* dfactors, Routes routes, con
 }
 
 void experts_gather(double* y, const double* x, Routes routes, Router r, int N, int C) {
-    for (int64_t i = 0; i < int64_t(N) * r.K; i++)
-        std::copy_n(x + int64_t(routes.row[i] / r.K) * C, C, y + i * C);
+    for (int64_t i = 0; i < int64_t(N) * r.K; i++) std::copy_n(x + int64_t(routes.row[i] / r.K) * C, C, y + i * C);
 }
 void experts_combine(double* y, const double* residual, const double* x, const double* factors, Routes routes, Router r,
                      int N, int C) {
@@ -162,4 +159,4 @@ void row_gate_backward(double* dx, double* dgate, const double* dy, const double
     }
 }
 
-}   // namespace reference
+}    // namespace reference

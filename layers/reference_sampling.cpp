@@ -60,4 +60,4 @@ void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const double
     }
 }
 
-}   // namespace reference
+}    // namespace reference

@@ -5,7 +5,9 @@
 namespace ISA {
 namespace {
 // What a position's heads are: queries, then keys; one norm is over `size` elements, `count` of them.
-struct Group { int heads, count, size; };
+struct Group {
+    int heads, count, size;
+};
 INLINE Group group_of(int heads, Heads h, Turn t) {
     const bool all = t.norm == Turn::Normed::all;
     return {heads, all ? 1 : heads, all ? heads * h.HS : h.HS};
@@ -57,9 +59,8 @@ template <bool back> INLINE void turn(float* y, const float* x, const float* tur
 }
 
 // One position's queries or keys: y = x normed, then turned.
-template <class P>
-INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* turns, Group g, Heads h,
-                          Turn t) {
+template <class P> INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* turns,
+                                             Group g, Heads h, Turn t) {
     for (int i = 0; t.norm != Turn::Normed::none && i < g.count; i++, rstd++) {
         const float* xi = x + int64_t(i) * g.size;
         float* yi = y + int64_t(i) * g.size;
@@ -74,9 +75,8 @@ INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, con
 }
 
 // The same of its gradients, in place; part (size) += the share of dw.
-template <class P>
-INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* turns, const float* rstd,
-                           Group g, Heads h, Turn t) {
+template <class P> INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* turns,
+                                              const float* rstd, Group g, Heads h, Turn t) {
     for (int i = 0; i < g.heads; i++) turn<true>(d + i * h.HS, d + i * h.HS, turns, t, h.HS);
     for (int i = 0; t.norm != Turn::Normed::none && i < g.count; i++) {
         const float *xi = x + int64_t(i) * g.size, r = rstd[i];
@@ -95,9 +95,8 @@ INLINE void backward_group(float* d, float* part, const float* x, const P* w, co
     }
 }
 
-template <class P>
-void forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, const float* turns, int B, int S,
-             const int* pos, Heads h, Turn t) {
+template <class P> void forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, const float* turns,
+                                int B, int S, const int* pos, Heads h, Turn t) {
     const int64_t row = row_of(h);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
     const int sums = sums_of(q, k, t), v = (h.NH + h.NKV) * h.HS;
@@ -121,9 +120,8 @@ int64_t scratch_of(int rows, Heads h, Turn t) {
     return int64_t(sizeof(float)) * least(rows, RANGES) * partial_sums(h, t);
 }
 
-template <class P>
-void backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, const P* kw, const float* turns,
-              const float* rstd, int B, int S, Heads h, Turn t) {
+template <class P> void backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, const P* kw,
+                                 const float* turns, const float* rstd, int B, int S, Heads h, Turn t) {
     const int64_t row = row_of(h), width = partial_sums(h, t);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
     const int parts = least(B * S, RANGES), sums = sums_of(q, k, t);
@@ -153,4 +151,4 @@ static int64_t backward_scratch(const CallSizes& call) { return scratch_of(call.
 
 ENTRY(rope_forward, forward<P>)
 ENTRY_WITH_SCRATCH(rope_backward, backward<P>, backward_scratch)
-}   // namespace ISA
+}    // namespace ISA

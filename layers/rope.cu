@@ -27,9 +27,8 @@ template <int W, class F> __device__ inline void other_slots(const Call& c, int 
 constexpr int MAX_THREADS = 256;
 
 // y may be x where there is no norm.
-template <class T, int W, Normed NORM, bool INTERLEAVED>
-__global__ void __launch_bounds__(MAX_THREADS, 4)
-turn_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
+template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS, 4)
+    turn_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
     typedef TurnPiece<W, INTERLEAVED> P;
     const int64_t n = blockIdx.x;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
@@ -104,9 +103,8 @@ __device__ inline void fold_heads(float* own, const Call& c) {
 }
 
 // partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has one piece of one head, always the same.
-template <class T, int W, Normed NORM, bool INTERLEAVED>
-__global__ void __launch_bounds__(MAX_KEPT)
-turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
+template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_KEPT)
+    turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
     typedef TurnPiece<W, INTERLEAVED> P;
     const int head = threadIdx.x / c.lanes;
     const bool there = head < c.heads, key = c.key(head);
@@ -148,9 +146,9 @@ turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw,
 }
 
 // The same for heads of any number and size. The block's sums lie in scratch.
-template <class T, Normed NORM, bool INTERLEAVED>
-__global__ void __launch_bounds__(MAX_THREADS)
-turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
+template <class T, Normed NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS)
+    turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd,
+                             const Call c) {
     typedef TurnPiece<1, INTERLEAVED> P;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
@@ -209,17 +207,15 @@ template <class T, class F> void choose(Heads h, Turn t, int threads, F f) {
         else f(W, std::integral_constant<Normed, Normed::none>(), interleaved);
     };
     auto with_width = [&](auto interleaved) {
-        if (vectors)
-            with_norm(std::integral_constant<int, VEC<T>>(), interleaved);
+        if (vectors) with_norm(std::integral_constant<int, VEC<T>>(), interleaved);
         else with_norm(std::integral_constant<int, 1>(), interleaved);
     };
     if (t.interleaved) with_width(std::true_type());
     else with_width(std::false_type());
 }
 
-template <class T>
-void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S, const int* pos,
-            Heads h, Turn t, float sine) {
+template <class T> void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B,
+                               int S, const int* pos, Heads h, Turn t, float sine) {
     choose<T>(h, t, 0, [&](auto W, auto NORM, auto INTERLEAVED) {
         Call c = Call::of<W>(turns, pos, B * S, S, h, t);
         c.sine = sine;
@@ -228,11 +224,10 @@ void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float
         launch(turn_kernel<T, W, NORM, INTERLEAVED>, {unsigned(c.N), unsigned(threads)}, y, rstd, x, qw, kw, c);
     });
 }
-}   // namespace
+}    // namespace
 
-template <class T>
-void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S,
-                  const int* pos, Heads h, Turn t) {
+template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B,
+                                     int S, const int* pos, Heads h, Turn t) {
     rotate(y, rstd, x, qw, kw, turns, B, S, pos, h, t, 1);
 }
 template void rope_forward(float*, float*, const float*, const float*, const float*, const float*, int, int, const int*,
@@ -241,11 +236,9 @@ template void rope_forward(bf16*, float*, const bf16*, const bf16*, const bf16*,
                            Heads, Turn);
 
 namespace {
-template <class T>
-void rope_backward(T* d, Grad<T>* dqw, Grad<T>* dkw, const T* x, const T* qw, const T* kw, const float* turns,
-                   const float* rstd, int B, int S, Heads h, Turn t) {
-    if (t.norm == Normed::none)
-        return rotate<T>(d, nullptr, d, nullptr, nullptr, turns, B, S, nullptr, h, t, -1);
+template <class T> void rope_backward(T* d, Grad<T>* dqw, Grad<T>* dkw, const T* x, const T* qw, const T* kw,
+                                      const float* turns, const float* rstd, int B, int S, Heads h, Turn t) {
+    if (t.norm == Normed::none) return rotate<T>(d, nullptr, d, nullptr, nullptr, turns, B, S, nullptr, h, t, -1);
     float* const partial = static_cast<float*>(cuda_scratch(rope_scratch(int64_t(B) * S, h, t)));
     const int parts = std::min(ROPE_PARTS, B * S), width = (h.NH + h.NKV) * h.HS;
     choose<T>(h, t, MAX_KEPT, [&](auto W, auto NORM, auto INTERLEAVED) {
@@ -270,4 +263,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.rope_forward = rope_forward<T>;
     o.rope_backward = rope_backward<T>;
 });
-}   // namespace
+}    // namespace

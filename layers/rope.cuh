@@ -12,11 +12,11 @@ struct TurnCall {
     const float* turns;
     const int* pos;
     int N, S;
-    float sine;                  // the angle's: times 1, or -1 to turn back
-    int lanes, pairs, slots;     // lanes that share a head; its parts of 2 W channels: those that turn, all
-    int heads, copied;           // queries and keys; and, if y is not x, values
-    int sums;                    // rstd for each row
-    int64_t width;               // elements of a row of qkv
+    float sine;                 // the angle's: times 1, or -1 to turn back
+    int lanes, pairs, slots;    // lanes that share a head; its parts of 2 W channels: those that turn, all
+    int heads, copied;          // queries and keys; and, if y is not x, values
+    int sums;                   // rstd for each row
+    int64_t width;              // elements of a row of qkv
 
     template <int W> static TurnCall of(const float* turns, const int* pos, int N, int S, Heads h, Turn t) {
         TurnCall c = {};
@@ -129,9 +129,8 @@ template <class T> bool turns_by_vectors(Heads h, Turn t) {
     const TurnCall c = TurnCall::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     return c.slots <= c.lanes && h.HS % VEC<T> == 0 && t.dims / 2 % VEC<T> == 0;
 }
-}   // namespace
+}    // namespace
 
 // rope.cu: rope_forward of operations.inc.
-template <class T>
-void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S,
-                  const int* pos, Heads h, Turn t);
+template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B,
+                                     int S, const int* pos, Heads h, Turn t);

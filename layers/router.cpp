@@ -166,4 +166,4 @@ static void backward(float* dlogits, const float* dfactors, Routes routes, const
 
 ENTRY_WITH_SCRATCH(router_forward, forward, forward_room)
 ENTRY(router_backward, backward)
-}   // namespace ISA
+}    // namespace ISA

@@ -100,9 +100,8 @@ struct Kept {
 };
 
 // A part's choices and weights, and what it counts.
-template <class T, int R>
-__global__ void __launch_bounds__(WARPS * 32)
-choose(float* factors, int* expert, Kept kept, const T* logits, Router r, int S, bool totals) {
+template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
+    choose(float* factors, int* expert, Kept kept, const T* logits, Router r, int S, bool totals) {
     SHARED(int[32 * R], count);
     SHARED(float[WARPS][32 * R], chosen);    // scores; then each warp's sums of shares
     SHARED(double[WARPS], squares);
@@ -237,10 +236,9 @@ void router_forward(float* factors, Routes to, double* totals, const T* logits, 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 // A warp has a position. balance_slope: d balance / d share of an expert, for each row that it has.
-template <class T, int R>
-__global__ void __launch_bounds__(WARPS * 32)
-router_backward_kernel(T* dlogits, const float* dfactors, const int* expert, const int* counts, const T* logits,
-                       Router r, float balance_slope, float z, int N, int S) {
+template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
+    router_backward_kernel(T* dlogits, const float* dfactors, const int* expert, const int* counts, const T* logits,
+                           Router r, float balance_slope, float z, int N, int S) {
     const int lane = threadIdx.x % 32;
     const int64_t n = blockIdx.x * int64_t(WARPS) + threadIdx.x / 32;
     if (n >= N) return;
@@ -286,9 +284,8 @@ router_backward_kernel(T* dlogits, const float* dfactors, const int* expert, con
     }
 }
 
-template <class T>
-void router_backward(T* dlogits, const float* dfactors, Routes routes, const T* logits, Router r, float balance,
-                     float z, int B, int S) {
+template <class T> void router_backward(T* dlogits, const float* dfactors, Routes routes, const T* logits, Router r,
+                                        float balance, float z, int B, int S) {
     const int N = B * S;
     const float balance_slope = balance * float(r.E) / float(r.K) / float(S);
     for_experts(r.E, [&](auto R) {
@@ -301,4 +298,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.router_forward = router_forward<T>;
     o.router_backward = router_backward<T>;
 });
-}   // namespace
+}    // namespace

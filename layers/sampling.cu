@@ -93,10 +93,9 @@ __device__ inline void sort(Token* tokens, int n) {
 }
 
 // again: only tokens of at least min_p times the largest weight of all count, and weights are relative to that.
-template <class T, Way way>
-__global__ void __launch_bounds__(THREADS)
-parts_kernel(Lists to, const T* logits, const int* said, const double* bias, const DrawAt* at, Draw d, Logits z, int V,
-             int Vp, bool again) {
+template <class T, Way way> __global__ void __launch_bounds__(THREADS)
+    parts_kernel(Lists to, const T* logits, const int* said, const double* bias, const DrawAt* at, Draw d, Logits z,
+                 int V, int Vp, bool again) {
     SHARED(Token[PART], tokens);
     const int n = blockIdx.y, from = blockIdx.x * PART, mine = threadIdx.x * EACH;
     const int64_t list = int64_t(n) * gridDim.x + blockIdx.x;
@@ -171,8 +170,8 @@ struct Pivot {
 };
 // n[i]: how many of this thread's list, between early and late, come before pivot i. All searches take their steps
 // together, so that they wait for memory once.
-template <int P> __device__ inline void count_before(int (&n)[P], const List& list, int early, int late,
-                                                     const Pivot (&pivots)[P]) {
+template <int P>
+__device__ inline void count_before(int (&n)[P], const List& list, int early, int late, const Pivot (&pivots)[P]) {
     const int t = int(threadIdx.x);
     for (int& x : n) x = early;
     int step = 1;
@@ -211,7 +210,9 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 // likelihood over all lists, up to which the sum of values is enough(), and cuts off all behind it. Gives its id; -1:
 // no sum is. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
 constexpr int PIVOTS = 7;    // with 8 registers spill on sm_100
-struct PivotSums { double x[PIVOTS]; };    // weights, or the number, of the tokens before each
+struct PivotSums {
+    double x[PIVOTS];
+};    // weights, or the number, of the tokens before each
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Pivot[PIVOTS], pivots);
     SHARED(int, id);
@@ -252,7 +253,9 @@ __device__ int draw_by_likelihood(List& list, double top, const Draw& d, const D
     auto weight = [&](int n) { return list.weight(n); };
     auto all = [&] { return block_sum(list.weight(list.length)); };
     if (d.top_k > 0) cut_by_firsts(list, d.top_k);
-    if (d.top_k > 0) cut(list, [](int n) { return double(n); }, [&](double n) { return n >= d.top_k; });
+    if (d.top_k > 0)
+        cut(
+            list, [](int n) { return double(n); }, [&](double n) { return n >= d.top_k; });
     if (d.top_p < 1) {
         const double part = d.top_p * all();
         cut(list, weight, [&](double sum) { return sum > 0 && sum >= part; });    // top-p 0 leaves one token
@@ -292,9 +295,8 @@ __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, dou
 }
 
 // A thread for each part.
-template <Way way>
-__global__ void __launch_bounds__(1024, 1)
-choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const Lists from, Draw d, int V, int parts) {
+template <Way way> __global__ void __launch_bounds__(1024, 1)
+    choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const Lists from, Draw d, int V, int parts) {
     const int n = blockIdx.x, t = threadIdx.x;
     const int64_t first_list = int64_t(n) * parts, own = first_list + (t < parts ? t : 0);
     const Token top = block_first(t < parts ? Token{from.top[own], from.first[own]} : Token{-INFINITY, INT32_MAX});
@@ -321,9 +323,8 @@ choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const List
     if (place) place[n]++;
 }
 
-template <class T, Way way>
-void run(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits, const double* bias, Draw d, Logits z,
-         int N, int V, int Vp) {
+template <class T, Way way> void run(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits,
+                                     const double* bias, Draw d, Logits z, int N, int V, int Vp) {
     for (int n = 0; n < N; n += SampleScratch::ROWS) {
         const int rows = N - n < SampleScratch::ROWS ? N - n : SampleScratch::ROWS;
         const SampleScratch s(rows, V);
@@ -338,9 +339,8 @@ void run(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits
                place ? place + n : nullptr, lists, d, V, s.parts);
     }
 }
-template <class T>
-void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits, const double* bias, Draw d,
-            Logits z, int N, int V, int Vp) {
+template <class T> void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits,
+                               const double* bias, Draw d, Logits z, int N, int V, int Vp) {
     CHECK(V <= Draw::MOST, "%d tokens", V);
     if (d.top_k >= V) d.top_k = 0;
     auto with = [&](auto way) { run<T, way>(ids, said, at, slot, place, logits, bias, d, z, N, V, Vp); };
@@ -349,7 +349,5 @@ void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* log
     else with(std::integral_constant<Way, Way::ids>());
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
-    o.sample = sample<T>;
-});
-}   // namespace
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) { o.sample = sample<T>; });
+}    // namespace

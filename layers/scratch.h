@@ -17,9 +17,9 @@ inline int64_t cuda_logits_bytes(int64_t memory) {
 // embedding_backward: two orders of the positions, a place for each digit and tile, and two rows of sums for each piece
 // of the positions.
 struct EmbeddingScratch {
-    static constexpr int DIGITS = 256, TILE = 2048;              // the sort's values of a digit; positions of a block
-    static constexpr int MOST_PIECES = 1024, SHORTEST = 16;      // fill a GPU; one thread can still add them up
-    int length, pieces;                                          // positions of a piece; pieces
+    static constexpr int DIGITS = 256, TILE = 2048;            // the sort's values of a digit; positions of a block
+    static constexpr int MOST_PIECES = 1024, SHORTEST = 16;    // fill a GPU; one thread can still add them up
+    int length, pieces;                                        // positions of a piece; pieces
     int64_t order, place, partial;
     EmbeddingScratch(int64_t N, int64_t C)
         : length(int(std::max<int64_t>(ceil_div(N, MOST_PIECES), SHORTEST))), pieces(int(ceil_div(N, length))),
@@ -65,9 +65,11 @@ struct Fp8Scratch {
     static constexpr int PARTS = 512;    // blocks that look for the largest number: four for each multiprocessor
     static constexpr int BLOCK = 128;    // neighbours along k that share a scale, where not the whole tensor does
     static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // cuBLASLt's demand
-    struct Factor { int64_t rows, k; };    // k runs fastest
-    int64_t scales[3], casts[3];           // where they begin
-    int64_t kept = PARTS * 4;              // before the workspace
+    struct Factor {
+        int64_t rows, k;
+    };                              // k runs fastest
+    int64_t scales[3], casts[3];    // where they begin
+    int64_t kept = PARTS * 4;       // before the workspace
     // Scales have room for 1x128's. 128x128's take no more: there are 16 rows or more, which makes up for the padding.
     explicit Fp8Scratch(const Factor (&factors)[3]) {
         for (int i = 0; i < 3; i++) {
@@ -147,7 +149,7 @@ struct LinearAttentionScratch {
     LinearAttentionScratch(int B, int S, Heads h)
         : rows(round_up(int64_t(B) * S * h.NH * (h.HS + (h.linear == Linear::elu)), 64)),
           gates(int64_t(B) * S * h.gates()) {}
-    int64_t forward() const { return 4 * rows; }                 // bytes
+    int64_t forward() const { return 4 * rows; }    // bytes
     int64_t backward() const { return 4 * (rows + gates); }
 };
 constexpr int SM80_STATS_ROWS = 128;

@@ -10,7 +10,9 @@ namespace ISA {
 
 // Functions of the loops that are not operations.
 #define OTHERS(X) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
-#define DECLARE(f) Target<decltype(Loops<float>::f)>::type f; Target<decltype(Loops<bf16>::f)>::type f;
+#define DECLARE(f)                             \
+    Target<decltype(Loops<float>::f)>::type f; \
+    Target<decltype(Loops<bf16>::f)>::type f;
 OTHERS(DECLARE)
 void matmul(const Matmul<float, float>&), matmul(const Matmul<bf16, bf16>&), matmul(const Matmul<float, bf16>&);
 
@@ -39,4 +41,4 @@ template <class P> static Loops<P> make(Tiles tiles) {
 }
 template <> Loops<float> loops<float>(Tiles tiles) { return make<float>(tiles); }
 template <> Loops<bf16> loops<bf16>(Tiles tiles) { return make<bf16>(tiles); }
-}   // namespace ISA
+}    // namespace ISA

@@ -47,4 +47,4 @@ __device__ inline void put_results(Tile<ROWS, D>& tile, const float (&x)[M][N][4
             }
 }
 
-}   // namespace sm80
+}    // namespace sm80

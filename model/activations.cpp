@@ -9,8 +9,8 @@
 namespace {
 template <class X> struct ActivationRow {
     X* Activations::*field;
-    int64_t per_token;       // 0: the model has no such step
-    Recompute kept_up_to;    // the strongest recomputation that still keeps it
+    int64_t per_token;                     // 0: the model has no such step
+    Recompute kept_up_to;                  // the strongest recomputation that still keeps it
     X* Activations::*instead = nullptr;    // what is read where there is none; null: nothing
 };
 
@@ -132,7 +132,8 @@ void lay_out_activations(Layout& at, Gpt& g) {
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
     at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
-    if (c.position == Position::sinusoidal && g.op.parameter != Element::packed) at.take(g.sinusoids, int64_t(c.T) * c.C);
+    if (c.position == Position::sinusoidal && g.op.parameter != Element::packed)
+        at.take(g.sinusoids, int64_t(c.T) * c.C);
     if (c.position == Position::t5) {
         at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         at.take(g.bucket, 2 * RELATIVE_REACH + 1);

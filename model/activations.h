@@ -1,5 +1,5 @@
-// activations.h - the arrays of a model's passes: one row per array says its size and whether the backward pass finds it
-// or computes it again.
+// activations.h - the arrays of a model's passes: one row per array says its size and whether the backward pass finds
+// it or computes it again.
 #pragma once
 #include "model/plan.h"
 
@@ -8,18 +8,18 @@ struct Gpt;
 // What a block's forward leaves for its backward. Where a model has no such step, an array is the one that the step
 // would have read, or its copy for products (Table::own_inputs), and null if nothing reads it.
 struct Activations {
-    Activation* x;                           // (N,C): the block's input
-    Input* ln1;                              // (N,C): normed
-    Activation *qkv, *turned;                // (N,(NH+2*NKV)*HS), the same normed and rotated
-    Input* atty;                             // (N,NH*HS)
-    Activation* decay_gates;                 // (N,Heads::gates())
-    Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
-    Activation* x2;                          // (N,C): with attention's branch added
-    Input* ln2;                              // (N,C): normed
-    Activation* fch;                         // (N,F or 2*F): the ffn's first product
-    Input* fcg;                              // (N,F): activated
-    Activation* router_logits;               // (N,E)
-    Gradient* factors;                       // (N,K): weight of each chosen expert's output; float where gradients are
+    Activation* x;                // (N,C): the block's input
+    Input* ln1;                   // (N,C): normed
+    Activation *qkv, *turned;     // (N,(NH+2*NKV)*HS), the same normed and rotated
+    Input* atty;                  // (N,NH*HS)
+    Activation* decay_gates;      // (N,Heads::gates())
+    Activation* out1;             // (N,C): attention's projection, or its sum with x, before its norm
+    Activation* x2;               // (N,C): with attention's branch added
+    Input* ln2;                   // (N,C): normed
+    Activation* fch;              // (N,F or 2*F): the ffn's first product
+    Input* fcg;                   // (N,F): activated
+    Activation* router_logits;    // (N,E)
+    Gradient* factors;            // (N,K): weight of each chosen expert's output; float where gradients are
     Routes routes;
     Activation *expert_up, *expert_out;      // as fch, out2, in slots: (N*K,...)
     Input* expert_act;                       // as fcg

@@ -36,12 +36,22 @@ int Config::recurrent_before(int l) const {
 Heads Config::heads(int l) const {
     if (recurrent(l)) return {.NH = NH, .NKV = NKV, .HS = HS, .scale = score_scale, .linear = linear};
     const bool near = windowed(l);
-    return {.NH = NH, .NKV = NKV, .HS = HS, .window = near ? window : 0, .stride = near ? stride : 0,
-            .globals = near ? global_tokens : 0, .scale = score_scale, .softcap = score_cap,
-            .alibi = position == Position::alibi, .reach = position == Position::t5 ? RELATIVE_REACH : 0};
+    return {.NH = NH,
+            .NKV = NKV,
+            .HS = HS,
+            .window = near ? window : 0,
+            .stride = near ? stride : 0,
+            .globals = near ? global_tokens : 0,
+            .scale = score_scale,
+            .softcap = score_cap,
+            .alibi = position == Position::alibi,
+            .reach = position == Position::t5 ? RELATIVE_REACH : 0};
 }
 Turn Config::turn(int l) const {
-    return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
+    return {.dims = turns(l) ? rope_dims : 0,
+            .interleaved = rope_interleaved,
+            .norm = qk_norm,
+            .eps = norm_eps,
             .plus = float(norm_plus)};
 }
 int Config::table_of(int l) const {
@@ -132,8 +142,10 @@ Status config_check(const Config& c) {
         return fail(Exit::usage, "attention: (%d + 2 x %d) heads of size %d are %d wide, %d at most", c.NH, c.NKV, c.HS,
                     width, most);
     if (c.experts && (c.experts_used < 1 || c.experts_used > c.experts || c.expert_ffn < 1))
-        return fail(Exit::usage, "--experts %d: expected --experts-used of 1 to %d and an --expert-ffn of at least 1, "
-                    "found %d and %d", c.experts, c.experts, c.experts_used, c.expert_ffn);
+        return fail(Exit::usage,
+                    "--experts %d: expected --experts-used of 1 to %d and an --expert-ffn of at least 1, "
+                    "found %d and %d",
+                    c.experts, c.experts, c.experts_used, c.expert_ffn);
     if (c.experts && c.experts_every > c.L)
         return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
                     c.experts_every, c.L, c.L);
@@ -159,15 +171,21 @@ Status config_check(const Config& c) {
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
         if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
     if (c.position == Position::alibi && c.sees != Sees::causal)
-        return fail(Exit::usage, "%s, --objective %s: its slopes are for keys before the query; expected another "
-                    "--position, or --objective causal", position.c_str(), c.sees == Sees::prefix ? "prefix" : "mlm");
+        return fail(Exit::usage,
+                    "%s, --objective %s: its slopes are for keys before the query; expected another "
+                    "--position, or --objective causal",
+                    position.c_str(), c.sees == Sees::prefix ? "prefix" : "mlm");
     if (c.window && c.sees != Sees::causal)
-        return fail(Exit::usage, "--window %d, --objective %s: windows are for --objective causal; expected one of "
-                    "them", c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+        return fail(Exit::usage,
+                    "--window %d, --objective %s: windows are for --objective causal; expected one of "
+                    "them",
+                    c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
     TRY(linear_check(c));
     if (c.mask >= c.V)
-        return fail(Exit::usage, "mask token %d: the vocabulary ends at %d; --mask-token names another, --vocab makes "
-                    "it larger", c.mask, c.V - 1);
+        return fail(Exit::usage,
+                    "mask token %d: the vocabulary ends at %d; --mask-token names another, --vocab makes "
+                    "it larger",
+                    c.mask, c.V - 1);
     if (c.rope_scaling == RopeScaling::llama3 && c.rope_high <= c.rope_low)
         return fail(Exit::usage, "rope high (%g): expected more than rope low (%g)", c.rope_high, c.rope_low);
     if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))
@@ -309,8 +327,10 @@ Status config_stretch(Config* c, const Stretch& to) {
     return config_check(*c);
 }
 std::vector<Flag> stretch_flags(Stretch& to) {
-    return {{"--context", &to.context, "most positions of a sequence, also more than the model was trained with, "
-             "unless its positions are learned; 0: the model's", 0, 1 << 20},
+    return {{"--context", &to.context,
+             "most positions of a sequence, also more than the model was trained with, "
+             "unless its positions are learned; 0: the model's",
+             0, 1 << 20},
             {"--rope-scaling", &to.scaling, "with --context, where positions turn: how they are slowed", 0, 0,
              flag_words(config_row(&Config::rope_scaling))},
             {"--rope-factor", &to.factor, "with --context: by how much; 0: the new context over the old one", 0, 1e6}};

@@ -13,7 +13,7 @@ extern const Family GPT2;
 
 enum class NormKind { layer, rms };
 enum class NormPlace { pre, branch, sandwich, post };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
-enum class RouterKind { softmax, sigmoid };    // Router::sigmoid
+enum class RouterKind { softmax, sigmoid };              // Router::sigmoid
 enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 // T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
@@ -41,8 +41,8 @@ struct Config {
     int experts = 0, experts_used = 0;    // Router::E, K; 0: none
     int expert_ffn = 0;                   // an expert's width
     int experts_every = 1;
-    int shared_ffn = 0;         // width of an expert that every position has; 0: none
-    bool shared_gate = false;   // its output times sigmoid(x w)
+    int shared_ffn = 0;          // width of an expert that every position has; 0: none
+    bool shared_gate = false;    // its output times sigmoid(x w)
     RouterKind router = RouterKind::softmax;
     bool experts_normalised = true;    // Router::normalise
     // Norms.
@@ -54,18 +54,18 @@ struct Config {
     bool embed_norm = false;    // the embeddings are normed
     Turn::Normed qk_norm = Turn::Normed::none;
     // Attention.
-    int window = 0;             // positions that a query sees, itself included; 0: no limit
-    int global_every = 0;       // each so many-th layer has no window; 0: all have it
-    bool global_first = false;  // the first of so many, not the last
+    int window = 0;                       // positions that a query sees, itself included; 0: no limit
+    int global_every = 0;                 // each so many-th layer has no window; 0: all have it
+    bool global_first = false;            // the first of so many, not the last
     int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
     Sees sees = Sees::causal;
     float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
-    Linear linear = Linear::none;    // what attention is in place of softmax
-    int softmax_every = 0;           // where it is: each so many-th layer has softmax all the same; 0: none
+    Linear linear = Linear::none;            // what attention is in place of softmax
+    int softmax_every = 0;                   // where it is: each so many-th layer has softmax all the same; 0: none
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
-    bool tied = true;           // the head is wte
-    int mask = -1;              // the token that stands for one to be guessed; -1: none
+    bool tied = true;                           // the head is wte
+    int mask = -1;                              // the token that stands for one to be guessed; -1: none
     float embed_scale = 1, branch_scale = 1;    // factors of the embeddings, and of what is added to the residual
     float logit_scale = 1, logit_cap = 0;       // Logits
     // Positions.
@@ -73,13 +73,13 @@ struct Config {
     int position_offset = 0;    // rows of wpe before position 0
     int rope_dims = 0;          // the first of each head's channels, which turn; 0 without RoPE
     bool rope_interleaved = false;
-    int rope_skip_every = 0;    // each so many-th layer does not turn; 0: all do
+    int rope_skip_every = 0;                          // each so many-th layer does not turn; 0: all do
     float rope_theta = 1e4f, rope_local_theta = 0;    // local: of layers with a window, unscaled; 0: like the others
     RopeScaling rope_scaling = RopeScaling::none;
     float rope_factor = 1, rope_low = 1, rope_high = 4;    // low, high: llama3's factors; yarn's beta_slow, beta_fast
-    int rope_original = 0;      // context before scaling; 0: T
-    float rope_magnitude = 0;   // yarn's factor on cosines and sines; 0: 1 + ln(factor) / 10
-    const Family* family = &GPT2;                   // its files use this family's names
+    int rope_original = 0;                                 // context before scaling; 0: T
+    float rope_magnitude = 0;                              // yarn's factor on cosines and sines; 0: 1 + ln(factor) / 10
+    const Family* family = &GPT2;                          // its files use this family's names
 
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
@@ -92,28 +92,28 @@ struct Config {
     Heads heads(int l) const;
     Turn turn(int l) const;
     int recurrent_before(int l) const;    // layers below l without softmax
-    int table_of(int l) const;         // which table of angles layer l reads: 1 where its window gives it others
-    int reader_of(int table) const;    // a layer that reads this table; -1: there is none
+    int table_of(int l) const;            // which table of angles layer l reads: 1 where its window gives it others
+    int reader_of(int table) const;       // a layer that reads this table; -1: there is none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
     bool routed(int l) const { return experts && (l + 1) % experts_every == 0; }    // layer l has experts
-    int ffn_width(int l) const { return routed(l) ? shared_ffn : F; }    // what every position has; 0: nothing
+    int ffn_width(int l) const { return routed(l) ? shared_ffn : F; }       // what every position has; 0: nothing
     int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }    // the first product: gate, then up
     int widest_up() const { return (gated ? 2 : 1) * std::max(experts && experts_every == 1 ? 0 : F, shared_ffn); }
     int expert_up_width() const { return (gated ? 2 : 1) * expert_ffn; }
     bool gates_shared(int l) const { return routed(l) && shared_ffn && shared_gate; }
     Router router_of() const {
-        return {.E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid,
-                .normalise = experts_normalised};
+        return {
+            .E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid, .normalise = experts_normalised};
     }
     bool pre_norm() const { return place == NormPlace::pre || place == NormPlace::sandwich; }
     bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed, or its sum
     bool sum_norm() const { return place == NormPlace::post; }    // the sum: the last one is the final norm
-    Config plain() const;    // the family's kinds at these V, T, L, NH, C
-    void settle();           // sets the fields that follow from others
-    void fill_experts();     // where there are experts: how many are used, how wide they are, if nothing says it
+    Config plain() const;                                         // the family's kinds at these V, T, L, NH, C
+    void settle();                                                // sets the fields that follow from others
+    void fill_experts();    // where there are experts: how many are used, how wide they are, if nothing says it
     bool operator==(const Config&) const = default;
 };
 
@@ -127,14 +127,14 @@ struct ConfigRow {
                          RopeScaling Config::*, Sees Config::*, RouterKind Config::*, Linear Config::*>
         Member;
     Member member;
-    const char* name;          // "kv_heads"; null: never listed
-    bool counted;              // people say "6 layers", but "context 256"
-    const char* flag;          // option of train and bench; null: none
-    const char* key;           // in config.json, where no key of the family says it
-    const char* gguf;          // the key after the architecture's name; null: the architecture implies it
+    const char* name;    // "kv_heads"; null: never listed
+    bool counted;        // people say "6 layers", but "context 256"
+    const char* flag;    // option of train and bench; null: none
+    const char* key;     // in config.json, where no key of the family says it
+    const char* gguf;    // the key after the architecture's name; null: the architecture implies it
     double min, max;
     Presence presence;
-    const char* help;          // the flag's
+    const char* help;    // the flag's
     // For a field with kinds: the names of each value; the first one is written.
     std::vector<std::vector<std::string>> choices = {};
 };
@@ -163,9 +163,9 @@ Config config_with(const Config& base, const Asked& asked);
 
 // A model run with another context than it was trained with.
 struct Stretch {
-    int context = 0;        // 0: its own
+    int context = 0;                  // 0: its own
     std::string scaling = "model";    // as --rope-scaling names it, or the model's own
-    double factor = 0;      // 0: the new context over the old one
+    double factor = 0;                // 0: the new context over the old one
 };
 Status config_stretch(Config* c, const Stretch& to);    // exit 2: its positions end with its context, or do not turn
 std::vector<Flag> stretch_flags(Stretch& to);

@@ -16,7 +16,7 @@ Observer::Observer(const Table& real)
       work(real, [this](void* to, const void* from, int64_t bytes) { return look(to, from, bytes); }), outer(current) {
     current = this;
     table.record = nullptr, table.recorded = nullptr, table.replay = nullptr, table.release_graph = nullptr;
-#define OPERATION(name, need, arguments, ...)                 \
+#define OPERATION(name, need, arguments, ...)            \
     if (real.name)                                       \
         table.name = [](auto... a) {                     \
             Observer& o = *current;                      \

@@ -56,8 +56,8 @@ class Count : public Observer {
     Work all() const;
     void clear() { sums = {}; }    // keeps `held` and `scratch`
 
-    int64_t scratch = 0;    // bytes: the largest scratch of a call
-    int64_t held = 0;       // bytes of the device's memory that are allocated now
+    int64_t scratch = 0;                      // bytes: the largest scratch of a call
+    int64_t held = 0;                         // bytes of the device's memory that are allocated now
     std::function<void(const Work&)> each;    // sees every call
 
   protected:

@@ -111,8 +111,7 @@ void compute_logits(Model& g, const PendingHead& pending, float* out, const std:
     const Table& op = g.op;
     const int C = g.c.C, V = g.c.V, Vp = g.c.Vp(), S = pending.pass.S;
     std::vector<int> rows = asked;
-    for (int b = 0; b < pending.pass.B && asked.empty(); b++)
-        rows.push_back(b * S + pending.lengths[size_t(b)] - 1);
+    for (int b = 0; b < pending.pass.B && asked.empty(); b++) rows.push_back(b * S + pending.lengths[size_t(b)] - 1);
     const int N = int(rows.size());
     g.pass = {};
     g.pass.B = 1;

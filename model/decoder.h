@@ -7,8 +7,8 @@
 // Those of a prompt are few: the last block after its attention, the final norm and the head compute only them.
 struct PendingHead {
     Pass pass;
-    std::vector<int> lengths;      // (B): how many of the S positions each sequence has
-    bool last_block = false;       // the last block has stopped after its attention
+    std::vector<int> lengths;    // (B): how many of the S positions each sequence has
+    bool last_block = false;     // the last block has stopped after its attention
 };
 
 // A cache for a model's sequences, which must end before the model. exit 5: no memory
@@ -23,4 +23,5 @@ PendingHead extend(Model& model, KvCache& cache, const int* tok, int S, const st
 // After Gpt::forward: the batch's rows.
 PendingHead whole_batch(const Model& model);
 // Logits of these rows of (B,S), which rise; none: each sequence's last position. Once for each pass.
-void compute_logits(Model& model, const PendingHead& head, float* out, const std::vector<int>& rows = {});    // (rows,V), host
+void compute_logits(Model& model, const PendingHead& head, float* out,
+                    const std::vector<int>& rows = {});    // (rows,V), host

@@ -38,13 +38,17 @@ void nccl_abort(Comm&) {}
 
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
-            {"--dtype", &o.dtype,
+            {"--dtype",
+             &o.dtype,
              std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
                          "CPU those that products read are bf16, too, the others stay fp32. fp8: for training on sm_89 "
                          "or newer; as bf16, but products of all blocks except the first and the last round their "
                          "factors to 8 bits. fp8-block: on sm_90, with a scale for each block of a factor, not one "
-                         "for all of it. auto: ") + auto_dtype,
-             0, 0, {"auto", "fp32", "tf32", "bf16", "fp8", "fp8-block"}},
+                         "for all of it. auto: ") +
+                 auto_dtype,
+             0,
+             0,
+             {"auto", "fp32", "tf32", "bf16", "fp8", "fp8-block"}},
             {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
 }
 
@@ -72,8 +76,10 @@ Result<Device> open_cuda(const DeviceOptions& o, bool train, int index) {
     const CudaDevice& gpu = cuda_device();
     TRY(check_dtype(d.dtype, gpu.name, 10 * gpu.major + gpu.minor, Exit::device));
     if (const int version = cublaslt_version(); d.dtype == Dtype::fp8_block && version < 120900)
-        return fail(Exit::device, "--dtype fp8-block: the cuBLASLt that was loaded is version %d.%d, needed is 12.9 or "
-                    "newer; fp8 works", version / 10000, version / 100 % 100);
+        return fail(Exit::device,
+                    "--dtype fp8-block: the cuBLASLt that was loaded is version %d.%d, needed is 12.9 or "
+                    "newer; fp8 works",
+                    version / 10000, version / 100 % 100);
     const bool half = d.dtype == Dtype::bf16 || is_fp8(d.dtype);
     d.model = std::make_unique<Model>(half ? Table(cuda_ops<bf16>(d.dtype)) : Table(cuda_ops<float>(d.dtype)));
     d.text = d.model->op.name;

@@ -25,7 +25,7 @@ struct Device {
 // that runs. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no
 // such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
-const char* dtype_name(Dtype dtype);     // as --dtype has it
+const char* dtype_name(Dtype dtype);         // as --dtype has it
 Dtype gpu_dtype(const std::string& name);    // auto: bf16
 // exit `code`: a GPU of this capability (89: sm_89) multiplies no such type
 Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code);

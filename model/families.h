@@ -18,14 +18,14 @@ struct Preset {
 struct ConfigKey {
     enum Form {
         as_is,
-        or_none,    // null: 0, none
-        inverse,    // 1 / the number
-        scale,      // the scores' factor, where 0 stands for 1/sqrt(HS)
-        root,       // the same; the number is scale^-2
+        or_none,       // null: 0, none
+        inverse,       // 1 / the number
+        scale,         // the scores' factor, where 0 stands for 1/sqrt(HS)
+        root,          // the same; the number is scale^-2
         torch_gelu,    // the tanh form is called gelu_pytorch_tanh
         any_gelu,      // the same, and every GELU is the tanh form
-        flag,       // true: the kind `on`; false: the first kind
-        copy,       // written; a file where it differs describes a model we cannot run
+        flag,          // true: the kind `on`; false: the first kind
+        copy,          // written; a file where it differs describes a model we cannot run
     };
     const char* key;
     ConfigRow::Member field;
@@ -35,10 +35,10 @@ struct ConfigKey {
 };
 
 struct Family {
-    const char* type;            // model_type of config.json
-    const char* architecture;    // the class of transformers that loads it
+    const char* type;                      // model_type of config.json
+    const char* architecture;              // the class of transformers that loads it
     std::vector<const char*> also = {};    // further names of it in FAMILY:dN
-    Config kinds = {};           // what its models have in common, whatever their sizes
+    Config kinds = {};                     // what its models have in common, whatever their sizes
     void (*sized)(Config& c) = nullptr;    // sets kinds that follow from sizes, after plain() has set those
     std::vector<ConfigKey> keys = {};
 
@@ -53,25 +53,33 @@ struct Family {
     } rope = {};
     // Which layers have a window or turn.
     enum Layers : unsigned {
-        types = 1,          // layer_types
-        use_window = 2,     // use_sliding_window; with `types` also max_window_layers: from it on layers have one
-        every_other = 64,   // max_window_layers the other way round: of the layers before it 0, 2, 4, ... have one
-        turning = 4,        // no_rope_layers
-        local_turns = 8,    // layers without a window do not turn
-        neo = 16,           // attention_types
-        pattern = 32,       // sliding_window_pattern
+        types = 1,           // layer_types
+        use_window = 2,      // use_sliding_window; with `types` also max_window_layers: from it on layers have one
+        every_other = 64,    // max_window_layers the other way round: of the layers before it 0, 2, 4, ... have one
+        turning = 4,         // no_rope_layers
+        local_turns = 8,     // layers without a window do not turn
+        neo = 16,            // attention_types
+        pattern = 32,        // sliding_window_pattern
     };
     unsigned layers = 0;
 
     // Further keys of config.json, as JSON text; a/b: b of the object a. checked: a file with another value describes a
     // model we cannot run.
-    struct Fixed { const char* key; const char* value; bool written, checked; };
+    struct Fixed {
+        const char* key;
+        const char* value;
+        bool written, checked;
+    };
     std::vector<Fixed> fixed = {};
 
     // The names in files of the model's tensors `ours`, less .weight and .bias: "ln1" is of ln1w and ln1b. One name, or
     // one for each of its parts (tensors.cpp); # is the block's number, @ the expert's. "shared_fc" is of fcw in a
     // layer with experts. Without a row files have our names.
-    struct Name { const char* ours; std::vector<const char*> file; FileLayout layout = FileLayout::straight; };
+    struct Name {
+        const char* ours;
+        std::vector<const char*> file;
+        FileLayout layout = FileLayout::straight;
+    };
     std::vector<Name> names = {};
     // What names begin with: in our files the first of these; in others' files any of them, or nothing.
     std::vector<const char*> prefixes = {"model."};

@@ -25,8 +25,8 @@ Config gelu_kinds(void (*more)(Config& c) = nullptr) {
 }
 
 // Rows of `more` come after the others, or in place of the one with the same name.
-template <class Row> std::vector<Row> with(std::vector<Row> rows, const std::vector<Row>& more,
-                                           const char* Row::*name) {
+template <class Row>
+std::vector<Row> with(std::vector<Row> rows, const std::vector<Row>& more, const char* Row::*name) {
     for (const Row& row : more) {
         auto same = [&](const Row& r) { return std::string_view(r.*name) == row.*name; };
         std::erase_if(rows, same);
@@ -62,25 +62,23 @@ Keys biases(const Keys& keys, const char* key, std::initializer_list<bool Config
     return all;
 }
 Keys attention_bias(const Keys& keys) { return biases(keys, "attention_bias", {&C::qkv_bias, &C::proj_bias}); }
-Keys llama_biases(const Keys& keys) {
-    return biases(attention_bias(keys), "mlp_bias", {&C::up_bias, &C::down_bias});
-}
+Keys llama_biases(const Keys& keys) { return biases(attention_bias(keys), "mlp_bias", {&C::up_bias, &C::down_bias}); }
 
 Names llama_names(const Names& more = {}) {
-    return with<Family::Name>({{"wte", {"model.embed_tokens"}},
-                               {"head", {"lm_head"}},
-                               {"ln1", {"model.layers.#.input_layernorm"}},
-                               {"qkv",
-                                {"model.layers.#.self_attn.q_proj", "model.layers.#.self_attn.k_proj",
-                                 "model.layers.#.self_attn.v_proj"}},
-                               {"q", {"model.layers.#.self_attn.q_norm"}},
-                               {"k", {"model.layers.#.self_attn.k_norm"}},
-                               {"proj", {"model.layers.#.self_attn.o_proj"}},
-                               {"ln2", {"model.layers.#.post_attention_layernorm"}},
-                               {"fc", {"model.layers.#.mlp.gate_proj", "model.layers.#.mlp.up_proj"}},
-                               {"fc2", {"model.layers.#.mlp.down_proj"}},
-                               {"lnf", {"model.norm"}}},
-                              more, &Family::Name::ours);
+    return with<Family::Name>(
+        {{"wte", {"model.embed_tokens"}},
+         {"head", {"lm_head"}},
+         {"ln1", {"model.layers.#.input_layernorm"}},
+         {"qkv",
+          {"model.layers.#.self_attn.q_proj", "model.layers.#.self_attn.k_proj", "model.layers.#.self_attn.v_proj"}},
+         {"q", {"model.layers.#.self_attn.q_norm"}},
+         {"k", {"model.layers.#.self_attn.k_norm"}},
+         {"proj", {"model.layers.#.self_attn.o_proj"}},
+         {"ln2", {"model.layers.#.post_attention_layernorm"}},
+         {"fc", {"model.layers.#.mlp.gate_proj", "model.layers.#.mlp.up_proj"}},
+         {"fc2", {"model.layers.#.mlp.down_proj"}},
+         {"lnf", {"model.norm"}}},
+        more, &Family::Name::ours);
 }
 // With norms of the branches' outputs.
 Names branch_names() {

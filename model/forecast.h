@@ -12,9 +12,9 @@ struct Cluster {
     double inside = 370e9, outside = 50e9;           // bytes/s within a machine, to others
     double hop_inside = 2e-6, hop_outside = 5e-6;    // seconds from one rank to the next, however few the bytes
     double call = 8e-6;                              // seconds until a collective moves its first byte
-    bool trees = true;      // an all-reduce may go by trees of ranks, as NCCL's; else by rings, as all others
-    double flops = 0;       // FLOP/s that forward and backward achieve
-    double memory = 0;      // bytes/s that AdamW achieves
+    bool trees = true;    // an all-reduce may go by trees of ranks, as NCCL's; else by rings, as all others
+    double flops = 0;     // FLOP/s that forward and backward achieve
+    double memory = 0;    // bytes/s that AdamW achieves
 };
 // Seconds of one collective; bytes: of the whole buffer as it travels, of which each rank holds a part at the end or at
 // the beginning (passes 1) or all (an all-reduce: 2).
@@ -27,7 +27,7 @@ struct Workload {
     Plan plan;
     int accumulate = 1;
 };
-struct Forecast {    // for a step of one rank: bytes, seconds
+struct Forecast {                                                    // for a step of one rank: bytes, seconds
     double gradients = 0, parameters = 0, verdict = 0;               // sent
     double work = 0;                                                 // that no link changes; infinite: impossible sizes
     double sending = 0;                                              // hidden or not

@@ -7,10 +7,10 @@
 #include "device.h"
 
 struct Gpu {
-    const char *name, *text;               // as --gpu has it, as people call it
-    int capability, multiprocessors;       // 90: sm_90
-    double memory, peak;                   // bytes; dense FLOP/s of bf16 products
-    double bandwidth, link;                // bytes/s: of its memory, to the other GPUs of its machine
+    const char *name, *text;            // as --gpu has it, as people call it
+    int capability, multiprocessors;    // 90: sm_90
+    double memory, peak;                // bytes; dense FLOP/s of bf16 products
+    double bandwidth, link;             // bytes/s: of its memory, to the other GPUs of its machine
 };
 // A row of the table; "a100" finds a100-40. Exit 2: no such row and which there are, or the GPU is too old.
 Result<Gpu> gpu_named(const std::string& name);

@@ -242,8 +242,7 @@ void KvCache::copy_pages(const std::vector<PageTable::Copy>& pairs) {
     if (pairs.empty()) return;
     upload_copies(pairs);
     for (int l = 0; l < c.L; l++)
-        if (!c.recurrent(l))
-            op->cache_turn(layer(l), copies, int(pairs.size()), nullptr, c.heads(l), {});
+        if (!c.recurrent(l)) op->cache_turn(layer(l), copies, int(pairs.size()), nullptr, c.heads(l), {});
 }
 void KvCache::copy_states() {
     auto at = [&](int b) { return state + b * state_bytes; };

@@ -19,7 +19,7 @@ struct CacheKind {
     // `sinks` positions (attention sinks, Xiao et al. 2024). The positions that are left then count as neighbours.
     bool rolls = false;
     int sinks = 0;
-    int pages = 0;    // in all; 0: enough for every sequence to be full
+    int pages = 0;         // in all; 0: enough for every sequence to be full
     bool exact = false;    // what goes, no position sees any more
 };
 
@@ -27,12 +27,14 @@ struct CacheKind {
 class PageTable {
   public:
     struct Sequence {
-        std::vector<int> pages;    // in order of positions
-        std::vector<int> first;    // the sinks' pages as they were, where `pages` has copies with turned keys
-        int pos = 0, dropped = 0;  // positions seen, and given up again
+        std::vector<int> pages;      // in order of positions
+        std::vector<int> first;      // the sinks' pages as they were, where `pages` has copies with turned keys
+        int pos = 0, dropped = 0;    // positions seen, and given up again
         int length() const { return pos - dropped; }    // positions that it keeps
     };
-    struct Copy { int to, from; };
+    struct Copy {
+        int to, from;
+    };
 
     void resize(int sequences, int pages);    // no pages: only positions are counted
     const Sequence& operator[](int b) const { return all[size_t(b)]; }
@@ -40,18 +42,18 @@ class PageTable {
     int free() const { return unused; }
     int users(int page) const { return holders[size_t(page)]; }
 
-    bool changed = true;    // since somebody last cleared this
-    bool states = false;    // sequences have states, too
+    bool changed = true;         // since somebody last cleared this
+    bool states = false;         // sequences have states, too
     std::vector<Copy> forked;    // whose states are to be copied, in this order
 
     // Makes room for `more` positions; whose page it would write but shares it, gets a copy. The caller copies what is
     // in them.
     void grow(int b, int more, std::vector<Copy>& copies);
-    void fork(int from, int to);      // `to` becomes a copy
+    void fork(int from, int to);    // `to` becomes a copy
     // Forgets what is at pos and after it. Nothing after pos may have been dropped, nor made others go. With states pos
     // is 0, or all there is.
     void rewind(int b, int pos);
-    void drop(int b, int page);       // gives a page of the sequence up: its i-th
+    void drop(int b, int page);    // gives a page of the sequence up: its i-th
     // The first n pages get copies, whose keys the caller turns.
     void turn_first(int b, int n, std::vector<Copy>& copies);
 
@@ -80,7 +82,7 @@ std::string cache_text(const Config& c);
 
 // How Ops::sample draws each text's next token, one of V, after its step. Pointers are to the device's memory.
 struct Drawing {
-    int* counts = nullptr;           // Ops::sample's `said`
+    int* counts = nullptr;    // Ops::sample's `said`
     const double* bias = nullptr;
     DrawAt* at = nullptr;
     Draw draw = {};
@@ -90,13 +92,13 @@ struct Drawing {
 
 // Keys and values of generation, and the last call's positions and tokens. It must end before the model.
 struct KvCache {
-    PageTable table;                 // what each sequence holds; fork and rewind sequences there
+    PageTable table;    // what each sequence holds; fork and rewind sequences there
     CacheKind kind;
     Element type = {};
-    int positions = 0, pages = 0;    // most that a sequence holds; in all
-    int sink_pages = 0, width = 0;   // width: pages of a sequence, at most
-    int64_t bytes = 0;               // all of it
-    int64_t state_bytes = 0;         // a sequence's, of all layers without softmax
+    int positions = 0, pages = 0;     // most that a sequence holds; in all
+    int sink_pages = 0, width = 0;    // width: pages of a sequence, at most
+    int64_t bytes = 0;                // all of it
+    int64_t state_bytes = 0;          // a sequence's, of all layers without softmax
 
     // Memory for so many sequences of so many positions; calls of at most `most` tokens. exit 5: no memory
     Status allocate(const Table& op, const Config& c, int most, int sequences, int positions,
@@ -114,25 +116,25 @@ struct KvCache {
     char *memory = nullptr, *state = nullptr;
     float *angles[2] = {}, *turns[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
-    int* sequences = nullptr;    // (B): which run
+    int* sequences = nullptr;                                 // (B): which run
     int *slot = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): places in the cache; in `angles` and wpe
 
-    std::vector<int> running;        // the sequences of the last call
-    Pages::Sums sums = {};           // the last call's
-    bool from_start = false;         // the last call began all its sequences
-    std::vector<int> on_device;      // the host's copy of slot and place: values after all queued work
-    int steps = 0;                   // steps of one token in a row, of equally many sequences, drawn as the last one
-    bool drawn = false;              // the last call drew tokens
-    Drawing drawing;                 // the last one, which graphs have
+    std::vector<int> running;      // the sequences of the last call
+    Pages::Sums sums = {};         // the last call's
+    bool from_start = false;       // the last call began all its sequences
+    std::vector<int> on_device;    // the host's copy of slot and place: values after all queued work
+    int steps = 0;                 // steps of one token in a row, of equally many sequences, drawn as the last one
+    bool drawn = false;            // the last call drew tokens
+    Drawing drawing;               // the last one, which graphs have
     std::map<std::pair<int, bool>, void*> graphs;    // recorded steps, by the number of sequences, and if they draw
-    int64_t most_rows = 0;           // rows of the largest call so far
+    int64_t most_rows = 0;                           // rows of the largest call so far
     void release_graphs();
     KvCache() = default;
     KvCache(const KvCache&) = delete;
     ~KvCache();
 
   private:
-    const Table* op = nullptr;       // whose memory it is
+    const Table* op = nullptr;    // whose memory it is
     Config c;
     void evict_pages(const std::vector<int>& lengths);
     void turn_sinks(const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped);

@@ -9,7 +9,10 @@
 #include "layers/packed.h"
 #include "tensors.h"
 
-struct StoredRows { int64_t rows; BlockType format; };    // rows that follow one another
+struct StoredRows {
+    int64_t rows;
+    BlockType format;
+};    // rows that follow one another
 // The formats of a matrix' rows, in order; the last one's is that of the rows that are left. Null: fp32.
 typedef std::function<std::vector<StoredRows>(const Tensor& t)> Stored;
 bool all_fp32(const std::vector<Tensor>& tensors, const Stored& stored);    // all matrices
@@ -37,7 +40,7 @@ class PackedWeights {
              std::shared_ptr<const void> file);
     bool uses_file(int64_t offset) const { return any() && !entry(offset).rows.empty(); }
     int64_t bytes_beside_fp32(const Config& c) const;    // that a token reads of matrices, less those of fp32
-    std::string formats() const;    // the matrices', by bytes: "Q4_1 and Q8_0"
+    std::string formats() const;                         // the matrices', by bytes: "Q4_1 and Q8_0"
 
   private:
     struct Entry {

@@ -15,7 +15,7 @@ struct Plan {
     bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
     bool updates = true;        // false: only gradients are computed; no masters, no optimizer state
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
-    int zero = 0;    // divided among the ranks: 1 the optimizer's state, 2 also the gradients (model/weights.h)
+    int zero = 0;          // divided among the ranks: 1 the optimizer's state, 2 also the gradients (model/weights.h)
     bool spans = false;    // batches come with spans; else only where Config::sees asks for them
     Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
     // Dropout while training: of the embeddings and of each branch's output; of attention's probabilities.
@@ -24,7 +24,7 @@ struct Plan {
     // the router's logits small (mean lse^2). Both are means over positions, whether or not these have targets. Each
     // layer's gradients are added; the losses that are reported leave them out.
     float balance = 0, router_z = 0;
-    Stored stored = {};    // the formats of packed parameters
+    Stored stored = {};                                      // the formats of packed parameters
     int64_t max_tokens() const { return int64_t(B) * S; }    // of a batch
 };
 struct MemoryRow {

@@ -15,8 +15,8 @@ template <class S, class T> struct Row {
     std::vector<int64_t> parts;    // rows that a family may hold as tensors of their own
     int64_t cols;                  // 0: a vector
     Init init;
-    int64_t padding = 0;           // further rows, in memory only
-    int experts = 1;               // so many matrices of these parts
+    int64_t padding = 0;    // further rows, in memory only
+    int experts = 1;        // so many matrices of these parts
 };
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
@@ -71,8 +71,11 @@ template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
 // The tensor of a row, as the family calls it. block: -1 outside of blocks.
 template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
-    Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name, .cols = row.cols ? row.cols : 1, .init = row.init,
-                .decay = row.cols > 0, .vector = row.cols == 0};
+    Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name,
+                .cols = row.cols ? row.cols : 1,
+                .init = row.init,
+                .decay = row.cols > 0,
+                .vector = row.cols == 0};
     t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
@@ -131,9 +134,8 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place) {
     Params<T> p;
     p.block.resize(size_t(c.L));
-    walk<T>(c, ranks, &p, [&](const Tensor& t, auto field, auto* owner) {
-        owner->*field = t.size() ? place(t) : nullptr;
-    });
+    walk<T>(c, ranks, &p,
+            [&](const Tensor& t, auto field, auto* owner) { owner->*field = t.size() ? place(t) : nullptr; });
     return p;
 }
 template Params<Parameter> bind(const Config&, int, const std::function<Parameter*(const Tensor&)>&);

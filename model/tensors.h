@@ -29,16 +29,16 @@ struct Piece {
 // allocation, init, decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in
 // Params.
 struct Tensor {
-    std::string name;                  // "0.qkvw"
-    int64_t offset = 0;                // in elements, a multiple of 64
-    int64_t rows = 0, cols = 0;        // in memory; a vector has cols = 1
-    int64_t file_rows = 0;             // rows that files hold: V where memory has Vp
+    std::string name;              // "0.qkvw"
+    int64_t offset = 0;            // in elements, a multiple of 64
+    int64_t rows = 0, cols = 0;    // in memory; a vector has cols = 1
+    int64_t file_rows = 0;         // rows that files hold: V where memory has Vp
     Init init = Init::zero;
     bool decay = false, vector = false;    // vector: its shape in files is [rows], not [rows, cols]
     FileLayout layout = FileLayout::straight;
-    bool product = false;              // its gradient comes from products, or begins with one: ParamStore::into
-    int bucket = 0;                    // the bucket that it lies in
-    int experts = 1;                   // so many matrices, one after the other
+    bool product = false;    // its gradient comes from products, or begins with one: ParamStore::into
+    int bucket = 0;          // the bucket that it lies in
+    int experts = 1;         // so many matrices, one after the other
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };
@@ -51,7 +51,7 @@ struct Bucket {
 };
 std::vector<Tensor> config_tensors(const Config& c, int ranks = 1);
 std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
-std::vector<int> config_owners(const Config& c, int ranks);         // the rank that saves each bucket
-int64_t config_parameters(const Config& c);                         // numbers that a file holds
-int64_t config_used(const Config& c);                // those that one token meets: of experts, the ones it is given to
-int64_t config_flat_size(const Config& c, int ranks = 1);           // elements of the flat buffer, padding included
+std::vector<int> config_owners(const Config& c, int ranks);    // the rank that saves each bucket
+int64_t config_parameters(const Config& c);                    // numbers that a file holds
+int64_t config_used(const Config& c);    // those that one token meets: of experts, the ones it is given to
+int64_t config_flat_size(const Config& c, int ranks = 1);    // elements of the flat buffer, padding included

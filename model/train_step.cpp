@@ -48,9 +48,8 @@ void TrainStep::update(const AdamW& adam, const Limits& limits, uint64_t seed, i
     for (const Share& s : store.updates()) {
         float* master = store.master ? store.master + s.held : nullptr;
         // Each share has a seed of its own, as elements are counted from 0.
-        op.adamw(op.at(store.params, s.first), master, store.m + s.held, store.v + s.held,
-                 store.share_gradients(s), store.decays + s.first / 64, s.size, verdict, adam,
-                 seed + uint64_t(s.first));
+        op.adamw(op.at(store.params, s.first), master, store.m + s.held, store.v + s.held, store.share_gradients(s),
+                 store.decays + s.first / 64, s.size, verdict, adam, seed + uint64_t(s.first));
         store.update_done(s);
     }
     char* to = results + updates % 2 * result_bytes();

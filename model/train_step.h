@@ -30,8 +30,8 @@ class TrainStep {
     Gpt& g;
     ParamStore& store;
     const Table& op;
-    Step* verdict = nullptr;       // on the device
-    char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport, the routers' totals
+    Step* verdict = nullptr;    // on the device
+    char* results = nullptr;    // (2) on the host: Step, (ranks) of RankReport, the routers' totals
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    int64_t all_targets = 0;       // as begin was told
+    int64_t all_targets = 0;    // as begin was told
 };

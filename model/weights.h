@@ -45,7 +45,7 @@ struct ParamStore {
     Element wire = Element::f32;    // type in which gradients travel
     std::vector<Bucket> buckets;
     std::vector<int> owners;    // the rank that saves each bucket
-    int64_t flat = 0;    // elements of a buffer of all parameters
+    int64_t flat = 0;           // elements of a buffer of all parameters
 
     PackedWeights packed;    // in place of the flat parameters, if the table wants them packed
 
@@ -60,7 +60,7 @@ struct ParamStore {
     void divide(const Config& c, int rank, int ranks, int zero, Element wire);
     Share share(int bucket) const;
     std::vector<Share> updates() const;    // what this rank updates: all in one piece, with zero a share of each bucket
-    Gradient* gradients(int bucket) const;          // where they are computed
+    Gradient* gradients(int bucket) const;              // where they are computed
     Gradient* share_gradients(const Share& s) const;    // where this rank's sum is kept
     // A product's gradient (Tensor::product): assigned in a step's first batch, so that nobody needs to clear it.
     Into<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
@@ -74,16 +74,18 @@ struct ParamStore {
     void gradients_done(int bucket, bool last);    // computed; last: in the step's last batch
     // After all gradients: waits for them, fills the squares and this rank's report, sums. Returns how many squares.
     int sum(const StepTotals& totals, int signal);
-    void update_done(const Share& s);        // its parameters are updated: the others get them
-    void await_parameters(int bucket);       // they are complete
-    void await() const { if (comm) comm->join(comm->mark()); }    // for everything
+    void update_done(const Share& s);     // its parameters are updated: the others get them
+    void await_parameters(int bucket);    // they are complete
+    void await() const {
+        if (comm) comm->join(comm->mark());
+    }    // for everything
 
     // ---- for files
 
-    void init(const Config& c, uint64_t seed);                  // new weights
+    void init(const Config& c, uint64_t seed);    // new weights
 
-    bool sharded(Part part) const;                              // this rank has only its shares
-    bool holds(Part part, int64_t offset, int64_t n) const;     // write would keep some of it
+    bool sharded(Part part) const;                             // this rank has only its shares
+    bool holds(Part part, int64_t offset, int64_t n) const;    // write would keep some of it
     // read: of a sharded part, only what collect has brought: the buckets that this rank owns, until forget.
     // collect: called by all ranks together, between steps; it overwrites the gradients.
     // Packed weights are written as fp32 and read as whole rows.
@@ -102,10 +104,12 @@ struct ParamStore {
     Buffer buffer(Part part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
-    struct Elements { int64_t first, size; };
-    std::vector<Elements> cleared;    // what clear_gradients clears: where no product assigns
-    bool first_batch = false;         // products assign
-    int64_t work_mark[3] = {};                                       // the last message sent from each work buffer
-    std::vector<int64_t> params_ready;                               // marks, by bucket
+    struct Elements {
+        int64_t first, size;
+    };
+    std::vector<Elements> cleared;        // what clear_gradients clears: where no product assigns
+    bool first_batch = false;             // products assign
+    int64_t work_mark[3] = {};            // the last message sent from each work buffer
+    std::vector<int64_t> params_ready;    // marks, by bucket
     std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket
 };

@@ -63,7 +63,7 @@ class WorkOf {
 
   private:
     double e, i, p, g;    // bytes of an element: of T, I, P (packed ones: as fp32) and Grad<P>
-    bool halves;       // products multiply bf16
+    bool halves;          // products multiply bf16
     Look look;
 
     static Work moved(double bytes) { return {{}, 0, 0, bytes}; }
@@ -73,7 +73,10 @@ class WorkOf {
     }
     // So many products of (N,C) and (C,OC).
     static Work linear(int products, int N, int C, int OC, const void* bias, Precision precision, double bytes) {
-        return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr, .precision = precision}, 2.0 * products * N * C * OC, 0, bytes};
+        return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr, .precision = precision},
+                2.0 * products * N * C * OC,
+                0,
+                bytes};
     }
     // Numbers of a matrix' gradient that are written, and those that are read before, with its bias's.
     static double gradients(int C, int OC, bool add, const void* db) {

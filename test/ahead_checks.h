@@ -42,7 +42,8 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
         Array<double> bias(m, Numbers(biases.begin(), biases.end()));
         for (int done = 0; done < draws; done += N) {
             Numbers logits = rounded<T>(random_normal(int64_t(N) * Vp, ++stream, 3)), counts, at;
-            if (ties) for (double& x : logits) x = std::floor(x);
+            if (ties)
+                for (double& x : logits) x = std::floor(x);
             for (size_t i = stream % 29; i < logits.size(); i += 29) logits[i] = i % 2 ? -INFINITY : double(NAN);
             std::vector<Sampler> samplers;
             for (int n = 0; n < N; n++) {
@@ -59,7 +60,11 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
                       nullptr, nullptr, x, or_null(!biases.empty(), bias), *draw, {}, N, V, Vp);
             const Numbers got = ids.read(), now = said.read();
             for (int n = 0; n < N; n++) {
-                CAPTURE(s.temperature); CAPTURE(s.top_k); CAPTURE(s.top_p); CAPTURE(s.min_p); CAPTURE(n);
+                CAPTURE(s.temperature);
+                CAPTURE(s.top_k);
+                CAPTURE(s.top_p);
+                CAPTURE(s.min_p);
+                CAPTURE(n);
                 std::vector<float> row;
                 for (int v = 0; v < V; v++) row.push_back(float(logits[size_t(n * Vp + v)]));
                 const Sampler::Choice choice = samplers[size_t(n)].choose(row.data(), uint64_t(done + n));

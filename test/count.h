@@ -37,8 +37,7 @@ struct Count : doctest::IReporter {
         Limit::done();
         bool bad = s.failure_flags != 0;
         (bad ? failed : skipped_now ? skipped : passed)++;
-        printf("%-7s %7.2f s  %s\n", bad ? "FAILED" : skipped_now ? "skipped" : "passed", s.seconds,
-               name.c_str());
+        printf("%-7s %7.2f s  %s\n", bad ? "FAILED" : skipped_now ? "skipped" : "passed", s.seconds, name.c_str());
         fflush(stdout);
     }
     void test_case_exception(const doctest::TestCaseException&) override {}
@@ -142,7 +141,7 @@ int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     const int result = context.run();
     return context.shouldExit() ? result : close();    // --help and the like count no cases
 }
-}   // namespace
+}    // namespace
 
 void skip(const char* why) {
     printf("skipped: %s\n", why);

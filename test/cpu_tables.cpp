@@ -20,7 +20,7 @@ template <class P> void add(std::vector<TestTable>& tables) {
         if (wanted(Isa(i))) tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
     if (const Ops<float, P>* library = onednn_ops<P>())    // null also where it has no bf16
         tables.push_back({library, DTYPE<P>, TablePart::products, false});
-    for (int i = 0; i < ISA_COUNT; i++) {    // the smallest and the largest vectors
+    for (int i = 0; i < ISA_COUNT; i++) {         // the smallest and the largest vectors
         const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
         if (wanted(Isa(i)) && (i == 0 || best))
             tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::pretended), DTYPE<P>, TablePart::products, best});
@@ -32,28 +32,41 @@ template <class P> void add(std::vector<TestTable>& tables) {
             if (kind == Tiles::pretended || (amx && sizeof(P) == 2))
                 tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
 }
-}   // namespace
+}    // namespace
 
 const int ORDERS = int(std::size(THREADS)), EVERY = 1;
 const bool FAST_EXP = false;
 double share(const std::string& op, const Check::Output& output) {
-    struct Row { const char *op, *output; double share; };
-    for (const Row& r : {Row{"embedding_forward", "", 0.03},        // one rounding: 2^-24
-                         {"embedding_backward", "dwte", 0.4},       // float sums of thousands, one after the other
+    struct Row {
+        const char *op, *output;
+        double share;
+    };
+    for (const Row& r : {Row{"embedding_forward", "", 0.03},     // one rounding: 2^-24
+                         {"embedding_backward", "dwte", 0.4},    // float sums of thousands, one after the other
                          {"embedding_backward", "", 0.1},
-                         {"sum_of_squares", "sum without", 0.15}, {"sum_of_squares", "", 0.1}, {"add_losses", "", 0.1},
-                         {"adamw", "", 0.1}, {"activation", "", 0.05}, {"cross_entropy", "", 0.2},
-                         {"norm_forward", "", 0.3},                 // sums of 16392
+                         {"sum_of_squares", "sum without", 0.15},
+                         {"sum_of_squares", "", 0.1},
+                         {"add_losses", "", 0.1},
+                         {"adamw", "", 0.1},
+                         {"activation", "", 0.05},
+                         {"cross_entropy", "", 0.2},
+                         {"norm_forward", "", 0.3},    // sums of 16392
                          {"stream_norm_forward", "", 0.3},
-                         {"norm", "", 0.2}, {"linear_attention", "", 1},
-                         {"linear_gelu_forward", "", 0.3},          // sums of 2056, one after the other
-                         {"linear_backward", "dw", 0.35},           // oneDNN with AVX2: sums of 8197
+                         {"norm", "", 0.2},
+                         {"linear_attention", "", 1},
+                         {"linear_gelu_forward", "", 0.3},    // sums of 2056, one after the other
+                         {"linear_backward", "dw", 0.35},     // oneDNN with AVX2: sums of 8197
                          {"linear", "", 0.15},
-                         {"router_backward", "", 0.2}, {"router_forward", "", 0.1}, {"row_gate", "", 0.2},
-                         {"experts_combine_backward", "", 0.2}, {"experts", "", 0.15},
-                         {"attention_cached", "", 0.1}, {"attention_forward", "lse", 0.1},
+                         {"router_backward", "", 0.2},
+                         {"router_forward", "", 0.1},
+                         {"row_gate", "", 0.2},
+                         {"experts_combine_backward", "", 0.2},
+                         {"experts", "", 0.15},
+                         {"attention_cached", "", 0.1},
+                         {"attention_forward", "lse", 0.1},
                          {"attention_forward", "y", 0.2},
-                         {"attention_backward", "dv", 0.3}, {"attention_backward", "", 0.8}})    // dp and delta cancel
+                         {"attention_backward", "dv", 0.3},
+                         {"attention_backward", "", 0.8}})    // dp and delta cancel
         if (op.starts_with(r.op) && output.name.starts_with(r.output))
             return output.half ? 1 : r.share;    // storing a bf16 may take all of it
     return 1;

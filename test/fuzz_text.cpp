@@ -19,7 +19,7 @@ Status read_text(const std::string& path, size_t piece, std::string& text) {
     }
     return {};
 }
-}   // namespace
+}    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static int fd = memfd_create("fuzz", 0);

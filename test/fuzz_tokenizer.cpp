@@ -23,7 +23,7 @@ const std::string& valid_file() {
         Tokenizer::from_merges({{64, 65}, {256, 66}, {64, 64}}, Pattern::cl100k, {"<|endoftext|>"}).to_json();
     return json;
 }
-}   // namespace
+}    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Input in{data, size};

@@ -20,7 +20,7 @@
 
 namespace {
 std::string scratch;
-}   // namespace
+}    // namespace
 
 bool test_long() { return getenv("FLATGPT_TEST_LONG") != nullptr; }
 std::string flatgpt_binary() {
@@ -54,7 +54,8 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& chan
         for (auto& c : changes) changed |= c.substr(0, c.find('=')) == name;
         if (!changed) result.push_back(entry);
     }
-    for (auto& c : changes) if (c.find('=') != std::string::npos) result.push_back(c);
+    for (auto& c : changes)
+        if (c.find('=') != std::string::npos) result.push_back(c);
     return result;
 }
 std::vector<char*> pointers(std::vector<std::string>& strings) {
@@ -63,7 +64,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
     p.push_back(nullptr);
     return p;
 }
-}   // namespace
+}    // namespace
 
 Process::Process(const std::vector<std::string>& args, const ProcessOptions& options)
     : files(temporary_directory()), deadline(monotonic() + options.timeout) {
@@ -132,9 +133,7 @@ std::string read_file(const std::string& path) {
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
 }
-void write_file(const std::string& path, std::string_view text) {
-    std::ofstream(path, std::ios::binary) << text;
-}
+void write_file(const std::string& path, std::string_view text) { std::ofstream(path, std::ios::binary) << text; }
 
 static void remove_scratch() {
     std::error_code ignored;

@@ -70,8 +70,15 @@ template <class F> void each_cpu_model(F f) {
 inline void check_gradients(const Config& c, const Objective& objective = {}, float dropout = 0) {
     const int B = 2, S = 7;
     Model g(reference_ops());
-    toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain(),
-                       .dropout = dropout, .attention_dropout = dropout, .balance = 0.3f, .router_z = 0.05f});
+    toy_model(g, c,
+              {.use = Use::train,
+               .B = B,
+               .S = S,
+               .spans = !objective.plain(),
+               .dropout = dropout,
+               .attention_dropout = dropout,
+               .balance = 0.3f,
+               .router_z = 0.05f});
     const Posed asked(c, B, S, objective);
     double* gradients = typed<double>(g, g.store.grads);
     for (int pass = 0; pass < 2; pass++) {    // nothing of the first must be left in the second
@@ -104,7 +111,11 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
 inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}, float dropout = 0) {
     const int B = 3, S = 33;
     const Posed asked(c, B, S, objective);
-    Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr, .dropout = dropout,
+    Plan plan = {.use = Use::train,
+                 .B = B,
+                 .S = S,
+                 .spans = asked.spans != nullptr,
+                 .dropout = dropout,
                  .attention_dropout = dropout};
     Model r(reference_ops());
     toy_model(r, c, plan);

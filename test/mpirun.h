@@ -16,9 +16,12 @@ inline ProcessOptions mpirun_options(double timeout = 60, std::vector<std::strin
     ProcessOptions o;
     o.timeout = timeout;
     o.environment = {"ASAN_OPTIONS=detect_leaks=0",    // Open MPI's own, of plugins that are gone when they are told
-                     "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1",
-                     "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_hwloc_base_binding_policy=none",
-                     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",      // Open MPI 5
+                     "OMPI_ALLOW_RUN_AS_ROOT=1",
+                     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                     "OMP_NUM_THREADS=1",
+                     "OMPI_MCA_rmaps_base_oversubscribe=1",
+                     "OMPI_MCA_hwloc_base_binding_policy=none",
+                     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",    // Open MPI 5
                      "PRTE_MCA_hwloc_default_binding_policy=none"};
     o.environment.insert(o.environment.end(), environment.begin(), environment.end());
     return o;

@@ -17,24 +17,28 @@
 
 // Says why a case cannot run here; the closing line counts it as skipped.
 void skip(const char* why);
-#define SKIP(why) do { skip(why); return; } while (0)
-bool test_long();                 // FLATGPT_TEST_LONG is set
-std::string flatgpt_binary();     // FLATGPT, or ./flatgpt
+#define SKIP(why)  \
+    do {           \
+        skip(why); \
+        return;    \
+    } while (0)
+bool test_long();                     // FLATGPT_TEST_LONG is set
+std::string flatgpt_binary();         // FLATGPT, or ./flatgpt
 std::string temporary_directory();    // fresh, removed when the process ends
 
 // ---- processes ------------------------------------------------------------------------------------------------------
 
 struct ProcessResult {
-    int exit_code = -1;        // -1: ended by `signal`
+    int exit_code = -1;    // -1: ended by `signal`
     int signal = 0;
     bool timed_out = false;    // and was killed for it
     std::string out, err;
 };
 struct ProcessOptions {
-    std::string stdin_text = {};             // standard input is a file with this text
+    std::string stdin_text = {};                  // standard input is a file with this text
     std::vector<std::string> environment = {};    // "NAME=value", on top of ours; "NAME" takes it away
-    std::string directory = {};              // where it runs; empty: here
-    double timeout = 60;                     // seconds; then SIGKILL
+    std::string directory = {};                   // where it runs; empty: here
+    double timeout = 60;                          // seconds; then SIGKILL
 };
 // A child process whose standard output and error go to files. Killed if it still runs at the end of its scope.
 class Process {
@@ -44,9 +48,9 @@ class Process {
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
     int id() const { return pid; }
-    bool running();                 // does not block
-    void send(int signal);          // nothing once it has ended
-    std::string out() const;        // so far
+    bool running();             // does not block
+    void send(int signal);      // nothing once it has ended
+    std::string out() const;    // so far
     std::string err() const;
     ProcessResult wait();
 
@@ -85,8 +89,10 @@ template <class T> struct Guarded {
     T& operator[](int64_t i) { return data()[i]; }
     bool intact() {
         auto *first = reinterpret_cast<unsigned char*>(data()), *last = first + n * int64_t(sizeof(T));
-        for (unsigned char* p = raw.data(); p < first; p++) if (*p != BYTE) return false;
-        for (unsigned char* p = last; p < raw.data() + raw.size(); p++) if (*p != BYTE) return false;
+        for (unsigned char* p = raw.data(); p < first; p++)
+            if (*p != BYTE) return false;
+        for (unsigned char* p = last; p < raw.data() + raw.size(); p++)
+            if (*p != BYTE) return false;
         return true;
     }
 };

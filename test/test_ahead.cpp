@@ -27,7 +27,7 @@ Generation asked(const Config& c, int prompts, int tokens) {
     what.sampling = {.temperature = 1.5, .top_k = 0};
     return what;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("ahead: the reference draws what the sampler draws") {
     for (int V : {1, 2, 9, 100, 1030})
@@ -179,8 +179,16 @@ TEST_CASE("ahead: conversations are the host's, and so is what is kept of them")
     Ops<double> none = reference_ops();
     none.sample = nullptr;
     for (Linear linear : {Linear::none, Linear::elu}) {
-        Config c = {.V = CHAT_TOKENS, .T = 160, .L = 1, .NH = 2, .C = 16, .F = 24, .NKV = 2, .HS = 8,
-                    .position = Position::rope, .rope_dims = 8};
+        Config c = {.V = CHAT_TOKENS,
+                    .T = 160,
+                    .L = 1,
+                    .NH = 2,
+                    .C = 16,
+                    .F = 24,
+                    .NKV = 2,
+                    .HS = 8,
+                    .position = Position::rope,
+                    .rope_dims = 8};
         c.linear = linear;
         Model device(watched()), host(none);
         for (Model* g : {&device, &host}) toy_model(*g, c, {Use::infer, 1, 8});

@@ -18,7 +18,9 @@ bf16 random_half(uint64_t i, int spread) {    // any size, some zero, some denor
     return i % 13 == 0 ? bf16{uint16_t(i % 128)} : i % 17 == 0 ? bf16{0x8000} : to_bf16(x);
 }
 float flush(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-struct alignas(64) Words { uint32_t u[256]; };
+struct alignas(64) Words {
+    uint32_t u[256];
+};
 
 // c += a b by a set of tiles, through memory of stride 64 and 128 bytes.
 template <class Set> Words multiplied(Set& tiles, const Words& a, const Words& b, const Words& c) {
@@ -196,9 +198,20 @@ template <class X, class Y> struct Case {    // A's type, B's
     float a_at(int m, int k) const { return float(number(a[size_t(f.across_a ? k * f.M + m : m * f.K + k)])); }
     double b_at(int k, int n) const { return number(b[size_t(f.across_b ? k * f.N + n : n * f.K + k)]); }
     void check() {
-        CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(f.across_a); CAPTURE(f.across_b); CAPTURE(f.sums);
-        CAPTURE(sizeof(X)); CAPTURE(sizeof(Y));
-        CAPTURE(f.add); CAPTURE(f.bias); CAPTURE(f.residual); CAPTURE(f.gelu); CAPTURE(f.slope); CAPTURE(int(isa));
+        CAPTURE(f.M);
+        CAPTURE(f.N);
+        CAPTURE(f.K);
+        CAPTURE(f.across_a);
+        CAPTURE(f.across_b);
+        CAPTURE(f.sums);
+        CAPTURE(sizeof(X));
+        CAPTURE(sizeof(Y));
+        CAPTURE(f.add);
+        CAPTURE(f.bias);
+        CAPTURE(f.residual);
+        CAPTURE(f.gelu);
+        CAPTURE(f.slope);
+        CAPTURE(int(isa));
         Out out = run();
         double worst = 0;
         const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // a sample of large ones
@@ -271,9 +284,13 @@ TEST_CASE("amx: products against the reference, awkward shapes and every epilogu
 
 TEST_CASE("amx: the same bits each time, with any number of threads and on every instruction set") {
     auto of_types = []<class X, class Y>(X, Y) {    // A's, B's
-        CAPTURE(sizeof(X)); CAPTURE(sizeof(Y));
+        CAPTURE(sizeof(X));
+        CAPTURE(sizeof(Y));
         auto same_bits = [](const Form& f, Isa isa, std::vector<int> counts) {
-            CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(int(isa));
+            CAPTURE(f.M);
+            CAPTURE(f.N);
+            CAPTURE(f.K);
+            CAPTURE(int(isa));
             Case<X, Y> c(f, isa);
             const Bits first = c.bits();
             for (int threads : counts) {
@@ -332,7 +349,8 @@ TEST_CASE("amx: products of floats are nearer than by FMAs, and keep what is not
             by_tiles = worse(by_tiles, std::fabs(out.c[m * f.N + n] - want) / all);
             by_fmas = worse(by_fmas, std::fabs(chain - want) / all);
         }
-    CAPTURE(by_tiles); CAPTURE(by_fmas);
+    CAPTURE(by_tiles);
+    CAPTURE(by_fmas);
     CHECK(by_tiles < by_fmas);
 
     c.a[0] = INFINITY, c.a[size_t(f.K)] = NAN, c.a[size_t(2 * f.K)] = as_float(0x7fffffff);

@@ -66,7 +66,10 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
     window.window = 12;
     experts.experts = 4, experts.experts_used = 2, experts.expert_ffn = 12;
     for (const Config& c : {PLAIN, rotating(), window, experts, gated(0), gated(2)}) {
-        CAPTURE(int(c.position)); CAPTURE(c.window); CAPTURE(c.experts); CAPTURE(c.softmax_every);
+        CAPTURE(int(c.position));
+        CAPTURE(c.window);
+        CAPTURE(c.experts);
+        CAPTURE(c.softmax_every);
         Model g(cpu_packed_ops());
         toy_model(g, c, {Use::infer, 4, 24});
         const std::vector<Ids> prompts = some_prompts(12);
@@ -142,8 +145,8 @@ TEST_CASE("batch: what prompts begin with alike is computed once") {
 
 TEST_CASE("lookup: what followed the longest run of last tokens, the latest of them") {
     CHECK(lookup_draft({1, 2, 3, 1, 2}, 1) == Ids{3});
-    CHECK(lookup_draft({1, 2, 3, 1, 2}, 5) == Ids{3, 1, 2, 3, 1});    // goes on in a circle
-    CHECK(lookup_draft({1, 2, 3, 9, 2}, 5).empty());                  // one token alone says little
+    CHECK(lookup_draft({1, 2, 3, 1, 2}, 5) == Ids{3, 1, 2, 3, 1});       // goes on in a circle
+    CHECK(lookup_draft({1, 2, 3, 9, 2}, 5).empty());                     // one token alone says little
     CHECK(lookup_draft({5, 1, 2, 7, 1, 2, 8, 5, 1, 2}, 1) == Ids{7});    // three are more than two
     CHECK(lookup_draft({1, 2, 7, 1, 2, 8, 1, 2}, 2) == Ids{8, 1});
     CHECK(lookup_draft({4, 4, 4}, 3) == Ids{4, 4, 4});
@@ -162,7 +165,9 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
         toy_model(g, c, {Use::infer, 5, 16});
         int64_t accepted = 0, rejected = 0;
         for (int k = 0; k < 7; k++) {
-            CAPTURE(c.window); CAPTURE(int(c.position)); CAPTURE(k);
+            CAPTURE(c.window);
+            CAPTURE(int(c.position));
+            CAPTURE(k);
             Generation what = asked(some_prompts(6), 60, 1 + k);
             what.sampling.seed = uint64_t(k);
             // The last ones go beyond the context, or a cache of 64 positions that rolls.
@@ -272,8 +277,8 @@ TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another
     int n = 0;
     for (std::string line; std::getline(in, line); n++) {
         REQUIRE(json_parse(line, "line", 8).ok());
-        CHECK(line.starts_with(formatted("{\"number\":%d,\"sample\":%d,\"prompt\":\"prompt %d\"", n / 2 + 1, n % 2,
-                                         n / 2)));
+        CHECK(line.starts_with(
+            formatted("{\"number\":%d,\"sample\":%d,\"prompt\":\"prompt %d\"", n / 2 + 1, n % 2, n / 2)));
     }
     CHECK(n == 18);
     const ProcessResult text = sample({}), looked = sample({"--lookup", "3"}), drafted = sample({"--draft", dir});

@@ -78,8 +78,9 @@ TEST_CASE("bench: a profile counts every call, adds up to the step and changes n
 }
 
 TEST_CASE("bench: a filter that leaves no row is an error that says which rows there are") {
-    const std::vector<std::string> small = {"bench", "--device", "cpu", "--layers", "1", "--heads", "2", "--channels",
-                                            "64", "--vocab", "500", "--batch", "1", "--seq-len", "16", "--json"};
+    const std::vector<std::string> small = {"bench", "--device",   "cpu", "--layers", "1",   "--heads",
+                                            "2",     "--channels", "64",  "--vocab",  "500", "--batch",
+                                            "1",     "--seq-len",  "16",  "--json"};
     auto run = [&](std::vector<std::string> more) {
         more.insert(more.begin(), small.begin(), small.end());
         ProcessOptions options;
@@ -116,8 +117,7 @@ TEST_CASE("bench: the ceiling of products is the tiles' where the table multipli
     CHECK(cpu_peaks(true).products >= cpu_peaks(own).products);
     if (cpu_peaks(false).tiles) CHECK(cpu_peaks(false).products < 0.5 * cpu_peaks(true).products);
     CHECK(cpu_peaks(true).bytes == cpu_peaks(own).bytes);
-    if (const Ops<float, bf16>* library = onednn_ops<bf16>())
-        CHECK(&cpu_peaks(*library) == &cpu_peaks(true));
+    if (const Ops<float, bf16>* library = onednn_ops<bf16>()) CHECK(&cpu_peaks(*library) == &cpu_peaks(true));
     if (const Ops<float>* library = onednn_ops<float>()) CHECK(!cpu_peaks(*library).tiles);
     CHECK(&cpu_peaks(true) == &cpu_peaks(cpu_ops<bf16>()));
 }

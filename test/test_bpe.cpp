@@ -37,14 +37,56 @@ uint32_t draw(uint64_t stream, uint64_t i, uint32_t n) { return philox(5, stream
 
 // Text of the characters on which the patterns turn, some of it not UTF-8.
 std::string random_text(uint64_t stream, int length, bool valid) {
-    static const std::vector<std::string> parts = {
-        " ", " ", "  ", "\t", "\n", "\n", "\r\n", "\r", "\x0b", "\f", "\x1c", "\xC2\x85", "\xC2\xA0",
-        "\xE2\x80\x83", "\xE1\xA0\x8E", "\xE3\x80\x80", "\xE2\x80\xA8", "a", "b", "S", "s", "\xC5\xBF", "'", "'",
-        "t", "re", "VE", "'ll", "d", "\xC3\xA9", "\xD0\x96", "\xE6\xBC\xA2", "\xF0\x90\x90\x80", "1", "22", "\xD9\xA3",
-        "\xC2\xBD", ".", "!", "_", "-",
-        "\xE2\x80\x99", "\xF0\x9F\x98\x80", "\xE2\x80\x8D", "\xCC\x81", "\x01", "\x7f", "<|endoftext|>"};
-    static const std::vector<std::string> broken = {"\x80", "\xFF", "\xC2", "\xE3\x80", "\xF0\x9F\x98",
-                                                    "\xED\xA0\x80", "\xC0\xAF", "\xF5", std::string(1, '\0')};
+    static const std::vector<std::string> parts = {" ",
+                                                   " ",
+                                                   "  ",
+                                                   "\t",
+                                                   "\n",
+                                                   "\n",
+                                                   "\r\n",
+                                                   "\r",
+                                                   "\x0b",
+                                                   "\f",
+                                                   "\x1c",
+                                                   "\xC2\x85",
+                                                   "\xC2\xA0",
+                                                   "\xE2\x80\x83",
+                                                   "\xE1\xA0\x8E",
+                                                   "\xE3\x80\x80",
+                                                   "\xE2\x80\xA8",
+                                                   "a",
+                                                   "b",
+                                                   "S",
+                                                   "s",
+                                                   "\xC5\xBF",
+                                                   "'",
+                                                   "'",
+                                                   "t",
+                                                   "re",
+                                                   "VE",
+                                                   "'ll",
+                                                   "d",
+                                                   "\xC3\xA9",
+                                                   "\xD0\x96",
+                                                   "\xE6\xBC\xA2",
+                                                   "\xF0\x90\x90\x80",
+                                                   "1",
+                                                   "22",
+                                                   "\xD9\xA3",
+                                                   "\xC2\xBD",
+                                                   ".",
+                                                   "!",
+                                                   "_",
+                                                   "-",
+                                                   "\xE2\x80\x99",
+                                                   "\xF0\x9F\x98\x80",
+                                                   "\xE2\x80\x8D",
+                                                   "\xCC\x81",
+                                                   "\x01",
+                                                   "\x7f",
+                                                   "<|endoftext|>"};
+    static const std::vector<std::string> broken = {
+        "\x80", "\xFF", "\xC2", "\xE3\x80", "\xF0\x9F\x98", "\xED\xA0\x80", "\xC0\xAF", "\xF5", std::string(1, '\0')};
     std::string text;
     for (int i = 0; i < length; i++) {
         bool bad = !valid && draw(stream, uint64_t(2 * i), 8) == 0;
@@ -64,8 +106,9 @@ std::vector<std::string> pieces_of(Pattern pattern, std::string_view text) {
 // The published pattern, interpreted, with \s as White_Space.
 std::vector<std::string> pieces_by_definition(Pattern pattern, const std::string& text) {
     std::string regex = pattern_row(pattern).cuts.at(0).regex;
-    const std::string space = "\\t-\\r \\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
-                              "\\x{3000}";
+    const std::string space =
+        "\\t-\\r \\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
+        "\\x{3000}";
     bool in_class = false;
     for (size_t i = 0; i < regex.size(); i++) {
         if (regex[i] == '[') in_class = true;
@@ -178,7 +221,7 @@ double seconds(int times, const std::function<void()>& work) {    // the best of
     }
     return best;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("bpe: the published patterns, piece by piece") {
     for (Pattern pattern : {Pattern::gpt2, Pattern::cl100k}) {
@@ -324,8 +367,8 @@ TEST_CASE("bpe: streaming decode gives whole characters, split anywhere") {
     std::string valid = "a\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x98\x80z";
     CHECK(whole(valid) == valid);
     // one U+FFFD for each longest beginning of a character, as the Unicode standard's table 3-8 has it
-    CHECK(whole("a\xF1\x80\x80\xE1\x80\xC2z\x80y\x80\xBFx") == "a" + replacement + replacement + replacement + "z" +
-          replacement + "y" + replacement + replacement + "x");
+    CHECK(whole("a\xF1\x80\x80\xE1\x80\xC2z\x80y\x80\xBFx") ==
+          "a" + replacement + replacement + replacement + "z" + replacement + "y" + replacement + replacement + "x");
     CHECK(whole("\xC0\xAF\xE0\x80\xBF\xF4\x91\x92\x93\xED\xA0\x80").size() == 3 * (2 + 3 + 4 + 3));
     CHECK(whole("\xF0\x9F\x98") == replacement);
     for (uint64_t i = 0; i < 500; i++) {

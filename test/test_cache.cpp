@@ -72,7 +72,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.rewind(1, SIZE + 1);
     CHECK(t.free() == 3);
     CHECK(t.users(t[0].pages[1]) == 3);
-    t.grow(1, 1, copies);         // into a page that two others hold
+    t.grow(1, 1, copies);    // into a page that two others hold
     CHECK(copies.size() == 3);
     CHECK(t[1].pages[1] != t[0].pages[1]);
     for (int b : {0, 1, 2}) t.rewind(b, 0);
@@ -80,13 +80,13 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.grow(0, 4 * SIZE, copies);
     t.fork(0, 1);
     t.drop(0, 1);
-    CHECK(t.free() == 3);         // the other one holds it
+    CHECK(t.free() == 3);    // the other one holds it
     CHECK(t[0].length() == 3 * SIZE);
     CHECK(t[0].pages == Ids{t[1].pages[0], t[1].pages[2], t[1].pages[3]});
     t.turn_first(0, 1, copies);
     CHECK(t.users(t[0].first[0]) == 2);
     CHECK(t.free() == 2);
-    t.turn_first(0, 1, copies);   // its own copy is used again
+    t.turn_first(0, 1, copies);    // its own copy is used again
     CHECK(t.free() == 2);
     t.fork(0, 2);
     t.turn_first(2, 1, copies);
@@ -139,15 +139,15 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
                 if (from + n > S) continue;
                 head = extend(g, alone, &all[size_t(b * S + from)], n, {b});
                 const auto own = logits_of(g);
-                CAPTURE(b); CAPTURE(step);
+                CAPTURE(b);
+                CAPTURE(step);
                 CHECK(relative_error(own.data(), &rows[size_t(b * PLAIN.V)], PLAIN.V) < 1e-5);
                 // A call's length chooses attention's loop (Pages::Sums): a prompt of one token has another one alone.
                 if (lengths[size_t(b)] > 1)
                     CHECK(memcmp(own.data(), &rows[size_t(b * PLAIN.V)], own.size() * sizeof(float)) == 0);
             }
             Ids next;
-            for (int b = 0; b < B; b++)
-                next.push_back(all[size_t(b * S + std::min(S - 1, lengths[size_t(b)] + step))]);
+            for (int b = 0; b < B; b++) next.push_back(all[size_t(b * S + std::min(S - 1, lengths[size_t(b)] + step))]);
             head = extend(g, together, next.data(), 1);
             rows = logits_of(g);
         }
@@ -322,7 +322,8 @@ TEST_CASE("cache: rolling copies of a sequence have sinks of their own") {
     KvCache both, apart;
     for (KvCache* c : {&both, &apart}) REQUIRE(allocate_cache(g, *c, 2, 64, {{}, true, 4}).ok());
     for (int i = 0; i < 90; i++)
-        for (auto [c, b] : {std::pair{&both, 0}, {&apart, 0}, {&apart, 1}}) head = extend(g, *c, &tokens[size_t(i)], 1, {b});
+        for (auto [c, b] : {std::pair{&both, 0}, {&apart, 0}, {&apart, 1}})
+            head = extend(g, *c, &tokens[size_t(i)], 1, {b});
     both.table.fork(0, 1);
     for (int i = 90; i < 200; i++) {
         const Ids next = {tokens[size_t(i)], tokens[size_t(199 - i)]};

@@ -30,8 +30,12 @@ TEST_CASE("chat: messages as JSON, both ways, and files that are none") {
     CHECK(messages_parse("{\"messages\":" + messages_text(all) + "}", "f").value == all);
     CHECK(messages_parse("[]", "f").ok());
     for (auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
-             {"", "f"}, {"{}", "list of messages"}, {"3", "list of messages"}, {"[3]", "message 1: expected an object"},
-             {"[{\"role\":\"user\"}]", "content"}, {"[{\"role\":\"user\",\"content\":[]}]", "content"},
+             {"", "f"},
+             {"{}", "list of messages"},
+             {"3", "list of messages"},
+             {"[3]", "message 1: expected an object"},
+             {"[{\"role\":\"user\"}]", "content"},
+             {"[{\"role\":\"user\",\"content\":[]}]", "content"},
              {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"robot\",\"content\":\"a\"}]", "message 2: role"},
              {"[[[[", "f"}}) {
         const auto r = messages_parse(text, "f");
@@ -96,9 +100,13 @@ TEST_CASE("chat: an old turn that changes is computed again") {
     heard.ask("/system");
     CHECK(heard.noted("no system prompt"));
     CHECK(heard.ask("x") != "");
-    CHECK(heard.chat.held() == int(heard.tokenizer.encode(turn("user", "hello") + turn("assistant", past[1].content) +
-                                                          turn("user", "again") + turn("assistant", answer) +
-                                                          turn("user", "x") + ASKS, true).size()) + 9);
+    CHECK(heard.chat.held() ==
+          int(heard.tokenizer
+                  .encode(turn("user", "hello") + turn("assistant", past[1].content) + turn("user", "again") +
+                              turn("assistant", answer) + turn("user", "x") + ASKS,
+                          true)
+                  .size()) +
+              9);
 }
 
 // A state cannot be taken apart: it goes back to the last prompt's end, or to nothing.
@@ -207,7 +215,7 @@ TEST_CASE("chat: answers end at end tokens and stop strings, which are no part o
     o.stop = {"lo, w"};
     CHECK(said("hello, world", o) == "hel");    // five tokens
     CHECK(said("hello, you", o) == "hello, you");
-    CHECK(said("hello, ", o) == "hello, ");     // held back until the end
+    CHECK(said("hello, ", o) == "hello, ");    // held back until the end
     o.tokens = 3;
     std::vector<std::string> notes;
     CHECK(said("hello", o, &notes) == "hel");
@@ -275,8 +283,10 @@ TEST_CASE("chat: commands") {
     for (auto& [line, part] : std::vector<std::pair<const char*, const char*>>{
              {"/params temperature", "a value is missing"},
              {"/params temperature hot", "expected a number from 0 to 100"},
-             {"/params temperatur 1", "did you mean temperature?"}, {"/params top-k -1", "whole number"},
-             {"/save", "a file's name"}, {"/load", "a file's name"}}) {
+             {"/params temperatur 1", "did you mean temperature?"},
+             {"/params top-k -1", "whole number"},
+             {"/save", "a file's name"},
+             {"/load", "a file's name"}}) {
         const Status s = heard.refused(line);
         CHECK(s.code == Exit::usage);
         CHECK_MESSAGE(contains(s.message, part), s.message);
@@ -288,8 +298,9 @@ TEST_CASE("chat: commands") {
     CHECK(heard.ask("u") == "hello");
     const Status unknown = heard.refused("/rest now");
     CHECK(unknown.code == Exit::usage);
-    CHECK(unknown.message == "/rest: no such command; did you mean /reset?; /help shows all. A message may begin so "
-                             "behind a space");
+    CHECK(unknown.message ==
+          "/rest: no such command; did you mean /reset?; /help shows all. A message may begin so "
+          "behind a space");
     heard.ask("/usr/bin/x is a path");    // a message
     CHECK(heard.chat.history()[2].content == "/usr/bin/x is a path");
     const std::string dir = temporary_directory();
@@ -318,7 +329,8 @@ TEST_CASE("chat: /params refuses what cannot be, and the old value stays") {
     Heard heard(talker.g, o);
     const Sampling& sampling = heard.chat.options.sampling;
     for (auto& [line, part] : std::vector<std::pair<const char*, const char*>>{
-             {"/params logit-bias xyzzy=5", "'xyzzy=5': the text is 5 tokens"}, {"/params mirostat 5", "--top-k"},
+             {"/params logit-bias xyzzy=5", "'xyzzy=5': the text is 5 tokens"},
+             {"/params mirostat 5", "--top-k"},
              {"/params mirostat-rate 0.5", "needs --mirostat"}}) {
         const Status s = heard.refused(line);
         CHECK(s.code == Exit::usage);
@@ -356,8 +368,9 @@ TEST_CASE("chat: a template that fails or never ends is an error with its line; 
     CHECK(contains(refusal("{% for a in range(99999999) %}{% for b in range(99999999) %}{% endfor %}{% endfor %}"),
                    "line 1"));
     CHECK(contains(refusal(""), "makes no text"));
-    const std::string once = "{{ messages[0].content }}"
-                             "{% if messages | length > 1 %}{{ raise_exception('x') }}{% endif %}";
+    const std::string once =
+        "{{ messages[0].content }}"
+        "{% if messages | length > 1 %}{{ raise_exception('x') }}{% endif %}";
     Heard heard(talker.g, o, once);
     CHECK(heard.ask("hello").size() == 4);
     CHECK(contains(heard.refused("again").message, "x"));
@@ -365,8 +378,9 @@ TEST_CASE("chat: a template that fails or never ends is an error with its line; 
     CHECK(heard.ask("hello").size() == 4);
 
     o.bos = "<|im_start|>", o.eos = "<|im_end|>";
-    Heard tokens(talker.g, o, "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
-                              "{{ 'no' if tools is not none or documents is not none or not add_generation_prompt }}");
+    Heard tokens(talker.g, o,
+                 "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+                 "{{ 'no' if tools is not none or documents is not none or not add_generation_prompt }}");
     tokens.ask("a");
     CHECK(tokens.chat.held() == 3 + 3);
 }

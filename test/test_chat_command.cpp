@@ -20,9 +20,10 @@ using Strings = std::vector<std::string>;
 TEST_CASE("generation_config.json and lists of ends go out as they came in: converted, trained, resumed") {
     using nlohmann::json;
     const std::string dir = polite_model();
-    const json ends = {258, 257}, own = {{"temperature", 0.6}, {"top_p", 0.95}, {"top_k", 20}, {"min_p", 0.1},
-                                              {"repetition_penalty", 1.1}, {"do_sample", true},
-                                              {"max_new_tokens", 9}, {"stop_strings", {"x"}}, {"eos_token_id", ends}};
+    const json ends = {258, 257},
+               own = {{"temperature", 0.6},        {"top_p", 0.95},     {"top_k", 20},         {"min_p", 0.1},
+                      {"repetition_penalty", 1.1}, {"do_sample", true}, {"max_new_tokens", 9}, {"stop_strings", {"x"}},
+                      {"eos_token_id", ends}};
     json config = json::parse(read_file(dir + "/config.json"));
     config["eos_token_id"] = ends;
     write_file(dir + "/config.json", config.dump());
@@ -40,8 +41,9 @@ TEST_CASE("generation_config.json and lists of ends go out as they came in: conv
     same(out + "/converted");
     write_file(out + "/text", std::string(2000, 'a'));
     run({"tokenize", "--tokenizer", dir, "--out", out + "/tokens", out + "/text"});
-    Strings train = {"train", "--from", dir, "--data", out + "/tokens*.bin", "--steps", "1", "--batch", "2",
-                     "--seq-len", "16", "--dtype", "fp32", "--out", out + "/run"};
+    Strings train = {"train",   "--from",  dir,       "--data", out + "/tokens*.bin",
+                     "--steps", "1",       "--batch", "2",      "--seq-len",
+                     "16",      "--dtype", "fp32",    "--out",  out + "/run"};
     run(train);
     same(out + "/run/step_00000001");
     std::filesystem::remove_all(dir);    // a resumed run asks its checkpoint
@@ -270,16 +272,16 @@ TEST_CASE("chat: at a terminal lines are edited and remembered; Ctrl-C discards 
     {
         Typist typist({dir, "--temperature", "0"});
         CHECK(contains(typist.until("> "), "/help for help"));
-        typist.type("x\x7fu\r");                        // backspace
+        typist.type("x\x7fu\r");    // backspace
         CHECK(contains(typist.until("hello\r\n"), "u\r\n"));
         typist.until("> ");
         typist.type("half a l\u00efn");
-        typist.until("\u00efn");                        // Ctrl-C also discards what nobody has read yet
+        typist.until("\u00efn");    // Ctrl-C also discards what nobody has read yet
         typist.type("\x03");
         CHECK_FALSE(contains(typist.until("> "), "Ctrl-C again"));
         typist.type("\x03");
         CHECK(contains(typist.until("> "), "Ctrl-C again, or Ctrl-D, ends"));
-        typist.type("\x1b[A\r");                        // arrow up
+        typist.type("\x1b[A\r");    // arrow up
         typist.until("u\r\n");
         typist.until("hello\r\n");
         typist.until("> ");

@@ -8,8 +8,16 @@ namespace {
 struct Speaker {
     Model g;
     explicit Speaker(int T, float noise = 0, int S = 8, const Table& op = cpu_packed_ops()) : g(op) {
-        const Config c = {.V = CHAT_TOKENS, .T = T, .L = 2, .NH = 4, .C = 32, .F = 48, .NKV = 2, .HS = 8,
-                          .position = Position::rope, .rope_dims = 8};
+        const Config c = {.V = CHAT_TOKENS,
+                          .T = T,
+                          .L = 2,
+                          .NH = 4,
+                          .C = 32,
+                          .F = 48,
+                          .NKV = 2,
+                          .HS = 8,
+                          .position = Position::rope,
+                          .rope_dims = 8};
         toy_model(g, c, {Use::infer, 1, S});
         for (size_t i = 0; i < g.tensors.size(); i++) {
             const Tensor& t = g.tensors[i];
@@ -42,18 +50,22 @@ TEST_CASE("chat drafts: each answer, what is kept of it and all notes are those 
         if (k == 5) o.stop = {"a", "QR"};
         if (k == 6) o.ends = {0, 10, 20};
         if (k == 7) o.sampling.penalties.dry = 0.8, o.sampling.temperature = 1;
-        const Speculation ways[] = {{.lookup = 4}, {.lookup = 100}, {.draft = &twin.g, .tokens = 3},
-                                    {.draft = &weak.g}, {.draft = &brief.g, .tokens = 2}};
+        const Speculation ways[] = {{.lookup = 4},
+                                    {.lookup = 100},
+                                    {.draft = &twin.g, .tokens = 3},
+                                    {.draft = &weak.g},
+                                    {.draft = &brief.g, .tokens = 2}};
         for (const Speculation& way : {ways[k % 5], ways[(k + 2) % 5]}) {
-            CAPTURE(way.lookup); CAPTURE(way.tokens);
+            CAPTURE(way.lookup);
+            CAPTURE(way.tokens);
             Heard plain(speaker.g, o);
             o.speculation = way;
             Heard drafted(speaker.g, o);
             o.speculation = {};
-            for (const char* line : {"hello, hello", "/system be kind", "and what else? hello, hello", "ok",
-                                     "/params seed 9", "a longer question, which is fed in several pieces",
-                                     "once more", "/reset", "hello", "/save",
-                                     "/load", "and now?", "then?", "hello, hello", "and so on, and so on"}) {
+            for (const char* line :
+                 {"hello, hello", "/system be kind", "and what else? hello, hello", "ok", "/params seed 9",
+                  "a longer question, which is fed in several pieces", "once more", "/reset", "hello", "/save", "/load",
+                  "and now?", "then?", "hello, hello", "and so on, and so on"}) {
                 std::string text = line;
                 if (text == "/save" || text == "/load") text += " " + file;
                 CAPTURE(text);
@@ -66,8 +78,7 @@ TEST_CASE("chat drafts: each answer, what is kept of it and all notes are those 
             CHECK(drafted.chat.history() == plain.chat.history());
             CHECK(drafted.chat.drafted >= drafted.chat.accepted);
             accepted += drafted.chat.accepted, rejected += drafted.chat.drafted - drafted.chat.accepted;
-            if (way.draft == &twin.g && k != 4 && k != 5)
-                CHECK(drafted.chat.accepted > drafted.chat.drafted * 9 / 10);
+            if (way.draft == &twin.g && k != 4 && k != 5) CHECK(drafted.chat.accepted > drafted.chat.drafted * 9 / 10);
         }
     }
     CHECK(accepted > 400);

@@ -40,7 +40,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> toy_tensors(bool prefi
     for (auto& s : sources) tensors.push_back({prefix ? s.name : s.name.substr(strlen("transformer.")), s.shape});
     return tensors;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("checkpoint: everything reads back bit for bit") {
     std::string run = temporary_directory(), dir = write_toy(run, 500, 7);
@@ -63,8 +63,8 @@ TEST_CASE("checkpoint: everything reads back bit for bit") {
     CHECK(checkpoint_tokenizer(dir).value.vocab_size() == 0);
     std::set<std::string> names;
     for (auto& e : fs::directory_iterator(dir)) names.insert(e.path().filename());
-    CHECK(names == std::set<std::string>{"MANIFEST", "config.json", "model.safetensors", "optimizer.safetensors",
-                                         "state.json"});
+    CHECK(names ==
+          std::set<std::string>{"MANIFEST", "config.json", "model.safetensors", "optimizer.safetensors", "state.json"});
     CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 1);
     // A second time over the first one.
     write_toy(run, 500, 9);
@@ -103,10 +103,22 @@ TEST_CASE("checkpoint: a model saved by transformers") {
     Status s = checkpoint_weights(dir, toy.g);
     REQUIRE_MESSAGE(s.ok(), s.message);
     // Element i of the k-th parameter is 1000 k + i there, in Hugging Face's orientation.
-    const char* order[] = {"wte.weight", "wpe.weight", "h.0.ln_1.weight", "h.0.ln_1.bias", "h.0.attn.c_attn.weight",
-                           "h.0.attn.c_attn.bias", "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias", "h.0.ln_2.weight",
-                           "h.0.ln_2.bias", "h.0.mlp.c_fc.weight", "h.0.mlp.c_fc.bias", "h.0.mlp.c_proj.weight",
-                           "h.0.mlp.c_proj.bias", "ln_f.weight", "ln_f.bias"};
+    const char* order[] = {"wte.weight",
+                           "wpe.weight",
+                           "h.0.ln_1.weight",
+                           "h.0.ln_1.bias",
+                           "h.0.attn.c_attn.weight",
+                           "h.0.attn.c_attn.bias",
+                           "h.0.attn.c_proj.weight",
+                           "h.0.attn.c_proj.bias",
+                           "h.0.ln_2.weight",
+                           "h.0.ln_2.bias",
+                           "h.0.mlp.c_fc.weight",
+                           "h.0.mlp.c_fc.bias",
+                           "h.0.mlp.c_proj.weight",
+                           "h.0.mlp.c_proj.bias",
+                           "ln_f.weight",
+                           "ln_f.bias"};
     REQUIRE(toy.g.tensors.size() == std::size(order));
     for (const Tensor& t : toy.g.tensors) {
         auto is_it = [&](const char* name) { return t.pieces[0].name == std::string("transformer.") + name; };
@@ -271,16 +283,41 @@ TEST_CASE("config.json: ours both ways, and what flatgpt cannot run is named") {
     CHECK(config_json(Config{}, {}).find("\"eos_token_id\": null") != std::string::npos);
     using nlohmann::json;
     const json good = json::parse(text);
-    struct { const char* key; json value; } bad[] = {
-        {"model_type", "llama"}, {"model_type", json()}, {"activation_function", "mish"},
-        {"activation_function", 1}, {"tie_word_embeddings", 2}, {"scale_attn_weights", false},
-        {"scale_attn_by_inverse_layer_idx", true}, {"reorder_and_upcast_attn", true}, {"add_cross_attention", true},
-        {"n_head", 7}, {"n_head", 0}, {"n_embd", 0}, {"n_embd", -768}, {"n_embd", 768.0}, {"n_embd", "768"},
-        {"n_embd", INT64_MAX}, {"n_embd", UINT64_MAX}, {"n_embd", 1e300}, {"n_layer", int64_t(1) << 31},
-        {"n_layer", INT32_MAX}, {"vocab_size", 0}, {"vocab_size", int64_t(1) << 32}, {"n_positions", -1},
-        {"n_positions", json::array({1024})}, {"n_inner", 0}, {"n_inner", -1}, {"n_inner", INT32_MAX},
-        {"layer_norm_epsilon", 0}, {"layer_norm_epsilon", -1e-5}, {"layer_norm_epsilon", "1e-5"},
-        {"layer_norm_epsilon", 1}, {"layer_norm_epsilon", 1e300}};
+    struct {
+        const char* key;
+        json value;
+    } bad[] = {{"model_type", "llama"},
+               {"model_type", json()},
+               {"activation_function", "mish"},
+               {"activation_function", 1},
+               {"tie_word_embeddings", 2},
+               {"scale_attn_weights", false},
+               {"scale_attn_by_inverse_layer_idx", true},
+               {"reorder_and_upcast_attn", true},
+               {"add_cross_attention", true},
+               {"n_head", 7},
+               {"n_head", 0},
+               {"n_embd", 0},
+               {"n_embd", -768},
+               {"n_embd", 768.0},
+               {"n_embd", "768"},
+               {"n_embd", INT64_MAX},
+               {"n_embd", UINT64_MAX},
+               {"n_embd", 1e300},
+               {"n_layer", int64_t(1) << 31},
+               {"n_layer", INT32_MAX},
+               {"vocab_size", 0},
+               {"vocab_size", int64_t(1) << 32},
+               {"n_positions", -1},
+               {"n_positions", json::array({1024})},
+               {"n_inner", 0},
+               {"n_inner", -1},
+               {"n_inner", INT32_MAX},
+               {"layer_norm_epsilon", 0},
+               {"layer_norm_epsilon", -1e-5},
+               {"layer_norm_epsilon", "1e-5"},
+               {"layer_norm_epsilon", 1},
+               {"layer_norm_epsilon", 1e300}};
     for (auto& b : bad) {
         json j = good;
         j[b.key] = b.value;
@@ -323,7 +360,7 @@ TEST_CASE("state.json: hostile fields") {
     CHECK(state_parse(state_json(TrainState{}), "s").value == TrainState{});
     const std::set<std::string> texts = {"config", "algorithms", "dtype", "backend"};
     const std::set<std::string> hashes = {"data", "seed", "validation"};
-    const std::set<std::string> optional = {"algorithms", "dtype",          "backend",
+    const std::set<std::string> optional = {"algorithms", "dtype",           "backend",
                                             "validation", "bad_validations", "documents"};
     for (auto& [key, value] : good.items()) {
         for (json bad : {json(), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json("x"), json::array(),

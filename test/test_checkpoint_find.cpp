@@ -22,7 +22,7 @@ TEST_CASE("checkpoint: prune keeps the newest whole ones") {
     REQUIRE(checkpoint_prune(run, 0).ok());
     CHECK(steps() == "123456");
     CHECK(!fs::exists(left));
-    fs::create_directory(run + "/step_00000000");    // without a MANIFEST: not one that we wrote
+    fs::create_directory(run + "/step_00000000");           // without a MANIFEST: not one that we wrote
     write_file(run + "/step_00000005/state.json", "{}");    // does not count, and stays to be looked at
     REQUIRE(checkpoint_prune(run, 3).ok());
     CHECK(steps() == "03456");

@@ -27,11 +27,15 @@ struct Toy {
     std::string toml;
     Command command() {
         Command c{"toy", "A toy.", "flatgpt toy", {}, [] { return Status{}; }, &toml};
-        c.flags = {{"--on", &on, "h"},           {"--off", &off, "h"},
-                   {"--n", &n, "h", 1, 1e12},    {"--big-one", &big, "h"},
-                   {"--x", &x, "h", 0, 1},       {"--text", &text, "h"},
+        c.flags = {{"--on", &on, "h"},
+                   {"--off", &off, "h"},
+                   {"--n", &n, "h", 1, 1e12},
+                   {"--big-one", &big, "h"},
+                   {"--x", &x, "h", 0, 1},
+                   {"--text", &text, "h"},
                    {"--kind", &kind, "h", 0, 0, {"one", "two"}},
-                   {"--list", &list, "h"},       {"FILE", &files, "h"}};
+                   {"--list", &list, "h"},
+                   {"FILE", &files, "h"}};
         c.flags[2].letter = 'n';    // --n
         return c;
     }
@@ -42,27 +46,59 @@ struct Toy {
         return r.status.message;
     }
 };
-}   // namespace
+}    // namespace
 
 TEST_CASE("cli: numbers as people write them, exactly") {
-    for (auto [text, value] : std::vector<std::pair<const char*, int64_t>>{
-             {"1000", 1000}, {"1_000", 1000}, {"1e6", 1000000}, {"0.5M", 500000}, {"4k", 4000}, {"4K", 4000},
-             {"-3", -3}, {"2G", 2000000000}, {"1.1M", 1100000}, {"0.0001M", 100}, {"1.5e3", 1500},
-             {"9007199254740993", 9007199254740993}}) {
+    for (auto [text, value] : std::vector<std::pair<const char*, int64_t>>{{"1000", 1000},
+                                                                           {"1_000", 1000},
+                                                                           {"1e6", 1000000},
+                                                                           {"0.5M", 500000},
+                                                                           {"4k", 4000},
+                                                                           {"4K", 4000},
+                                                                           {"-3", -3},
+                                                                           {"2G", 2000000000},
+                                                                           {"1.1M", 1100000},
+                                                                           {"0.0001M", 100},
+                                                                           {"1.5e3", 1500},
+                                                                           {"9007199254740993", 9007199254740993}}) {
         Toy t;
         CHECK(t.parse({"--big-one", text}) == "");
         CHECK(t.big == value);
     }
-    for (auto [text, value] : std::vector<std::pair<const char*, double>>{
-             {"1e-3", 1e-3}, {".5", .5}, {"0.000_5", 5e-4}, {"1", 1}}) {
+    for (auto [text, value] :
+         std::vector<std::pair<const char*, double>>{{"1e-3", 1e-3}, {".5", .5}, {"0.000_5", 5e-4}, {"1", 1}}) {
         Toy t;
         CHECK(t.parse({"--x", text}) == "");
         CHECK(t.x == value);
     }
     Toy t;
-    for (const char* bad : {"", " ", "abc", "nan", "inf", "-inf", "NaN", "infinity", "0x10", "1e", "1k5", "1e3k", "_1",
-                            "1_", "1__0", "k", "1 ", " 1", "+1", "--1", "1,5", "1e400", "99999999999999999999999",
-                            "1.5", "0.5", "1e30", "0.1k5"})
+    for (const char* bad : {"",
+                            " ",
+                            "abc",
+                            "nan",
+                            "inf",
+                            "-inf",
+                            "NaN",
+                            "infinity",
+                            "0x10",
+                            "1e",
+                            "1k5",
+                            "1e3k",
+                            "_1",
+                            "1_",
+                            "1__0",
+                            "k",
+                            "1 ",
+                            " 1",
+                            "+1",
+                            "--1",
+                            "1,5",
+                            "1e400",
+                            "99999999999999999999999",
+                            "1.5",
+                            "0.5",
+                            "1e30",
+                            "0.1k5"})
         CHECK(contains(t.parse({"--big-one", bad}), "--big-one: expected a whole number"));
     CHECK(t.big == 8192);
 }
@@ -141,8 +177,10 @@ TEST_CASE("cli: --config fills what the command line leaves, and every mistake i
         return message.rfind(path, 0) == 0 ? message.substr(path.size()) : message;
     };
     Toy t;
-    CHECK(with(t, "# comment\n\nx = 0.25  # why\nbig_one = 1_000\ntext = \"a#b\\n\\u00e9\\\"\"\n"
-                  "list = [ 'x\\', # one\n \"y\", ]\non = true\r\n", {"--big-one", "9"}) == "");
+    CHECK(with(t,
+               "# comment\n\nx = 0.25  # why\nbig_one = 1_000\ntext = \"a#b\\n\\u00e9\\\"\"\n"
+               "list = [ 'x\\', # one\n \"y\", ]\non = true\r\n",
+               {"--big-one", "9"}) == "");
     CHECK(t.x == 0.25);
     CHECK(t.big == 9);
     CHECK(t.text == "a#b\n\xC3\xA9\"");
@@ -246,8 +284,8 @@ TEST_CASE("console: control characters are shown, text is kept") {
     CHECK(escape_control("\x1b[2J\r\a\x7f") == "\\x1B[2J\\x0D\\x07\\x7F");
     CHECK(escape_control(std::string_view("a\0b", 3)) == "a\\x00b");
     CHECK(escape_control("\xC2\x9B 31m \xC2\xA0") == "\\xC2\\x9B 31m \xC2\xA0");    // C1, and the first that is not
-    for (const char* bad : {"\xff", "\x80", "\xC3", "\xE2\x82", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80",
-                            "\xF4\x90\x80\x80", "\xF8"}) {
+    for (const char* bad :
+         {"\xff", "\x80", "\xC3", "\xE2\x82", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8"}) {
         std::string out = escape_control(bad);
         CHECK(out.size() == 4 * strlen(bad));
         CHECK(out.substr(0, 2) == "\\x");
@@ -343,8 +381,10 @@ TEST_CASE("cli: a command's messages name it and go to stderr, with the right ex
         const std::string start = std::string("flatgpt ") + name + ": ";
         for (const char* path : {"nope", "runs/nope", "./no/pe", "/no/pe", "no/such/place"})
             CHECK(said(path) == start + path + ": no such file or directory\n");
-        for (auto& [hub, to] : {std::pair{"gpt2", "gpt2"}, {"gpt2-medium", "gpt2-medium"},
-                                {"openai-community/gpt2", "gpt2"}, {"HuggingFaceTB/SmolLM2-135M", "SmolLM2-135M"}})
+        for (auto& [hub, to] : {std::pair{"gpt2", "gpt2"},
+                                {"gpt2-medium", "gpt2-medium"},
+                                {"openai-community/gpt2", "gpt2"},
+                                {"HuggingFaceTB/SmolLM2-135M", "SmolLM2-135M"}})
             CHECK(said(hub) == start + hub + ": no such directory, and flatgpt downloads nothing; to fetch it from " +
                                    "the Hub:\n  hf download " + hub + " --local-dir " + to + "\n");
     }
@@ -413,8 +453,8 @@ TEST_CASE("plot: draws within its width, prints CSV, forgives a cut last line on
     CHECK(contains(r.out, "run,step,loss,val_loss,lr,"));
     CHECK(contains(r.out, ",100,3.08,3.25,,,,,,,,\"a \"\"b\"\",\nc\",\n"));
     CHECK(contains(r.out, ",7,4.142857,,,,,,,,true,,\n"));
-    for (const char* damage : {"garbage", "[1]", "{\"loss\":1}", "{\"step\":\"x\",\"loss\":1}",
-                               "{\"step\":1,\"loss\":[]}", ""}) {
+    for (const char* damage :
+         {"garbage", "[1]", "{\"loss\":1}", "{\"step\":\"x\",\"loss\":1}", "{\"step\":1,\"loss\":[]}", ""}) {
         write_file(dir + "/metrics.jsonl", "{\"step\":0,\"loss\":1}\n" + std::string(damage) + "\n" + text);
         r = run_flatgpt({"plot", dir});
         CHECK(r.exit_code == 3);

@@ -25,13 +25,17 @@ std::string place_text(const CommOptions& o, const std::string& variables) {
       << p.local_rank << " " << p.host << ":" << p.port << " [" << p.job << "]";
     return s.str();
 }
-struct Case { std::string variables, expected; };
-const std::string TORCH = "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=n1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=abc "
-                          "TORCHELASTIC_RESTART_COUNT=2 ";
+struct Case {
+    std::string variables, expected;
+};
+const std::string TORCH =
+    "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=n1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=abc "
+    "TORCHELASTIC_RESTART_COUNT=2 ";
 const std::string OMPI = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 ";
-const std::string SLURM = "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_JOB_ID=123456 SLURM_STEP_ID=2 "
-                          "SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=gpu[07-08] SLURM_JOB_NODELIST=gpu[01-08] ";
-}   // namespace
+const std::string SLURM =
+    "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_JOB_ID=123456 SLURM_STEP_ID=2 "
+    "SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=gpu[07-08] SLURM_JOB_NODELIST=gpu[01-08] ";
+}    // namespace
 
 TEST_CASE("comm: the place by each launcher's variables") {
     const std::vector<Case> cases = {
@@ -57,7 +61,7 @@ TEST_CASE("comm: the place by each launcher's variables") {
         {SLURM + "MASTER_ADDR=x MASTER_PORT=7", "Slurm 5/8 1 x:7 [Slurm 123456.2]"},
         {SLURM + "SLURM_STEP_NUM_NODES=1", "Slurm 5/8 1 127.0.0.1:22954 [Slurm 123456.2]"},
         {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_LOCALID=0", "alone 0/1 0 :0 []"},    // sbatch
-        {SLURM + "SLURM_STEP_ID=4294967290", "alone 0/1 0 :0 []"},    // salloc's shell
+        {SLURM + "SLURM_STEP_ID=4294967290", "alone 0/1 0 :0 []"},                                // salloc's shell
     };
     for (const Case& c : cases) {
         CAPTURE(c.variables);
@@ -125,10 +129,17 @@ TEST_CASE("comm: half a place, and numbers that cannot be, are exit 2 with the n
 }
 
 TEST_CASE("comm: the first host of Slurm's node lists") {
-    const std::vector<Case> cases = {
-        {"node[01-04,7],x9", "node01"}, {"node[7,01-04]", "node7"}, {"x9,node[01-04]", "x9"}, {"solo", "solo"},
-        {"a[1-2]b[3-4]c", "a1b3c"}, {"rack-2-n[10-12]-ib,z", "rack-2-n10-ib"}, {"n[5]", "n5"}, {"", ""},
-        {"n[1-2", ""}, {"[1-2]", "1"}, {"a.b.c[001-100]", "a.b.c001"}};
+    const std::vector<Case> cases = {{"node[01-04,7],x9", "node01"},
+                                     {"node[7,01-04]", "node7"},
+                                     {"x9,node[01-04]", "x9"},
+                                     {"solo", "solo"},
+                                     {"a[1-2]b[3-4]c", "a1b3c"},
+                                     {"rack-2-n[10-12]-ib,z", "rack-2-n10-ib"},
+                                     {"n[5]", "n5"},
+                                     {"", ""},
+                                     {"n[1-2", ""},
+                                     {"[1-2]", "1"},
+                                     {"a.b.c[001-100]", "a.b.c001"}};
     for (const Case& c : cases) CHECK(slurm_first_host(c.variables) == c.expected);
 }
 

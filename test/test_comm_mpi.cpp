@@ -38,8 +38,8 @@ TEST_CASE("mpi: collectives between 3 ranks over TCP") {
 TEST_CASE("mpi: a rank that is over the tests' limit fails by name") {
     NEED_MPIRUN();
     NEED_PROGRAM("build/test_ranks");
-    const ProcessResult r = run_process(mpirun(2, {program(RANKS), "stuck"}),
-                                        mpirun_options(60, {"FLATGPT_TEST_LIMIT=0.2"}));
+    const ProcessResult r =
+        run_process(mpirun(2, {program(RANKS), "stuck"}), mpirun_options(60, {"FLATGPT_TEST_LIMIT=0.2"}));
     INFO(r.err);
     CHECK(r.exit_code > 0);
     CHECK(contains(r.err, " is over its limit of 0.2 s"));
@@ -50,7 +50,7 @@ TEST_CASE("mpi: a launcher that MPI knows nothing of, or another number of ranks
     if (Status s = mpi_available(); !s.ok()) SKIP(s.message.c_str());
     ProcessOptions slurm;    // srun without PMI
     slurm.environment = {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_LOCALID=1", "SLURM_STEP_NODELIST=here",
-                         "SLURM_JOB_ID=7", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+                         "SLURM_JOB_ID=7", "OMPI_COMM_WORLD_SIZE",   "PMIX_RANK",       "PMI_RANK"};
     ProcessResult r = run_process({program(RANKS), "mpi"}, slurm);
     INFO(r.err);
     CHECK(r.exit_code == 7);
@@ -82,8 +82,8 @@ TEST_CASE("nccl: collectives between ranks with emulated GPUs") {
     NEED_MPIRUN();
     NEED_PROGRAM("build/emu/test_ranks");
     for (int ranks : {2, 3}) {
-        const ProcessResult r = run_process(mpirun(ranks, {program("build/emu/test_ranks"), "nccl"}),
-                                            mpirun_options(240));
+        const ProcessResult r =
+            run_process(mpirun(ranks, {program("build/emu/test_ranks"), "nccl"}), mpirun_options(240));
         INFO(ranks << " ranks: " << r.err);
         CHECK(r.exit_code == 0);
         CHECK(contains(r.out, std::to_string(ranks) + " ranks: 0 failures"));

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#define NEED_NCCL()                                     \
-    const Result<std::string> id = nccl_new_id();       \
+#define NEED_NCCL()                               \
+    const Result<std::string> id = nccl_new_id(); \
     if (!id.ok()) SKIP(id.status.message.c_str())
 
 TEST_CASE("nccl: the library is found, and each of its ids is another") {

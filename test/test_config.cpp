@@ -26,7 +26,7 @@ TEST_CASE("config: fields follow from others until they are asked for") {
     CHECK(c == Config{.L = 6, .NH = 4, .C = 512, .F = 2048, .NKV = 4, .HS = 128});
     c = config_with(base, asked({{&Config::NKV, 2}, {&Config::HS, 48}, {&Config::window, 33}}));
     CHECK(c == Config{.L = 6, .NH = 6, .C = 384, .F = 1536, .NKV = 2, .HS = 48, .window = 33});
-    CHECK(config_with(c, asked({{&Config::L, 3}})).NKV == 2);     // what it followed from did not change
+    CHECK(config_with(c, asked({{&Config::L, 3}})).NKV == 2);    // what it followed from did not change
     CHECK(config_with(c, asked({{&Config::NH, 12}})).NKV == 12);
     CHECK(config_with(c, asked({{&Config::NH, 12}, {&Config::NKV, 3}})).NKV == 3);
     CHECK(config_with(c, asked({{&Config::C, 256}})).window == 33);
@@ -38,10 +38,11 @@ TEST_CASE("config: fields follow from others until they are asked for") {
     std::vector<std::string> names;
     Asked nothing = config_nothing();
     for (const Flag& f : config_flags(nothing)) names.push_back(f.name);
-    for (const char* name : {"--vocab", "--channels", "--layers", "--heads", "--kv-heads", "--head-size", "--window",
-                             "--ffn", "--activation", "--gated", "--norm", "--norm-place", "--parallel", "--qk-norm",
-                             "--score-cap", "--tied", "--embedding-scale", "--position", "--rope-theta",
-                             "--rope-scaling", "--rope-factor"})
+    for (const char* name : {"--vocab",      "--channels",        "--layers",   "--heads",      "--kv-heads",
+                             "--head-size",  "--window",          "--ffn",      "--activation", "--gated",
+                             "--norm",       "--norm-place",      "--parallel", "--qk-norm",    "--score-cap",
+                             "--tied",       "--embedding-scale", "--position", "--rope-theta", "--rope-scaling",
+                             "--rope-factor"})
         CHECK_MESSAGE(std::count(names.begin(), names.end(), name) == 1, name);
 }
 
@@ -58,14 +59,21 @@ Config flagged(std::initializer_list<std::pair<const char*, const char*>> given,
 }    // namespace
 
 TEST_CASE("config: models by their names, by other spellings of a family, and what was meant") {
-    for (auto [spelt, type] : {std::pair{"GPT-NeoX:d2", "gpt_neox"}, {"pythia:d2", "gpt_neox"},
-                               {"gemma3:d2", "gemma3_text"}, {"qwen2.5:d2", "qwen2"}, {"d2", "gpt2"}}) {
+    for (auto [spelt, type] : {std::pair{"GPT-NeoX:d2", "gpt_neox"},
+                               {"pythia:d2", "gpt_neox"},
+                               {"gemma3:d2", "gemma3_text"},
+                               {"qwen2.5:d2", "qwen2"},
+                               {"d2", "gpt2"}}) {
         const Result<Config> c = config_named(spelt);
         CHECK_MESSAGE((c.ok() && c.value.family->type == std::string(type) && c.value.L == 2), spelt);
     }
-    for (auto [wrong, meant] : {std::pair{"lama:d4", "llama:d4"}, {"qwen3-0.6", "qwen3-0.6b"},
-                                {"gpt2-mdium", "gpt2-medium"}, {"llama:d", "llama:d12"}, {"gemma2:", "gemma2:d12"},
-                                {"llama:d0", "llama:d12"}, {"gpt2:dd", "gpt2:d12"}}) {
+    for (auto [wrong, meant] : {std::pair{"lama:d4", "llama:d4"},
+                                {"qwen3-0.6", "qwen3-0.6b"},
+                                {"gpt2-mdium", "gpt2-medium"},
+                                {"llama:d", "llama:d12"},
+                                {"gemma2:", "gemma2:d12"},
+                                {"llama:d0", "llama:d12"},
+                                {"gpt2:dd", "gpt2:d12"}}) {
         const Status s = config_named(wrong).status;
         CHECK(s.code == Exit::usage);
         CHECK_MESSAGE(contains(s.message, std::string("did you mean ") + meant + "?"), s.message);
@@ -164,9 +172,8 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
         const Config split = split_config(whole, transposed);
         CHECK(config_parameters(split) == config_parameters(whole) - 2 * 8);    // no projb
         CHECK(config_tensors(split).size() == config_tensors(whole).size() - 2);
-        const Params<Parameter> bound = bind<Parameter>(split, 1, [](const Tensor& t) {
-            return reinterpret_cast<Parameter*>(64 + 4 * t.offset);
-        });
+        const Params<Parameter> bound =
+            bind<Parameter>(split, 1, [](const Tensor& t) { return reinterpret_cast<Parameter*>(64 + 4 * t.offset); });
         CHECK(bound.block[1].projb == nullptr);
         CHECK(bound.block[1].projw != nullptr);
         const std::string run = temporary_directory();

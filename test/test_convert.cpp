@@ -67,7 +67,8 @@ TEST_CASE("convert: the ending of a format that is not written is refused, with 
     for (const char* ending : {".safetensors", ".bin", ".pt", ".PTH", ".json", ".ggml"})
         convert({in, dir + "/a" + ending}, 2,
                 ": expected a name that ends with .gguf, or a new directory, in which model.safetensors and its "
-                "config.json are written; give " + dir + "/a\n");
+                "config.json are written; give " +
+                    dir + "/a\n");
     convert({in, dir + "/a.GGUF", "--type", "q8_0"}, 2, ": expected the ending .gguf; give " + dir + "/a.gguf");
     CHECK(fs::is_empty(dir));
     convert({in, dir + "/llama-3.2"}, 0, "wrote");    // a name with a dot
@@ -130,10 +131,10 @@ TEST_CASE("convert: memory for some rows, not for the model") {
     std::string head;    // the numbers are a hole in the file
     int64_t bytes = 0;
     REQUIRE(safetensors_write(checkpoint_tensors(zeros), [&](const void* data, int64_t n) {
-        if (bytes < 4096) head.append(static_cast<const char*>(data), size_t(n));
-        bytes += n;
-        return Status{};
-    }).ok());
+                if (bytes < 4096) head.append(static_cast<const char*>(data), size_t(n));
+                bytes += n;
+                return Status{};
+            }).ok());
     write_file(model + "/model.safetensors", head);
     fs::resize_file(model + "/model.safetensors", uintmax_t(bytes));
     CHECK(bytes > int64_t(45) << 20);
@@ -145,8 +146,14 @@ TEST_CASE("convert: memory for some rows, not for the model") {
         if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
     REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
     for (const char* out : {"/a.gguf", "/b.gguf", "/c"}) {
-        std::vector<std::string> args = {"sh", "-c", "ulimit -d 25000; exec \"$@\"", "sh", flatgpt_binary(), "convert",
-                                         out[1] == 'b' ? dir + "/a.gguf" : model, dir + out};
+        std::vector<std::string> args = {"sh",
+                                         "-c",
+                                         "ulimit -d 25000; exec \"$@\"",
+                                         "sh",
+                                         flatgpt_binary(),
+                                         "convert",
+                                         out[1] == 'b' ? dir + "/a.gguf" : model,
+                                         dir + out};
         if (out[1] != 'c') args.insert(args.end(), {"--type", "q8_0"});
         const ProcessResult r = run_process(args);
         CHECK_MESSAGE(r.exit_code == 0, r.err);

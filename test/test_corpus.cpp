@@ -54,10 +54,15 @@ const Strings TWO = {"hello", "world"};
 TEST_CASE("corpus: what begins as JSON lines is read as such, whatever its name") {
     const std::string dir = temporary_directory(), lines = "{\"text\":\"hello\",\"url\":\"u\"}\n{\"text\":\"world\"}\n";
     const std::string indented = " \n  { \"text\" : \"hello\" }\r\n" + lines.substr(lines.find('\n') + 1);
-    const std::pair<const char*, std::string> files[] = {
-        {"/c4-train.00000-of-01024.json", lines}, {"/c4-train.json.gz", gzip(lines)}, {"/X.JSON.GZ", gzip(indented)},
-        {"/dolma.zst", zstd(lines)}, {"/x.gz", gzip("\xEF\xBB\xBF" + lines)}, {"/part-00000", indented},
-        {"/x.jsonlines", "\xEF\xBB\xBF" + lines}, {"/x.txt", lines}, {"/16.json", utf16(lines)}};
+    const std::pair<const char*, std::string> files[] = {{"/c4-train.00000-of-01024.json", lines},
+                                                         {"/c4-train.json.gz", gzip(lines)},
+                                                         {"/X.JSON.GZ", gzip(indented)},
+                                                         {"/dolma.zst", zstd(lines)},
+                                                         {"/x.gz", gzip("\xEF\xBB\xBF" + lines)},
+                                                         {"/part-00000", indented},
+                                                         {"/x.jsonlines", "\xEF\xBB\xBF" + lines},
+                                                         {"/x.txt", lines},
+                                                         {"/16.json", utf16(lines)}};
     for (const auto& [name, bytes] : files) {
         write_file(dir + name, bytes);
         CHECK_MESSAGE(tokenized(dir + name).documents == TWO, name);
@@ -179,11 +184,12 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
     std::string bomb;
     for (int i = 0; i < 34; i++) bomb += line;    // no end of a line within the bound
     write_file(dir + "/bomb.gz", gzip(bomb));
-    write_file(dir + "/deep.jsonl", "{\"text\":\"t\",\"a\":[" + [] {
-        std::string all = "{}";
-        while (all.size() < (12 << 20)) all += ",{}";
-        return all;
-    }() + "]}\n");
+    write_file(
+        dir + "/deep.jsonl", "{\"text\":\"t\",\"a\":[" + [] {
+            std::string all = "{}";
+            while (all.size() < (12 << 20)) all += ",{}";
+            return all;
+        }() + "]}\n");
     Talker model(64);
     const std::string m = write_model(model.g, chat_tokenizer());
     auto limited = [&](Strings args) {
@@ -200,16 +206,19 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
     write_file(dir + "/some.txt", words.substr(0, 3 << 20));
     write_file(dir + "/long.txt", words.substr(0, 9 << 20));
     const std::string o = dir + "/o", gz = dir + "/bomb.gz";
-    const struct { Strings args; const char* part; } rows[] = {
-        {{"tokenize", "--out", o, gz}, "within 32 MiB"},
-        {{"tokenize", "--out", o, "--format", "jsonl", gz}, "a line of at most 32 MiB"},
-        {{"tokenize", "--out", o, "--longest-line", "4", gz}, "within 4 MiB"},
-        {{"train-tokenizer", "--vocab", "300", "--out", o, "--longest-line", "2", gz}, "within 2 MiB"},
-        {{"train-tokenizer", "--vocab", "300", "--out", o, "--distinct-words", "4", "--pattern", "gpt2",
-          dir + "/words.txt"}, "expected at most 4 MiB of distinct words"},
-        {{"inspect", m, "--text-file", dir + "/long.txt"}, "long.txt: expected at most 8388608 bytes"},
-        {{"eval", m, "--text", gz}, "bomb.gz:1: expected a line of at most 32 MiB"},
-        {{"sample", m, "--prompts", gz}, "bomb.gz:1: expected a line of at most 32 MiB"}};
+    const struct {
+        Strings args;
+        const char* part;
+    } rows[] = {{{"tokenize", "--out", o, gz}, "within 32 MiB"},
+                {{"tokenize", "--out", o, "--format", "jsonl", gz}, "a line of at most 32 MiB"},
+                {{"tokenize", "--out", o, "--longest-line", "4", gz}, "within 4 MiB"},
+                {{"train-tokenizer", "--vocab", "300", "--out", o, "--longest-line", "2", gz}, "within 2 MiB"},
+                {{"train-tokenizer", "--vocab", "300", "--out", o, "--distinct-words", "4", "--pattern", "gpt2",
+                  dir + "/words.txt"},
+                 "expected at most 4 MiB of distinct words"},
+                {{"inspect", m, "--text-file", dir + "/long.txt"}, "long.txt: expected at most 8388608 bytes"},
+                {{"eval", m, "--text", gz}, "bomb.gz:1: expected a line of at most 32 MiB"},
+                {{"sample", m, "--prompts", gz}, "bomb.gz:1: expected a line of at most 32 MiB"}};
     for (const auto& row : rows) {
         const ProcessResult r = limited(row.args);
         CHECK_MESSAGE(r.exit_code == 3, r.err);
@@ -217,8 +226,8 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
     }
     const ProcessResult r = limited({"tokenize", "--out", o, dir + "/deep.jsonl"});    // no tree is built of it
     CHECK_MESSAGE(r.exit_code == 0, r.err);
-    const ProcessResult learnt = limited({"train-tokenizer", "--vocab", "300", "--out", o + ".json", "--distinct-words",
-                                          "4", dir + "/some.txt"});
+    const ProcessResult learnt = limited(
+        {"train-tokenizer", "--vocab", "300", "--out", o + ".json", "--distinct-words", "4", dir + "/some.txt"});
     CHECK_MESSAGE(learnt.exit_code == 0, learnt.err);
 
     // Short enough for one thread: the process that measures is a fork. Of two lengths the difference counts: what an

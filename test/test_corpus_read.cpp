@@ -68,7 +68,9 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}).ok());    // before any is read
     refused({{std::filesystem::path(written("x", "")).parent_path()}}, "expected a file, found a directory");
     refused({{"/no/such/file"}}, "cannot read: No such file");
-    CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})" "\n")}}).texts() == Strings{"t"});
+    CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})"
+                                  "\n")}})
+              .texts() == Strings{"t"});
     for (const char* text : {"{\"he said\n\": yes}\n", " \n \n", "{", "{\"", "{\"a\\", "{\"a\"} b", "[", "{}"})
         CHECK(read({{written("x.txt", text)}}).texts() == Strings{text});
     CHECK(read({{written("x.txt", "")}}).texts() == Strings{});
@@ -168,14 +170,20 @@ TEST_CASE("corpus read: the message about a long line is short, and cuts no char
 TEST_CASE("corpus read: each file begins anew") {
     std::string large;
     while (large.size() < 3 << 20) large += "word ";
-    const std::string a = written("a.txt", large + "caf\xE9"), b = written("b.txt", "\xE9" "aaaaaaaaaaaaaaaaaaaaa"),
+    const std::string a = written("a.txt", large + "caf\xE9"),
+                      b = written("b.txt",
+                                  "\xE9"
+                                  "aaaaaaaaaaaaaaaaaaaaa"),
                       c = written("c.txt", "abc\xC3\xA9");
     Read r = read({{a, b, c}});
     CHECK(contains(r.note, "a.txt: byte " + std::to_string(large.size() + 3) + " is 0xE9"));
     CHECK(contains(r.note, " (and 1 other file): "));
     CHECK(r.bytes == r.read);
     CHECK(r.bytes == int64_t(large.size()) + 4 + 22 + 5);
-    CHECK(r.text(false) == large + "caf\xE9\xE9" "aaaaaaaaaaaaaaaaaaaaa" "abc\xC3\xA9");
+    CHECK(r.text(false) == large +
+                               "caf\xE9\xE9"
+                               "aaaaaaaaaaaaaaaaaaaaa"
+                               "abc\xC3\xA9");
     CHECK(std::count_if(r.all.begin(), r.all.end(), [](auto& s) { return s.begins_document; }) == 3);
     r = read({{written("d.txt", large), b}});
     CHECK_MESSAGE(contains(r.note, "b.txt: byte 0 is 0xE9, which is no UTF-8: is the text Latin-1?"), r.note);

@@ -98,15 +98,17 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
                 double n = 0;
                 for (int s = p; s < p + S; s++)
                     for (int k = 0; k <= s; k++) n += !window || k > s - window;
-                CAPTURE(p); CAPTURE(S); CAPTURE(window);
+                CAPTURE(p);
+                CAPTURE(S);
+                CAPTURE(window);
                 CHECK(WorkOf::pairs(p, S, window) == n);
                 for (int stride : {0, 1, 3, 10})
                     for (int globals : {0, 1, 4, 50}) {
                         double more = 0;
                         for (int s = p; s < p + S; s++)
                             for (int k = 0; k <= s - window; k++) more += k < globals || (stride && k % stride == 0);
-                        const Heads h = {.NH = 1, .NKV = 1, .HS = 1, .window = window, .stride = stride,
-                                         .globals = globals};
+                        const Heads h = {
+                            .NH = 1, .NKV = 1, .HS = 1, .window = window, .stride = stride, .globals = globals};
                         if (window) CHECK(WorkOf::pattern(p, S, h) == more);
                     }
             }
@@ -180,7 +182,10 @@ static void announced_scratch(const Table& op) {
             run();
             const int64_t told = real.scratch_bytes(work.call), held = cpu_scratch_held();
             CAPTURE(std::string(operation_name(work.call.operation)));
-            CAPTURE(work.call.rows); CAPTURE(work.call.in); CAPTURE(work.call.out); CAPTURE(work.call.p);
+            CAPTURE(work.call.rows);
+            CAPTURE(work.call.in);
+            CAPTURE(work.call.out);
+            CAPTURE(work.call.p);
             CHECK(held == told);
             most = std::max(most, held);
         }
@@ -215,7 +220,10 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             cpu_scratch_release();
             run();
             CAPTURE(std::string(operation_name(work.call.operation)));
-            CAPTURE(work.call.rows); CAPTURE(work.call.S); CAPTURE(work.call.p); CAPTURE(work.call.formats);
+            CAPTURE(work.call.rows);
+            CAPTURE(work.call.S);
+            CAPTURE(work.call.p);
+            CAPTURE(work.call.formats);
             CHECK(cpu_scratch_held() == real.scratch_bytes(work.call));
             if (cpu_scratch_held()) seen.insert(work.call.operation);
         }
@@ -231,7 +239,8 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             if (cpu_supports(Isa(isa))) tables.push_back(cpu_packed_ops_isa(Isa(isa), tiles));
     for (const Table& op : tables)
         for (int kind = 0; kind < 5; kind++) {
-            CAPTURE(std::string(op.name)); CAPTURE(kind);
+            CAPTURE(std::string(op.name));
+            CAPTURE(kind);
             Config c = toy(kind == 1 ? 9 : 0);
             c.T = 640, c.HS = 24;
             if (kind == 2) c.C = 512, c.HS = 128;    // rows that are copied: they would share cache sets
@@ -271,38 +280,42 @@ struct CountByPrecision : Count {
 
 TEST_CASE("count: a prompt's products are its own, and no token's") {
     for (Act act : {Act::gelu_tanh, Act::silu}) {
-            const Table op = cpu_packed_ops_isa(cpu_isa());
-            Config c = toy();
-            c.activation = act;
-            const int fused = act == Act::gelu_tanh ? c.L : 0;
-            CountByPrecision count(op);
-            Model g(count.table);
-            REQUIRE(g.allocate(c, {Use::infer, 2, 8}).ok());
-            KvCache cache;
-            REQUIRE(allocate_cache(g, cache, 2, c.T).ok());
-            const std::vector<int> tok(16, 1);
-            std::vector<float> logits(size_t(2 * c.V));
-            auto is = [&](const PendingHead& head, bool prompt) {    // since the last call: all products, and the head's
-                compute_logits(g, head, logits.data());
-                for (Precision precision : {Precision::normal, Precision::fp8, Precision::prefill}) {
-                    const bool its = precision == (prompt ? Precision::prefill : Precision::normal);
-                    CHECK(count.calls[{Operation::linear_forward, precision}] == (its ? 4 * c.L - fused + 1 : 0));
-                    CHECK(count.calls[{Operation::linear_gelu_forward, precision}] == (its ? fused : 0));
-                }
-                count.calls.clear();
-            };
-            count.calls.clear();
-            typedef Pages::Sums Sums;
-            for (auto [S, sums, prompt] :
-                 {std::tuple{8, Sums::by_length, true}, {1, Sums::by_length, false}, {1, Sums::prompt, true},
-                  {3, Sums::steps, false}, {3, Sums::prompt, true}, {1, Sums::steps, false}}) {
-                CAPTURE(S); CAPTURE(int(sums));
-                is(extend(g, cache, tok.data(), S, {}, {}, sums), prompt);
+        const Table op = cpu_packed_ops_isa(cpu_isa());
+        Config c = toy();
+        c.activation = act;
+        const int fused = act == Act::gelu_tanh ? c.L : 0;
+        CountByPrecision count(op);
+        Model g(count.table);
+        REQUIRE(g.allocate(c, {Use::infer, 2, 8}).ok());
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, 2, c.T).ok());
+        const std::vector<int> tok(16, 1);
+        std::vector<float> logits(size_t(2 * c.V));
+        auto is = [&](const PendingHead& head, bool prompt) {    // since the last call: all products, and the head's
+            compute_logits(g, head, logits.data());
+            for (Precision precision : {Precision::normal, Precision::fp8, Precision::prefill}) {
+                const bool its = precision == (prompt ? Precision::prefill : Precision::normal);
+                CHECK(count.calls[{Operation::linear_forward, precision}] == (its ? 4 * c.L - fused + 1 : 0));
+                CHECK(count.calls[{Operation::linear_gelu_forward, precision}] == (its ? fused : 0));
             }
-            g.batch.upload(tok.data(), nullptr, 2, 8);
-            g.forward();
-            is(whole_batch(g), true);
+            count.calls.clear();
+        };
+        count.calls.clear();
+        typedef Pages::Sums Sums;
+        for (auto [S, sums, prompt] : {std::tuple{8, Sums::by_length, true},
+                                       {1, Sums::by_length, false},
+                                       {1, Sums::prompt, true},
+                                       {3, Sums::steps, false},
+                                       {3, Sums::prompt, true},
+                                       {1, Sums::steps, false}}) {
+            CAPTURE(S);
+            CAPTURE(int(sums));
+            is(extend(g, cache, tok.data(), S, {}, {}, sums), prompt);
         }
+        g.batch.upload(tok.data(), nullptr, 2, 8);
+        g.forward();
+        is(whole_batch(g), true);
+    }
 }
 
 static int64_t held = 0;
@@ -378,8 +391,7 @@ TEST_CASE("experts: scratch is counted for any number of rows that one may get")
                 const CallSizes all = {.operation = experts, .rows = 4096, .in = C, .out = OC};
                 int64_t most = 0;
                 for (int rows = 1; rows <= all.rows; rows++)
-                    most = std::max(most,
-                                    op.scratch_bytes({.operation = linear, .rows = rows, .in = C, .out = OC}));
+                    most = std::max(most, op.scratch_bytes({.operation = linear, .rows = rows, .in = C, .out = OC}));
                 CHECK(op.scratch_bytes(all) >= most);
             }
     };
@@ -391,7 +403,8 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
     for (Dtype dtype : {Dtype::fp8, Dtype::fp8_block, Dtype::bf16})
         for (int L : {1, 2, 3, 5})
             for (bool gated : {false, true}) {
-                CAPTURE(L); CAPTURE(gated);
+                CAPTURE(L);
+                CAPTURE(gated);
                 Config c = {.V = 101, .T = 48, .L = L, .NH = 2, .C = 64};
                 c.gated = gated;
                 CountByPrecision count(planned_table(gpu_named("h100").value, dtype));

@@ -32,7 +32,7 @@ template <class P = float, class F> void each_isa(F f) {
             f(ops);
         }
 }
-}   // namespace
+}    // namespace
 
 // ---- one instruction set --------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
             for (int j = 0; j < n; j++) worst = std::fmax(worst, ulps(y[size_t(j)], std::exp(double(x[size_t(j)]))));
         }
         CHECK(worst < 2);
-        std::vector<float> x = {0,      -0.0f,     -INFINITY, INFINITY, NAN,    88.72283f,
+        std::vector<float> x = {0,      -0.0f,    -INFINITY, INFINITY, NAN,    88.72283f,
                                 88.73f, -103.97f, -104,      1e30f,    -1e30f, 1e-30f};
         std::vector<float> y(x.size());
         cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), int64_t(x.size()));
@@ -78,8 +78,15 @@ TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
 
 // A (X) times B (Y); A is rounded to bf16 where B is.    odd: A begins within a word
 template <class X, class Y> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool odd = false) {
-    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(odd);
-    CAPTURE(sizeof(X)); CAPTURE(sizeof(Y));
+    CAPTURE(int(isa));
+    CAPTURE(M);
+    CAPTURE(N);
+    CAPTURE(K);
+    CAPTURE(at);
+    CAPTURE(bt);
+    CAPTURE(odd);
+    CAPTURE(sizeof(X));
+    CAPTURE(sizeof(Y));
     auto a = normal<X>(M * K + odd, 1);
     auto b = normal<Y>(K * N, 2);
     Numbers ar = rounded<Y>(numbers(a)), br = numbers(b);
@@ -107,9 +114,16 @@ template <class X, class Y> static void own_product(Isa isa, int M, int N, int K
 TEST_CASE("cpu: the product against the reference") {
     for (int i = 0; i < ISA_COUNT; i++) {
         if (!cpu_supports(Isa(i))) continue;
-        for (auto [M, N, K] :
-             {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801},
-              {1400, 1500, 5}, {9, 50, 3201}, {97, 70, 34}, {50, 9, 3200}})
+        for (auto [M, N, K] : {std::array{1, 1, 1},
+                               {7, 31, 65},
+                               {6, 64, 400},
+                               {97, 70, 33},
+                               {1600, 20, 17},
+                               {65, 200, 801},
+                               {1400, 1500, 5},
+                               {9, 50, 3201},
+                               {97, 70, 34},
+                               {50, 9, 3200}})
             for (int form = 0; form < 4; form++) {
                 own_product<float, float>(Isa(i), M, N, K, form & 1, form & 2);
                 own_product<float, bf16>(Isa(i), M, N, K, form & 1, form & 2);
@@ -126,7 +140,8 @@ TEST_CASE("cpu: the product against the reference") {
 }
 
 template <class P> static void expect_gelu_bits(const Ops<float, P>& op, int N, int C, int OC) {
-    CAPTURE(std::string(op.name)); CAPTURE(N);
+    CAPTURE(std::string(op.name));
+    CAPTURE(N);
     auto x = normal<P>(N * C, 1), w = normal<P>(OC * C, 2), b = normal<P>(OC, 3);
     Guarded<float> pre(int64_t(N) * OC), pre1(int64_t(N) * OC);
     Guarded<P> y(int64_t(N) * OC), y1(int64_t(N) * OC);
@@ -178,18 +193,21 @@ TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest")
             same("norm", N * C, run(floats, wide_w.data(), wide_b.data()), run(halves, w.data(), b.data()));
         }
         for (bool gated : {false, true})
-            same("activation", N * C,
-                 [&](float* y) { floats.activation_forward(y, x.data(), Act::silu, gated, N, C); },
-                 [&](bf16* y) { halves.activation_forward(y, x.data(), Act::silu, gated, N, C); });
-        same("gate", N * C, [&](float* y) { floats.row_gate_forward(y, wide_in.data(), gate.data(), N, C); },
-             [&](bf16* y) { halves.row_gate_forward(y, in.data(), gate.data(), N, C); });
+            same(
+                "activation", N * C, [&](float* y) { floats.activation_forward(y, x.data(), Act::silu, gated, N, C); },
+                [&](bf16* y) { halves.activation_forward(y, x.data(), Act::silu, gated, N, C); });
+        same(
+            "gate", N * C, [&](float* y) { floats.row_gate_forward(y, wide_in.data(), gate.data(), N, C); },
+            [&](bf16* y) { halves.row_gate_forward(y, in.data(), gate.data(), N, C); });
         const Heads h = {2, 1, 17}, linear = {.NH = 2, .NKV = 1, .HS = 17, .linear = Linear::elu};
         if (!halves.attention_rounds)
-            same("attention", N * 34, [&](float* y) { floats.attention_forward(y, lse.data(), x.data(), 1, N, h); },
-                 [&](bf16* y) { halves.attention_forward(y, lse.data(), x.data(), 1, N, h); });
-        same("linear attention", N * 34,
-             [&](float* y) { floats.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); },
-             [&](bf16* y) { halves.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); });
+            same(
+                "attention", N * 34, [&](float* y) { floats.attention_forward(y, lse.data(), x.data(), 1, N, h); },
+                [&](bf16* y) { halves.attention_forward(y, lse.data(), x.data(), 1, N, h); });
+        same(
+            "linear attention", N * 34,
+            [&](float* y) { floats.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); },
+            [&](bf16* y) { halves.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); });
     }
 }
 
@@ -265,13 +283,13 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     const Heads h = {1, 1, 4};
     // Two positions; the second weighs v of the first by p = exp(-3/4), its own by 1.
     const float own = 0.3f, third = 1.0f / 3, e = std::exp(-0.75f), p = nearest(e), total = 1 + e;
-    const float qkv[] = {0, 0, 0, 0, 0,   0, 0, 0, 1, third, 0, 0,     //
+    const float qkv[] = {0, 0, 0, 0, 0,   0, 0, 0, 1, third, 0, 0,    //
                          1, 0, 0, 0, 1.5, 0, 0, 0, 0, 0,     1, own};
     bf16 y[8];
     float lse[2];
     op.attention_forward(y, lse, qkv, 1, 2, h);
-    const float want[] = {1, nearest(third), 0, 0, p / total, p * nearest(third) / total, 1 / total,
-                          nearest(own) / total};
+    const float want[] = {1,         nearest(third),      0, 0, p / total, p * nearest(third) / total,
+                          1 / total, nearest(own) / total};
     for (int d = 0; d < 8; d++) CHECK(std::fabs(to_float(y[d]) - nearest(want[d])) < 1e-6);
     CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
     CHECK(std::fabs(p / e - 1) > 1e-4);    // else this is no test
@@ -370,14 +388,14 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
         const Status s = cpu_choice(isa, amx, true).status;
         CHECK(s.code == Exit::usage);
         CHECK(s.message.find(named) == 0);
-        const ProcessResult r = run_flatgpt({"info"}, {.environment = {std::string("FLATGPT_ISA=") + isa,
-                                                                       std::string("FLATGPT_AMX=") + amx}});
+        const ProcessResult r = run_flatgpt(
+            {"info"}, {.environment = {std::string("FLATGPT_ISA=") + isa, std::string("FLATGPT_AMX=") + amx}});
         CHECK((r.exit_code == 2 && r.err.find(named) != std::string::npos));
     }
     CHECK((cpu_ops_isa<float>(cpu_isa(), Tiles::pretended).linear_forward !=
            cpu_ops_isa<float>(cpu_isa()).linear_forward));
-    CHECK((cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended).linear_forward !=
-           cpu_ops_isa<bf16>(cpu_isa()).linear_forward));
+    CHECK(
+        (cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended).linear_forward != cpu_ops_isa<bf16>(cpu_isa()).linear_forward));
 }
 TEST_CASE("cpu: pretended and refused, AMX changes the products that the command takes") {
     for (const char* dtype : {"fp32", "bf16"}) {

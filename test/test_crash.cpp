@@ -105,7 +105,7 @@ void fail_everywhere(Fault fault, int error, bool from_then_on, const std::funct
     }
     CHECK(n > 5);
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
     auto one = [](const std::string& run) { write_faulty(run, 1, 1); };
@@ -159,7 +159,10 @@ TEST_CASE("checkpoint: a real disk that is full") {
 // directory. Until then each may be there or not, whatever came before or after it.
 
 namespace {
-struct Call { enum Kind { mkdir, create, write, sync, rename, remove, sync_dir } kind; std::string a, b; };
+struct Call {
+    enum Kind { mkdir, create, write, sync, rename, remove, sync_dir } kind;
+    std::string a, b;
+};
 struct Recorder {
     static inline std::vector<Call> calls;
     static inline std::map<int, std::string> open;
@@ -196,7 +199,11 @@ class SimulatedDisk {
         std::string now = {}, durable = {};
         std::map<std::string, int> names = {}, durable_names = {};
     };
-    struct Change { int directory; std::string from, to; int node; };    // from "": appears; to "": goes; else renamed
+    struct Change {
+        int directory;
+        std::string from, to;
+        int node;
+    };    // from "": appears; to "": goes; else renamed
 
   public:
     explicit SimulatedDisk(const std::string& run) : run(run) {
@@ -281,7 +288,9 @@ class SimulatedDisk {
 };
 
 // damaged: half a checkpoint under a checkpoint's name, one too many even where it is passed over.
-struct Outcome { int states = 0, refused = 0, wrong = 0, stuck = 0, damaged = 0; };
+struct Outcome {
+    int states = 0, refused = 0, wrong = 0, stuck = 0, damaged = 0;
+};
 // Runs `what` on a run, then loads from every state in which a crash may leave it. `allowed` before the end, `last` of
 // them after it. dishonest: fsync of a directory does nothing.
 Outcome crash_everywhere(const std::string& run, const std::function<Status(const std::string&)>& what,
@@ -319,7 +328,7 @@ Outcome crash_everywhere(const std::string& run, const std::function<Status(cons
     }
     return o;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("checkpoint: the power goes at any moment") {
     Faulty::reset(0, Fault::error, 0, false);

@@ -58,8 +58,10 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
         CHECK(contains(read_file(toy.dir + run + "/metrics.jsonl"), "\"mfu\":"));
 
     // A checkpoint by the clock waits for the step that is on its way, and changes nothing.
-    const ProcessResult clock = run_emulated(small(toy, "clock", {"--dtype", "fp32", "--steps", "8", "--save-minutes",
-                                                                  "1e-9", "--keep", "0", "--layers", "3"}), newer);
+    const ProcessResult clock = run_emulated(
+        small(toy, "clock",
+              {"--dtype", "fp32", "--steps", "8", "--save-minutes", "1e-9", "--keep", "0", "--layers", "3"}),
+        newer);
     INFO(clock.err);
     REQUIRE(clock.exit_code == 0);
     CHECK(checkpoint_list(toy.dir + "/clock").size() >= 4);
@@ -156,8 +158,9 @@ TEST_CASE("cuda command line: fp8 is for training on new GPUs, and for sizes tha
     refused(5, "version 12.8, needed is 12.9", blocks, {"EMU_CC=90", "EMU_CUBLASLT=120803"});
     refused(2, "fp8-block: the model has 2 blocks", {"--dtype", "fp8-block", "--layers", "2"}, {"EMU_CC=90"});
     refused(0, "", {}, newer);
-    ProcessResult r = run_emulated({"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--eval-tokens", "512",
-                                    "--device", "cuda"}, newer);    // as it was trained, but with bf16's products
+    ProcessResult r = run_emulated(
+        {"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--eval-tokens", "512", "--device", "cuda"},
+        newer);    // as it was trained, but with bf16's products
     INFO(r.err);
     CHECK(r.exit_code == 0);
     for (const char* dtype : {"fp8", "fp8-block"}) {
@@ -187,9 +190,10 @@ TEST_CASE("cuda command line: no GPU") {
 TEST_CASE("cuda command line: bench takes a step and a token apart") {
     NEED_EMULATED();
     auto bench = [](const char* dtype, const char* filter) {
-        ProcessResult r = run_emulated({"bench", "--device", "cuda", "--dtype", dtype, "--profile",
-                                        "--layers", "2", "--heads", "2", "--channels", "64", "--vocab", "61",
-                                        "--batch", "2", "--seq-len", "16", "--json", "--filter", filter});
+        ProcessResult r =
+            run_emulated({"bench",   "--device", "cuda",      "--dtype",    dtype,    "--profile", "--layers",
+                          "2",       "--heads",  "2",         "--channels", "64",     "--vocab",   "61",
+                          "--batch", "2",        "--seq-len", "16",         "--json", "--filter",  filter});
         INFO(r.err);
         CHECK(r.exit_code == 0);
         return r.out;
@@ -246,8 +250,9 @@ TEST_CASE("cuda command line: one rank of a launcher's says by what it would sen
     r = run_emulated(small(toy, "without", {"--steps", "2"}), environment);
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
-    CHECK(contains(r.err, "note: torchrun started one rank on a GPU, and NCCL does not start: NCCL's version is 21000, "
-                          "needed is 2.14 or newer. The run goes on without it"));
+    CHECK(contains(r.err,
+                   "note: torchrun started one rank on a GPU, and NCCL does not start: NCCL's version is 21000, "
+                   "needed is 2.14 or newer. The run goes on without it"));
     CHECK(contains(r.err, ", 1 rank by torchrun, "));
     CHECK(toy.metrics("with") == toy.metrics("without"));
 }

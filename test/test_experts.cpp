@@ -17,9 +17,8 @@ std::vector<Kind> routed_configs(const Config& base) {
     std::vector<Kind> all = {{"mixtral", c}};
     auto add = [&](const char* name, auto change) { all.push_back({name, c}), change(all.back().c); };
     add("olmoe", [](Config& k) { k.experts_normalised = false, k.qk_norm = Turn::Normed::all, k.experts = 5; });
-    add("qwen2_moe", [](Config& k) {
-        k.experts_normalised = false, k.shared_ffn = 7, k.shared_gate = true, k.experts_every = 2;
-    });
+    add("qwen2_moe",
+        [](Config& k) { k.experts_normalised = false, k.shared_ffn = 7, k.shared_gate = true, k.experts_every = 2; });
     add("sigmoid", [](Config& k) { k.router = RouterKind::sigmoid, k.experts_used = 3, k.place = NormPlace::post; });
     add("one expert of three, beside attention", [](Config& k) {
         k.experts = 3, k.experts_used = 1, k.experts_normalised = false, k.parallel = Parallel::one, k.gated = false;
@@ -28,7 +27,7 @@ std::vector<Kind> routed_configs(const Config& base) {
     return all;
 }
 const Config SMALL = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 12};
-}   // namespace
+}    // namespace
 
 TEST_CASE("experts: gradients of models with routers equal central differences") {
     for (const Kind& kind : routed_configs(TOY)) {
@@ -169,8 +168,9 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
     c.experts = 4, c.experts_used = 5, c.expert_ffn = 8;
     const Status s = config_check(c);
     CHECK(s.code == Exit::usage);
-    CHECK(s.message == "--experts 4: expected --experts-used of 1 to 4 and an --expert-ffn of at least 1, found 5 and "
-                       "8");
+    CHECK(s.message ==
+          "--experts 4: expected --experts-used of 1 to 4 and an --expert-ffn of at least 1, found 5 and "
+          "8");
     Asked asked = config_nothing();
     asked.experts = 8;
     const Config filled = config_with(SMALL, asked);
@@ -204,10 +204,16 @@ TEST_CASE("experts: beside every kind of attention each tensor has a name of its
 
 TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress tell who gets how much") {
     const Toy toy;
-    const struct { const char* name; size_t layers, experts; std::vector<std::string> flags; } kinds[] = {
-        {"plain", 2, 4, {"--experts", "4"}},
-        {"one", 1, 3, {"--experts", "3", "--experts-used", "1", "--experts-every", "2", "--router", "sigmoid",
-                       "--shared-ffn", "24", "--shared-gate", "true", "--balance-loss", "0.5"}}};
+    const struct {
+        const char* name;
+        size_t layers, experts;
+        std::vector<std::string> flags;
+    } kinds[] = {{"plain", 2, 4, {"--experts", "4"}},
+                 {"one",
+                  1,
+                  3,
+                  {"--experts", "3", "--experts-used", "1", "--experts-every", "2", "--router", "sigmoid",
+                   "--shared-ffn", "24", "--shared-gate", "true", "--balance-loss", "0.5"}}};
     for (auto& kind : kinds) {
         const std::string name = kind.name, other = name + "_again";
         const std::vector<std::string> steps = {"--steps", "6", "--save-every", "3", "--keep", "0"};
@@ -259,5 +265,6 @@ TEST_CASE("experts: options that do not go together are refused, and both are na
     for (auto& [flags, says] : rows) must(toy.args("a", flags), 2, says);
     CHECK(!fs::exists(toy.dir + "/a/run.toml"));
     must({"train", "--dry-run", "--model", "llama:d2", "--experts", "8", "--experts-used", "8", "--batch", "65536",
-          "--seq-len", "2048"}, 2, "134217728 tokens at once, 67108863 at most");
+          "--seq-len", "2048"},
+         2, "134217728 tokens at once, 67108863 at most");
 }

@@ -132,8 +132,8 @@ TEST_CASE("families: in two files with an index; Gemma 3 as a part of a model of
         CHECK(checkpoint_config(dir).value == c);
         for (const char* prefix : {"language_model.model.", "model.language_model."}) {
             if (gemma)
-                divide(arrays, shapes, prefix,
-                       {"vision_tower.embeddings.weight", "model.multi_modal_projector.norm"}, dir);
+                divide(arrays, shapes, prefix, {"vision_tower.embeddings.weight", "model.multi_modal_projector.norm"},
+                       dir);
             else divide(arrays, shapes, "model.", {}, dir);
             Model g(cpu_ops<float>());
             REQUIRE(g.allocate(c, {Use::infer, 1, 4}).ok());

@@ -9,9 +9,9 @@ using nlohmann::json;
 
 // The smallest config.json of a family: sizes alone, and more.
 json smallest(const std::string& type, const json& more = json::object()) {
-    json j = {{"model_type", type}, {"vocab_size", 64}, {"hidden_size", 16}, {"num_hidden_layers", 4},
-              {"num_attention_heads", 4}, {"max_position_embeddings", 32}, {"intermediate_size", 24},
-              {"num_key_value_heads", 4}};
+    json j = {{"model_type", type},      {"vocab_size", 64},         {"hidden_size", 16},
+              {"num_hidden_layers", 4},  {"num_attention_heads", 4}, {"max_position_embeddings", 32},
+              {"intermediate_size", 24}, {"num_key_value_heads", 4}};
     j.update(more);
     return j;
 }
@@ -105,8 +105,8 @@ TEST_CASE("family config: keys that a class passes over, and those that win, as 
     for (const std::string type : {"gemma2", "olmo3"})
         CHECK(parsed(smallest(type, {{"sliding_window_pattern", 3}})) == parsed(smallest(type)));
     const json yarn = {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 12}};
-    CHECK(parsed(smallest("llama", {{"rope_scaling", yarn}, {"original_max_position_embeddings", 30}}))
-              .rope_original == 30);
+    CHECK(parsed(smallest("llama", {{"rope_scaling", yarn}, {"original_max_position_embeddings", 30}})).rope_original ==
+          30);
     CHECK(parsed(smallest("cohere2", {{"head_dim", 10}})).HS == 10);
     json bloom = smallest("bloom");
     bloom.erase("num_attention_heads");
@@ -125,14 +125,18 @@ TEST_CASE("family config: keys that a class passes over, and those that win, as 
 }
 
 TEST_CASE("family config: rotation in the older spelling is the same; rope_scaling wins over rope_parameters") {
-    const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+    const json llama3 = {{"rope_type", "llama3"},
+                         {"factor", 8.0},
+                         {"low_freq_factor", 1.0},
+                         {"high_freq_factor", 4.0},
                          {"original_max_position_embeddings", 16}};
     json both = llama3;
     both["rope_theta"] = 5e5;
     const Config now = parsed(smallest("llama", {{"rope_parameters", both}}));
     CHECK((now.rope_theta == 5e5f && now.rope_scaling == RopeScaling::llama3 && now.rope_original == 16));
     CHECK(parsed(smallest("llama", {{"rope_theta", 5e5}, {"rope_scaling", llama3}})) == now);
-    CHECK(parsed(smallest("llama", {{"rope_theta", 5e5}, {"rope_scaling", llama3},
+    CHECK(parsed(smallest("llama", {{"rope_theta", 5e5},
+                                    {"rope_scaling", llama3},
                                     {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}}}})) == now);
     const json linear = {{"type", "linear"}, {"factor", 4.0}};
     CHECK(parsed(smallest("qwen2", {{"rope_scaling", linear}})).rope_factor == 4);
@@ -141,16 +145,18 @@ TEST_CASE("family config: rotation in the older spelling is the same; rope_scali
     CHECK(parsed(smallest("gpt_neox", {{"rope_parameters", {{"partial_rotary_factor", 0.5}, {"rope_theta", 777}}}})) ==
           neox);
     const json full = {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}};
-    CHECK(parsed(smallest("gemma3_text", {{"rope_theta", 1e6}, {"rope_local_base_freq", 1e4}, {"rope_scaling", linear},
+    CHECK(parsed(smallest("gemma3_text", {{"rope_theta", 1e6},
+                                          {"rope_local_base_freq", 1e4},
+                                          {"rope_scaling", linear},
                                           {"sliding_window_pattern", 2}})) ==
-          parsed(smallest("gemma3_text",
-                          {{"rope_parameters", {{"full_attention", {{"rope_type", "linear"}, {"factor", 4.0},
-                                                                    {"rope_theta", 1e6}}},
-                                                {"sliding_attention", {{"rope_theta", 1e4}}}}},
-                           {"layer_types", {"sliding_attention", "full_attention", "sliding_attention",
-                                            "full_attention"}}})));
-    const json of_full = {{"full_attention", {{"rope_type", "yarn"}, {"factor", 2.0},
-                                              {"original_max_position_embeddings", 12}}}};
+          parsed(smallest(
+              "gemma3_text",
+              {{"rope_parameters",
+                {{"full_attention", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}}},
+                 {"sliding_attention", {{"rope_theta", 1e4}}}}},
+               {"layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}})));
+    const json of_full = {
+        {"full_attention", {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 12}}}};
     CHECK(parsed(smallest("gemma3_text", {{"rope_parameters", of_full}, {"original_max_position_embeddings", 30}}))
               .rope_original == 12);
     const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}};
@@ -168,8 +174,11 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
     refused(smallest("llama", {{"rope_scaling", {{"rope_type", "longrope"}}}}), "rope_type: expected default, linear");
     refused(smallest("llama", {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}, {"truncate", false}}}}),
             "truncate");
-    refused(smallest("llama", {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 4.0},
-                                                 {"high_freq_factor", 4.0}}}}), "rope high");
+    refused(
+        smallest("llama",
+                 {{"rope_scaling",
+                   {{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 4.0}, {"high_freq_factor", 4.0}}}}),
+        "rope high");
     refused(smallest("llama", {{"rope_scaling", 4}}), "rope_scaling: expected an object");
     refused(smallest("llama", {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}),
             "one object for all");
@@ -183,18 +192,26 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
     refused(smallest("cohere", {{"use_qk_norm", true}}), "use_qk_norm");
     refused(smallest("opt", {{"ffn_dim", 24}, {"do_layer_norm_before", false}}), "do_layer_norm_before");
     refused(smallest("opt", {{"ffn_dim", 24}, {"word_embed_proj_dim", 8}}), "word_embed_proj_dim");
-    refused({{"model_type", "mpt"}, {"vocab_size", 64}, {"d_model", 16}, {"n_layers", 1}, {"n_heads", 2},
-             {"max_seq_len", 8}, {"attn_config", {{"clip_qkv", 6}}}}, "attn_config/clip_qkv");
+    refused({{"model_type", "mpt"},
+             {"vocab_size", 64},
+             {"d_model", 16},
+             {"n_layers", 1},
+             {"n_heads", 2},
+             {"max_seq_len", 8},
+             {"attn_config", {{"clip_qkv", 6}}}},
+            "attn_config/clip_qkv");
     const json sliding = {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 1}};
     refused(smallest("qwen2", sliding), "max_window_layers: flatgpt runs only models in which");
     refused(smallest("gemma2", {{"layer_types", {"full_attention"}}}), "layer_types: expected an array of 4");
-    refused(smallest("gemma2", {{"layer_types", {"full_attention", "full_attention", "chunked_attention",
-                                                 "full_attention"}}}), "found \"chunked_attention\"");
-    refused(smallest("gemma2", {{"layer_types", {"full_attention", "sliding_attention", "sliding_attention",
-                                                 "sliding_attention"}}}), "another order");
+    refused(smallest("gemma2",
+                     {{"layer_types", {"full_attention", "full_attention", "chunked_attention", "full_attention"}}}),
+            "found \"chunked_attention\"");
+    refused(smallest("gemma2", {{"layer_types",
+                                 {"full_attention", "sliding_attention", "sliding_attention", "sliding_attention"}}}),
+            "another order");
     refused(smallest("smollm3", {{"no_rope_layers", {1, 0, 0, 1}}}), "no_rope_layers");
-    json neo = {{"model_type", "gpt_neo"}, {"vocab_size", 64}, {"hidden_size", 16}, {"num_layers", 2},
-                {"num_heads", 2}, {"max_position_embeddings", 8}};
+    json neo = {{"model_type", "gpt_neo"}, {"vocab_size", 64}, {"hidden_size", 16},
+                {"num_layers", 2},         {"num_heads", 2},   {"max_position_embeddings", 8}};
     CHECK(parsed(neo).windowed(1));
     for (const json& types : {json{{{"global", "local"}, 1e9}}, json{{{"global"}, 1}}, json{3}, json{{"global", 1}}}) {
         neo["attention_types"] = types;
@@ -205,8 +222,8 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
     CHECK((parsed(neo).windowed(0) && parsed(neo).windowed(1)));
     neo["attention_layers"] = {"local"};
     refused(neo, "attention_layers: expected an array of 2");
-    for (const char* missing : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                                "max_position_embeddings"}) {
+    for (const char* missing :
+         {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"}) {
         json j = smallest("llama");
         j.erase(missing);
         refused(j, std::string(missing) + ": expected an integer");
@@ -216,24 +233,27 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
 }
 
 TEST_CASE("family config: what a class cannot say has a model_type of ours, and reads back") {
-    struct Row { const char* type; void (*change)(Config& c); const char* key; };
-    for (const Row& row : {Row{"llama", [](Config& c) { c.window = 5; }, "sliding_window"},
-                           Row{"llama", [](Config& c) { c.qk_norm = Turn::Normed::head; }, "flatgpt_qk_norm"},
-                           Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_qkv_bias"},
-                           Row{"gpt2", [](Config& c) { c.position = Position::rope, c.rope_dims = 64; },
-                               "flatgpt_position"},
-                           Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},
-                           Row{"cohere2", [](Config& c) { c.rope_skip_every = 0; }, "flatgpt_rope_skip_every"},
-                           Row{"cohere2", [](Config& c) { c.window = 0; }, "flatgpt_rope_skip_every"},
-                           Row{"llama", [](Config& c) { c.experts = 2, c.fill_experts(); }, "flatgpt_experts_used"},
-                           Row{"mixtral", [](Config& c) { c.experts_normalised = false; },
-                               "flatgpt_experts_normalised"},
-                           Row{"mixtral", [](Config& c) { c.shared_ffn = 8; }, "flatgpt_shared_ffn"},
-                           Row{"qwen2_moe", [](Config& c) { c.shared_gate = false; }, "flatgpt_shared_gate"},
-                           Row{"qwen3_moe", [](Config& c) { c.router = RouterKind::sigmoid; }, "flatgpt_router"},
-                           Row{"olmoe", [](Config& c) { c.HS = c.rope_dims = 32; }, "head_dim"},
-                           Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
-                           Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
+    struct Row {
+        const char* type;
+        void (*change)(Config& c);
+        const char* key;
+    };
+    for (const Row& row :
+         {Row{"llama", [](Config& c) { c.window = 5; }, "sliding_window"},
+          Row{"llama", [](Config& c) { c.qk_norm = Turn::Normed::head; }, "flatgpt_qk_norm"},
+          Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_qkv_bias"},
+          Row{"gpt2", [](Config& c) { c.position = Position::rope, c.rope_dims = 64; }, "flatgpt_position"},
+          Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},
+          Row{"cohere2", [](Config& c) { c.rope_skip_every = 0; }, "flatgpt_rope_skip_every"},
+          Row{"cohere2", [](Config& c) { c.window = 0; }, "flatgpt_rope_skip_every"},
+          Row{"llama", [](Config& c) { c.experts = 2, c.fill_experts(); }, "flatgpt_experts_used"},
+          Row{"mixtral", [](Config& c) { c.experts_normalised = false; }, "flatgpt_experts_normalised"},
+          Row{"mixtral", [](Config& c) { c.shared_ffn = 8; }, "flatgpt_shared_ffn"},
+          Row{"qwen2_moe", [](Config& c) { c.shared_gate = false; }, "flatgpt_shared_gate"},
+          Row{"qwen3_moe", [](Config& c) { c.router = RouterKind::sigmoid; }, "flatgpt_router"},
+          Row{"olmoe", [](Config& c) { c.HS = c.rope_dims = 32; }, "head_dim"},
+          Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
+          Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
         CAPTURE(row.key);
         Config c = config_named(std::string(row.type) + ":d2").value;
         CHECK(config_beyond_class(c).empty());
@@ -247,24 +267,47 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
 }
 
 TEST_CASE("family config: presets have the parameters that they are known for, and their class can say them") {
-    const std::pair<const char*, int64_t> known[] = {
-        {"gpt2", 124439808},          {"smollm2-135m", 134515008},  {"smollm2-360m", 361821120},
-        {"smollm2-1.7b", 1711376384}, {"smollm3-3b", 3075098624},   {"llama-2-7b", 6738415616},
-        {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824},
-        {"tinyllama-1.1b", 1100048384}, {"mistral-7b", 7241732096}, {"qwen2.5-0.5b", 494032768},
-        {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-7b", 7615616512},   {"qwen3-0.6b", 596049920},
-        {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},     {"gemma-2b", 2506172416},
-        {"gemma-2-2b", 2614341888},   {"gemma-3-270m", 268098176},  {"gemma-3-1b", 999885952},
-        {"phi-3-mini", 3821079552},   {"olmo-2-1b", 1484916736},    {"pythia-70m", 70426624},
-        {"pythia-160m", 162322944},   {"pythia-410m", 405334016},   {"pythia-1b", 1011781632},
-        {"pythia-1.4b", 1414647808},  {"bloom-560m", 559214592},    {"opt-125m", 125239296},
-        {"starcoder2-3b", 3030371328}, {"granite-3.0-2b", 2533531648}, {"mixtral-8x7b", 46702792704},
-        {"qwen1.5-moe-a2.7b", 14315784192}, {"qwen3-30b-a3b", 30532122624}, {"olmoe-1b-7b", 6919161856}};
+    const std::pair<const char*, int64_t> known[] = {{"gpt2", 124439808},
+                                                     {"smollm2-135m", 134515008},
+                                                     {"smollm2-360m", 361821120},
+                                                     {"smollm2-1.7b", 1711376384},
+                                                     {"smollm3-3b", 3075098624},
+                                                     {"llama-2-7b", 6738415616},
+                                                     {"llama-3.1-8b", 8030261248},
+                                                     {"llama-3.2-1b", 1235814400},
+                                                     {"llama-3.2-3b", 3212749824},
+                                                     {"tinyllama-1.1b", 1100048384},
+                                                     {"mistral-7b", 7241732096},
+                                                     {"qwen2.5-0.5b", 494032768},
+                                                     {"qwen2.5-1.5b", 1543714304},
+                                                     {"qwen2.5-7b", 7615616512},
+                                                     {"qwen3-0.6b", 596049920},
+                                                     {"qwen3-1.7b", 1720574976},
+                                                     {"qwen3-4b", 4022468096},
+                                                     {"gemma-2b", 2506172416},
+                                                     {"gemma-2-2b", 2614341888},
+                                                     {"gemma-3-270m", 268098176},
+                                                     {"gemma-3-1b", 999885952},
+                                                     {"phi-3-mini", 3821079552},
+                                                     {"olmo-2-1b", 1484916736},
+                                                     {"pythia-70m", 70426624},
+                                                     {"pythia-160m", 162322944},
+                                                     {"pythia-410m", 405334016},
+                                                     {"pythia-1b", 1011781632},
+                                                     {"pythia-1.4b", 1414647808},
+                                                     {"bloom-560m", 559214592},
+                                                     {"opt-125m", 125239296},
+                                                     {"starcoder2-3b", 3030371328},
+                                                     {"granite-3.0-2b", 2533531648},
+                                                     {"mixtral-8x7b", 46702792704},
+                                                     {"qwen1.5-moe-a2.7b", 14315784192},
+                                                     {"qwen3-30b-a3b", 30532122624},
+                                                     {"olmoe-1b-7b", 6919161856}};
     for (auto& [name, parameters] : known)
         CHECK_MESSAGE(config_parameters(config_named(name).value) == parameters, name);
     // 12.9 billion, 2.7, 3.3 and 1.3 of them for a token, as their papers and cards say.
-    const std::pair<const char*, double> used[] = {{"mixtral-8x7b", 12.9}, {"qwen1.5-moe-a2.7b", 2.7},
-                                                   {"qwen3-30b-a3b", 3.3}, {"olmoe-1b-7b", 1.3}};
+    const std::pair<const char*, double> used[] = {
+        {"mixtral-8x7b", 12.9}, {"qwen1.5-moe-a2.7b", 2.7}, {"qwen3-30b-a3b", 3.3}, {"olmoe-1b-7b", 1.3}};
     for (auto& [name, billions] : used)
         CHECK_MESSAGE(std::abs(double(config_used(config_named(name).value)) / 1e9 - billions) < 0.06, name);
     std::vector<std::string> names;

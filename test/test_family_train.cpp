@@ -17,14 +17,37 @@ std::vector<float> tensor_of(const std::string& dir, const std::string& name) {
 
 TEST_CASE("family train: families learn, resume with the same bits and generate, under their class's name") {
     Toy toy;
-    for (const std::string type : {"llama", "gemma3_text", "olmo3", "gpt_neox", "bloom", "cohere2",
-                                   "mixtral", "qwen2_moe"}) {    // every kind
+    for (const std::string type :
+         {"llama", "gemma3_text", "olmo3", "gpt_neox", "bloom", "cohere2", "mixtral", "qwen2_moe"}) {    // every kind
         const std::string a = toy.dir + "/" + type, b = a + "-resumed";
         CAPTURE(type);
-        std::vector<std::string> args = {"train", "--data", toy.dir + "/train.bin", "--val", toy.dir + "/val.bin",
-                                         "--tokenizer", toy.dir + "/tok.json", "--batch", "4", "--seq-len", "16",
-                                         "--lr", "3e-3", "--dtype", "fp32", "--eval-tokens", "256", "--save-every", "4",
-                                         "--keep", "0", "--steps", "8", "--model", type + ":d1", "--out", a};
+        std::vector<std::string> args = {"train",
+                                         "--data",
+                                         toy.dir + "/train.bin",
+                                         "--val",
+                                         toy.dir + "/val.bin",
+                                         "--tokenizer",
+                                         toy.dir + "/tok.json",
+                                         "--batch",
+                                         "4",
+                                         "--seq-len",
+                                         "16",
+                                         "--lr",
+                                         "3e-3",
+                                         "--dtype",
+                                         "fp32",
+                                         "--eval-tokens",
+                                         "256",
+                                         "--save-every",
+                                         "4",
+                                         "--keep",
+                                         "0",
+                                         "--steps",
+                                         "8",
+                                         "--model",
+                                         type + ":d1",
+                                         "--out",
+                                         a};
         must(args);
         Toy::set(args, "--out", b);
         Toy::set(args, "--resume", a + "/step_00000004");
@@ -41,8 +64,11 @@ TEST_CASE("family train: families learn, resume with the same bits and generate,
 TEST_CASE("family train: --model DIRECTORY makes new weights in its shape; --init says so") {
     Toy toy;
     const std::string qwen = "test/golden/families/qwen3";
-    std::vector<std::string> a = {"train", "--data", toy.dir + "/train.bin", "--vocab", "64", "--steps", "1", "--batch",
-                                  "2", "--dtype", "fp32", "--model", qwen, "--out", toy.dir + "/a"};
+    std::vector<std::string> a = {"train",   "--data",  toy.dir + "/train.bin",
+                                  "--vocab", "64",      "--steps",
+                                  "1",       "--batch", "2",
+                                  "--dtype", "fp32",    "--model",
+                                  qwen,      "--out",   toy.dir + "/a"};
     must(a, 0, "new weights in the shape of " + qwen);
     Toy::set(a, "--out", toy.dir + "/b");
     a.push_back("--init");
@@ -56,9 +82,25 @@ TEST_CASE("family train: --model DIRECTORY makes new weights in its shape; --ini
 TEST_CASE("family train: --resize-vocab adds rows, the mean of the others, or cuts them") {
     Toy toy;
     const std::string tied = "test/golden/families/llama3_tied", untied = "test/golden/families/phi";
-    std::vector<std::string> a = {"train", "--data", toy.dir + "/train.bin", "--tokenizer", toy.dir + "/tok.json",
-                                  "--steps", "1", "--batch", "2", "--dtype", "fp32", "--lr", "0", "--weight-decay", "0",
-                                  "--from", tied, "--out", toy.dir + "/a"};
+    std::vector<std::string> a = {"train",
+                                  "--data",
+                                  toy.dir + "/train.bin",
+                                  "--tokenizer",
+                                  toy.dir + "/tok.json",
+                                  "--steps",
+                                  "1",
+                                  "--batch",
+                                  "2",
+                                  "--dtype",
+                                  "fp32",
+                                  "--lr",
+                                  "0",
+                                  "--weight-decay",
+                                  "0",
+                                  "--from",
+                                  tied,
+                                  "--out",
+                                  toy.dir + "/a"};
     must(a, 2, "--resize-vocab adds rows");
     a.push_back("--resize-vocab");
     must(a, 0, "the vocabulary of 64 is resized to 257");
@@ -80,9 +122,26 @@ TEST_CASE("family train: --resize-vocab adds rows, the mean of the others, or cu
     check("b", untied, "model.embed_tokens.weight", C);
     check("b", untied, "lm_head.weight", C);
     check("b", untied, "lm_head.bias", 1);
-    std::vector<std::string> cut = {"train", "--data", toy.dir + "/train.bin", "--steps", "1", "--batch", "2",
-                                    "--dtype", "fp32", "--lr", "0", "--weight-decay", "0", "--from", tied, "--out",
-                                    toy.dir + "/c", "--resize-vocab", "--vocab", "64"};
+    std::vector<std::string> cut = {"train",
+                                    "--data",
+                                    toy.dir + "/train.bin",
+                                    "--steps",
+                                    "1",
+                                    "--batch",
+                                    "2",
+                                    "--dtype",
+                                    "fp32",
+                                    "--lr",
+                                    "0",
+                                    "--weight-decay",
+                                    "0",
+                                    "--from",
+                                    tied,
+                                    "--out",
+                                    toy.dir + "/c",
+                                    "--resize-vocab",
+                                    "--vocab",
+                                    "64"};
     must(cut);
     CHECK(tensor_of(toy.newest("c"), "model.embed_tokens.weight") == tensor_of(tied, "model.embed_tokens.weight"));
     Toy::set(cut, "--from", toy.dir + "/b"), Toy::set(cut, "--out", toy.dir + "/d");

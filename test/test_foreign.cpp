@@ -103,7 +103,9 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
     namespace fs = std::filesystem;
     using std::string_literals::operator""s;
     const std::string zip = "PK\3\4" + std::string(40, '\0');
-    struct { std::string name, bytes, message; } files[] = {
+    struct {
+        std::string name, bytes, message;
+    } files[] = {
         {"ckpt.pt", zip, "this is nanoGPT's checkpoint; its weights are GPT-2's with the matrices transposed:\n"},
         {"pytorch_model.bin", zip, "this is a model's weights alone: give the directory"},
         {"x.pth", zip, "this is weights of PyTorch"},
@@ -121,7 +123,9 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
         CHECK_MESSAGE(contains(s.message, f.message), s.message);
         fs::remove(dir + "/" + f.name);
     }
-    struct { std::string holds, message; } folders[] = {
+    struct {
+        std::string holds, message;
+    } folders[] = {
         {"adapter_config.json", "this is a LoRA adapter (PEFT) without its base model; merge the two:\n  python3 -c"},
         {"ckpt.pt", "torch.load('" + dir + "/ckpt.pt'"},
         {"params.json", "a model as its maker publishes it"},

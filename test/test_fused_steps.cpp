@@ -58,7 +58,7 @@ std::vector<float> generated(const Table& op, Config c, Sees sees = Sees::causal
     }
     return all;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("kinds: generation by fused operations is generation in steps") {
     for (const auto& [name, c] : kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})) {

@@ -80,7 +80,7 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     CHECK(said({""}) == text);
     CHECK(said({"nothing"}) == text);
     CHECK(said({"hello"}) == "ab abc ");
-    CHECK(said({"abc"}) == "ab ");            // "ab" was held back twice, and given out once
+    CHECK(said({"abc"}) == "ab ");    // "ab" was held back twice, and given out once
     CHECK(said({"ab"}) == "");
     CHECK(said({"b abx", "c h"}) == "ab ab");
     CHECK(said({"e", "he"}) == "ab abc ");    // the first in the text, not in the list

@@ -10,7 +10,8 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
         R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": null, "typical_p": 0.2,
             "repetition_penalty": 1.1,
             "max_new_tokens": 99, "stop_strings": ["a", "b"],
-            "transformers_version": "4"})", "f");
+            "transformers_version": "4"})",
+        "f");
     REQUIRE_MESSAGE(c.ok(), c.status.message);
     CHECK(generation_config_parse(generation_config_json(c.value, {}, {5, 6}), "f").value == c.value);
     CHECK(generation_config_json({}, {}, {}) == "");
@@ -39,9 +40,9 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     CHECK(temperature(R"({"do_sample": false, "temperature": 0.6})") == 0);
     CHECK(temperature(R"({"temperature": 0.5})") == 0.5);
 
-    for (const char* bad : {"", "[]", R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_k": 1.5})",
-                            R"({"top_p": 2})", R"({"do_sample": 1})", R"({"stop_strings": [1]})",
-                            R"({"max_new_tokens": 0})"}) {
+    for (const char* bad :
+         {"", "[]", R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_k": 1.5})", R"({"top_p": 2})",
+          R"({"do_sample": 1})", R"({"stop_strings": [1]})", R"({"max_new_tokens": 0})"}) {
         const auto r = generation_config_parse(bad, "f");
         CHECK_MESSAGE(r.status.code == Exit::input, bad);
         CHECK(contains(r.status.message, "f"));
@@ -49,14 +50,16 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
 }
 
 TEST_CASE("generation_config.json: each number has its range, and each field goes out as it came in") {
-    const struct { const char *key, *least, *most; std::vector<const char*> beyond; } rows[] = {
-        {"temperature", "0", "100", {"-0.001", "100.1"}},
-        {"top_p", "0", "1", {"-0.1", "1.01"}},
-        {"min_p", "0", "1", {"-0.1", "1.01"}},
-        {"typical_p", "0", "1", {"-0.1", "1.01"}},
-        {"repetition_penalty", "0.01", "100", {"0", "0.009", "100.1", "-1"}},
-        {"top_k", "0", "2147483647", {"-1", "2147483648", "0.5"}},
-        {"max_new_tokens", "1", "2147483647", {"0", "-1", "2147483648"}}};
+    const struct {
+        const char *key, *least, *most;
+        std::vector<const char*> beyond;
+    } rows[] = {{"temperature", "0", "100", {"-0.001", "100.1"}},
+                {"top_p", "0", "1", {"-0.1", "1.01"}},
+                {"min_p", "0", "1", {"-0.1", "1.01"}},
+                {"typical_p", "0", "1", {"-0.1", "1.01"}},
+                {"repetition_penalty", "0.01", "100", {"0", "0.009", "100.1", "-1"}},
+                {"top_k", "0", "2147483647", {"-1", "2147483648", "0.5"}},
+                {"max_new_tokens", "1", "2147483647", {"0", "-1", "2147483648"}}};
     auto parsed = [](const std::string& key, const std::string& value) {
         return generation_config_parse("{\"" + key + "\": " + value + "}", "f");
     };
@@ -92,7 +95,11 @@ TEST_CASE("generation_config.json: each number has its range, and each field goe
 
 TEST_CASE("generation_config.json: each field is the default of one flag, where that is not given") {
     typedef double (*Field)(const Sampling&, int tokens);
-    const struct { const char *json, *flag; Field of; double value; } rows[] = {
+    const struct {
+        const char *json, *flag;
+        Field of;
+        double value;
+    } rows[] = {
         {R"({"temperature": 0.25})", "--temperature", [](const Sampling& s, int) { return s.temperature; }, 0.25},
         {R"({"do_sample": false})", "--temperature", [](const Sampling& s, int) { return s.temperature; }, 0},
         {R"({"top_k": 7})", "--top-k", [](const Sampling& s, int) { return double(s.top_k); }, 7},

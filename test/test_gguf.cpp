@@ -66,15 +66,20 @@ std::string with_data(Bytes b, size_t bytes) {
     b.bytes.resize((b.bytes.size() + 31) / 32 * 32 + bytes);
     return b.bytes;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("gguf: metadata of a file of Python's gguf") {
     Result<GgufFile> f = GgufFile::open(FORMATS);
     REQUIRE_MESSAGE(f.ok(), f.status.message);
     const GgufMetadata& m = f.value.metadata();
-    const std::pair<const char*, int64_t> integers[] = {
-        {"uint8", 200}, {"int8", -100}, {"uint16", 60000}, {"int16", -30000}, {"uint32", 4000000000},
-        {"int32", -2000000000}, {"uint64", int64_t(1) << 62}, {"int64", -(int64_t(1) << 62)}};
+    const std::pair<const char*, int64_t> integers[] = {{"uint8", 200},
+                                                        {"int8", -100},
+                                                        {"uint16", 60000},
+                                                        {"int16", -30000},
+                                                        {"uint32", 4000000000},
+                                                        {"int32", -2000000000},
+                                                        {"uint64", int64_t(1) << 62},
+                                                        {"int64", -(int64_t(1) << 62)}};
     for (auto& [type, expected] : integers) {
         INFO(std::string(type));
         int64_t found = 0;
@@ -123,19 +128,18 @@ TEST_CASE("gguf: metadata of a file of Python's gguf") {
 
 TEST_CASE("gguf: what is written reads back, and lies where it should") {
     GgufValue wide = {GgufType::u64, false, {-1}, {}, {}};
-    const std::string file = written({{"general.architecture", GgufValue::text("llama")},
-                                      {"n", GgufValue::integer(4000000000)},
-                                      {"x", GgufValue::number(1e-5f)},
-                                      {"b", GgufValue::boolean(true)},
-                                      {"wide", wide},
-                                      {"t", GgufValue::text_array({"a", "", "\xFF"})},
-                                      {"none", GgufValue::text_array({})},
-                                      {"i", GgufValue::integer_array({-1, 2})},
-                                      {"f", GgufValue::number_array({0.5, -2})}},
-                                     {source("odd", BlockType::f32, {3}, "abcdefghijkl"),
-                                      source("empty", BlockType::f32, {0, 4}, ""),
-                                      source("q", BlockType::q8_0, {2, 32}, std::string(68, 'q')),
-                                      source("scalar", BlockType::f16, {}, "hh")});
+    const std::string file = written(
+        {{"general.architecture", GgufValue::text("llama")},
+         {"n", GgufValue::integer(4000000000)},
+         {"x", GgufValue::number(1e-5f)},
+         {"b", GgufValue::boolean(true)},
+         {"wide", wide},
+         {"t", GgufValue::text_array({"a", "", "\xFF"})},
+         {"none", GgufValue::text_array({})},
+         {"i", GgufValue::integer_array({-1, 2})},
+         {"f", GgufValue::number_array({0.5, -2})}},
+        {source("odd", BlockType::f32, {3}, "abcdefghijkl"), source("empty", BlockType::f32, {0, 4}, ""),
+         source("q", BlockType::q8_0, {2, 32}, std::string(68, 'q')), source("scalar", BlockType::f16, {}, "hh")});
     const Result<GgufHeader> h = parse(file);
     REQUIRE_MESSAGE(h.ok(), h.status.message);
     const GgufMetadata& m = h.value.metadata;
@@ -207,7 +211,11 @@ TEST_CASE("gguf: cut at every length, every bit of the header flipped") {
 
 TEST_CASE("gguf: crafted headers") {
     constexpr uint64_t HUGE_COUNT = UINT64_MAX, BIG = uint64_t(1) << 62;
-    struct Case { const char* what; Bytes b; const char* message; };
+    struct Case {
+        const char* what;
+        Bytes b;
+        const char* message;
+    };
     const GgufType u32 = GgufType::u32, array = GgufType::array, text = GgufType::text;
     const Case cases[] = {
         {"magic", Bytes{"GGML"}.put(uint32_t(3)), "expected \"GGUF\""},

@@ -28,7 +28,10 @@ TEST_CASE("gguf model: experts: what files may leave out, and what is no model")
     CHECK(read(path, p).value == c);
     auto [file, mixtral] = good("mixtral");
     auto integer = [](const char* key, int64_t v) { return [=](Parts& p) { p[key] = GgufValue::integer(v); }; };
-    struct Case { std::function<void(Parts&)> change; const char* message; };
+    struct Case {
+        std::function<void(Parts&)> change;
+        const char* message;
+    };
     const Case cases[] = {
         {integer("llama.expert_count", 3), "blk.0.ffn_gate_inp.weight\": expected shape (3, 16), found (4, 16)"},
         {integer("llama.expert_count", 0), "tensor \"blk.0.ffn_"},
@@ -36,8 +39,9 @@ TEST_CASE("gguf model: experts: what files may leave out, and what is no model")
         {integer("llama.expert_used_count", 5), "expected --experts-used of 1 to 4"},
         {[](Parts& p) { std::erase_if(p.keys, [](auto& r) { return r.first == "llama.expert_used_count"; }); },
          "llama.expert_used_count"},
-        {[](Parts& p) { std::swap(p.tensor("blk.1.ffn_up_exps.weight").shape[0],
-                                  p.tensor("blk.1.ffn_up_exps.weight").shape[1]); },
+        {[](Parts& p) {
+             std::swap(p.tensor("blk.1.ffn_up_exps.weight").shape[0], p.tensor("blk.1.ffn_up_exps.weight").shape[1]);
+         },
          "expected shape (4, 24, 16), found (24, 4, 16)"},
         {[](Parts& p) { p.tensor("blk.0.ffn_down_exps.weight").name = "blk.0.ffn_down.0.weight"; },
          "\"blk.0.ffn_down.0.weight\": each expert has tensors of its own"},

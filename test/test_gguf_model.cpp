@@ -50,7 +50,7 @@ bool equal(const GgufValue& a, const GgufValue& b) {
     return a.type == b.type && a.array == b.array && a.integers == b.integers && a.numbers == b.numbers &&
            a.texts == b.texts;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("gguf model: tensors and keys are those of llama.cpp's converter") {
     int families = 0;
@@ -126,9 +126,8 @@ TEST_CASE("gguf model: there and back in every type") {
 
 // With experts and one that all share, or without.
 static void check_formats(const char* type, int C) {
-    const auto family = std::find_if(families().begin(), families().end(), [&](const Family* f) {
-        return f->type == std::string(type);
-    });
+    const auto family = std::find_if(families().begin(), families().end(),
+                                     [&](const Family* f) { return f->type == std::string(type); });
     REQUIRE(family != families().end());
     Config c = Config{.V = 64, .T = 16, .L = 8, .NH = 4, .C = C, .family = *family}.plain();
     c.F = 256;
@@ -142,9 +141,7 @@ static void check_formats(const char* type, int C) {
     REQUIRE_MESSAGE(s.ok(), s.message);
     const Result<GgufFile> f = GgufFile::open(path);
     REQUIRE(f.ok());
-    auto format = [&](const std::string& name) -> std::string {
-        return f.value.find(name + ".weight")->format->name;
-    };
+    auto format = [&](const std::string& name) -> std::string { return f.value.find(name + ".weight")->format->name; };
     // As llama.cpp's Q4_K_M; what are no whole blocks of 256 take the larger format of blocks of 32.
     const std::string four = C == 256 ? "Q4_K" : "Q5_0", six = C == 256 ? "Q6_K" : "Q8_0";
     CHECK(format("output") == six);
@@ -184,8 +181,9 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
         {"llama_biases", "activation"},
         {"llama_dynamic", "rope scaling none"},
         {"gemma2", "attention scale"},
-        {"qwen2_moe_sparse", "architecture qwen2moe has experts every 1, no experts normalised, this model has experts "
-                             "every 2, experts normalised"},
+        {"qwen2_moe_sparse",
+         "architecture qwen2moe has experts every 1, no experts normalised, this model has experts "
+         "every 2, experts normalised"},
         {"qwen3_moe_sums", "experts normalised, this model has projection bias, no experts normalised"},
         {"mixtral_window", "architecture llama has window 0, this model has window 5"},
         {"bloom", "this model's is bloom"},
@@ -263,9 +261,13 @@ TEST_CASE("gguf model: files that are no model") {
             std::erase_if(p.tensors, [&](auto& t) { return t.name == name; });
         };
     };
-    auto turned = [](Parts& p) { std::reverse(p.tensor("blk.0.ffn_up.weight").shape.begin(),
-                                              p.tensor("blk.0.ffn_up.weight").shape.end()); };
-    struct Case { std::function<void(Parts&)> change; const char* message; };
+    auto turned = [](Parts& p) {
+        std::reverse(p.tensor("blk.0.ffn_up.weight").shape.begin(), p.tensor("blk.0.ffn_up.weight").shape.end());
+    };
+    struct Case {
+        std::function<void(Parts&)> change;
+        const char* message;
+    };
     const Case cases[] = {
         {text("general.architecture", "mamba"), "general.architecture: expected gpt2, llama, "},
         {without("general.architecture"), "general.architecture: expected a string, found no such key"},
@@ -292,9 +294,10 @@ TEST_CASE("gguf model: files that are no model") {
          "rope_freqs.weight: expected 2 numbers"},
         {[](Parts& p) {
              const float odd[] = {7, 3};
-             p.tensor("rope_freqs.weight") = source("rope_freqs.weight", BlockType::f32, {2},
-                                                    {reinterpret_cast<const char*>(odd), 8});
-         }, "expected Llama 3's divisors"},
+             p.tensor("rope_freqs.weight") =
+                 source("rope_freqs.weight", BlockType::f32, {2}, {reinterpret_cast<const char*>(odd), 8});
+         },
+         "expected Llama 3's divisors"},
     };
     for (const Case& c : cases) {
         CAPTURE(c.message);
@@ -364,8 +367,8 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
     write_file(dir + "/tok.json", Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}).to_json());
     run({"tokenize", "--tokenizer", dir + "/tok.json", "--out", tokens, text}, 0, "");
     run({"eval", model, "--data", tokens + "*.bin", "--seq-len", "4"}, 3,
-        "made with another tokenizer (257 tokens) than " +
-            model + " (259 tokens); tokenize the text again with that one");
+        "made with another tokenizer (257 tokens) than " + model +
+            " (259 tokens); tokenize the text again with that one");
     run({"convert", from, dir + "/back"}, 2, "already there");
     run({"convert", from, dir + "/other", "--type", "q8_0"}, 2, "ending .gguf");
     run({"convert", from, file, "--type", "q9"}, 2, "--type");

@@ -46,9 +46,10 @@ std::string recorded(const Toy& toy, const std::string& isa, const std::string& 
     ProcessOptions options;
     options.environment = {"OMP_NUM_THREADS=" + threads, "FLATGPT_AMX=refuse"};
     if (!isa.empty()) options.environment.push_back("FLATGPT_ISA=" + isa);
-    const ProcessResult r = run_flatgpt(
-        toy.args(out, {"--device", "cpu", "--layers", "2", "--heads", "3", "--channels", "48", "--batch", "3",
-                       "--seq-len", "40", "--total-batch", "240", "--steps", "6", "--warmup", "2"}), options);
+    const ProcessResult r =
+        run_flatgpt(toy.args(out, {"--device", "cpu", "--layers", "2", "--heads", "3", "--channels", "48", "--batch",
+                                   "3", "--seq-len", "40", "--total-batch", "240", "--steps", "6", "--warmup", "2"}),
+                    options);
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
     std::istringstream lines(toy.metrics(out));
@@ -72,7 +73,7 @@ std::vector<double> numbers(const std::string& text) {
     for (double x; in >> x;) all.push_back(x);
     return all;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("golden run: training in fp32 on the CPU has the recorded bits, with one thread and with two") {
     const Toy toy;

@@ -51,9 +51,17 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
     Model g(reference_ops());
     const int rows = B / ranks / batches;
     g.store.comm = comm;
-    toy_model(g, config, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero,
-                          .dropout = dropout, .attention_dropout = dropout, .balance = balance,
-                          .router_z = balance / 10});
+    toy_model(g, config,
+              {.use = Use::train,
+               .B = rows,
+               .S = S,
+               .rank = rank,
+               .ranks = ranks,
+               .zero = zero,
+               .dropout = dropout,
+               .attention_dropout = dropout,
+               .balance = balance,
+               .router_z = balance / 10});
     Run run;
     for (int step = 0; step < STEPS; step++) {
         const int V = config.V;

@@ -67,8 +67,8 @@ exit $status
 )";
 // The cases that do not pass, and their verdicts.
 const std::map<std::string, std::string> OTHERS = {
-    {"hangs", "hung"},       {"fails", "failed"},           {"is skipped", "skipped"},
-    {"crashes", "exit 5"},   {"ends in silence", "exit 1"}, {"dies after it has passed", "exit 6"},
+    {"hangs", "hung"},     {"fails", "failed"},           {"is skipped", "skipped"},
+    {"crashes", "exit 5"}, {"ends in silence", "exit 1"}, {"dies after it has passed", "exit 6"},
 };
 const char* const FLATGPT = R"(
 echo "flatgpt $*" >>log
@@ -135,9 +135,19 @@ print(os.getpid(), file=open("pids", "a"), flush=True)
 time.sleep(300)
 )");
         const char* path = getenv("PATH");
-        environment = {"PATH=" + dir + "/bin:" + (path ? path : "/usr/bin:/bin"), "GPU_BIN=" + dir + "/gpu",
-                       "OUT=" + results, "PYTHONPATH=" + dir + "/python", "CASE_LIMIT=2", "GPU_TESTS", "TESTS_LIMIT",
-                       "JOBS", "VARIANT_ROWS", "GPU_BEFORE", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
+        environment = {"PATH=" + dir + "/bin:" + (path ? path : "/usr/bin:/bin"),
+                       "GPU_BIN=" + dir + "/gpu",
+                       "OUT=" + results,
+                       "PYTHONPATH=" + dir + "/python",
+                       "CASE_LIMIT=2",
+                       "GPU_TESTS",
+                       "TESTS_LIMIT",
+                       "JOBS",
+                       "VARIANT_ROWS",
+                       "GPU_BEFORE",
+                       "RANK",
+                       "WORLD_SIZE",
+                       "LOCAL_RANK"};
     }
     // Nothing that hangs outlives the test, whatever the script under test has left undone.
     ~Tree() {
@@ -267,8 +277,9 @@ TEST_CASE("gpu call: every case has one verdict, a hang costs its own limit, the
     CHECK(contains(t.row("ncu-token"), " exit 3 "));
     CHECK(contains(t.row("train"), " exit 0 "));
     CHECK(contains(t.row("train"), "SM 1755-1755 MHz, 650 W, SLOWED 0x0000000000000008"));
-    CHECK(contains(t.summary(), "steps 11 to 40: median 500000 tokens/s, 65.5 ms, MFU 41.2 %; loss 49.250 to 10.250; "
-                                "most memory 40960 MiB\n"));
+    CHECK(contains(t.summary(),
+                   "steps 11 to 40: median 500000 tokens/s, 65.5 ms, MFU 41.2 %; loss 49.250 to 10.250; "
+                   "most memory 40960 MiB\n"));
     CHECK(r.out == t.summary());
 }
 
@@ -327,7 +338,7 @@ TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of t
         }
         const std::string out = p.wait().out;
         CHECK(out == t.summary());
-        CHECK(out.size() < 12000);    // so many characters of what is printed come back
+        CHECK(out.size() < 12000);                    // so many characters of what is printed come back
         for (const std::string& line : lines(out))    // all steps have run, and ended well
             CHECK_MESSAGE((line.starts_with(" ") || !contains(line, " exit ") || contains(line, " exit 0")), line);
         CHECK((!contains(out, "NOT RUN") && !contains(out, "the script failed")));

@@ -51,8 +51,8 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     CHECK(bench["activation_forward, gelu_tanh"]["launches"].size() == 1);
     CHECK(bench["linear_forward qkv"]["launches"] == json::parse(R"([{"product":[2304,256,768]}])"));
     CHECK(bench["attention_backward"]["launches"].size() == 3);
-    const double causal = bench["attention_forward"]["products"], documents =
-        bench["attention_forward, 8 documents"]["products"];
+    const double causal = bench["attention_forward"]["products"],
+                 documents = bench["attention_forward, 8 documents"]["products"];
     CHECK(documents < 0.2 * causal);
     // A token waits for the one before, and a prompt or a draft for its own logits.
     for (const char* token : {"token", "token of 4 sequences", "token at position 1000"}) {
@@ -72,9 +72,8 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     const json& pattern = bench["attention_backward, window 8, stride 64, 4 global"];
     CHECK((pattern["spans"].size() == 128 && pattern["spans"][100] == json({93, 101}) && pattern["stride"] == 64));
     CHECK(bench["attention_forward, 8 documents"]["spans"][100] == json({96, 101}));
-    for (const char* name :
-         {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8", "rope_backward, QK-norm",
-          "sample, 1 text, top-p 0.9"})
+    for (const char* name : {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8",
+                             "rope_backward, QK-norm", "sample, 1 text, top-p 0.9"})
         CHECK_MESSAGE(!bench[name]["launches"].empty(), name);
 }
 
@@ -114,12 +113,15 @@ TEST_CASE("gpu time: the rows that bench prints are read, whatever their names")
                    row("router_forward, 2 of 8", "       10.5       11.0                2400.9        8.1    77 %") +
                    row("attention_forward, window 64, stride 64, 4 global", "   99.5   101.0    240.9    8.1   108 %") +
                    row("", "128000 tokens/s") + "\nduring: SM 1755 to 1980 MHz\n");
-    const ProcessResult r = run_process({"python3", "-c", "import sys; sys.path.insert(0, 'dev'); import gpu_measured; "
-                                         "print(sorted(gpu_measured.bench_rows(open(sys.argv[1])).items()))", file});
+    const ProcessResult r = run_process({"python3", "-c",
+                                         "import sys; sys.path.insert(0, 'dev'); import gpu_measured; "
+                                         "print(sorted(gpu_measured.bench_rows(open(sys.argv[1])).items()))",
+                                         file});
     INFO(r.err);
     CHECK(r.exit_code == 0);
-    CHECK(r.out == "[('attention_forward', 163.9), ('attention_forward, window 64, stride 64, 4 global', 101.0), "
-                   "('router_forward, 2 of 8', 11.0)]\n");
+    CHECK(r.out ==
+          "[('attention_forward', 163.9), ('attention_forward, window 64, stride 64, 4 global', 101.0), "
+          "('router_forward, 2 of 8', 11.0)]\n");
 }
 
 TEST_CASE("gpu time: a block waits for loads that need each other in turn, and at barriers; overlap hides its begin") {

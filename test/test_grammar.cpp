@@ -111,8 +111,8 @@ TEST_CASE("grammar: what it is not, by its line") {
     for (const char* g : {"", "a ::= \"b\"", "# only"}) has(g, "no rule root");
     has("root ::= a", "no rule a");
     // A way that never ends is not taken; where there is no other one, the grammar is refused.
-    for (const char* g : {"root ::= \"a\" root", "root ::= [a-c] x\nx ::= \"b\" root | \"c\" x",
-                          "root ::= \"a\" root+"})
+    for (const char* g :
+         {"root ::= \"a\" root", "root ::= [a-c] x\nx ::= \"b\" root | \"c\" x", "root ::= \"a\" root+"})
         has(g, "root allows no text that ends");
     CHECK(verdicts("root ::= \"b\" | x\nx ::= \"a\" x", {"", "b", "a"}) == "-+x");
     CHECK(verdicts("root ::= \"a\" x? \"b\"\nx ::= \"x\" x", {"a", "ab", "ax"}) == "-+x");
@@ -138,9 +138,9 @@ TEST_CASE("grammar: what it is not, by its line") {
     has("root ::= \"\\xG0\"", "hexadecimal");
     has("root ::= \"\\uD800\"", "no Unicode character");
     has("root ::= \"\xFF\"", "not UTF-8");
-    for (const char* bytes : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80",
-                              "\xF0\x80\x80\x80", "\xE2\x82", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
-                              "\xF9\x80\x80\x80", "\x80", "\xE2(\xA1"})
+    for (const char* bytes :
+         {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xE2\x82",
+          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xF9\x80\x80\x80", "\x80", "\xE2(\xA1"})
         has(std::string("root ::= \"") + bytes + "\"", "not UTF-8");
     for (const char* escape : {"\\U00110000", "\\UFFFFFFFF", "\\uDFFF"})
         has(std::string("root ::= \"") + escape + "\"", "no Unicode character");
@@ -168,8 +168,7 @@ TEST_CASE("grammar: what it is not, by its line") {
     std::string wide = "root ::= r0\n";
     for (int i = 0; i < 40; i++) wide += formatted("r%d ::= r%d \"a\" | r%d \"b\"\n", i, i + 1, i + 1);
     has(wide + "r40 ::= \"c\"", "more than 65536 ways");
-    CHECK(verdicts(wide.substr(0, wide.find("r12 ::=")) + "r12 ::= \"c\"", {"caaabbbaaabbb", "caabbbaaabbb"}) ==
-          "+-");
+    CHECK(verdicts(wide.substr(0, wide.find("r12 ::=")) + "r12 ::= \"c\"", {"caaabbbaaabbb", "caabbbaaabbb"}) == "+-");
 }
 
 // ---- against a plain matcher ----------------------------------------------------------------------------------------
@@ -213,7 +212,8 @@ struct Trees {
                                    : ascii && s[at] == 'b' ? std::set<size_t>{at + 1}
                                                            : std::set<size_t>{};
                         return ascii && s[at] != '\xA9' ? std::set<size_t>{at + 1} : std::set<size_t>{};
-                    }, but ? "[^a]" : "[a-b]"};
+                    },
+                    but ? "[^a]" : "[a-b]"};
         }
         const Tree x = make(depth - 1), y = make(depth - 1);
         if (kind == 3)
@@ -221,13 +221,15 @@ struct Trees {
                         std::set<size_t> all = x.ends(s, at);
                         all.merge(y.ends(s, at));
                         return all;
-                    }, "(" + x.text + " | " + y.text + ")"};
+                    },
+                    "(" + x.text + " | " + y.text + ")"};
         if (kind <= 5)
             return {[x, y](auto& s, size_t at) {
                         std::set<size_t> all;
                         for (size_t end : x.ends(s, at)) all.merge(y.ends(s, end));
                         return all;
-                    }, x.text + " " + y.text};
+                    },
+                    x.text + " " + y.text};
         const int least = int(draw(3)), most = draw(2) ? -1 : least + int(draw(3));
         return {[=](auto& s, size_t at) { return repeat(x, s, at, least, most); },
                 "(" + x.text + "){" + std::to_string(least) + "," + (most < 0 ? "" : std::to_string(most)) + "}"};
@@ -389,8 +391,7 @@ TEST_CASE("grammar: where the tokens that fit would take too long to find, none 
     CHECK(allowed(ways(20)) > 10000);
     CHECK(allowed(ways(4000)) == 0);
     std::string nested = "root ::= [^A-Za-z]";    // each text has a state of its own
-    for (char c = 'A'; c <= 'z'; c = c == 'Z' ? 'a' : char(c + 1))
-        nested += formatted(" | \"%c\" root \"%d\"", c, c);
+    for (char c = 'A'; c <= 'z'; c = c == 'Z' ? 'a' : char(c + 1)) nested += formatted(" | \"%c\" root \"%d\"", c, c);
     CHECK(allowed(nested) == 0);
 }
 

@@ -48,9 +48,7 @@ bool has_ending(const std::string& path, const std::set<std::string>& endings) {
     return endings.count(fs::path(path).extension().string()) > 0;
 }
 bool is_source(const std::string& path) { return has_ending(path, {".h", ".cpp", ".cu", ".cuh", ".inc"}); }
-bool is_product(const std::string& path) {
-    return is_source(path) && room(path) != "test" && room(path) != "dev";
-}
+bool is_product(const std::string& path) { return is_source(path) && room(path) != "test" && room(path) != "dev"; }
 bool is_written_by_hand(const std::string& path) {
     return is_source(path) || path == "Makefile" || path == ".ci/run" || has_ending(path, {".sh", ".py"});
 }
@@ -121,8 +119,9 @@ Breaches top_level(const House& house) {
     if (int(top.size()) <= TOP_ENTRIES) return {};
     std::string names;
     for (auto& name : top) names += " " + name;
-    return {breach(".", 0, std::to_string(top.size()) + " entries at the top level, the limit is " +
-                               std::to_string(TOP_ENTRIES) + ":" + names)};
+    return {breach(".", 0,
+                   std::to_string(top.size()) + " entries at the top level, the limit is " +
+                       std::to_string(TOP_ENTRIES) + ":" + names)};
 }
 
 Breaches includes(const House& house) {
@@ -309,7 +308,7 @@ std::string repeated(const std::string& text, int times) {
     for (int i = 0; i < times; i++) all += text;
     return all;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("house: includes, sizes, conditionals, comments, exits") {
     const House house = this_house();
@@ -333,7 +332,11 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
     };
     CHECK(breaches(house) == Breaches{});
 
-    struct Case { const char *path; std::string text; Breaches found; };
+    struct Case {
+        const char* path;
+        std::string text;
+        Breaches found;
+    };
     const std::string at_70 = "Foo::Foo(int a)\n    : a{a}, b(1) {\n" + repeated("    f();\n", 67) + "}\n";
     const std::string at_71 = "\nFoo::Foo(int a)\n    : a{a}, b(1) {\n" + repeated("    f();\n", 68) + "}\n";
     const std::string if_27 = repeated("#ifdef X\n#elif Y\n#else\n#endif\n// #if\n", 27);
@@ -350,11 +353,14 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
         {"dev/x.h", "\n" + repeated("\xC3\xA9", 121), {"columns: dev/x.h:2: 121 columns"}},
         {"base/b.cpp", at_70, {}},
         {"base/b.cpp", at_71, {"function lengths: base/b.cpp:2: a function of 71 lines"}},
-        {"base/b.cpp", "TEST_CASE(\"x\") {" + repeated("\n", 70) + "}\n",
+        {"base/b.cpp",
+         "TEST_CASE(\"x\") {" + repeated("\n", 70) + "}\n",
          {"function lengths: base/b.cpp:1: a function of 71 lines"}},
-        {"base/b.cpp", "auto f = [](int x) {" + repeated("\n", 70) + "};\n",
+        {"base/b.cpp",
+         "auto f = [](int x) {" + repeated("\n", 70) + "};\n",
          {"function lengths: base/b.cpp:1: a function of 71 lines"}},
-        {"base/b.cpp", "struct S { int f() {" + repeated("\n", 70) + "} };\n",
+        {"base/b.cpp",
+         "struct S { int f() {" + repeated("\n", 70) + "} };\n",
          {"function lengths: base/b.cpp:1: a function of 71 lines"}},
         {"base/b.cpp", "int x[] = {f(1)," + repeated("\n", 100) + "};\n", {}},
         {"base/b.cpp", "\n}", {"function lengths: base/b.cpp:2: braces do not match: functions cannot be measured"}},
@@ -362,7 +368,8 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
         {"base/b.cpp", "int x;    // of y\n", {"comments: base/b.cpp:1: a comment begins with 'of': // of y"}},
         {"base/b.cpp", "\n// Of y.\n", {"comments: base/b.cpp:2: a comment begins with 'of': // Of y."}},
         {"base/b.cpp", "// a part\n// of y.\n", {}},
-        {"base/b.cpp", "\nvoid f() { std::exit (1); }\n",
+        {"base/b.cpp",
+         "\nvoid f() { std::exit (1); }\n",
          {"exits: base/b.cpp:2: exit: only main.cpp ends the process"}},
         {"base/b.cpp", "void f() { assert(x); }\n", {"exits: base/b.cpp:1: assert: only main.cpp ends the process"}},
     };

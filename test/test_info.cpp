@@ -20,7 +20,7 @@ nlohmann::json info(const std::string& path, int code = 0, const std::vector<std
     if (code) CHECK(r.err.find(path) != std::string::npos);
     return nlohmann::json::parse(r.out, nullptr, false);
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("info: checkpoints and runs") {
     nlohmann::json j = info("test/golden/checkpoint_1");
@@ -99,8 +99,8 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
         j = info(path);
         CHECK(j["kind"] == "runs");
         REQUIRE(j["runs"].size() == 2);
-        CHECK(j["runs"][0] == nlohmann::json({{"name", "first"}, {"step", 7}, {"loss", 3.5}, {"val_loss", 4.75},
-                                              {"newest", ""}}));
+        CHECK(j["runs"][0] ==
+              nlohmann::json({{"name", "first"}, {"step", 7}, {"loss", 3.5}, {"val_loss", 4.75}, {"newest", ""}}));
         CHECK(j["runs"][1]["newest"] == "step_00000002");
     }
     ProcessResult people = run_flatgpt({"info", dir + "/runs"});
@@ -115,10 +115,14 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
 
 TEST_CASE("info: a file that it does not know is named, with what is known") {
     const std::string dir = temporary_directory();
-    struct { std::string name, bytes; const char* message; } unknown[] = {
-        {"/a.txt", "some text", "flatgpt tokenize"},     {"/a.jsonl", "{\"text\": \"x\"}\n", "flatgpt tokenize"},
-        {"/a.zip", "PK\x03\x04 and so on", "zip archive"}, {"/a.json", "{\"a\": 1}", "none of tokenizer.json"},
-        {"/empty", "", "empty file"}};
+    struct {
+        std::string name, bytes;
+        const char* message;
+    } unknown[] = {{"/a.txt", "some text", "flatgpt tokenize"},
+                   {"/a.jsonl", "{\"text\": \"x\"}\n", "flatgpt tokenize"},
+                   {"/a.zip", "PK\x03\x04 and so on", "zip archive"},
+                   {"/a.json", "{\"a\": 1}", "none of tokenizer.json"},
+                   {"/empty", "", "empty file"}};
     for (auto& u : unknown) {
         write_file(dir + u.name, u.bytes);
         ProcessResult r = run_flatgpt({"info", dir + u.name});

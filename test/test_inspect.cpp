@@ -120,12 +120,15 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
     omp_set_num_threads(4);
     for (int limit : {1, 2}) {
         std::atomic<int> now = 0, most = 0, calls = 0;
-        attention_maps(g, toy_tokens(S, c.V, 3), 0, heads, [&](size_t, const double*, const int*) {
-            const int here = ++now;
-            for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {}
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-            now--, calls++;
-        }, {}, limit * int64_t(sizeof(double)) * S * S);
+        attention_maps(
+            g, toy_tokens(S, c.V, 3), 0, heads,
+            [&](size_t, const double*, const int*) {
+                const int here = ++now;
+                for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {}
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                now--, calls++;
+            },
+            {}, limit * int64_t(sizeof(double)) * S * S);
         CHECK(calls == 16);
         CHECK(most == limit);
     }
@@ -138,7 +141,8 @@ TEST_CASE("inspect: progress counts the layers that have maps, up to 100 %") {
     Model g(cpu_ops<float>());
     toy_model(g, c, {Use::infer, 1, S});
     int done = 0;
-    attention_maps(g, toy_tokens(S, c.V, 3), 0, {{1, 0}}, [](size_t, const double*, const int*) {}, [&] { done++; });
+    attention_maps(
+        g, toy_tokens(S, c.V, 3), 0, {{1, 0}}, [](size_t, const double*, const int*) {}, [&] { done++; });
     CHECK(done == 2);
     CHECK(layers_with_map(c) == 2);
     CHECK(countdown_text("inspect", "", done, layers_with_map(c), 7) == "inspect: 100 %  ETA 0.0 s");

@@ -114,8 +114,8 @@ TEST_CASE("inspect: a map is the reference's probabilities of the run's queries 
     const std::string text = "It-is-a-truth", csv = toy.dir + "/map.csv";
     const size_t n = text.size();
     const std::vector<double> p = reference_map(toy.newest("run"), text);
-    const ProcessResult r = must({"inspect", toy.dir + "/run", "--text", text, "--layer", "1", "--head", "3", "--csv",
-                                  csv});
+    const ProcessResult r =
+        must({"inspect", toy.dir + "/run", "--text", text, "--layer", "1", "--head", "3", "--csv", csv});
     std::string lines = "layer,head,query,key,query_token,key_token,probability\n", shades;
     int checked = 0;
     for (size_t q = 0; q < n; q++) {
@@ -152,8 +152,8 @@ TEST_CASE("inspect: --importance is what prune measures on the same windows") {
         nlohmann::json head = found["heads"][i];
         CHECK(head["importance"] == pruned["importance"][i / 4][i % 4]);
         lines += formatted("%zu,%zu", i / 4, i % 4);
-        for (const char* name : {"entropy", "relative_entropy", "distance", "previous", "first", "induction",
-                                 "importance"})
+        for (const char* name :
+             {"entropy", "relative_entropy", "distance", "previous", "first", "induction", "importance"})
             lines += formatted(",%.6g", head[name].get<double>());
         lines += "\n";
         head.erase("importance");
@@ -250,8 +250,9 @@ TEST_CASE("inspect: a GGUF file; a tokenizer with more tokens than the model is 
     fs::create_directory(bare);
     for (const char* name : {"/config.json", "/model.safetensors"}) fs::copy(toy.newest("run") + name, bare + name);
     must({"inspect", bare});
-    const Strings rows[] = {{"inspect"}, {"inspect", "--data", val}, {"eval", "--needle"}, {"eval", "--data", val},
-                            {"sample"}, {"chat"}, {"prune", "--data", val, "--dry-run"}};
+    const Strings rows[] = {
+        {"inspect"}, {"inspect", "--data", val},           {"eval", "--needle"}, {"eval", "--data", val}, {"sample"},
+        {"chat"},    {"prune", "--data", val, "--dry-run"}};
     for (Strings args : rows) {
         args.insert(args.begin() + 1, {bare, "--tokenizer", "gpt2"});
         must(args, 3, "the tokenizer has 50257 tokens, the model 257; give --tokenizer the one that the model was");

@@ -21,9 +21,10 @@ Strings files_under(const std::string& dir) {
 }
 // What completion offers after these words, in a bash that has sourced the file.
 std::string bash_offers(const std::string& file, const std::string& words) {
-    const char* script = "source \"$0\" || exit 9; COMP_WORDS=($1 ''); [ \"${1: -1}\" = ' ' ] || COMP_WORDS=($1); "
-                         "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _flatgpt; echo \" ${COMPREPLY[*]} \"; "
-                         "complete -p flatgpt";
+    const char* script =
+        "source \"$0\" || exit 9; COMP_WORDS=($1 ''); [ \"${1: -1}\" = ' ' ] || COMP_WORDS=($1); "
+        "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _flatgpt; echo \" ${COMPREPLY[*]} \"; "
+        "complete -p flatgpt";
     const ProcessResult r = run_process({"bash", "-c", script, file, words});
     CHECK(r.exit_code == 0);
     CHECK(r.err == "");
@@ -44,8 +45,11 @@ TEST_CASE("install: binary, manual page and completion, which works; uninstall l
     const ProcessResult r = run_process({"dev/install.sh", flatgpt_binary(), prefix});
     CHECK(r.err == "");
     REQUIRE(r.exit_code == 0);
-    const Strings expected = {"bin/flatgpt", "share/bash-completion/completions/flatgpt", "share/doc/flatgpt/LICENSE",
-                              "share/fish/vendor_completions.d/flatgpt.fish", "share/man/man1/flatgpt.1",
+    const Strings expected = {"bin/flatgpt",
+                              "share/bash-completion/completions/flatgpt",
+                              "share/doc/flatgpt/LICENSE",
+                              "share/fish/vendor_completions.d/flatgpt.fish",
+                              "share/man/man1/flatgpt.1",
                               "share/zsh/site-functions/_flatgpt"};
     CHECK(files_under(prefix) == expected);
     for (auto& file : expected) CHECK(contains(r.out, "installed " + prefix + "/" + file + "\n"));
@@ -78,16 +82,19 @@ TEST_CASE("install: zsh takes the completion from $fpath, fish from its folder")
     bool any = false;
     if (there("zsh")) {
         any = true;
-        const char* script = "fpath=($0 $fpath); autoload -Uz compinit && compinit -u -d $0/dump; "
-                             "print -r -- $_comps[flatgpt]; autoload +X _flatgpt && whence -w _flatgpt";
+        const char* script =
+            "fpath=($0 $fpath); autoload -Uz compinit && compinit -u -d $0/dump; "
+            "print -r -- $_comps[flatgpt]; autoload +X _flatgpt && whence -w _flatgpt";
         const ProcessResult r = run_process({"zsh", "-f", "-c", script, dir});
         CHECK(r.out == "_flatgpt\n_flatgpt: function\n");
         CHECK(r.err == "");
     }
     if (there("fish")) {
         any = true;
-        const ProcessResult r = run_process({"fish", "--no-config", "-c", "source " + dir + "/flatgpt.fish; complete "
-                                             "-C 'flatgpt sample --no-'; complete -C 'flatgpt train --device c'"});
+        const ProcessResult r = run_process({"fish", "--no-config", "-c",
+                                             "source " + dir +
+                                                 "/flatgpt.fish; complete "
+                                                 "-C 'flatgpt sample --no-'; complete -C 'flatgpt train --device c'"});
         CHECK(contains(r.out, "--no-echo\t"));
         CHECK(contains(r.out, "\ncpu"));
         CHECK(contains(r.out, "\ncuda"));
@@ -138,8 +145,8 @@ TEST_CASE("dist: an archive of the last commit that knows its version without gi
     const std::string dir = temporary_directory();
     ProcessOptions outer;
     outer.environment = {"MAKEFLAGS", "MAKELEVEL", "BUILD"};    // set by the make that runs the tests
-    const ProcessResult r = run_process({"make", "-s", "NO_DEPS=1", "NVCC=", "BUILD=" + dir + "/build", "dist",
-                                         "DIST=" + dir}, outer);
+    const ProcessResult r =
+        run_process({"make", "-s", "NO_DEPS=1", "NVCC=", "BUILD=" + dir + "/build", "dist", "DIST=" + dir}, outer);
     REQUIRE(r.exit_code == 0);
     std::string name;
     for (auto& entry : fs::directory_iterator(dir))
@@ -167,9 +174,9 @@ TEST_CASE("dist: an archive of the last commit that knows its version without gi
 
     // Cleaned and built in one call. `true` compiles nothing: what counts is what it would be called for.
     write_file(tree + "/build/old", "");
-    const ProcessResult both =
-        run_process({"make", "-j4", "NO_DEPS=1", "NVCC=", "CXX=true", "clean", "build/main.cpp.o",
-                     "build/layers/onednn.cpp.o"}, inner);
+    const ProcessResult both = run_process(
+        {"make", "-j4", "NO_DEPS=1", "NVCC=", "CXX=true", "clean", "build/main.cpp.o", "build/layers/onednn.cpp.o"},
+        inner);
     CHECK_MESSAGE(both.exit_code == 0, both.err);
     CHECK_FALSE(fs::exists(tree + "/build/old"));
     CHECK(fs::exists(tree + "/build/version"));

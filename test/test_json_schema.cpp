@@ -14,9 +14,13 @@ bool valid(const json& v, const json& s, const json& root) {
     if (s.is_boolean()) return s.get<bool>();
     if (s.contains("$ref")) return valid(v, root.at(json::json_pointer(s["$ref"].get<std::string>().substr(1))), root);
     auto is = [&](const std::string& t) {
-        return t == "object" ? v.is_object() : t == "array" ? v.is_array() : t == "string" ? v.is_string()
-             : t == "boolean" ? v.is_boolean() : t == "null" ? v.is_null()
-             : t == "integer" ? v.is_number() && v.get<double>() == std::floor(v.get<double>()) : v.is_number();
+        return t == "object"    ? v.is_object()
+               : t == "array"   ? v.is_array()
+               : t == "string"  ? v.is_string()
+               : t == "boolean" ? v.is_boolean()
+               : t == "null"    ? v.is_null()
+               : t == "integer" ? v.is_number() && v.get<double>() == std::floor(v.get<double>())
+                                : v.is_number();
     };
     bool good = true;
     if (s.contains("type") && s["type"].is_string()) good &= is(s["type"]);
@@ -190,8 +194,8 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
         "#/items/properties/x: minimum: not known");
     has(R"({"properties": {"x\ny\u001b": {"not": {}}}})", R"(s: #/properties/x\x0Ay\x1B: not: not known)");
     has(R"({"x\ny": 1})", R"(s: #: x\x0Ay: not known)");
-    for (const char* key : {"multipleOf", "not", "if", "uniqueItems", "patternProperties",
-                            "minProperties", "dependentRequired", "contains", "propertyNames", "unheardOf"})
+    for (const char* key : {"multipleOf", "not", "if", "uniqueItems", "patternProperties", "minProperties",
+                            "dependentRequired", "contains", "propertyNames", "unheardOf"})
         has(formatted(R"({"type": ["object", "array", "number"], "%s": 1})", key), key);
     has(R"({"type": "integer", "maximum": "1.5"})", "maximum: expected a number");
     has(R"({"type": "number", "exclusiveMinimum": true})", "exclusiveMinimum: expected a number");
@@ -223,8 +227,7 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
     std::string many = R"({"$ref": "#/$defs/a0", "$defs": {)";    // ten to the power of twelve schemas
     for (int i = 0; i < 12; i++) {
         std::string all;
-        for (int k = 0; k < 10; k++)
-            all += formatted(R"(%s{"$ref": "#/$defs/a%d"})", k ? ", " : "", i + 1);
+        for (int k = 0; k < 10; k++) all += formatted(R"(%s{"$ref": "#/$defs/a%d"})", k ? ", " : "", i + 1);
         many += formatted(R"("a%d": {"allOf": [%s]}, )", i, all.c_str());
     }
     has(many + R"("a12": {"type": "string"}}})", "join too many schemas");
@@ -237,38 +240,38 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
 
 TEST_CASE("json schema: oneOf is what exactly one of its schemas allows, or refused") {
     auto one_of = [](const std::string& all) { return "{\"oneOf\": [" + all + "]}"; };
-    for (const char* apart : {
-             R"({"type": "string"}, {"type": "integer"}, {"type": "null"})",
-             R"({"type": "string", "maxLength": 2}, {"type": "string", "minLength": 3})",
-             R"({"type": "integer", "maximum": 4}, {"type": "number", "exclusiveMinimum": 4})",
-             R"({"const": 1}, {"const": "1"}, {"enum": [2, null]})",
-             R"({"const": "abc"}, {"type": "string", "maxLength": 2}, {"const": {"a": 1}}, {"type": "array"})",
-             R"({"properties": {"k": {"const": "a"}}, "required": ["k"]},
+    for (const char* apart :
+         {R"({"type": "string"}, {"type": "integer"}, {"type": "null"})",
+          R"({"type": "string", "maxLength": 2}, {"type": "string", "minLength": 3})",
+          R"({"type": "integer", "maximum": 4}, {"type": "number", "exclusiveMinimum": 4})",
+          R"({"const": 1}, {"const": "1"}, {"enum": [2, null]})",
+          R"({"const": "abc"}, {"type": "string", "maxLength": 2}, {"const": {"a": 1}}, {"type": "array"})",
+          R"({"properties": {"k": {"const": "a"}}, "required": ["k"]},
                 {"properties": {"k": {"enum": ["b", "c"]}, "x": {}}, "required": ["k"]})",
-             R"({"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]})",
-             R"({"properties": {"a": {}}, "required": ["a"]},
+          R"({"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]})",
+          R"({"properties": {"a": {}}, "required": ["a"]},
                 {"properties": {"b": {}}, "additionalProperties": false})",
-             R"({"type": "array", "items": {"type": "null"}, "minItems": 1}, {"items": {"type": "string"}})",
-             R"({"type": "array", "maxItems": 1}, {"type": "array", "minItems": 2})",
-             R"({"anyOf": [{"type": "null"}, {"type": "integer"}]}, {"type": "string"})",
-             R"({"$ref": "#/oneOf/1", "type": ["object", "null"]}, {"type": "string"})"}) {
+          R"({"type": "array", "items": {"type": "null"}, "minItems": 1}, {"items": {"type": "string"}})",
+          R"({"type": "array", "maxItems": 1}, {"type": "array", "minItems": 2})",
+          R"({"anyOf": [{"type": "null"}, {"type": "integer"}]}, {"type": "string"})",
+          R"({"$ref": "#/oneOf/1", "type": ["object", "null"]}, {"type": "string"})"}) {
         CAPTURE(std::string(apart));
         const Status s = json_schema_grammar(one_of(apart), "s").status;
         CAPTURE(s.message);
         CHECK(s.ok());
     }
-    for (const char* both : {
-             R"({"type": "integer"}, {"type": "number"})", R"({"type": "number"}, {"type": "integer"})",
-             R"({"type": "string"}, {"type": "string", "pattern": "a"})", R"({}, {"type": "null"})",
-             R"({"type": "integer", "maximum": 4}, {"type": "number", "minimum": 4})",
-             R"({"const": 1}, {"enum": [1.0, 2]})", R"({"const": "ab"}, {"maxLength": 2})",
-             R"({"properties": {"a": {}}}, {"properties": {"b": {}}, "required": ["a"]})",
-             R"({"properties": {"k": {"const": "a"}}}, {"properties": {"k": {"const": "b"}}})",
-             R"({"properties": {"a": {}}, "required": ["a"]}, {"required": ["a"], "properties": {"b": {}}})",
-             R"({"type": "array", "items": {"type": "null"}}, {"type": "array", "items": {"type": "string"}})",
-             R"({"type": "array", "maxItems": 2}, {"type": "array", "minItems": 2})",
-             R"({"anyOf": [{"type": "null"}, {"type": "integer"}]}, {"type": ["string", "null"]})",
-             R"({"type": "boolean"}, {"const": true})", R"({"$ref": "#/oneOf/1"}, {"type": "string"})"}) {
+    for (const char* both :
+         {R"({"type": "integer"}, {"type": "number"})", R"({"type": "number"}, {"type": "integer"})",
+          R"({"type": "string"}, {"type": "string", "pattern": "a"})", R"({}, {"type": "null"})",
+          R"({"type": "integer", "maximum": 4}, {"type": "number", "minimum": 4})",
+          R"({"const": 1}, {"enum": [1.0, 2]})", R"({"const": "ab"}, {"maxLength": 2})",
+          R"({"properties": {"a": {}}}, {"properties": {"b": {}}, "required": ["a"]})",
+          R"({"properties": {"k": {"const": "a"}}}, {"properties": {"k": {"const": "b"}}})",
+          R"({"properties": {"a": {}}, "required": ["a"]}, {"required": ["a"], "properties": {"b": {}}})",
+          R"({"type": "array", "items": {"type": "null"}}, {"type": "array", "items": {"type": "string"}})",
+          R"({"type": "array", "maxItems": 2}, {"type": "array", "minItems": 2})",
+          R"({"anyOf": [{"type": "null"}, {"type": "integer"}]}, {"type": ["string", "null"]})",
+          R"({"type": "boolean"}, {"const": true})", R"({"$ref": "#/oneOf/1"}, {"type": "string"})"}) {
         CAPTURE(std::string(both));
         const Status s = json_schema_grammar(one_of(both), "s").status;
         CHECK(s.code == Exit::input);
@@ -284,19 +287,24 @@ TEST_CASE("json schema: oneOf is what exactly one of its schemas allows, or refu
 
 TEST_CASE("json schema: decimals in ranges") {
     const double inf = INFINITY;
-    const struct { const char* schema; double least, most; bool over, under; } rows[] = {
-        {R"("minimum": 0, "maximum": 1)", 0, 1, false, false},
-        {R"("exclusiveMinimum": 0, "exclusiveMaximum": 1)", 0, 1, true, true},
-        {R"("minimum": -0.5, "exclusiveMaximum": 2.25)", -0.5, 2.25, false, true},
-        {R"("exclusiveMinimum": -2.5, "maximum": -1.05)", -2.5, -1.05, true, false},
-        {R"("minimum": 1.25, "maximum": 1.3)", 1.25, 1.3, false, false},
-        {R"("minimum": 1.25, "maximum": 1.25)", 1.25, 1.25, false, false},
-        {R"("exclusiveMinimum": -1, "exclusiveMaximum": 0)", -1, 0, true, true},
-        {R"("minimum": -1e-1)", -0.1, inf, false, false}, {R"("exclusiveMaximum": -0.05)", -inf, -0.05, false, true},
-        {R"("maximum": 0)", -inf, 0, false, false}, {R"("exclusiveMinimum": 2)", 2, inf, true, false},
-        {R"("minimum": 0, "exclusiveMinimum": 0.5, "maximum": 9e1)", 0.5, 90, true, false},
-        {R"("minimum": 1, "exclusiveMinimum": 1)", 1, inf, true, false},
-        {R"("minimum": 1, "exclusiveMinimum": 0.5)", 1, inf, false, false}};
+    const struct {
+        const char* schema;
+        double least, most;
+        bool over, under;
+    } rows[] = {{R"("minimum": 0, "maximum": 1)", 0, 1, false, false},
+                {R"("exclusiveMinimum": 0, "exclusiveMaximum": 1)", 0, 1, true, true},
+                {R"("minimum": -0.5, "exclusiveMaximum": 2.25)", -0.5, 2.25, false, true},
+                {R"("exclusiveMinimum": -2.5, "maximum": -1.05)", -2.5, -1.05, true, false},
+                {R"("minimum": 1.25, "maximum": 1.3)", 1.25, 1.3, false, false},
+                {R"("minimum": 1.25, "maximum": 1.25)", 1.25, 1.25, false, false},
+                {R"("exclusiveMinimum": -1, "exclusiveMaximum": 0)", -1, 0, true, true},
+                {R"("minimum": -1e-1)", -0.1, inf, false, false},
+                {R"("exclusiveMaximum": -0.05)", -inf, -0.05, false, true},
+                {R"("maximum": 0)", -inf, 0, false, false},
+                {R"("exclusiveMinimum": 2)", 2, inf, true, false},
+                {R"("minimum": 0, "exclusiveMinimum": 0.5, "maximum": 9e1)", 0.5, 90, true, false},
+                {R"("minimum": 1, "exclusiveMinimum": 1)", 1, inf, true, false},
+                {R"("minimum": 1, "exclusiveMinimum": 0.5)", 1, inf, false, false}};
     for (auto& row : rows) {
         CAPTURE(row.schema);
         std::vector<std::string> texts;
@@ -311,9 +319,9 @@ TEST_CASE("json schema: decimals in ranges") {
         }
         CHECK(verdicts(std::string(R"({"type": "number", )") + row.schema + "}", texts) == expected);
     }
-    CHECK(verdicts(R"({"minimum": 0.5, "maximum": 1200})",
-                   {"0.5", "0.499999", "0.", ".5", "00.5", "1200", "1200.0", "1200.00001", "1199.99", "87", "-1",
-                    "\"1\""}) == "+xxxx++x++xx");
+    CHECK(verdicts(R"({"minimum": 0.5, "maximum": 1200})", {"0.5", "0.499999", "0.", ".5", "00.5", "1200", "1200.0",
+                                                            "1200.00001", "1199.99", "87", "-1", "\"1\""}) ==
+          "+xxxx++x++xx");
     CHECK(verdicts(R"({"type": "number", "exclusiveMaximum": 100})",
                    {"99.999999999999", "99.999999999999999999", "-5e3"}) == "+xx");    // doubles keep 15 digits
     CHECK(verdicts(R"({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 3.0})", {"0", "1", "2", "3"}) == "x++x");
@@ -326,11 +334,33 @@ TEST_CASE("json schema: patterns find what std::regex finds, in all short texts"
     for (size_t from = 0, length = 0; length < 4; length++)
         for (const size_t to = texts.size(); from < to; from++)
             for (char c : std::string("abA1_ -")) texts.push_back(texts[from] + c);
-    for (const char* pattern :
-         {"a", "^a", "a$", "^a$", "", "^$", "^ab|b1$", "^(ab|b)*$", "^(?:a|b){2,3}$", "^a?b+?1*$", "^[^a-zA-Z]+$",
-          "[-a]_", "^\\w+$", "^\\d{2}", "\\D$", "^\\S*\\s\\W", "^.{3}$", "^(a|ab)(1|b1)", "(^a|b$)",
-          "(a{2}){2}|^_$", "^[ab]{2}[^\\d]?$", "^(a*)*$", "^[\\d_-]{1,}$", "a^|^b", "$a|1$",
-          "^\\x61\\u0062", "^(a|^b|1$)+$"})
+    for (const char* pattern : {"a",
+                                "^a",
+                                "a$",
+                                "^a$",
+                                "",
+                                "^$",
+                                "^ab|b1$",
+                                "^(ab|b)*$",
+                                "^(?:a|b){2,3}$",
+                                "^a?b+?1*$",
+                                "^[^a-zA-Z]+$",
+                                "[-a]_",
+                                "^\\w+$",
+                                "^\\d{2}",
+                                "\\D$",
+                                "^\\S*\\s\\W",
+                                "^.{3}$",
+                                "^(a|ab)(1|b1)",
+                                "(^a|b$)",
+                                "(a{2}){2}|^_$",
+                                "^[ab]{2}[^\\d]?$",
+                                "^(a*)*$",
+                                "^[\\d_-]{1,}$",
+                                "a^|^b",
+                                "$a|1$",
+                                "^\\x61\\u0062",
+                                "^(a|^b|1$)+$"})
         for (auto [least, most] : {std::pair{0, -1}, std::pair{2, -1}, std::pair{1, 3}}) {
             CAPTURE(std::string(pattern));
             json s = {{"pattern", pattern}};
@@ -351,8 +381,8 @@ TEST_CASE("json schema: patterns find what std::regex finds, in all short texts"
             CHECK(wrong == 0);
         }
     // Characters are written as JSON writes them, and count once, whatever their bytes are.
-    CHECK(verdicts(R"({"pattern": "^[\"\\\\\n]x$"})", 
-                   {R"("\"x")", R"("\\x")", R"("\nx")", "\"\nx\"", R"("ax")"}) == "+++xx");
+    CHECK(verdicts(R"({"pattern": "^[\"\\\\\n]x$"})", {R"("\"x")", R"("\\x")", R"("\nx")", "\"\nx\"", R"("ax")"}) ==
+          "+++xx");
     CHECK(verdicts(R"({"pattern": "^.é$", "maxLength": 2})", {"\"€é\"", "\"é\"", "\"\u2028é\""}) == "+xx");
     CHECK(verdicts(R"({"pattern": "^\\x01$"})", {R"("\u0001")", "\"\x01\""}) == "+x");
     CHECK(verdicts(R"({"pattern": "^[^\\s]$"})", {"\"\uFEFF\"", "\"\u0085\"", "\"a\""}) == "xx+");
@@ -362,9 +392,8 @@ TEST_CASE("json schema: patterns find what std::regex finds, in all short texts"
           std::pair{"[a", "without its ]"}, std::pair{"*a", "repeats nothing"}, std::pair{"a**", "a repetition of a"},
           std::pair{"a{2,1}", "{2,5}"}, std::pair{"a{1001}", "1000 times"}, std::pair{"a{,3}", "a { that"},
           std::pair{"[b-a]", "other than a-z"}, std::pair{"[]", "without characters"}, std::pair{"a\\", "at the end"},
-          std::pair{"(a{999}){999}", "so long an expression, with"},
-          std::pair{"\\ud800", "half a character"}, std::pair{"\\x1", "digits"},
-          std::pair{"a^b", "it finds nothing"}}) {
+          std::pair{"(a{999}){999}", "so long an expression, with"}, std::pair{"\\ud800", "half a character"},
+          std::pair{"\\x1", "digits"}, std::pair{"a^b", "it finds nothing"}}) {
         const Status s = json_schema_grammar(json{{"pattern", pattern}}.dump(), "s").status;
         CAPTURE(s.message);
         CHECK(s.code == Exit::input);
@@ -398,9 +427,7 @@ TEST_CASE("json schema: schemas that hold together; tuples; members that only re
                    {R"({"k":[{"k":[]}]})", R"({"k":[{}]})"}) == "+x");
     CHECK(verdicts(R"({"$ref": "#/$defs/a", "title": "T", "$defs": {"a": {"const": 5}}})", {"5", "4"}) == "+x");
 
-    auto tuple = [](const std::string& more) {
-        return R"({"prefixItems": [{"const": 1}, {"const": 2}])" + more + "}";
-    };
+    auto tuple = [](const std::string& more) { return R"({"prefixItems": [{"const": 1}, {"const": 2}])" + more + "}"; };
     const std::vector<std::string> arrays = {"[]", "[1]", "[1,2]", "[1,2,3]", "[1, 2, 3, 3]", "[2]", "[1,3]"};
     CHECK(verdicts(tuple(""), arrays) == "+++xxxx");
     CHECK(verdicts(tuple(R"(, "minItems": 2)"), arrays) == "xx+xxxx");

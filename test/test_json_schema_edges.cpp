@@ -18,8 +18,8 @@ std::string quoted(const std::string& text) { return json(text).dump(); }
 TEST_CASE("json schema edges: numbers have the digits of a double, escapes are whole characters") {
     const std::string digits = "1234567890123456";
     CHECK(verdicts(R"({"type": "integer"})", {digits, "-" + digits, digits + "7", "0", "-0"}) == "++x++");
-    CHECK(verdicts(R"({"type": "number"})", {"0." + digits, "0." + digits + "7", "1e99", "1e308", "1.5E-05",
-                                           digits + "7"}) == "+x+x+x");
+    CHECK(verdicts(R"({"type": "number"})",
+                   {"0." + digits, "0." + digits + "7", "1e99", "1e308", "1.5E-05", digits + "7"}) == "+x+x+x");
     CHECK(verdicts("{}", {R"("\uD7FF")", R"("\uDFFF")", R"("\uE000")", R"("\ud800\udc00")", R"("\uD")"}) == "+x+xx");
     CHECK(verdicts(R"({"maximum": 1200})", {"1199.12345678901", "1199.123456789012", "1200.0", "1200.1"}) == "+x+x");
     CHECK(verdicts(R"({"maximum": 123456789012345})", {"123456789012345", "123456789012346", "1.5"}) == "+x+");
@@ -29,28 +29,30 @@ TEST_CASE("json schema edges: numbers have the digits of a double, escapes are w
 }
 
 TEST_CASE("json schema edges: formats") {
-    const struct { const char* format; std::vector<std::string> good, bad; } rows[] = {
-        {"date",
-         {"2026-01-31", "2024-02-28", "0000-11-30", "1999-09-29", "2000-10-01"},
-         {"2026-02-29", "2026-04-31", "2026-00-10", "2026-01-00", "2026-01-32", "26-01-01", "2026-1-1"}},
-        {"time",
-         {"00:00:00Z", "23:59:59.123456+23:59", "12:30:45-00:00"},
-         {"24:00:00Z", "12:60:00Z", "12:00:60Z", "12:00:00", "12:00Z", "12:00:00.Z", "12:00:00.1234567Z"}},
-        {"date-time", {"2026-12-31T23:59:59Z"}, {"2026-12-31", "2026-02-30T00:00:00Z", "2026-12-31T23:59:59"}},
-        {"uuid",
-         {"123e4567-e89b-12d3-a456-426614174000", "123E4567-E89B-12D3-A456-42661417400F"},
-         {"123e4567e89b12d3a456426614174000", "23e4567-e89b-12d3-a456-426614174000",
-          "g23e4567-e89b-12d3-a456-42661417400"}},
-        {"hostname",
-         {"a.b", "a-b.example.com", "1.2.3.4"},
-         {"localhost", "-a.b", "a-.b", "a..b", "a.b.", "a.b.c.d.e", "A.b", ".a.b"}},
-        {"email", {"a@b.c", "a.b-c_d+e@x.y"}, {"a@b", "a@", "@b.c", "a.@b.c", ".a@b.c", "a b@c.d"}},
-        {"ipv4",
-         {"0.0.0.0", "255.249.199.99", "10.100.200.25"},
-         {"256.0.0.0", "1.2.3", "1.2.3.4.5", "01.2.3.4", "300.1.1.1"}},
-        {"uri",
-         {"http://a.b", "https://a.b/c/~d?e=f&g", "https://a.b/"},
-         {"//a.b", "ftp://a.b", "http://a", "http://a.b?", "http://a.b/c d", "a.b"}}};
+    const struct {
+        const char* format;
+        std::vector<std::string> good, bad;
+    } rows[] = {{"date",
+                 {"2026-01-31", "2024-02-28", "0000-11-30", "1999-09-29", "2000-10-01"},
+                 {"2026-02-29", "2026-04-31", "2026-00-10", "2026-01-00", "2026-01-32", "26-01-01", "2026-1-1"}},
+                {"time",
+                 {"00:00:00Z", "23:59:59.123456+23:59", "12:30:45-00:00"},
+                 {"24:00:00Z", "12:60:00Z", "12:00:60Z", "12:00:00", "12:00Z", "12:00:00.Z", "12:00:00.1234567Z"}},
+                {"date-time", {"2026-12-31T23:59:59Z"}, {"2026-12-31", "2026-02-30T00:00:00Z", "2026-12-31T23:59:59"}},
+                {"uuid",
+                 {"123e4567-e89b-12d3-a456-426614174000", "123E4567-E89B-12D3-A456-42661417400F"},
+                 {"123e4567e89b12d3a456426614174000", "23e4567-e89b-12d3-a456-426614174000",
+                  "g23e4567-e89b-12d3-a456-42661417400"}},
+                {"hostname",
+                 {"a.b", "a-b.example.com", "1.2.3.4"},
+                 {"localhost", "-a.b", "a-.b", "a..b", "a.b.", "a.b.c.d.e", "A.b", ".a.b"}},
+                {"email", {"a@b.c", "a.b-c_d+e@x.y"}, {"a@b", "a@", "@b.c", "a.@b.c", ".a@b.c", "a b@c.d"}},
+                {"ipv4",
+                 {"0.0.0.0", "255.249.199.99", "10.100.200.25"},
+                 {"256.0.0.0", "1.2.3", "1.2.3.4.5", "01.2.3.4", "300.1.1.1"}},
+                {"uri",
+                 {"http://a.b", "https://a.b/c/~d?e=f&g", "https://a.b/"},
+                 {"//a.b", "ftp://a.b", "http://a", "http://a.b?", "http://a.b/c d", "a.b"}}};
     for (const auto& row : rows) {
         CAPTURE(std::string(row.format));
         std::vector<std::string> texts;
@@ -146,9 +148,11 @@ TEST_CASE("json schema edges: schemas that hold together") {
     CHECK(verdicts(R"({"allOf": [{"minLength": 1, "maxLength": 3}, {"maxLength": 9, "minLength": 2}]})",
                    {R"("a")", R"("ab")", R"("abc")", R"("abcd")"}) == "x++x");
     CHECK(verdicts(R"({"allOf": [{"exclusiveMinimum": 1, "exclusiveMaximum": 5}, {"exclusiveMinimum": 2,
-        "exclusiveMaximum": 9}], "type": "integer"})", {"2", "3", "4", "5"}) == "x++x");
+        "exclusiveMaximum": 9}], "type": "integer"})",
+                   {"2", "3", "4", "5"}) == "x++x");
     CHECK(verdicts(R"({"allOf": [{"exclusiveMinimum": 2, "exclusiveMaximum": 9}, {"exclusiveMinimum": 1,
-        "exclusiveMaximum": 5}], "type": "integer"})", {"2", "3", "4", "5"}) == "x++x");
+        "exclusiveMaximum": 5}], "type": "integer"})",
+                   {"2", "3", "4", "5"}) == "x++x");
     CHECK(verdicts(R"({"allOf": [{"type": ["number", "null"]}, {"type": ["number", "string"]}]})",
                    {"1", "1.5", "null"}) == "++x");
     CHECK(verdicts(R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false},
@@ -178,39 +182,40 @@ TEST_CASE("json schema edges: schemas that hold together") {
     refused("{\"allOf\": [{\"anyOf\": [" + any + "]}, {\"anyOf\": [" + any + ", 99]}]}", "anyOf: two schemas");
     refused(R"({"allOf": [{"prefixItems": [{}]}, {"items": {"type": "null"}}]})", "prefixItems: items of a schema");
     refused(R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false},
-                          {"additionalProperties": {"type": "null"}, "required": ["z"]}]})", "'z' is not among");
+                          {"additionalProperties": {"type": "null"}, "required": ["z"]}]})",
+            "'z' is not among");
     CHECK(verdicts(R"({"$defs": {"~1": {"const": 5}, "/": {"const": 6}}, "$ref": "#/$defs/~01"})", {"5", "6"}) == "+x");
     for (const char* place : {"#/x/2", "#/x/4294967296", "#/x/-1", "#/x/", "#/x/0/y", "#x"})
         refused(R"({"x": [true, true], "$ref": ")" + std::string(place) + "\"}", "$ref '#");
 }
 
 TEST_CASE("json schema edges: schemas of which one alone allows a value") {
-    for (const char* apart : {
-             R"(false, {"type": "string"})", R"({"exclusiveMaximum": 4}, {"exclusiveMinimum": 4})",
-             R"({"maximum": 4}, {"minimum": 5})", R"({"const": "éé"}, {"type": "string", "minLength": 3})",
-             R"({"const": {"k": 1}}, {"properties": {"k": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+    for (const char* apart :
+         {R"(false, {"type": "string"})", R"({"exclusiveMaximum": 4}, {"exclusiveMinimum": 4})",
+          R"({"maximum": 4}, {"minimum": 5})", R"({"const": "éé"}, {"type": "string", "minLength": 3})",
+          R"({"const": {"k": 1}}, {"properties": {"k": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
                                       "required": ["k"]})",
-             R"({"const": {"a": 1}}, {"properties": {"b": {}}, "required": ["b"]})",
-             R"({"const": {"a": 1}}, {"properties": {"b": {}}, "additionalProperties": false})",
-             R"({"const": [1]}, {"type": "array", "minItems": 2})", R"({"const": true}, {"const": null})"}) {
+          R"({"const": {"a": 1}}, {"properties": {"b": {}}, "required": ["b"]})",
+          R"({"const": {"a": 1}}, {"properties": {"b": {}}, "additionalProperties": false})",
+          R"({"const": [1]}, {"type": "array", "minItems": 2})", R"({"const": true}, {"const": null})"}) {
         CAPTURE(std::string(apart));
         const Status s = json_schema_grammar("{\"oneOf\": [" + std::string(apart) + "]}", "s").status;
         CAPTURE(s.message);
         CHECK(s.ok());
     }
-    for (const char* both : {
-             // What stands beside anyOf is in its branches' texts; members that are not named may be there.
-             R"({"properties": {"k": {}}, "anyOf": [{"properties": {"x": {}}, "required": ["x"]}]},
+    for (const char* both :
+         {// What stands beside anyOf is in its branches' texts; members that are not named may be there.
+          R"({"properties": {"k": {}}, "anyOf": [{"properties": {"x": {}}, "required": ["x"]}]},
                 {"properties": {"k": {}}, "required": ["k"]})",
-             R"({"properties": {"z": {}}, "required": ["z"], "additionalProperties": true},
+          R"({"properties": {"z": {}}, "required": ["z"], "additionalProperties": true},
                 {"properties": {"k": {}}, "required": ["k"]})",
-             R"({"properties": {"k": {}, "z": {}}, "required": ["z"]}, {"properties": {"k": {}}, "required": ["k"]})",
-             R"({"properties": {"a": {}}, "required": ["a"]},
+          R"({"properties": {"k": {}, "z": {}}, "required": ["z"]}, {"properties": {"k": {}}, "required": ["k"]})",
+          R"({"properties": {"a": {}}, "required": ["a"]},
                 {"properties": {"b": {}}, "required": ["b"], "additionalProperties": true})",
-             R"({"prefixItems": [{"const": "s"}], "items": {"type": "null"}, "minItems": 1},
+          R"({"prefixItems": [{"const": "s"}], "items": {"type": "null"}, "minItems": 1},
                 {"items": {"type": "string"}, "minItems": 1})",
-             R"({"const": "éé"}, {"type": "string", "minLength": 2})",
-             R"({"const": {"k": 1}}, {"properties": {"k": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}})"}) {
+          R"({"const": "éé"}, {"type": "string", "minLength": 2})",
+          R"({"const": {"k": 1}}, {"properties": {"k": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}})"}) {
         CAPTURE(std::string(both));
         refused("{\"oneOf\": [" + std::string(both) + "]}", "0 and 1 may allow the same");
     }

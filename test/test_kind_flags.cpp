@@ -6,8 +6,8 @@
 
 namespace {
 double eval_loss(const Toy& toy, const std::string& run, const std::vector<std::string>& more = {}) {
-    const std::vector<std::string> args = {"eval", toy.dir + "/" + run, "--data", toy.dir + "/val.bin", "--device",
-                                           "cpu", "--dtype", "fp32", "--json"};
+    const std::vector<std::string> args = {
+        "eval", toy.dir + "/" + run, "--data", toy.dir + "/val.bin", "--device", "cpu", "--dtype", "fp32", "--json"};
     return number(must(with(args, more)).out, "\"loss\":");
 }
 }    // namespace
@@ -41,7 +41,8 @@ TEST_CASE("kind flags: trained, resumed, saved and read back, every kind") {
         }
         CHECK(std::isfinite(eval_loss(toy, name)));
         CHECK(must({"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "20", "--ignore-end", "--device",
-                    "cpu"}).exit_code == 0);
+                    "cpu"})
+                  .exit_code == 0);
         must(toy.args(name, {"--steps", "8", "--resume", "auto", "--position", "learned"}), 2, "position");
     }
 }
@@ -75,8 +76,9 @@ TEST_CASE("kind flags: beyond the context where positions do not end with it") {
     // Dynamic scaling is NTK-aware by factor * new / old - (factor - 1).
     CHECK(eval_loss(toy, "rope", {"--context", "64", "--rope-scaling", "dynamic", "--rope-factor", "3"}) ==
           eval_loss(toy, "rope", {"--context", "64", "--rope-scaling", "ntk", "--rope-factor", "4"}));
-    const std::vector<std::string> sample = {"sample", toy.dir + "/rope", "--prompt", "abc", "--tokens", "50",
-                                             "--device", "cpu", "--ignore-end", "--context", "64"};
+    const std::vector<std::string> sample = {"sample", toy.dir + "/rope", "--prompt", "abc",          "--tokens",
+                                             "50",     "--device",        "cpu",      "--ignore-end", "--context",
+                                             "64"};
     CHECK(must(sample).exit_code == 0);
     auto refused = [&](const char* run, const std::vector<std::string>& more, const char* says) {
         must(with({"eval", toy.dir + "/" + run, "--data", toy.dir + "/val.bin", "--device", "cpu"}, more), 2, says);

@@ -23,7 +23,8 @@ void endless_forward(float*, const float*, const float*, const float*, const flo
     while (turns >= 0) turns = (turns + 1) % 1000;
 }
 // One thread of the loop spins, the others wait for it at its end.
-void endless_part(float* dx, Into<float>, float*, const float*, const float*, const float*, int N, int C, int, Precision) {
+void endless_part(float* dx, Into<float>, float*, const float*, const float*, const float*, int N, int C, int,
+                  Precision) {
     static std::atomic<int> turns{0};
 #pragma omp parallel for schedule(static, 1)
     for (int i = 0; i < N; i++)
@@ -77,10 +78,18 @@ TEST_CASE("limit: a case that never ends fails by name, a product that is stuck 
     CAPTURE(r.out);
     CAPTURE(r.err);
     CHECK(r.exit_code == 1);
-    const char* lines[] = {"passed", "hidden limit: before", "FAILED", "hidden limit: a forward product without end",
-                           "skipped", "hidden limit: between, skipped", "FAILED",
-                           "hidden limit: a backward product, a thread of which has no end", "FAILED",
-                           "hidden limit: a child without end, SIGTERM ignored", "passed", "hidden limit: after",
+    const char* lines[] = {"passed",
+                           "hidden limit: before",
+                           "FAILED",
+                           "hidden limit: a forward product without end",
+                           "skipped",
+                           "hidden limit: between, skipped",
+                           "FAILED",
+                           "hidden limit: a backward product, a thread of which has no end",
+                           "FAILED",
+                           "hidden limit: a child without end, SIGTERM ignored",
+                           "passed",
+                           "hidden limit: after",
                            "\n2 passed, 3 failed, 1 skipped\n"};
     size_t at = 0;
     for (const char* line : lines) {

@@ -62,7 +62,7 @@ void write_sparse(const std::string& path, const std::string& head, int64_t byte
     }
     fclose(f);
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("shuffled: a bijection that depends on seed and epoch") {
     for (int64_t n : {1, 2, 3, 4, 5, 7, 16, 17, 255, 256, 257, 1000, 65537})
@@ -103,8 +103,8 @@ TEST_CASE("shuffled: a bijection that depends on seed and epoch") {
 
 TEST_CASE("loader: files in order when unshuffled, each sample once an epoch when shuffled") {
     std::string dir = temporary_directory();
-    write_shard(dir + "/t_000.bin", 101, 0);       // 12 windows of 8+1
-    write_shard(dir + "/t_001.bin", 8, 1000);      // too short: none
+    write_shard(dir + "/t_000.bin", 101, 0);            // 12 windows of 8+1
+    write_shard(dir + "/t_001.bin", 8, 1000);           // too short: none
     write_shard(dir + "/t_002.bin", 9, 2000, 70000);    // one, of uint32
     write_shard(dir + "/t_003.bin", 0, 0);
     LoaderConfig c{.pattern = dir + "/t_*.bin", .B = 3, .S = 8, .vocab = V, .shuffle = false};
@@ -283,7 +283,10 @@ TEST_CASE("shard: names the tokenizer that made it, and another one is refused")
     CHECK_FALSE(match({known}, Tokenizer::from_merges({{65, 64}}, Pattern::gpt2, {"<|endoftext|>"})).ok());
     // llm.c's word order: [3] vocabulary, [4] and [5] the fingerprint's low and high half, [6] documents.
     std::string bytes = read_file(dir + "/known.bin");
-    auto word = [&](size_t i) { uint32_t x; return memcpy(&x, bytes.data() + 4 * i, 4), x; };
+    auto word = [&](size_t i) {
+        uint32_t x;
+        return memcpy(&x, bytes.data() + 4 * i, 4), x;
+    };
     CHECK(word(3) == 258);
     CHECK((uint64_t(word(5)) << 32 | word(4)) == small.fingerprint());
     CHECK(word(6) == 2);

@@ -92,9 +92,9 @@ TEST_CASE("manifest: what was read in pieces of any order counts, and the rest i
     };
     const std::vector<TensorSource> tensors = {{"a", TensorType::f32, {100'000}, fill}};
     REQUIRE(safetensors_write(tensors, [&](const void* p, int64_t n) {
-        text.append(static_cast<const char*>(p), size_t(n));
-        return Status{};
-    }).ok());
+                text.append(static_cast<const char*>(p), size_t(n));
+                return Status{};
+            }).ok());
     write_file(path, text);
     const Result<SafetensorsFile> file = SafetensorsFile::open(path);
     REQUIRE_MESSAGE(file.ok(), file.status.message);

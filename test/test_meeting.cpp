@@ -102,7 +102,10 @@ std::string as_other(std::function<void(Link&)> act) {
         std::vector<Link> links;
         while (!over) {
             const int fd = accept4(l.value.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-            if (fd < 0) { usleep(1000); continue; }
+            if (fd < 0) {
+                usleep(1000);
+                continue;
+            }
             Link& link = links.emplace_back();
             link.fd = fd;
             act(link);
@@ -246,8 +249,11 @@ TEST_CASE("meeting: what another rank makes of what listens where rank 0 should"
 
 TEST_CASE("meeting: frames beyond their limits are broken before their bytes have come") {
     auto first = [](Message type, Round round, uint32_t length, uint16_t magic = 0xf1a7) {
-        const struct { uint16_t magic; uint8_t type, round; uint32_t number, length; } header{
-            magic, uint8_t(type), uint8_t(round), 0, length};
+        const struct {
+            uint16_t magic;
+            uint8_t type, round;
+            uint32_t number, length;
+        } header{magic, uint8_t(type), uint8_t(round), 0, length};
         FrameReader reader;
         reader.add(reinterpret_cast<const char*>(&header), sizeof header);
         Frame f;

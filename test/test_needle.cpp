@@ -55,8 +55,8 @@ TEST_CASE("eval: positions whose loss is no number are left out of the curve, an
     REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
     std::fill_n(typed<float>(g, g.w.wpe) + 7 * 32, 32, 3e38f);    // their sum is infinite
     const std::string broken = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
-    const ProcessResult r = must({"eval", broken, "--data", toy.dir + "/val.bin", "--by-position", "--csv", csv},
-                                 6, "the loss is");
+    const ProcessResult r =
+        must({"eval", broken, "--data", toy.dir + "/val.bin", "--by-position", "--csv", csv}, 6, "the loss is");
     const std::string legend = r.out.substr(r.out.find("loss by position"));
     CHECK_MESSAGE(legend.starts_with("loss by position: first "), legend);
     CHECK_FALSE(contains(legend, "nan"));
@@ -216,7 +216,8 @@ TEST_CASE("needle: cells are as wide as the terminal allows, and texts stand whe
         ProcessOptions options;
         options.environment = {std::string("COLUMNS=") + columns};
         const ProcessResult r = run_flatgpt({"eval", toy.dir + "/run", "--needle", "--context", "256", "--trials", "1",
-                                             "--depths", "2", "--lengths", lengths}, options);
+                                             "--depths", "2", "--lengths", lengths},
+                                            options);
         REQUIRE(r.exit_code == 0);
         size_t longest = 0, begin = r.out.find('\n') + 1;    // after the title
         for (size_t end; begin < r.out.find("found"); begin = end + 1)

@@ -54,10 +54,13 @@ TEST_CASE("new file: names that end with .tmp are others', for every writer") {
     CHECK(fs::is_symlink(dir + "/a.json.tmp"));
     // A writer that fails, or is let go, leaves what was there.
     CHECK_FALSE(replace_file(dir + "/a.json", [](const FileSink& sink) -> Status {
-        TRY(sink("[", 1));
-        return fail(Exit::run, "stop");
-    }).ok());
-    { ShardWriter unfinished; REQUIRE(unfinished.open(dir + "/a.bin", 300).ok()); }
+                    TRY(sink("[", 1));
+                    return fail(Exit::run, "stop");
+                }).ok());
+    {
+        ShardWriter unfinished;
+        REQUIRE(unfinished.open(dir + "/a.bin", 300).ok());
+    }
     CHECK(read_file(dir + "/a.json") == "{}");
     CHECK(names_in(dir) == before);
 }
@@ -127,8 +130,8 @@ TEST_CASE("new file: where directories cannot be locked a file in them is, until
     {
         const TemporaryLock one(goes_on), other(step + MARKED);
         write();
-        CHECK(names_in(dir) == std::set<std::string>{"model", "model" + MARKED, "step_00000001",
-                                                     "step_00000001" + MARKED});
+        CHECK(names_in(dir) ==
+              std::set<std::string>{"model", "model" + MARKED, "step_00000001", "step_00000001" + MARKED});
     }
     write();
     CHECK(names_in(dir) == std::set<std::string>{"model", "step_00000001"});
@@ -229,9 +232,13 @@ TEST_CASE("new file: train takes no directory in which a file of another's has t
     REQUIRE(shard.append(tokens.data(), 400).ok());
     REQUIRE(shard.commit().ok());
     auto train = [&](const std::string& out, int exit_code, const std::string& message) {
-        const ProcessResult r = run_flatgpt({"train", "--data", dir + "/a.bin", "--vocab", "300", "--layers", "1",
-                                             "--heads", "1", "--channels", "8", "--seq-len", "8", "--batch", "1",
-                                             "--steps", "1", "--device", "cpu", "--out", out});
+        const ProcessResult r = run_flatgpt({"train",      "--data",  dir + "/a.bin",
+                                             "--vocab",    "300",     "--layers",
+                                             "1",          "--heads", "1",
+                                             "--channels", "8",       "--seq-len",
+                                             "8",          "--batch", "1",
+                                             "--steps",    "1",       "--device",
+                                             "cpu",        "--out",   out});
         INFO(r.err);
         CHECK(r.exit_code == exit_code);
         CHECK_MESSAGE(r.err.find(message) != r.err.npos, message);

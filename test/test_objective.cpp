@@ -32,8 +32,7 @@ TEST_CASE("objective: spans say what the definition says, of keys and of queries
         for (Sees sees : {Sees::causal, Sees::prefix, Sees::all}) {
             auto visible = [&](int query, int key) {
                 if (text_of(query) != text_of(key)) return false;
-                return key <= query || sees == Sees::all ||
-                       (sees == Sees::prefix && key < texts[text_of(key)].prefix);
+                return key <= query || sees == Sees::all || (sees == Sees::prefix && key < texts[text_of(key)].prefix);
             };
             Spans spans;
             spans.add({Text{}}, 3, Sees::causal);    // another sequence before it

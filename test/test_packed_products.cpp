@@ -36,7 +36,10 @@ std::vector<uint8_t> random_blocks(const BlockFormat& f, int64_t n, uint64_t see
         if (f.numbers == 1) {
             if (f.type == BlockType::f32) memcpy(&blocks[at], &value, 4);
             else if (f.type == BlockType::f16) put(at, value);
-            else { const bf16 b = to_bf16(value); memcpy(&blocks[at], &b, 2); }
+            else {
+                const bf16 b = to_bf16(value);
+                memcpy(&blocks[at], &b, 2);
+            }
             continue;
         }
         const float d = 0.01f * (1 + std::fabs(value));
@@ -259,7 +262,8 @@ TEST_CASE("packed weights: products are those of double sums, each row's whateve
 }
 TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacked ones, however many rows") {
     for (auto [C, OC] : {std::pair{64, 96}, {37, 50}, {200, 33}, {769, 100}, {64, 4096}}) {
-        CAPTURE(C); CAPTURE(OC);
+        CAPTURE(C);
+        CAPTURE(OC);
         const Matrix m(C, {{OC, BlockType::f32}}, 1);
         const int N = 150;
         const std::vector<float> x = normal(int64_t(N) * C, 3), b = normal(OC, 4), r = normal(int64_t(N) * OC, 5);
@@ -288,12 +292,21 @@ TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacke
 }
 TEST_CASE("packed weights: rows of a file give the bits of panels, before and after they are packed") {
     typedef BlockType B;
-    for (auto [C, OC, format] : {std::tuple{37, 50, B::f32}, {37, 50, B::f16}, {37, 50, B::bf16}, {64, 97, B::f32},
-                                 {64, 97, B::f16}, {64, 97, B::bf16}, {1, 48, B::f16}, {530, 3, B::bf16}}) {
-        CAPTURE(C); CAPTURE(OC);
+    for (auto [C, OC, format] : {std::tuple{37, 50, B::f32},
+                                 {37, 50, B::f16},
+                                 {37, 50, B::bf16},
+                                 {64, 97, B::f32},
+                                 {64, 97, B::f16},
+                                 {64, 97, B::bf16},
+                                 {1, 48, B::f16},
+                                 {530, 3, B::bf16}}) {
+        CAPTURE(C);
+        CAPTURE(OC);
         INFO(std::string(block_format(format).name));
-        const Matrix m(C, C == 64 ? std::vector<StoredRows>{{OC, format}}
-                                  : std::vector<StoredRows>{{OC - OC / 2, format}, {OC / 2, format}}, 1);
+        const Matrix m(C,
+                       C == 64 ? std::vector<StoredRows>{{OC, format}}
+                               : std::vector<StoredRows>{{OC - OC / 2, format}, {OC / 2, format}},
+                       1);
         const int64_t N = FEW_ROWS + 66, row = OC - 1;
         const std::vector<float> x = normal(N * C, 3), number(m.numbers.end() - C, m.numbers.end());
         each_way(C, [&](const Way& way) {
@@ -374,7 +387,8 @@ TEST_CASE("packed weights: a weight that is infinite reaches its own output alon
     constexpr int C = 37, OC = 50, AT = 48;    // the first of its panel: it follows the last of the one before
     const uint32_t single = 0x7f800000;
     const uint16_t half = 0x7c00, brain = 0x7f80;
-    for (auto [format, number] : {std::pair<BlockType, const void*>{BlockType::f32, &single}, {BlockType::f16, &half},
+    for (auto [format, number] : {std::pair<BlockType, const void*>{BlockType::f32, &single},
+                                  {BlockType::f16, &half},
                                   {BlockType::bf16, &brain}}) {
         INFO(std::string(block_format(format).name));
         const Matrix m(C, {{OC, format}}, 1);

@@ -95,8 +95,7 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         CHECK(norm_error(logits, logits_of(*plain.g, tok, 1, 8)) < 0.02);
         // Rows of floats stay in the file until products have packed them: the same bits before and after.
         const bool stays = type == std::string("f16") || type == std::string("bf16");
-        for (const Tensor& t : packed.tensors)
-            CHECK(packed.store.packed.uses_file(t.offset) == (stays && !t.vector));
+        for (const Tensor& t : packed.tensors) CHECK(packed.store.packed.uses_file(t.offset) == (stays && !t.vector));
         for (int call = 0; call < 9; call++) CHECK(logits_of(packed, tok, 1, 8) == logits);
         for (const Tensor& t : packed.tensors) {
             std::vector<float> x(size_t(t.size())), y(x);

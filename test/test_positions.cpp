@@ -34,8 +34,8 @@ TEST_CASE("positions: dynamic scaling of a longer context is that of transformer
     Config c = config_named("llama:d2").value;
     c.HS = c.rope_dims = 16, c.rope_theta = 1e4f, c.T = 256, c.rope_original = 64, c.rope_factor = 2;
     c.rope_scaling = RopeScaling::dynamic;
-    const double expected[] = {1,          0.239481375,   0.057351321,    0.0137345716, 0.00328917382, 0.00078769587,
-                               0.000188638471, 4.51753949e-05};
+    const double expected[] = {
+        1, 0.239481375, 0.057351321, 0.0137345716, 0.00328917382, 0.00078769587, 0.000188638471, 4.51753949e-05};
     auto check = [&] {
         const std::vector<float> angles = rope_angles(c, 0, 256);
         for (size_t i = 0; i < 8; i++)

@@ -93,9 +93,8 @@ TEST_CASE("prune: a head's importance is the loss's derivative by a factor on it
 TEST_CASE("prune: importance is the mean over the windows of the shards; the cpu tables agree") {
     const Config c = {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .NKV = 2, .HS = 8};
     Toy toy;
-    const Result<Loader> opened =
-        Loader::open({.pattern = toy.dir + "/val.bin", .B = 1, .S = 16, .vocab = 257, .shuffle = false,
-                      .most_tokens = 80});
+    const Result<Loader> opened = Loader::open(
+        {.pattern = toy.dir + "/val.bin", .B = 1, .S = 16, .vocab = 257, .shuffle = false, .most_tokens = 80});
     REQUIRE(opened.ok());
     Loader loader = opened.value;
     const Plan plan = {.use = Use::train, .B = 1, .S = 16, .updates = false};
@@ -125,8 +124,10 @@ TEST_CASE("prune: importance is the mean over the windows of the shards; the cpu
 
 TEST_CASE("prune: importance that is not a number is refused, with its place") {
     Toy toy;
-    Loader loader = Loader::open({.pattern = toy.dir + "/val.bin", .B = 1, .S = 8, .vocab = 257, .shuffle = false,
-                                  .most_tokens = 40}).take();
+    Loader loader =
+        Loader::open(
+            {.pattern = toy.dir + "/val.bin", .B = 1, .S = 8, .vocab = 257, .shuffle = false, .most_tokens = 40})
+            .take();
     Model g(cpu_ops<float>());
     toy_model(g, {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .HS = 8},
               {.use = Use::train, .B = 1, .S = 16, .updates = false});    // room for more than a window
@@ -135,7 +136,8 @@ TEST_CASE("prune: importance that is not a number is refused, with its place") {
     const Status s = head_importance(g, loader, 8, {}).status;
     CHECK(s.code == Exit::run);
     CHECK_MESSAGE(s.message.starts_with("the importance of layer 0, head 0 in window 1 of 5 is not a number: the model "
-                                        "has diverged or overflowed; take an earlier"), s.message);
+                                        "has diverged or overflowed; take an earlier"),
+                  s.message);
 }
 
 TEST_CASE("prune: a cut model computes what the whole one does without these heads' columns of the projection") {
@@ -146,9 +148,10 @@ TEST_CASE("prune: a cut model computes what the whole one does without these hea
         const int leaves = c.NKV == 4 ? 2 : 1, shared = c.NH / c.NKV, groups = c.NKV - leaves;
         const bool alike = c.position == Position::t5;
         // Others in each layer.
-        const HeadCut how = {c.NKV == 4 ? std::vector<std::vector<int>>{{1, 2}, alike ? std::vector{1, 2}
-                                                                                      : std::vector{0, 3}}
-                                        : std::vector<std::vector<int>>{{1}, {alike ? 1 : 0}}, groups};
+        const HeadCut how = {c.NKV == 4
+                                 ? std::vector<std::vector<int>>{{1, 2}, alike ? std::vector{1, 2} : std::vector{0, 3}}
+                                 : std::vector<std::vector<int>>{{1}, {alike ? 1 : 0}},
+                             groups};
         const std::vector<double> before = losses(whole);
         make_cut(cut, whole, how);
         CHECK(cut.c.NH == groups * shared);
@@ -212,8 +215,14 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
 }
 
 TEST_CASE("prune: which heads leave, and how many") {
-    for (auto& [text, groups, leave] : {std::tuple{"30%", 12, 4}, {"0.3", 10, 3}, {"3", 4, 3}, {"100%", 4, 3},
-                                       {"50%", 3, 2}, {"1.0", 2, 1}, {"12.5%", 8, 1}, {"30%", 4, 1}}) {
+    for (auto& [text, groups, leave] : {std::tuple{"30%", 12, 4},
+                                        {"0.3", 10, 3},
+                                        {"3", 4, 3},
+                                        {"100%", 4, 3},
+                                        {"50%", 3, 2},
+                                        {"1.0", 2, 1},
+                                        {"12.5%", 8, 1},
+                                        {"30%", 4, 1}}) {
         CAPTURE(text);
         const bool part = strpbrk(text, "%.");
         for (int shared : {1, 4}) {    // a number is one of query heads
@@ -227,13 +236,17 @@ TEST_CASE("prune: which heads leave, and how many") {
         const char* text;
         int NH, NKV;
         const char* says;
-    } refused[] = {
-        {"3", 32, 8, "each layer has 32 heads in groups of 4 that share keys and values, and one group must stay; "
-                     "expected 4, 8, ..., 28"},
-        {"32", 32, 8, "expected 4, 8, ..., 28"}, {"2", 12, 3, "expected 4 or 8"}, {"1", 8, 2, "expected 4"},
-        {"4", 4, 4, "each layer has 4 heads, and one must stay; expected 1 to 3"}, {"2", 2, 2, "expected 1"},
-        {"5%", 8, 2, "that is none of each layer's 8 heads in groups of 4 that share keys and values; --heads 4 "
-                     "removes the fewest"}};
+    } refused[] = {{"3", 32, 8,
+                    "each layer has 32 heads in groups of 4 that share keys and values, and one group must stay; "
+                    "expected 4, 8, ..., 28"},
+                   {"32", 32, 8, "expected 4, 8, ..., 28"},
+                   {"2", 12, 3, "expected 4 or 8"},
+                   {"1", 8, 2, "expected 4"},
+                   {"4", 4, 4, "each layer has 4 heads, and one must stay; expected 1 to 3"},
+                   {"2", 2, 2, "expected 1"},
+                   {"5%", 8, 2,
+                    "that is none of each layer's 8 heads in groups of 4 that share keys and values; --heads 4 "
+                    "removes the fewest"}};
     for (auto& row : refused) {
         const Status s = groups_to_remove(row.text, row.NH, row.NKV).status;
         CHECK(s.code == Exit::usage);

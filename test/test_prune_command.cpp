@@ -12,10 +12,12 @@ std::string trained(const Toy& toy, const std::string& name, const std::vector<s
     must(args);
     return toy.dir + "/" + name;
 }
-nlohmann::json pruned(const Toy& toy, const std::string& model, const std::string& out,
-                      std::vector<std::string> more) {
-    std::vector<std::string> args = {"prune", model, "--data", toy.dir + "/train.bin", "--eval-data",
-                                     toy.dir + "/val.bin", "--out", toy.dir + "/" + out, "--json"};
+nlohmann::json pruned(const Toy& toy, const std::string& model, const std::string& out, std::vector<std::string> more) {
+    std::vector<std::string> args = {"prune",       model,
+                                     "--data",      toy.dir + "/train.bin",
+                                     "--eval-data", toy.dir + "/val.bin",
+                                     "--out",       toy.dir + "/" + out,
+                                     "--json"};
     if (std::count(more.begin(), more.end(), "--heads")) more.insert(more.end(), {"--tokens", "256"});
     args.insert(args.end(), more.begin(), more.end());
     return nlohmann::json::parse(must(args).out);
@@ -63,7 +65,8 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
     CHECK(perplexity(toy, out + "-trained") < perplexity(toy, out));
     // For people.
     const std::string text = must({"prune", run, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "3",
-                                   "--kv-heads", "1", "--out", toy.dir + "/other"}).out;
+                                   "--kv-heads", "1", "--out", toy.dir + "/other"})
+                                 .out;
     CHECK(text.starts_with("removed                layer 0: "));
     CHECK(contains(text, "heads                  4 -> 3 in each layer (25.0 % fewer)\nkv heads               4 -> 1 "));
     CHECK(contains(text, "\nto train on:\n  flatgpt train --from "));
@@ -75,8 +78,8 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
 
 TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantised GGUF file, stays a Llama") {
     Toy toy;
-    const std::string run = trained(toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--kv-heads",
-                                                 "2", "--channels", "32"});
+    const std::string run = trained(
+        toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--kv-heads", "2", "--channels", "32"});
     must({"convert", run, toy.dir + "/run.gguf", "--type", "q8_0"});
     for (const std::string from : {"/run", "/run.gguf"}) {
         const std::string out = "cut" + fs::path(from).extension().string();
@@ -92,8 +95,8 @@ TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantise
         CHECK(checkpoint_config(toy.dir + "/" + out).value.NKV == 1);
         CHECK(j["perplexity"]["after"] == perplexity(toy, toy.dir + "/" + out));
     }
-    const std::string told = must({"prune", run, "--data", toy.dir + "/val.bin", "--kv-heads", "1", "--out",
-                                   toy.dir + "/told"}).out;
+    const std::string told =
+        must({"prune", run, "--data", toy.dir + "/val.bin", "--kv-heads", "1", "--out", toy.dir + "/told"}).out;
     CHECK(contains(told, "heads                  4 in each layer\nkv heads               2 -> 1 in each layer\n"));
     const nlohmann::json j = pruned(toy, run, "merged", {"--kv-heads", "1"});
     CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 4}});
@@ -141,7 +144,8 @@ TEST_CASE("prune: heads that hardly count are found, and cost less than random o
         const std::string out = "random" + std::to_string(seed);
         const nlohmann::json random = nlohmann::json::parse(
             must({"prune", planted, "--eval-data", toy.dir + "/val.bin", "--heads", "2", "--random",
-                  std::to_string(seed), "--out", toy.dir + "/" + out + "//", "--json"}).out);
+                  std::to_string(seed), "--out", toy.dir + "/" + out + "//", "--json"})
+                .out);
         CHECK(cost(random) > cost(least));
         mean += cost(random) / 5;
         CHECK(random["out"] == toy.dir + "/" + out);
@@ -149,7 +153,8 @@ TEST_CASE("prune: heads that hardly count are found, and cost less than random o
     }
     CHECK(mean > cost(least) + 1e-2);
     CHECK(contains(must({"prune", planted, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "1", "--out",
-                         toy.dir + "/told"}).out,
+                         toy.dir + "/told"})
+                       .out,
                    "\nto train on (--lr and --batch by train's defaults: the model does not say what it was trained "
                    "with):\n  flatgpt train "));
 }
@@ -169,12 +174,12 @@ TEST_CASE("prune: a model whose loss is not a number is refused") {
 
 TEST_CASE("prune: a note says that the smaller model is F32 where the whole one is not") {
     Toy toy;
-    const std::string run = trained(toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--channels",
-                                                 "32", "--steps", "1"});
+    const std::string run = trained(
+        toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--channels", "32", "--steps", "1"});
     auto noted = [&](const std::string& model) {
         const std::string out = toy.dir + "/small";
-        const ProcessResult r = must({"prune", model, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "1",
-                                      "--out", out});
+        const ProcessResult r =
+            must({"prune", model, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "1", "--out", out});
         const std::string size = human_bytes(double(fs::file_size(out + "/model.safetensors")));
         fs::remove_all(out);
         const std::string start = "note: " + out + " is written as F32 (" + size + "), while " + model + " has ";
@@ -191,9 +196,9 @@ TEST_CASE("prune: a note says that the smaller model is F32 where the whole one 
     for (TensorSource& t : weights) t.type = TensorType::bf16;
     std::string bytes;
     REQUIRE(safetensors_write(weights, [&](const void* data, int64_t n) {
-        bytes.append(static_cast<const char*>(data), size_t(n));
-        return Status{};
-    }).ok());
+                bytes.append(static_cast<const char*>(data), size_t(n));
+                return Status{};
+            }).ok());
     const std::string half = toy.dir + "/half";
     fs::create_directory(half);
     for (const char* name : {"/config.json", "/tokenizer.json"}) fs::copy(toy.newest("run") + name, half + name);

@@ -45,7 +45,7 @@ double squared_error(const std::vector<float>& a, const std::vector<float>& b) {
     for (size_t i = 0; i < a.size(); i++) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
     return sum;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("quantised: each format's blocks are the numbers that Python's gguf makes of them") {
     for (const BlockFormat& f : BLOCK_FORMATS) {
@@ -85,7 +85,10 @@ TEST_CASE("quantised: numbers that are not finite are found in each format's blo
 
 TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same bytes") {
     // Our squared error at most, ggml's being 1: what the search finds, and 0.003.
-    struct Row { BlockType type; double normal, heavy; };
+    struct Row {
+        BlockType type;
+        double normal, heavy;
+    };
     using enum BlockType;
     const Row rows[] = {{q8_0, 1, 1},         {q4_0, 0.861, 0.986}, {q4_1, 0.777, 0.316}, {q5_0, 0.849, 0.997},
                         {q5_1, 0.863, 0.788}, {q4_k, 0.950, 0.983}, {q6_k, 0.968, 0.983}};
@@ -104,9 +107,8 @@ TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same by
             CHECK(squared_error(floats_of(f, quantised(f, held)), held) <= 0.2 * error);
         }
     for (const BlockFormat& f : BLOCK_FORMATS)    // none is written that the rows above leave out
-        CHECK(can_quantise(f) == (f.numbers == 1 || std::any_of(std::begin(rows), std::end(rows), [&](const Row& row) {
-                                      return row.type == f.type;
-                                  })));
+        CHECK(can_quantise(f) == (f.numbers == 1 || std::any_of(std::begin(rows), std::end(rows),
+                                                                [&](const Row& row) { return row.type == f.type; })));
 }
 
 TEST_CASE("quantised: searches by vectors give the bits of the loops, which stay what they were") {
@@ -134,9 +136,9 @@ TEST_CASE("quantised: searches by vectors give the bits of the loops, which stay
         if (k == 13) v = std::round(v * 1000) / 1000;
     }
     // CRC-32C of what the loops made: lines on 2026-11-27, before vectors searched, scales since they have 9 steps.
-    const std::map<BlockType, uint32_t> made = {
-        {BlockType::q4_0, 0xedb8ba9e}, {BlockType::q4_1, 0xbdb5779e}, {BlockType::q5_0, 0x12332156},
-        {BlockType::q5_1, 0x3fa19e16}, {BlockType::q4_k, 0xd5792fb5}, {BlockType::q6_k, 0x6c221e7a}};
+    const std::map<BlockType, uint32_t> made = {{BlockType::q4_0, 0xedb8ba9e}, {BlockType::q4_1, 0xbdb5779e},
+                                                {BlockType::q5_0, 0x12332156}, {BlockType::q5_1, 0x3fa19e16},
+                                                {BlockType::q4_k, 0xd5792fb5}, {BlockType::q6_k, 0x6c221e7a}};
     for (const auto& [type, crc] : made) {
         const BlockFormat& f = block_format(type);
         INFO(std::string(f.name));

@@ -143,13 +143,12 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
                  fs::copy_options::recursive);
         must(toy.args(other, {"--steps", "6", "--resume", "auto", "--save-every", "3"}));
         CHECK(same_file(toy.newest(name) + "/model.safetensors", toy.newest(other) + "/model.safetensors"));
-        const std::vector<std::string> sample = {"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "80",
-                                                 "--ignore-end", "--device", "cpu"};
+        const std::vector<std::string> sample = {"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens",
+                                                 "80",     "--ignore-end",       "--device", "cpu"};
         const ProcessResult r = must(sample);
         CHECK(contains(r.err, "is full") == (name != "gated"));    // where positions or keys end
         if (name == "gated") must(with(sample, {"--cache", "32"}), 2, "--cache 32: with --linear-attention");
-        must({"convert", toy.dir + "/" + name, toy.dir + "/" + name + ".gguf"}, 2,
-             "linear attention none, ");
+        must({"convert", toy.dir + "/" + name, toy.dir + "/" + name + ".gguf"}, 2, "linear attention none, ");
     }
 }
 

@@ -32,13 +32,24 @@ TEST_CASE("train: a shard that turns out bad costs no step that was done") {
 TEST_CASE("train: a fine-tuned run goes on when the model it came from is gone") {
     Toy toy;
     REQUIRE(run_flatgpt(toy.args("base", {"--steps", "5"})).exit_code == 0);
-    std::vector<std::string> tune = {"train", "--from", toy.dir + "/base", "--data", toy.dir + "/train.bin", "--out",
-                                     toy.dir + "/tuned", "--batch", "4", "--steps", "4", "--dtype", "fp32"};
+    std::vector<std::string> tune = {"train",
+                                     "--from",
+                                     toy.dir + "/base",
+                                     "--data",
+                                     toy.dir + "/train.bin",
+                                     "--out",
+                                     toy.dir + "/tuned",
+                                     "--batch",
+                                     "4",
+                                     "--steps",
+                                     "4",
+                                     "--dtype",
+                                     "fp32"};
     REQUIRE(run_flatgpt(tune).exit_code == 0);
     fs::rename(toy.dir + "/base", toy.dir + "/moved");
     fs::remove(toy.dir + "/tok.json");
-    ProcessResult r = run_flatgpt(
-            {"train", "--config", toy.dir + "/tuned/run.toml", "--resume", "auto", "--steps", "8"});
+    ProcessResult r =
+        run_flatgpt({"train", "--config", toy.dir + "/tuned/run.toml", "--resume", "auto", "--steps", "8"});
     INFO(r.err);
     CHECK(r.exit_code == 0);
     CHECK(contains(toy.newest("tuned"), "step_00000008"));

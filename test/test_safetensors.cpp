@@ -32,7 +32,7 @@ std::vector<float> values(const SafetensorsFile& f, const char* name) {
     CHECK(out.intact());
     return {out.data(), out.data() + n};
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("safetensors: a file of the Python library") {
     Result<SafetensorsFile> f = SafetensorsFile::open("test/golden/tiny.safetensors");
@@ -124,7 +124,11 @@ TEST_CASE("safetensors: crafted headers") {
     CHECK(parse(file_of(tensor("[2]", "[0,8]"), 8)).ok());
     CHECK(parse(file_of(tensor("[0]", "[0,0]"), 0)).ok());
     const std::string nested = std::string(1000000, '[') + std::string(1000000, ']');
-    struct { const char* what; std::string header; int64_t data; } bad[] = {
+    struct {
+        const char* what;
+        std::string header;
+        int64_t data;
+    } bad[] = {
         {"product of sizes overflows to 0", tensor("[4398046511105,4194304]", "[0,0]"), 0},
         {"product within the sizes' limit overflows", tensor("[2147483648,2147483648,4]", "[0,0]"), 0},
         {"product overflows to 8", tensor("[2147483648,2147483648,2147483648,2]", "[0,8]"), 8},

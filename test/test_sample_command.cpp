@@ -62,8 +62,8 @@ TEST_CASE("sample: a schema's JSON, logprobs, the best beams") {
             json::parse(out_of(with({"sample", dir, "--prompt", "x", "--no-echo", "--json-schema", schema}, how)));
         CHECK((said["a"] == 1 || said["a"] == 22));
     }
-    const json all = json::parse(out_of({"sample", dir, "--prompt", "x", "--tokens", "5", "--json", "--logprobs", "2",
-                                         "--temperature", "0"}));
+    const json all = json::parse(
+        out_of({"sample", dir, "--prompt", "x", "--tokens", "5", "--json", "--logprobs", "2", "--temperature", "0"}));
     REQUIRE(all["logprobs"]["content"].size() == 5);
     std::string text;
     for (const json& t : all["logprobs"]["content"]) {
@@ -119,7 +119,8 @@ TEST_CASE("sample, chat: text that cannot be written ends them with the reason")
     const std::string dir = polite_model();
     for (const Strings& args : {Strings{"sample", dir, "--prompt", "x", "--tokens", "3"},
                                 {"sample", dir, "--prompt", "x", "--tokens", "3", "--num", "2"},
-                                {"sample", dir, "--prompt", "x", "--tokens", "3", "--beams", "2"}, {"chat", dir}}) {
+                                {"sample", dir, "--prompt", "x", "--tokens", "3", "--beams", "2"},
+                                {"chat", dir}}) {
         Strings line = {"sh", "-c", "exec \"$@\" >/dev/full", "sh", flatgpt_binary()};
         const ProcessResult r = run_process(with(line, args), {.stdin_text = "u\n"});
         CHECK(r.exit_code == 4);
@@ -162,10 +163,13 @@ TEST_CASE("sample: --prompts reads lines, JSON lines or what --format and --fiel
     CHECK(prompt({}).starts_with("ab"));
     CHECK(prompt({"--field", "q"}).starts_with("cd"));
     CHECK(prompt({"--format", "text"}).starts_with("{\"text\""));
-    const struct { Strings args; int code; const char* part; } wrong[] = {
-        {{"--prompts", file, "--field", "none"}, 3, "--field names one"},
-        {{"--prompts", file, "--format", "text", "--field", "q"}, 2, "a text has no fields"},
-        {{"--prompt", "a", "--format", "text"}, 2, "--format needs --prompts"}};
+    const struct {
+        Strings args;
+        int code;
+        const char* part;
+    } wrong[] = {{{"--prompts", file, "--field", "none"}, 3, "--field names one"},
+                 {{"--prompts", file, "--format", "text", "--field", "q"}, 2, "a text has no fields"},
+                 {{"--prompt", "a", "--format", "text"}, 2, "--format needs --prompts"}};
     for (const auto& w : wrong) {
         const ProcessResult r = run_flatgpt(with({"sample", dir}, w.args));
         CHECK(r.exit_code == w.code);
@@ -181,14 +185,17 @@ TEST_CASE("a model whose weights are not finite is refused by every command, wit
         const Tensor& last = model.g.tensors.back();
         model.g.write(Part::weights, last.offset + last.cols - 1, 1, &x);
         const std::string dir = write_model(model.g, chat_tokenizer());
-        for (const Strings& args : {Strings{"sample", dir, "--prompt", "a"}, {"eval", dir, "--text", t},
-                                    {"sample", dir, "--prompt", "a", "--quantize", "q8_0"}, {"convert", dir, out}}) {
+        for (const Strings& args : {Strings{"sample", dir, "--prompt", "a"},
+                                    {"eval", dir, "--text", t},
+                                    {"sample", dir, "--prompt", "a", "--quantize", "q8_0"},
+                                    {"convert", dir, out}}) {
             const ProcessResult r = run_flatgpt(args);
             CAPTURE(args[0]);
             CHECK(r.exit_code == 3);
             CHECK(r.out == "");
             CHECK_MESSAGE(contains(r.err, "/model.safetensors: tensor \"" + last.pieces.back().name +
-                                              "\": expected finite numbers"), r.err);
+                                              "\": expected finite numbers"),
+                          r.err);
         }
     }
 }
@@ -200,9 +207,11 @@ TEST_CASE("a model whose numbers overflow ends sample, chat and eval with code 6
     model.g.write(Part::weights, first.offset, first.size(), huge.data());
     const std::string dir = write_model(model.g, chat_tokenizer()), t = dir + "/t.txt";
     write_file(t, "a line\n");
-    for (const Strings& args :
-         {Strings{"sample", dir, "--prompt", "a"}, {"sample", dir, "--prompt", "a", "--beams", "2"},
-          {"chat", dir, "--template", "chatml"}, {"eval", dir, "--text", t}, {"eval", dir, "--needle"}}) {
+    for (const Strings& args : {Strings{"sample", dir, "--prompt", "a"},
+                                {"sample", dir, "--prompt", "a", "--beams", "2"},
+                                {"chat", dir, "--template", "chatml"},
+                                {"eval", dir, "--text", t},
+                                {"eval", dir, "--needle"}}) {
         const ProcessResult r = run_flatgpt(args, {.stdin_text = "ab\n"});
         CAPTURE(args[0]);
         CHECK(r.exit_code == 6);

@@ -36,8 +36,8 @@ TEST_CASE("sampler: the candidates that top-k, top-p and min-p leave") {
     CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.62}) == Ids{1});
     CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.65}) == Ids{1, 3});
     CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.9}) == Ids{0, 1, 3});
-    CHECK(with({.temperature = 1, .top_k = 2, .top_p = 0.7}) == Ids{1});    // .731 of what top-k leaves
-    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.2}) == Ids{1, 3});      // against the likeliest: .368
+    CHECK(with({.temperature = 1, .top_k = 2, .top_p = 0.7}) == Ids{1});          // .731 of what top-k leaves
+    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.2}) == Ids{1, 3});       // against the likeliest: .368
     CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.1}) == Ids{0, 1, 3});    // .135
     CHECK(with({.temperature = 2, .top_k = 0, .min_p = 0.2}) == Ids{0, 1, 2, 3});
     CHECK(with({.temperature = 1, .top_k = 0, .min_p = 1}) == Ids{1});
@@ -101,8 +101,8 @@ TEST_CASE("sampler: penalty, greedy ties, NaN, and one id for one (seed, sequenc
     auto sequence = [](uint64_t seed, uint64_t sequence, uint64_t from) {
         std::vector<int> ids;
         for (uint64_t place = from; place < from + 50; place++)
-            ids.push_back(draw(std::vector<float>(10, 0.f), {.temperature = 1, .top_k = 0, .seed = seed}, {}, sequence,
-                               place));
+            ids.push_back(
+                draw(std::vector<float>(10, 0.f), {.temperature = 1, .top_k = 0, .seed = seed}, {}, sequence, place));
         return ids;
     };
     CHECK(sequence(1, 2, 3) == sequence(1, 2, 3));
@@ -275,8 +275,12 @@ TEST_CASE("sampler: random histories' penalties are those of a plain count") {
     const int V = 12;
     const std::vector<float> logits = random_logits(V, 4);
     for (uint64_t trial = 0; trial < 60; trial++) {
-        const Penalties p = {.repetition = trial % 2 ? 1.3 : 1, .presence = 0.3, .frequency = 0.2,
-                             .last = int(trial % 9), .dry = trial % 3 ? 0.8 : 0, .dry_base = 1.5,
+        const Penalties p = {.repetition = trial % 2 ? 1.3 : 1,
+                             .presence = 0.3,
+                             .frequency = 0.2,
+                             .last = int(trial % 9),
+                             .dry = trial % 3 ? 0.8 : 0,
+                             .dry_base = 1.5,
                              .dry_length = 1 + int(trial % 4)};
         History h = History::open(p, {}, V).take();
         std::vector<int> past;
@@ -343,15 +347,15 @@ TEST_CASE("sampler: DRY's repetitions do not go across breakers, in one token or
             all += std::string(bytes.token(c.id)) + formatted("%g ", c.score);
         return all;
     };
-    CHECK(penalised("abcabx", {}) == "");                   // b x is new
+    CHECK(penalised("abcabx", {}) == "");    // b x is new
     CHECK(penalised("abcxab", {}) == "c-1 ");
-    CHECK(penalised("xabcyxab", {}) == "c-2 ");             // three tokens
-    CHECK(penalised("xabcyxab", {"a"}) == "");              // one token since the breaker
-    CHECK(penalised("xyabczxyab", {"x"}) == "c-2 ");        // yab
-    CHECK(penalised("xyabczxyab", {"xy"}) == "c-1 ");       // ends in y
+    CHECK(penalised("xabcyxab", {}) == "c-2 ");          // three tokens
+    CHECK(penalised("xabcyxab", {"a"}) == "");           // one token since the breaker
+    CHECK(penalised("xyabczxyab", {"x"}) == "c-2 ");     // yab
+    CHECK(penalised("xyabczxyab", {"xy"}) == "c-1 ");    // ends in y
     CHECK(penalised("xyabczxyab", {"", "zz"}) == "c-4 ");
-    CHECK(penalised("ab:xab", {":"}) == "");                // a breaker itself may be repeated
-    CHECK(penalised("ab:xab", {}) == "");                   // by default
+    CHECK(penalised("ab:xab", {":"}) == "");    // a breaker itself may be repeated
+    CHECK(penalised("ab:xab", {}) == "");       // by default
     CHECK(penalised("ab:xab", {"-"}) == ":-1 ");
     CHECK(penalised("abcabdab", {}) == "c-1 d-1 ");
 }
@@ -420,7 +424,8 @@ TEST_CASE("sampler: biases name a token by its id or its text") {
     const int x = bytes.encode("x")[0], equals = bytes.encode("=")[0];
     auto likeliest = [&](const std::vector<std::string>& bias) {
         return sampler_of({.temperature = 0, .penalties = {.bias = bias}}, 257, {}, bytes)
-            .choose(std::vector<float>(257, 1.f).data(), 0).id;
+            .choose(std::vector<float>(257, 1.f).data(), 0)
+            .id;
     };
     CHECK(likeliest({"x=1"}) == x);
     CHECK(likeliest({"==1e-3"}) == equals);

@@ -281,8 +281,8 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     CHECK(contains(nothing, "step          256 tokens = 8 x 32 x 1 (accumulated)\n"));
     CHECK(contains(nothing, "FLOP per step\n"));
     CHECK(contains(nothing, "total "));
-    for (const std::vector<std::string>& given : {std::vector<std::string>{"--vocab", "257"},
-                                                  {"--tokenizer", toy.dir + "/tok.json"}}) {
+    for (const std::vector<std::string>& given :
+         {std::vector<std::string>{"--vocab", "257"}, {"--tokenizer", toy.dir + "/tok.json"}}) {
         const std::string text = said(given);
         CHECK(contains(text, "vocabulary 257"));
         CHECK(contains(text, "data          none given (--data)\n"));

@@ -8,7 +8,7 @@ const Decay all[] = {Decay::cosine, Decay::linear, Decay::constant, Decay::wsd};
 double rate(Decay d, int64_t warmup, int64_t steps, int64_t step, double final_fraction = 0.1) {
     return learning_rate({d, 2.0, final_fraction, warmup, steps}, step);
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("schedule: warm-up is linear, from above zero to lr at its last step") {
     for (Decay d : all) {

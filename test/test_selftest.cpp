@@ -54,7 +54,8 @@ void holes(bf16* y, float* lse, const float* qkv, int B, int S, Heads h) {    //
 template <class P> void model_sizes() {
     auto passes = [](const Ops<float, P>& op, const char* filter, int checks) {
         const Run run(op, filter, false, 3000);
-        CAPTURE(std::string(op.name)); CAPTURE(run.text);
+        CAPTURE(std::string(op.name));
+        CAPTURE(run.text);
         CHECK(run.status.ok());
         CHECK((run.test.checks >= checks && run.test.failed == 0));
     };
@@ -64,7 +65,7 @@ void writes_beyond(float* to, const float* from, int64_t n) {
     cpu_ops<float>().to_floats(to, from, n);
     to[n] = 0;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("selftest: the CPU's table passes") {
     const Run run(cpu_ops<float>(), "activation_f");
@@ -117,7 +118,10 @@ TEST_CASE("selftest: the command") {
 }
 TEST_CASE("selftest: the command on every kind of CPU that can be pretended here") {
     // Each kind runs only what it can change. The best one's loops passed above.
-    struct Kind { std::vector<std::string> environment; std::string filter, dtype = "auto"; };
+    struct Kind {
+        std::vector<std::string> environment;
+        std::string filter, dtype = "auto";
+    };
     const std::string half = cpu_has_bf16() ? "bf16" : "auto";
     std::vector<Kind> kinds = {{{"FLATGPT_AMX=pretend"}, "linear_forward", half},
                                {{"FLATGPT_AMX=pretend"}, "linear_forward", "fp32"},
@@ -139,13 +143,17 @@ TEST_CASE("selftest: the command on every kind of CPU that can be pretended here
             options.timeout = 900, options.environment = kinds[i].environment;
             const std::string filter = test_long() ? "" : ASAN ? "attention_c" : kinds[i].filter;
             const std::string dtype = test_long() ? "auto" : kinds[i].dtype;
-            running[i] = std::make_unique<Process>(std::vector<std::string>{
-                flatgpt_binary(), "selftest", "--device", "cpu", "--filter", filter, "--dtype", dtype}, options);
+            running[i] =
+                std::make_unique<Process>(std::vector<std::string>{flatgpt_binary(), "selftest", "--device", "cpu",
+                                                                   "--filter", filter, "--dtype", dtype},
+                                          options);
         }
         if (i + 1 < at_once) continue;
         const Kind& kind = kinds[i + 1 - at_once];
         const ProcessResult r = running[i + 1 - at_once]->wait();
-        CAPTURE(kind.environment.empty() ? "" : kind.environment[0]); CAPTURE(r.out); CAPTURE(r.err);
+        CAPTURE(kind.environment.empty() ? "" : kind.environment[0]);
+        CAPTURE(r.out);
+        CAPTURE(r.err);
         CHECK(r.exit_code == 0);
         CHECK(r.out.find(" 0 failed") != std::string::npos);
     }

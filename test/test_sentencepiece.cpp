@@ -55,8 +55,8 @@ TEST_CASE("sentencepiece: a user-defined symbol with a plain space is in no text
         CHECK(again.value.encode("a b  world\n b a") == ids);
     }
     for (const std::string& symbol : {mark + mark, "a" + mark + "b", std::string("\n")}) {
-        const Tokenizer t(read(first + piece(symbol, 4) + piece("a") + piece(mark) + piece("b") + trainer() +
-                               normalizer()));
+        const Tokenizer t(
+            read(first + piece(symbol, 4) + piece("a") + piece(mark) + piece("b") + trainer() + normalizer()));
         const std::string text = symbol == "\n" ? "a\nb" : symbol == mark + mark ? "a  b" : "a b";
         const std::vector<int> ids = t.encode(text);
         CHECK(std::find(ids.begin(), ids.end(), 3) != ids.end());
@@ -112,9 +112,9 @@ TEST_CASE("sentencepiece: each flag, and what holds where it is not written") {
         const std::string found = "found type " + std::to_string(type);
         refused(pieces + bytes(2, number(3, type)) + normalizer(), found.c_str());
     }
-    refused(pieces + trainer() + bytes(3, ""), "changes them");                     // remove_extra_whitespaces
-    refused(pieces + trainer() + normalizer(number(5, 0)), "changes them");         // escape_whitespaces
-    refused(pieces + trainer(number(24, 1)) + normalizer(), "changes them");        // treat_whitespace_as_suffix
+    refused(pieces + trainer() + bytes(3, ""), "changes them");                 // remove_extra_whitespaces
+    refused(pieces + trainer() + normalizer(number(5, 0)), "changes them");     // escape_whitespaces
+    refused(pieces + trainer(number(24, 1)) + normalizer(), "changes them");    // treat_whitespace_as_suffix
     refused(pieces + trainer() + normalizer(bytes(2, "map")), "maps characters");
     CHECK(sentencepiece_begins(pieces));
     CHECK_FALSE(sentencepiece_begins(trainer(bytes(1, "x"))));
@@ -136,7 +136,7 @@ TEST_CASE("sentencepiece: fields that are not known are passed over, what is no 
     refused(good + bytes(1, number(3, 1)), "piece 1");
     refused(piece("a") + trainer("\x0A\x7F") + normalizer(), "no field");
     refused(piece("a") + trainer() + normalizer("\x0A\x7F"), "no field");
-    refused(good + varint(2) + varint(1) + "x", "no field");                                    // number 0
+    refused(good + varint(2) + varint(1) + "x", "no field");                                   // number 0
     refused(good + varint((uint64_t(1) << 32 | 1) << 3 | 2) + varint(1) + "x", "no field");    // beyond 29 bits
     refused(good + varint(1 << 3 | 3), "no field");
     refused(good + varint(4 << 3 | 1) + "1234567", "no field");
@@ -152,8 +152,7 @@ TEST_CASE("sentencepiece: merges by score, then by the lengths of left and right
     CHECK(merges({{"a", 0}, {"b", 0}, {"c", 0}, {"ab", -1}, {"bc", -2}, {"abc", -3}}) ==
           Merges{{0, 1, 3}, {1, 2, 4}, {3, 2, 5}, {0, 4, 5}});
     CHECK(merges({{"a"}, {"b"}, {"c"}, {"bc"}, {"ab"}, {"abc"}}) == Merges{{4, 2, 5}, {0, 3, 5}, {1, 2, 3}, {0, 1, 4}});
-    CHECK(merges({{"é"}, {"x"}, {"éx"}, {"a"}, {"ab"}, {"abx"}, {"b"}}) ==
-          Merges{{4, 1, 5}, {0, 1, 2}, {3, 6, 4}});
+    CHECK(merges({{"é"}, {"x"}, {"éx"}, {"a"}, {"ab"}, {"abx"}, {"b"}}) == Merges{{4, 1, 5}, {0, 1, 2}, {3, 6, 4}});
     CHECK(merges({{"a"}, {"é"}, {"aé"}, {"b"}, {"xy"}, {"bxy"}}) == Merges{{3, 4, 5}, {0, 1, 2}});
     // Only normal pieces take part, and none is cut within a character.
     CHECK(merges({{"a"}, {"b", 0, ScoredPiece::user_defined}, {"ab"}}).empty());

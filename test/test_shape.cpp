@@ -15,9 +15,29 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
         const std::string a = toy.dir + "/" + name, b = a + "-resumed";
         must(toy.args(name, flags), 0, "transformers");    // says that it cannot load this
         // Nothing of the shape is said again.
-        must({"train", "--data", toy.dir + "/train.bin", "--val", toy.dir + "/val.bin", "--out", b, "--batch", "4",
-              "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-tokens", "256", "--steps",
-              "8", "--resume", a + "/step_00000004"});
+        must({"train",
+              "--data",
+              toy.dir + "/train.bin",
+              "--val",
+              toy.dir + "/val.bin",
+              "--out",
+              b,
+              "--batch",
+              "4",
+              "--seq-len",
+              "32",
+              "--lr",
+              "3e-3",
+              "--seed",
+              "5",
+              "--dtype",
+              "fp32",
+              "--eval-tokens",
+              "256",
+              "--steps",
+              "8",
+              "--resume",
+              a + "/step_00000004"});
         for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
             CHECK(same_file(toy.newest(name) + file, toy.newest(name + "-resumed") + file));
         must({"info", a}, 0, listed);
@@ -30,7 +50,9 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
     };
     for (auto& [flag, value] : SHAPES)
         check(flag.substr(2), {"--steps", "8", "--save-every", "4", "--keep", "0", flag, value},
-              flag == "--kv-heads" ? "1 kv head" : flag.substr(2, 4) == "head" ? "head size 24" : "window 5");
+              flag == "--kv-heads"          ? "1 kv head"
+              : flag.substr(2, 4) == "head" ? "head size 24"
+                                            : "window 5");
     check("all", all, "1 kv head, head size 24, window 5");
     must({"train", "--from", toy.dir + "/all", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/tuned", "--batch",
           "4", "--steps", "2"});
@@ -39,9 +61,9 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
 
 TEST_CASE("shape: what cannot be is exit 2, and a checkpoint's shape is not changed") {
     Toy toy;
-    for (auto& [flag, value, says] : {std::tuple{"--kv-heads", "3", "heads (2) are not a multiple of kv heads (3)"},
-                                      std::tuple{"--head-size", "100000", "65536"},
-                                      std::tuple{"--window", "-3", "0 to 1048576"}})
+    for (auto& [flag, value, says] :
+         {std::tuple{"--kv-heads", "3", "heads (2) are not a multiple of kv heads (3)"},
+          std::tuple{"--head-size", "100000", "65536"}, std::tuple{"--window", "-3", "0 to 1048576"}})
         must(toy.args("a", {"--steps", "1", flag, value}), 2, says);
     must(toy.args("a", {"--steps", "2"}));
     CHECK(contains(read_file(toy.newest("a") + "/config.json"), "\"model_type\": \"gpt2\""));
@@ -63,9 +85,23 @@ TEST_CASE("shape: a config.json alone is a model to take; a window that limits n
     Toy toy;
     fs::create_directory(toy.dir + "/alone");
     write_file(toy.dir + "/alone/config.json", config_json({257, 32, 3, 2, 16}, {256}));
-    std::vector<std::string> a = {"train", "--data", toy.dir + "/train.bin", "--tokenizer", toy.dir + "/tok.json",
-                                  "--model", toy.dir + "/alone", "--steps", "1", "--batch", "4", "--out",
-                                  toy.dir + "/a", "--dtype", "fp32", "--window", "32"};
+    std::vector<std::string> a = {"train",
+                                  "--data",
+                                  toy.dir + "/train.bin",
+                                  "--tokenizer",
+                                  toy.dir + "/tok.json",
+                                  "--model",
+                                  toy.dir + "/alone",
+                                  "--steps",
+                                  "1",
+                                  "--batch",
+                                  "4",
+                                  "--out",
+                                  toy.dir + "/a",
+                                  "--dtype",
+                                  "fp32",
+                                  "--window",
+                                  "32"};
     must(a, 0, "window 32 is no limit in a context of 32");
     must({"info", toy.dir + "/a"}, 0, "3 layers, 2 heads");
     CHECK(contains(read_file(toy.newest("a") + "/config.json"), "\"model_type\": \"gpt2\""));

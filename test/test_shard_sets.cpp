@@ -97,8 +97,12 @@ TEST_CASE("shard sets: train reads no part of a set, and eval any part, but no s
     const Status twice = open(x + "1.bin," + dir + "/again.bin", true);
     CHECK_MESSAGE(contains(twice.message, "are the same shard"), twice.message);
     const std::string run = dir + "/run";
-    const Strings train = {"train", "--data", dir + "/x_train_*.bin", "--layers", "1", "--heads", "1",
-                           "--channels", "8", "--seq-len", "8", "--batch", "1", "--steps", "1", "--device", "cpu"};
+    const Strings train = {"train",     "--data",     dir + "/x_train_*.bin",
+                           "--layers",  "1",          "--heads",
+                           "1",         "--channels", "8",
+                           "--seq-len", "8",          "--batch",
+                           "1",         "--steps",    "1",
+                           "--device",  "cpu"};
     auto with = [](Strings args, const Strings& more) {
         args.insert(args.end(), more.begin(), more.end());
         return run_flatgpt(args);
@@ -123,9 +127,9 @@ TEST_CASE("shard sets: train refuses validation shards among others that it trai
     REQUIRE(w.commit().ok());
     fs::create_hard_link(dir + "/unknown.bin", dir + "/unknown_too.bin");
     auto train = [&](const std::string& data, const std::string& validation) {
-        return run_flatgpt({"train", "--data", data, "--val", validation, "--layers", "1", "--heads", "1", "--channels",
-                            "8", "--seq-len", "8", "--batch", "1", "--steps", "1", "--eval-tokens", "8", "--out",
-                            dir + "/run"});
+        return run_flatgpt({"train", "--data",        data, "--val",     validation,  "--layers", "1", "--heads",
+                            "1",     "--channels",    "8",  "--seq-len", "8",         "--batch",  "1", "--steps",
+                            "1",     "--eval-tokens", "8",  "--out",     dir + "/run"});
     };
     for (const auto& [data, validation, named] :
          {std::array<std::string, 3>{dir + "/a_*.bin", dir + "/a_val_*.bin", val},
@@ -156,8 +160,8 @@ TEST_CASE("shard sets: when tokenize is stopped at any point, no part of a set h
     for (int i = 0; i < 40; i++) text += words(200, i);
     write_file(dir + "/t.txt", text);
     tokenize(dir + "/x", words(100, 1));
-    const Strings args = {flatgpt_binary(), "tokenize", "--out", dir + "/x", "--overwrite", "--val-fraction", "0.2",
-                          "--shard-tokens", "500", dir + "/t.txt"};
+    const Strings args = {flatgpt_binary(), "tokenize", "--out",          dir + "/x", "--overwrite",
+                          "--val-fraction", "0.2",      "--shard-tokens", "500",      dir + "/t.txt"};
     for (double after : {0.05, 0.15, 0.3, 0.6}) {
         Process p(args);
         for (const double start = now_seconds(); now_seconds() < start + after && p.running();) {}
@@ -198,8 +202,8 @@ TEST_CASE("shard sets: a signal that stops tokenize leaves no temporary file, an
     write_file(dir + "/a.jsonl", lines);
     REQUIRE(mkfifo(never.c_str(), 0600) == 0);    // tokenize waits for its text
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-        Process p({flatgpt_binary(), "tokenize", "--out", dir + "/x", "--shard-tokens", "10k", dir + "/a.jsonl",
-                   never});
+        Process p(
+            {flatgpt_binary(), "tokenize", "--out", dir + "/x", "--shard-tokens", "10k", dir + "/a.jsonl", never});
         auto temporary = [&] {
             return std::count_if(fs::directory_iterator(dir), fs::directory_iterator(),
                                  [](auto& e) { return e.path().extension() == ".tmp"; });

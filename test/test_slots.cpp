@@ -62,8 +62,7 @@ void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheKind& 
         }
         std::vector<float> got(joins.size() * V);
         if (!joins.empty()) slots.feed(joins, prompts, got.data());
-        for (size_t i = 0; i < joins.size(); i++)
-            CHECK(same_bits(running[size_t(joins[i])].want[0], &got[i * V]));
+        for (size_t i = 0; i < joins.size(); i++) CHECK(same_bits(running[size_t(joins[i])].want[0], &got[i * V]));
         size_t rows = 0;
         for (int b = 0; b < count; b++) {
             const Running& r = running[size_t(b)];
@@ -119,7 +118,8 @@ TEST_CASE("slots: a prompt has the same bits wherever it is cut") {
     Config base = kinds()[0].c;
     base.L = 1;
     for (auto [window, tiles] : {std::pair{0, false}, {100, false}, {300, false}, {0, true}}) {
-        CAPTURE(window); CAPTURE(tiles);
+        CAPTURE(window);
+        CAPTURE(tiles);
         Config c = base;
         c.window = window;
         Model g(tiles ? cpu_packed_ops_isa(cpu_isa(), Tiles::pretended) : cpu_packed_ops());

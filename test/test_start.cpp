@@ -14,16 +14,16 @@
 namespace {
 // A run of three checkpoints, 20, 40 and 60; each has been validated.
 std::string three(const Toy& toy) {
-    ProcessResult r = run_flatgpt(
-        toy.args("run", {"--steps", "60", "--save-every", "20", "--eval-every", "20", "--keep", "0"}));
+    ProcessResult r =
+        run_flatgpt(toy.args("run", {"--steps", "60", "--save-every", "20", "--eval-every", "20", "--keep", "0"}));
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
     REQUIRE(checkpoint_list(toy.dir + "/run").size() == 3);
     return toy.dir + "/run";
 }
 ProcessResult sample(const std::string& model, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> args = {"sample", model, "--prompt", "abc", "--tokens", "8", "--seed", "3",
-                                     "--device", "cpu", "--dtype", "fp32"};
+    std::vector<std::string> args = {"sample", model, "--prompt", "abc", "--tokens", "8",
+                                     "--seed", "3",   "--device", "cpu", "--dtype",  "fp32"};
     args.insert(args.end(), more.begin(), more.end());
     return run_flatgpt(args);
 }
@@ -110,8 +110,8 @@ TEST_CASE("start: sample and eval take the checkpoint asked for, and say which o
     CHECK(sample(run + "/").err.starts_with(at(60) + " (the last"));
     CHECK(sample(run).out == sample(at(60)).out);
     CHECK(!contains(sample(at(60)).err, "(the last"));    // there was no choice
-    const ProcessResult e = run_flatgpt({"eval", run, "--data", toy.dir + "/val.bin", "--device", "cpu", "--checkpoint",
-                                         "best"});
+    const ProcessResult e =
+        run_flatgpt({"eval", run, "--data", toy.dir + "/val.bin", "--device", "cpu", "--checkpoint", "best"});
     CHECK(e.exit_code == 0);
     CHECK(contains(e.err, at(40) + " (the best by validation"));
 
@@ -157,8 +157,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
             for (const Tensor& t : g.tensors) {
                 std::vector<float> is(static_cast<size_t>(t.size()));
                 g.read(Part::weights, t.offset, t.size(), is.data());
-                for (size_t i = 0; i < is.size(); i++)
-                    wrong += is[i] != round(expected[size_t(t.offset) + i]);
+                for (size_t i = 0; i < is.size(); i++) wrong += is[i] != round(expected[size_t(t.offset) + i]);
             }
             CHECK(wrong == 0);
         };

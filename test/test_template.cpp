@@ -38,7 +38,7 @@ struct Utc {    // strftime_now writes local time
         tzset();
     }
 };
-}   // namespace
+}    // namespace
 
 TEST_CASE("template: real templates and conversations, as jinja2 renders them") {
     Utc utc;
@@ -160,8 +160,7 @@ TEST_CASE("template: errors say what an operator or a built-in expects") {
     CHECK(shown("{{ 'a}'.format() }}") == "line 1: a } in a format that closes nothing");
     CHECK(shown("{{ 'a'.split('') }}") == "line 1: empty separator");
     CHECK(shown("{{ 'a'.startswith(1) }}") == "line 1: expected a string or a tuple of them, found int");
-    CHECK(shown("{{ 'a'.center(5, 'xx') }}") ==
-          "line 1: the fill character must be exactly one character long");
+    CHECK(shown("{{ 'a'.center(5, 'xx') }}") == "line 1: the fill character must be exactly one character long");
     CHECK(shown("{{ -9223372036854775807 - 2 }}") == "line 1: an integer beyond 64 bits");
     CHECK(shown("{{ (-9223372036854775807 - 1) // -1 }}") == "line 1: an integer beyond 64 bits");
     CHECK(shown("{{ 3 ** 41 }}") == "line 1: an integer beyond 64 bits");
@@ -209,7 +208,8 @@ TEST_CASE("template: the time is local; bytes that are not UTF-8 come through") 
     Utc utc;
     CHECK(shown("{{ strftime_now('%d %b %Y') }}{{ strftime_now('') }}") == "14 Nov 2023");
     CHECK(shown("{{ x[::-1] }}{{ x|length }}\xFF{{ '\xC3'|upper }}", {{"x", "a\xE9\xC3\xA9"}}) ==
-          "\xC3\xA9\xE9" "a3\xFF\xC3");
+          "\xC3\xA9\xE9"
+          "a3\xFF\xC3");
 }
 
 TEST_CASE("template: none runs for ever, uses up memory or the stack") {
@@ -224,14 +224,20 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         times("{% for a in range(9) %}", 150) + times("{% endfor %}", 150),
         "{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' * 10 }}{% endfor %}",
-        "{{ range(100001) }}", "{{ range(9223372036854775807) }}", "{{ 'x' * 9000000000 }}",
+        "{{ range(100001) }}",
+        "{{ range(9223372036854775807) }}",
+        "{{ 'x' * 9000000000 }}",
         "{{ 'x' * 9000000 * 100 }}",
         "{{ ''.center(4611686018427387904, '\U0001F600') }}",
-        "{{ [1] * 9000000000 }}", "{{ [[1]]|tojson(indent=99999999) }}",
-        "{{ (['x' * 100000] * 100000)|join }}", "{{ ('x\n' * 100000)|indent('y' * 100000) }}",
+        "{{ [1] * 9000000000 }}",
+        "{{ [[1]]|tojson(indent=99999999) }}",
+        "{{ (['x' * 100000] * 100000)|join }}",
+        "{{ ('x\n' * 100000)|indent('y' * 100000) }}",
         start + times(twice, 60),
         start + "{% for i in range(99999) %}" + twice + "{% endfor %}",
-        start + tree + "{{ ns.l }}", start + tree + "{{ ns.l|tojson }}", start + tree + "{{ ns.l == ns.l + [] }}",
+        start + tree + "{{ ns.l }}",
+        start + tree + "{{ ns.l|tojson }}",
+        start + tree + "{{ ns.l == ns.l + [] }}",
         start + tree + "{{ ns.l < ns.l + [1] }}",
         start + "{% for i in range(500) %}{% set ns.l = [ns.l] %}{% endfor %}",
         start + "{% set ns.l = [ns] %}{{ ns }}",
@@ -246,12 +252,18 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
             "{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{% macro f() %}{{ caller() }}{% endmacro %}" + times("{% call f() %}", 300) + times("{% endcall %}", 300),
-        "{{ " + times("(", 100000), "{{ " + times("[", 100000), "{{ " + times("-", 100000) + "1 }}",
-        "{{ " + times("not ", 100000) + "1 }}", "{{ 1" + times(" + 1", 100000) + " }}",
-        "{{ x" + times(".x", 100000) + " }}", "{{ x" + times("|list", 100000) + " }}",
-        times("{% if 1 %}", 100000), times("{% set x %}", 100000),
+        "{{ " + times("(", 100000),
+        "{{ " + times("[", 100000),
+        "{{ " + times("-", 100000) + "1 }}",
+        "{{ " + times("not ", 100000) + "1 }}",
+        "{{ 1" + times(" + 1", 100000) + " }}",
+        "{{ x" + times(".x", 100000) + " }}",
+        "{{ x" + times("|list", 100000) + " }}",
+        times("{% if 1 %}", 100000),
+        times("{% set x %}", 100000),
         times("{% filter trim %}", 199) + "{{ 1" + times(" + 1", 199) + " }}" + times("{% endfilter %}", 199),
-        "{% set " + times("(", 100000), "{{ 1" + times(" if 1 else 1", 100000) + " }}",
+        "{% set " + times("(", 100000),
+        "{{ 1" + times(" if 1 else 1", 100000) + " }}",
     };
     for (auto& text : hostile) {
         const clock_t begin = clock();

@@ -88,9 +88,10 @@ TEST_CASE("terminal: help is as wide as the terminal, 100 columns at most, 80 in
 TEST_CASE("terminal: a message breaks between words, the command in it stays whole") {
     const Terminal t = at_terminal({"info", "HuggingFaceTB/SmolLM2-135M"}, 60);
     CHECK(t.exit_code == 3);
-    CHECK(t.screen() == "flatgpt info: HuggingFaceTB/SmolLM2-135M: no such directory,\n"
-                        "and flatgpt downloads nothing; to fetch it from the Hub:\n"
-                        "  hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M\n");
+    CHECK(t.screen() ==
+          "flatgpt info: HuggingFaceTB/SmolLM2-135M: no such directory,\n"
+          "and flatgpt downloads nothing; to fetch it from the Hub:\n"
+          "  hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M\n");
 }
 
 TEST_CASE("terminal: lines break by characters, and two spaces stay two") {
@@ -119,8 +120,8 @@ TEST_CASE("terminal: a text in pieces breaks between words, whatever the pieces 
         CHECK(broken("  one two\n  three\nfour ", 8, piece) == "  one\ntwo\n  three\nfour ");
         CHECK(broken("a toolongforit b", 5, piece) == "a\ntoolongforit\nb");
         CHECK(broken("ab\tcd ef", 11, piece) == "ab\tcd\nef");
-        CHECK(broken(std::string(90, 'x'), 10, piece) == std::string(40, 'x') + "\n" + std::string(40, 'x') + "\n" +
-                                                             std::string(10, 'x'));
+        CHECK(broken(std::string(90, 'x'), 10, piece) ==
+              std::string(40, 'x') + "\n" + std::string(40, 'x') + "\n" + std::string(10, 'x'));
     }
     CHECK(broken("\u00e4\u00f6\u00fc \u4e2d\u6587\u4e2d", 9, 100) == "\u00e4\u00f6\u00fc \u4e2d\u6587\n\u4e2d");
     LineBreaker lines(20);    // a word is held back, what lies before it is not
@@ -138,8 +139,10 @@ TEST_CASE("terminal: the progress line is cut between its fields, never inside a
         const size_t at = t.raw.rfind("\x1b[Keval:");
         REQUIRE_MESSAGE(at != std::string::npos, t.raw);
         const std::string line = t.raw.substr(at + 3, t.raw.find_first_of("\r\n", at + 3) - at - 3);
-        CHECK(line == (columns > int(whole.size()) ? whole : columns > 22 ? whole.substr(0, 22)
-                       : columns > 21 ? "eval: 62 of 62" : "eval: 62"));
+        CHECK(line == (columns > int(whole.size()) ? whole
+                       : columns > 22              ? whole.substr(0, 22)
+                       : columns > 21              ? "eval: 62 of 62"
+                                                   : "eval: 62"));
     }
 }
 

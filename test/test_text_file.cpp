@@ -35,24 +35,26 @@ std::string sample(size_t bytes) {    // little of it repeats
     }
     return text;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("text file: gzip, zstd and UTF-16 give the plain file's text, in pieces of any size") {
     std::string path = temporary_directory() + "/x", text = sample(300000), half = sample(70001);
-    struct { std::string bytes, text; bool plain; } files[] = {
-        {text, text, true},
-        {"\xEF\xBB\xBF" + text, text, true},
-        {"", "", true},
-        {gzip(text), text, false},
-        {gzip(text) + gzip("") + gzip(half), text + half, false},
-        {gzip(text) + std::string(100000, '\0'), text, false},
-        {zstd(text), text, false},
-        {zstd(text) + std::string("\x53\x2A\x4D\x18\x03\0\0\0abc", 11) + zstd(half), text + half, false},
-        {std::string("\x50\x2A\x4D\x18\x01\0\0\0a", 9) + zstd(text), text, false},
-        {utf16(text), text, false},
-        {utf16(text, true), text, false},
-        {gzip(utf16(text, true)), text, false},
-        {zstd(utf16(text)), text, false}};
+    struct {
+        std::string bytes, text;
+        bool plain;
+    } files[] = {{text, text, true},
+                 {"\xEF\xBB\xBF" + text, text, true},
+                 {"", "", true},
+                 {gzip(text), text, false},
+                 {gzip(text) + gzip("") + gzip(half), text + half, false},
+                 {gzip(text) + std::string(100000, '\0'), text, false},
+                 {zstd(text), text, false},
+                 {zstd(text) + std::string("\x53\x2A\x4D\x18\x03\0\0\0abc", 11) + zstd(half), text + half, false},
+                 {std::string("\x50\x2A\x4D\x18\x01\0\0\0a", 9) + zstd(text), text, false},
+                 {utf16(text), text, false},
+                 {utf16(text, true), text, false},
+                 {gzip(utf16(text, true)), text, false},
+                 {zstd(utf16(text)), text, false}};
     for (auto& f : files) {
         write_file(path, f.bytes);
         for (size_t piece : {1000, 65535, 65536, 1 << 20}) {
@@ -67,8 +69,17 @@ TEST_CASE("text file: gzip, zstd and UTF-16 give the plain file's text, in piece
         CHECK(open.value.file_bytes() == int64_t(f.bytes.size()));
     }
     // Surrogates without their partner, and half a unit at the end.
-    write_file(path, std::string("\xFF\xFE" "a\0\x00\xD8" "b\0\x00\xDC" "c\0" "\x3D\xD8", 14) + "d");
-    CHECK(read_text(path, 100).text == "a\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c\xEF\xBF\xBD\xEF\xBF\xBD");
+    write_file(path, std::string("\xFF\xFE"
+                                 "a\0\x00\xD8"
+                                 "b\0\x00\xDC"
+                                 "c\0"
+                                 "\x3D\xD8",
+                                 14) +
+                         "d");
+    CHECK(read_text(path, 100).text ==
+          "a\xEF\xBF\xBD"
+          "b\xEF\xBF\xBD"
+          "c\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
 TEST_CASE("text file: a compressed file that is cut short or changed is exit 3 with file and offset") {
@@ -111,24 +122,29 @@ TEST_CASE("text file: what is no text is said, with what to do") {
     std::string tar(512, '\0');
     tar.replace(257, 5, "ustar");
     std::string latin16 = utf16("The cat sat on the mat. \xE6\xBC\xA2 It's fine.\n").substr(2);
-    struct { std::string bytes; const char* message; } files[] = {
-        {shard(20240520, 1), "tokenized already"},
-        {shard(20240801, 7), "tokenized already"},
-        {"PAR1" + parts({21, 4, 0}), "Parquet"},
-        {"PK\x03\x04 and so on", "zip archive"},
-        {parts({0xFD, '7', 'z', 'X', 'Z', 0, 0}), "xz -dc"},
-        {"BZh91AY&SY", "bzip2 -dc"},
-        {tar, "tar archive"},
-        {"%PDF-1.7\n", "PDF"},
-        {parts({0xFF, 0xFE, 0, 0, 'a', 0, 0, 0}), "UTF-32"},
-        {parts({0, 0, 0xFE, 0xFF, 0, 0, 0, 'a'}), "UTF-32"},
-        {latin16, "UTF-16LE"},
-        {utf16("The cat sat on the mat.", true).substr(2), "UTF-16BE"},
-        {std::string("a\0b", 3), "byte 1 is a NUL"},    // too short to be called UTF-16
-        {std::string("a\0b\0c\0d\0", 8), "byte 1 is a NUL"},
-        {utf16("The cat sat on the mat.").substr(2) + "x", "byte 1 is a NUL"},    // half a unit too long
-        {read_file("test/golden/tiny.safetensors"), "safetensors"},
-        {"\x7F" "ELF" + parts({2, 1, 1, 0}), "byte 7 is a NUL"}};
+    struct {
+        std::string bytes;
+        const char* message;
+    } files[] = {{shard(20240520, 1), "tokenized already"},
+                 {shard(20240801, 7), "tokenized already"},
+                 {"PAR1" + parts({21, 4, 0}), "Parquet"},
+                 {"PK\x03\x04 and so on", "zip archive"},
+                 {parts({0xFD, '7', 'z', 'X', 'Z', 0, 0}), "xz -dc"},
+                 {"BZh91AY&SY", "bzip2 -dc"},
+                 {tar, "tar archive"},
+                 {"%PDF-1.7\n", "PDF"},
+                 {parts({0xFF, 0xFE, 0, 0, 'a', 0, 0, 0}), "UTF-32"},
+                 {parts({0, 0, 0xFE, 0xFF, 0, 0, 0, 'a'}), "UTF-32"},
+                 {latin16, "UTF-16LE"},
+                 {utf16("The cat sat on the mat.", true).substr(2), "UTF-16BE"},
+                 {std::string("a\0b", 3), "byte 1 is a NUL"},    // too short to be called UTF-16
+                 {std::string("a\0b\0c\0d\0", 8), "byte 1 is a NUL"},
+                 {utf16("The cat sat on the mat.").substr(2) + "x", "byte 1 is a NUL"},    // half a unit too long
+                 {read_file("test/golden/tiny.safetensors"), "safetensors"},
+                 {"\x7F"
+                  "ELF" +
+                      parts({2, 1, 1, 0}),
+                  "byte 7 is a NUL"}};
     for (auto& f : files)
         for (int packed = 0; packed < 3; packed++) {
             write_file(path, packed == 0 ? f.bytes : packed == 1 ? gzip(f.bytes) : zstd(f.bytes));
@@ -153,14 +169,17 @@ TEST_CASE("text file: a file that unpacks to hundreds of times its size is read 
     for (int i = 0; i < 256; i++) packed += one;
     write_file(path, packed);
     int64_t bytes = 0;
-    const int64_t grown = memory_growth([&] {
-        Result<TextFile> f = TextFile::open(path);
-        if (!f.ok()) return int64_t(-1);
-        std::string buffer(1 << 20, '\0');
-        int64_t all = 0;
-        for (size_t n = buffer.size(); n == buffer.size(); all += int64_t(n)) n = f.value.read(buffer.data(), n).value;
-        return all;
-    }, &bytes);
+    const int64_t grown = memory_growth(
+        [&] {
+            Result<TextFile> f = TextFile::open(path);
+            if (!f.ok()) return int64_t(-1);
+            std::string buffer(1 << 20, '\0');
+            int64_t all = 0;
+            for (size_t n = buffer.size(); n == buffer.size(); all += int64_t(n))
+                n = f.value.read(buffer.data(), n).value;
+            return all;
+        },
+        &bytes);
     CHECK(bytes == int64_t(256) << 20);
     CHECK(int64_t(packed.size()) < bytes / 300);
     CHECK(grown >= 1 << 20);    // the buffer at least, else nothing was measured

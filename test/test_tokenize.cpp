@@ -33,8 +33,9 @@ std::vector<int> read_shard(const std::string& path, int vocab = 50257) {
     return ids;
 }
 std::string story(int lines) {
-    static const char* const words[] = {"the", "cat", "sat", "on", "a", "mat", "It's", "raining,", "said", "\"Emma.\"",
-                                        "\xE6\xBC\xA2\xE5\xAD\x97", "1815"};
+    static const char* const words[] = {
+        "the", "cat", "sat", "on", "a", "mat", "It's", "raining,", "said", "\"Emma.\"", "\xE6\xBC\xA2\xE5\xAD\x97",
+        "1815"};
     std::string text;
     for (int i = 0; i < lines; i++) {
         for (uint64_t j = 0; j < 10; j++) text += std::string(words[philox(1, uint64_t(i), j).v[0] % 12]) + " ";
@@ -50,15 +51,16 @@ std::vector<int> stream(const Strings& documents) {
     for (const std::string& text : documents) ids = ids + t.encode(text) + std::vector{t.end_of_text()};
     return ids;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("tokenize: a long text, cut for memory and for shards, has the ids of the whole") {
     std::string dir = temporary_directory(), text = story(60000);    // several segments
     write(dir + "/a.txt", text);
     write(dir + "/b.txt", "short");
     write(dir + "/empty.txt", "");
-    REQUIRE(tokenize({"--out", dir + "/new/x", "--shard-tokens", "300k", dir + "/a.txt", dir + "/b.txt",
-                      dir + "/empty.txt"}).ok());
+    REQUIRE(tokenize(
+                {"--out", dir + "/new/x", "--shard-tokens", "300k", dir + "/a.txt", dir + "/b.txt", dir + "/empty.txt"})
+                .ok());
     std::vector<int> ids;
     int64_t documents = 0;
     for (int i = 0; fs::exists(dir + "/new/x_train_00" + std::to_string(i) + ".bin"); i++) {

@@ -82,12 +82,14 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
 
 TEST_CASE("tokenizers: a GGUF's pre-tokenizer says ignore_merges, BOS and NFC as llama.cpp and the models have them") {
     const GgufTokenizer plain = tokenizer_to_gguf(load(FOLDER + "llama3.json")).value;
-    struct { const char* pre; bool ignore_merges, bos, nfc; } cases[] = {
-        {"llama-bpe", true, true, false}, {"tekken", true, true, false},   {"falcon3", true, true, false},
-        {"falcon-h1", true, true, false}, {"pixtral", true, true, false},  {"midm-2.0", true, true, false},
-        {"lfm2", true, true, false},      {"glm4", true, false, false},    {"jina-v5-nano", true, true, false},
-        {"dbrx", false, false, false},    {"qwen2", false, false, true},   {"smaug-bpe", false, false, false},
-        {"olmo", false, false, true},     {"gpt-4o", false, false, false}, {"command-r", false, false, true}};
+    struct {
+        const char* pre;
+        bool ignore_merges, bos, nfc;
+    } cases[] = {{"llama-bpe", true, true, false}, {"tekken", true, true, false},   {"falcon3", true, true, false},
+                 {"falcon-h1", true, true, false}, {"pixtral", true, true, false},  {"midm-2.0", true, true, false},
+                 {"lfm2", true, true, false},      {"glm4", true, false, false},    {"jina-v5-nano", true, true, false},
+                 {"dbrx", false, false, false},    {"qwen2", false, false, true},   {"smaug-bpe", false, false, false},
+                 {"olmo", false, false, true},     {"gpt-4o", false, false, false}, {"command-r", false, false, true}};
     for (const auto& c : cases) {
         CAPTURE(c.pre);
         GgufTokenizer g = plain;
@@ -118,21 +120,26 @@ TEST_CASE("tokenizers: what ends an answer by a GGUF's keys and by its tokens' n
 
 TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
     GgufTokenizer good = tokenizer_to_gguf(load(FOLDER + "llama3.json")).value;
-    struct { std::function<void(GgufTokenizer&)> change; const char* message; } wrong[] = {
-        {[](auto& g) { g.tokens.clear(); }, "tokens: expected 1"},
-        {[](auto& g) { g.token_type.pop_back(); }, "token_type"},
-        {[](auto& g) { g.model = "llama"; }, "scores"},
-        {[](auto& g) { g.model = "bert"; }, "expected gpt2, llama or gemma4, found bert"},
-        {[](auto& g) { g.pre = "new"; }, "found new"},
-        {[](auto& g) { g.bos_token_id = 5000; }, "bos_token_id"},
-        {[](auto& g) { g.eot_token_id = 5000; }, "eot_token_id"},
-        {[](auto& g) { g.merges[0] = "ab"; }, "merges[0]"},
-        {[](auto& g) { g.merges[0] = "zq zq"; }, "merges[0]"},
-        {[](auto& g) { g = {.model = "gpt2", .tokens = {"\u6F22", "a", "\u6F22a"}, .merges = {"\u6F22 a"}}; },
-         "merges[0]"},
-        {[](auto& g) {
-             g = {.model = "gemma4", .tokens = {"a", "b", "ab"}, .merges = {"a b"}, .token_type = {1, 1, 5}};
-         }, "merges[0]"}};
+    struct {
+        std::function<void(GgufTokenizer&)> change;
+        const char* message;
+    } wrong[] = {{[](auto& g) { g.tokens.clear(); }, "tokens: expected 1"},
+                 {[](auto& g) { g.token_type.pop_back(); }, "token_type"},
+                 {[](auto& g) { g.model = "llama"; }, "scores"},
+                 {[](auto& g) { g.model = "bert"; }, "expected gpt2, llama or gemma4, found bert"},
+                 {[](auto& g) { g.pre = "new"; }, "found new"},
+                 {[](auto& g) { g.bos_token_id = 5000; }, "bos_token_id"},
+                 {[](auto& g) { g.eot_token_id = 5000; }, "eot_token_id"},
+                 {[](auto& g) { g.merges[0] = "ab"; }, "merges[0]"},
+                 {[](auto& g) { g.merges[0] = "zq zq"; }, "merges[0]"},
+                 {[](auto& g) {
+                      g = {.model = "gpt2", .tokens = {"\u6F22", "a", "\u6F22a"}, .merges = {"\u6F22 a"}};
+                  },
+                  "merges[0]"},
+                 {[](auto& g) {
+                      g = {.model = "gemma4", .tokens = {"a", "b", "ab"}, .merges = {"a b"}, .token_type = {1, 1, 5}};
+                  },
+                  "merges[0]"}};
     for (auto& [change, message] : wrong) {
         GgufTokenizer g = good;
         change(g);

@@ -9,7 +9,7 @@ Tokenizer parsed(const std::string& json) {
     REQUIRE_MESSAGE(t.ok(), t.status.message);
     return t.value;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("tokenizer.json: what we write reads back; gpt2, ignore_merges, tokens that are always recognised") {
     Result<std::string> text = read_file("test/golden/bpe_torture.txt", 1 << 20);
@@ -72,7 +72,9 @@ TEST_CASE("tokenizer.json: hostile files are exit 3, at every length and with ev
             if (t.ok()) REQUIRE(t.value.decode(t.value.encode("abc \xFF")).size() <= 5);    // a byte may be missing
             else REQUIRE(t.status.code == Exit::input);
         }
-    struct { const char *from, *to, *message; } changes[] = {
+    struct {
+        const char *from, *to, *message;
+    } changes[] = {
         {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", "model.type: expected \"BPE\", found \"WordPiece\""},
         {"\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}", "normalizer: expected NFC"},
         {"\"unk_token\": null", "\"dropout\": 0.1", "occurs twice"},

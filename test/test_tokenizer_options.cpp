@@ -30,7 +30,7 @@ std::string decoded(const Tokenizer& t, const Ids& ids) {
     std::string text = whole.push(t.decode(ids));
     return text += whole.finish();
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("tokenizer options: ids and texts of each kind that once differed, also written and read again") {
     const json cases = json::parse(read_file(FOLDER + "options.json", 1 << 20).value);
@@ -63,7 +63,9 @@ TEST_CASE("tokenizer options: ids and texts of each kind that once differed, als
 
 TEST_CASE("tokenizer options: no text is cut in a symbol with a space inside") {
     std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown},
-                                       {"a\xE2\x96\x81" "b", 0, ScoredPiece::user_defined}};
+                                       {"a\xE2\x96\x81"
+                                        "b",
+                                        0, ScoredPiece::user_defined}};
     for (const char* text : {SPACE_MARK, "a", "b"})
         pieces.push_back({text, -float(pieces.size()), ScoredPiece::normal});
     Vocabulary v = vocabulary_of_pieces(pieces, true, "t").value;
@@ -75,8 +77,8 @@ TEST_CASE("tokenizer options: no text is cut in a symbol with a space inside") {
 
 TEST_CASE("tokenizer options: a special token is found in normalized text, and no cut parts it") {
     const json cases = json::parse(read_file(FOLDER + "options.json", 1 << 20).value);
-    const auto found = std::find_if(cases.begin(), cases.end(),
-                                    [](auto& c) { return c["name"] == "found with a space"; });
+    const auto found =
+        std::find_if(cases.begin(), cases.end(), [](auto& c) { return c["name"] == "found with a space"; });
     json file = (*found)["tokenizer"];
     file["added_tokens"] = {{{"id", 8}, {"content", "<x y>"}, {"special", true}, {"normalized", true}},
                             {{"id", 9}, {"content", "<s>"}, {"special", true}, {"normalized", false}},
@@ -185,9 +187,9 @@ TEST_CASE("tokenizer options: a GGUF keeps how spaces come before texts, and lac
         std::erase_if(keys, [&](auto& k) { return std::count(without.begin(), without.end(), k.first); });
         std::string file;
         REQUIRE(gguf_write(keys, {}, [&](const void* data, int64_t bytes) -> Status {
-            file.append(static_cast<const char*>(data), size_t(bytes));
-            return {};
-        }).ok());
+                    file.append(static_cast<const char*>(data), size_t(bytes));
+                    return {};
+                }).ok());
         REQUIRE(replace_file(path, file).ok());
         write_file(path + ".txt", "a");
         const ProcessResult r =

@@ -38,11 +38,45 @@ uint32_t draw(uint64_t stream, uint64_t i, uint32_t n) { return philox(9, stream
 
 // Random text with what the tokenizers' rules turn on.
 std::string random_text(uint64_t stream, int length) {
-    static const std::vector<std::string> parts = {
-        " ", " ", "  ", "\n", "\n\n", "\r\n", "\t", "a", "b", "the", "S", "'s", "1", "23", "é",
-        "e\xCC\x81", "漢", "字", "か", "\xE3\x82\x99", "가", ".", "!", "/", "-", "=", "$", "\xE2\x96\x81",
-        "<|endoftext|>", "<s>", "</s>", "<tool_call>", "wold", "<|user|>", "<sep>", "\x01", "\xFF", "\xF0\x9F\x98\x80",
-        "\xE2\x80\x83"};
+    static const std::vector<std::string> parts = {" ",
+                                                   " ",
+                                                   "  ",
+                                                   "\n",
+                                                   "\n\n",
+                                                   "\r\n",
+                                                   "\t",
+                                                   "a",
+                                                   "b",
+                                                   "the",
+                                                   "S",
+                                                   "'s",
+                                                   "1",
+                                                   "23",
+                                                   "é",
+                                                   "e\xCC\x81",
+                                                   "漢",
+                                                   "字",
+                                                   "か",
+                                                   "\xE3\x82\x99",
+                                                   "가",
+                                                   ".",
+                                                   "!",
+                                                   "/",
+                                                   "-",
+                                                   "=",
+                                                   "$",
+                                                   "\xE2\x96\x81",
+                                                   "<|endoftext|>",
+                                                   "<s>",
+                                                   "</s>",
+                                                   "<tool_call>",
+                                                   "wold",
+                                                   "<|user|>",
+                                                   "<sep>",
+                                                   "\x01",
+                                                   "\xFF",
+                                                   "\xF0\x9F\x98\x80",
+                                                   "\xE2\x80\x83"};
     std::string text;
     for (int i = 0; i < length; i++) text += parts[draw(stream, uint64_t(i), uint32_t(parts.size()))];
     return text;
@@ -68,7 +102,7 @@ std::vector<std::string> names() {
     for (auto& [name, unused] : cases()["tokenizers"].items()) all.push_back(name);
     return all;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("tokenizers: each kind equals Hugging Face's; what we write reads back as the same") {
     for (const std::string& name : names()) {
@@ -184,9 +218,10 @@ TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
 
 TEST_CASE("tokenizers: a pattern's fast form gives the published pieces, of runs of any length, too") {
     const std::vector<std::string> parts = {
-        "a", "b", "Z", "é", "漢", "か", "\u30fc", "\u3099", "\u309b", "\u30fb", "\u0301", "1", "23", "\u0664", "½", " ",
-        "  ", "\n", "\r\n", "\t", ".", ",", "!", "'s", "'LL", "$", "+", "\u3002", "\u3000", "\u2028", "\u00a0", "\x80",
-        "\xC3", "\u200b", "/", "\u01c5", "가", "_", "|", "\u0800", "\u0e51", "\u2014", "\u202f", "€", "\u2208"};
+        "a",   "b",      "Z", "é",      "漢",     "か",     "\u30fc", "\u3099", "\u309b", "\u30fb", "\u0301", "1",
+        "23",  "\u0664", "½", " ",      "  ",     "\n",     "\r\n",   "\t",     ".",      ",",      "!",      "'s",
+        "'LL", "$",      "+", "\u3002", "\u3000", "\u2028", "\u00a0", "\x80",   "\xC3",   "\u200b", "/",      "\u01c5",
+        "가",  "_",      "|", "\u0800", "\u0e51", "\u2014", "\u202f", "€",      "\u2208"};
     auto pieces = [](Splitter& s, const std::string& text) {
         s.start(text);
         std::string all;
@@ -201,8 +236,8 @@ TEST_CASE("tokenizers: a pattern's fast form gives the published pieces, of runs
         for (uint64_t i = 0; i < 4000; i++) {
             std::string text;
             for (int k = 0; k < int(i % 14); k++) text += parts[draw(i, uint64_t(k), uint32_t(parts.size()))];
-            REQUIRE_MESSAGE(pieces(slow, text) == pieces(fast, text), row.name, " ", json(text).dump(-1, ' ', true,
-                            json::error_handler_t::replace));
+            REQUIRE_MESSAGE(pieces(slow, text) == pieces(fast, text), row.name, " ",
+                            json(text).dump(-1, ' ', true, json::error_handler_t::replace));
         }
         for (const std::string& part : parts) {
             std::string text;
@@ -221,11 +256,13 @@ TEST_CASE("tokenizers: bytes without a token are left out") {
 TEST_CASE("tokenizers: normal forms leave what is no UTF-8 alone, and equal the form of the whole") {
     const std::vector<Normalization> nfc = {{Normalization::Kind::nfc, "", ""}};
     const std::vector<Normalization> nfkc = {{Normalization::Kind::nfkc, "", ""}};
-    CHECK(normalized("e\xCC\x81 \xFF" "e\xCC\x81\xCC", nfc, false) == "\xC3\xA9 \xFF\xC3\xA9\xCC");
+    CHECK(normalized("e\xCC\x81 \xFF"
+                     "e\xCC\x81\xCC",
+                     nfc, false) == "\xC3\xA9 \xFF\xC3\xA9\xCC");
     CHECK(normalized("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");    // Hangul of three parts
     CHECK(normalized("\xEA\xB0\x80\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");                // two
     CHECK(normalized("\xE3\x81\x8B\xE3\x82\x99", nfc, false) == "\xE3\x81\x8C");
-    CHECK(normalized("a\xCC\xA7\xCC\x81 ", nfc, false) == "\xC3\xA1\xCC\xA7 ");                 // marks change places
+    CHECK(normalized("a\xCC\xA7\xCC\x81 ", nfc, false) == "\xC3\xA1\xCC\xA7 ");    // marks change places
     CHECK(normalized("\xC2\xA0\xEF\xAC\x81", nfkc, false) == " fi");
     CHECK(normalized("\xC2\xA0\xEF\xAC\x81", nfc, false) == "\xC2\xA0\xEF\xAC\x81");
     CHECK_FALSE(is_normalized("e\xCC\x81", nfc, false));
@@ -241,7 +278,8 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     REQUIRE(replace_file(dir + "/tokenizer_config.json", R"({"add_bos_token": false, "add_eos_token": true,
         "bos_token": "<s>", "eos_token": {"content": "<|end|>"}, "chat_template": [{"name": "x", "template": "1"},
         {"name": "default", "template": "2"}],
-        "added_tokens_decoder": {"700": {"content": "<new>", "special": true}}})").ok());
+        "added_tokens_decoder": {"700": {"content": "<new>", "special": true}}})")
+                .ok());
     const Tokenizer t = load(dir);
     const Vocabulary& v = t.vocabulary();
     CHECK(v.before.empty());
@@ -255,10 +293,10 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     REQUIRE(replace_file(dir + "/tokenizer_config.json", load(dir).config_json()).ok());
     CHECK(load(dir).vocabulary().eos == v.eos);
     CHECK(load(dir).vocabulary().bos == 1);
-    for (std::string broken : {R"({"added_tokens_decoder": {"x": {"content": "a"}}})", "[",
-                               R"({"added_tokens_decoder": 1})",
-                               R"({"added_tokens_decoder": {"99999999": {"content": "a"}}})",
-                               R"({"added_tokens_decoder": {"0": {"content": "other"}}})"}) {
+    for (std::string broken :
+         {R"({"added_tokens_decoder": {"x": {"content": "a"}}})", "[", R"({"added_tokens_decoder": 1})",
+          R"({"added_tokens_decoder": {"99999999": {"content": "a"}}})",
+          R"({"added_tokens_decoder": {"0": {"content": "other"}}})"}) {
         REQUIRE(replace_file(dir + "/tokenizer_config.json", broken).ok());
         CHECK(Tokenizer::load(dir).status.code == Exit::input);
     }
@@ -326,14 +364,24 @@ TEST_CASE("tokenizers: hostile tokenizer.model files are exit 3, at every length
     const std::string piece = field(1, field(1, "a")), bpe = field(2, "\x18\x02");
     const std::string identity = field(3, std::string("\x20\x00", 2));
     CHECK(sentencepiece_parse(piece + bpe + identity, "t").ok());
-    struct { std::string file, message; } wrong[] = {
-        {"", "expected pieces"}, {bpe, "expected pieces"}, {piece + identity, "unigram"},
-        {piece + bpe + field(3, "\x12\x01x"), "nmt_nfkc"}, {piece + bpe, "changes them"},
-        {piece + piece + bpe + identity, "two tokens are a"}, {field(1, ""), "piece 0"},
-        {field(1, field(1, "a") + "\x18\x09"), "type from 1 to 6"},
-        {field(1, field(1, "ab") + "\x18\x06") + bpe + identity, "<0x00>"},
-        {piece + "\x0A\x7F", "no field"}, {piece + "\x07", "no field"}, {std::string(11, '\xFF'), "no field"},
-        {field(1, std::string("\x0A\x01" "a\x15\x00\x00\x80\x7F", 8)), "a score"}};
+    struct {
+        std::string file, message;
+    } wrong[] = {{"", "expected pieces"},
+                 {bpe, "expected pieces"},
+                 {piece + identity, "unigram"},
+                 {piece + bpe + field(3, "\x12\x01x"), "nmt_nfkc"},
+                 {piece + bpe, "changes them"},
+                 {piece + piece + bpe + identity, "two tokens are a"},
+                 {field(1, ""), "piece 0"},
+                 {field(1, field(1, "a") + "\x18\x09"), "type from 1 to 6"},
+                 {field(1, field(1, "ab") + "\x18\x06") + bpe + identity, "<0x00>"},
+                 {piece + "\x0A\x7F", "no field"},
+                 {piece + "\x07", "no field"},
+                 {std::string(11, '\xFF'), "no field"},
+                 {field(1, std::string("\x0A\x01"
+                                       "a\x15\x00\x00\x80\x7F",
+                                       8)),
+                  "a score"}};
     for (auto& [text, message] : wrong) {
         const Status s = sentencepiece_parse(text, "t").status;
         CHECK(s.code == Exit::input);

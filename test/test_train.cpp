@@ -27,8 +27,8 @@ void poisoned_linear_gelu_backward(float* dpre, Into<float> dw, float* db, float
     cpu_ops<float>().linear_gelu_backward(dpre, dw, db, dpre_sum, dy, x, w, pre, N, C, OC);
     if (backward_calls++ == poison_call) dw.p[int64_t(OC) * C / 2] = poison_value;
 }
-void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale,
-                            Logits z, int N, int V, int Vp) {
+void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, Logits z,
+                            int N, int V, int Vp) {
     cpu_ops<float>().cross_entropy(loss, dlogits, logits, target, scale, z, N, V, Vp);
     for (int n = 0; n < N; n++) loss[n] += poison_loss;
 }
@@ -274,8 +274,21 @@ TEST_CASE("train: one directory, one run") {
 TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
     Toy toy;
     REQUIRE(run_flatgpt(toy.args("a", {"--steps", "40"})).exit_code == 0);
-    std::vector<std::string> tune = {"train", "--from", toy.dir + "/a", "--data", toy.dir + "/train.bin", "--out",
-                                     toy.dir + "/b", "--batch", "4", "--steps", "2", "--lr", "0", "--dtype", "fp32"};
+    std::vector<std::string> tune = {"train",
+                                     "--from",
+                                     toy.dir + "/a",
+                                     "--data",
+                                     toy.dir + "/train.bin",
+                                     "--out",
+                                     toy.dir + "/b",
+                                     "--batch",
+                                     "4",
+                                     "--steps",
+                                     "2",
+                                     "--lr",
+                                     "0",
+                                     "--dtype",
+                                     "fp32"};
     ProcessResult r = run_flatgpt(tune);
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
@@ -350,8 +363,7 @@ TEST_CASE("train: the first update moves each weight by the rate that is reporte
     for (size_t i = 0; i < t.weights.size(); i++) {
         if (std::fabs(t.grads()[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
         moved++;
-        const double by = (double(t.weights[i]) - double(t.params()[i])) /
-                          std::copysign(lr, double(t.grads()[i]));
+        const double by = (double(t.weights[i]) - double(t.params()[i])) / std::copysign(lr, double(t.grads()[i]));
         CHECK(std::fabs(by - 1) < 1e-3);
     }
     CHECK(moved > 1000);
@@ -383,8 +395,7 @@ TEST_CASE("train: gradient accumulation equals the larger batch") {
         REQUIRE(run_flatgpt(toy.args(out, {"--steps", "10", "--total-batch", "256", "--batch", batch})).exit_code == 0);
         std::vector<double> all;
         std::istringstream lines(toy.metrics(out));
-        for (std::string line; std::getline(lines, line);)
-            all.push_back(number(line, "\"loss\":"));
+        for (std::string line; std::getline(lines, line);) all.push_back(number(line, "\"loss\":"));
         return all;
     };
     std::vector<double> a = losses("a", "8"), b = losses("b", "2");

@@ -70,7 +70,8 @@ TEST_CASE("train notes: --context beyond the model's where its positions turn; l
     must(with(toy.args("learned", {"--steps", "1"}), THREAD));
     auto more = [&](const char* from, const char* out, const std::vector<std::string>& flags) {
         return with({"train", "--data", toy.dir + "/train.bin", "--from", toy.dir + "/" + from, "--out",
-                     toy.dir + "/" + out, "--batch", "2", "--dtype", "fp32", "--threads", "1", "--steps", "2"}, flags);
+                     toy.dir + "/" + out, "--batch", "2", "--dtype", "fp32", "--threads", "1", "--steps", "2"},
+                    flags);
     };
     const std::vector<std::string> longer = {"--context", "128", "--seq-len", "128", "--rope-scaling", "yarn"};
     must(more("rope", "long", longer));

@@ -31,10 +31,8 @@ struct Documents : RanksToy {
         return a;
     }
 };
-const std::vector<Words> OBJECTIVES = {{"--documents"},
-                                       {"--objective", "prefix"},
-                                       {"--objective", "mlm"},
-                                       {"--objective", "mlm", "--documents"}};
+const std::vector<Words> OBJECTIVES = {
+    {"--documents"}, {"--objective", "prefix"}, {"--objective", "mlm"}, {"--objective", "mlm", "--documents"}};
 }    // namespace
 
 TEST_CASE("train objective: each learns; the same for every batch, after a resume, and from eval") {
@@ -50,8 +48,9 @@ TEST_CASE("train objective: each learns; the same for every batch, after a resum
         must(other);
         toy.same_losses(name, name + "b", 1e-5);
 
-        Words eval = {"eval", dir, "--data", toy.dir + "/docs_val_000.bin", "--eval-tokens", "1100", "--dtype", "fp32",
-                      "--batch", "3", "--json"};
+        Words eval = {"eval",          dir,    "--data",  toy.dir + "/docs_val_000.bin",
+                      "--eval-tokens", "1100", "--dtype", "fp32",
+                      "--batch",       "3",    "--json"};
         if (OBJECTIVES[i].back() == "--documents") eval.push_back("--documents");
         CHECK(number(must(eval).out, "{\"loss\":") ==
               doctest::Approx(toy.losses(name, "\"val_loss\":").back()).epsilon(1e-6));
@@ -95,7 +94,8 @@ TEST_CASE("train objective: the mask token is the tokenizer's, a new row of the 
     dry({}, 0, "vocabulary 258,");
     dry({}, 0, "mask token 257");
     dry({}, 0, "objective     mlm, 15 % of the tokens are targets, token 257 masks");
-    dry({"--documents", "--mask-fraction", "0.4"}, 0, "40 % of the tokens are targets, token 257 masks, documents "
+    dry({"--documents", "--mask-fraction", "0.4"}, 0,
+        "40 % of the tokens are targets, token 257 masks, documents "
         "apart: token 256 begins one");
     dry({"--mask-token", "3"}, 0, "vocabulary 257,");
     dry({"--vocab", "300"}, 0, "vocabulary 300,");
@@ -106,8 +106,21 @@ TEST_CASE("train objective: the mask token is the tokenizer's, a new row of the 
 
     // A causal model goes on as another one.
     must(toy.command("causal", {}));
-    Words from = {"train", "--data", toy.dir + "/docs_train_000.bin", "--from", toy.dir + "/causal", "--batch", "4",
-                  "--steps", "4", "--dtype", "fp32", "--out", toy.dir + "/from", "--objective", "mlm"};
+    Words from = {"train",
+                  "--data",
+                  toy.dir + "/docs_train_000.bin",
+                  "--from",
+                  toy.dir + "/causal",
+                  "--batch",
+                  "4",
+                  "--steps",
+                  "4",
+                  "--dtype",
+                  "fp32",
+                  "--out",
+                  toy.dir + "/from",
+                  "--objective",
+                  "mlm"};
     must(from, 2, "--objective mlm: the vocabulary of");
     from.push_back("--resize-vocab");
     must(from, 0, "258");
@@ -118,13 +131,16 @@ TEST_CASE("train objective: the mask token is the tokenizer's, a new row of the 
     must({"sample", toy.dir + "/from", "--prompt", "abc"}, 2, "cannot write a text");
     must({"chat", toy.dir + "/from"}, 2, "cannot write a text");
     must({"train", "--config", toy.dir + "/from/run.toml", "--steps", "6", "--resume", "auto"});
-    must({"train", "--config", toy.dir + "/from/run.toml", "--steps", "8", "--resume", "auto", "--objective",
-          "causal"}, 2, "sees all");
+    must({"train", "--config", toy.dir + "/from/run.toml", "--steps", "8", "--resume", "auto", "--objective", "causal"},
+         2, "sees all");
 }
 
 TEST_CASE("train objective: what cannot be together is refused, both options named") {
     Documents toy;
-    const struct { Words more; const char* says; } rows[] = {
+    const struct {
+        Words more;
+        const char* says;
+    } rows[] = {
         {{"--objective", "mlm", "--window", "8"}, "--window 8, --objective mlm"},
         {{"--objective", "prefix", "--window", "8"}, "--window 8, --objective prefix"},
         {{"--objective", "prefix", "--position", "alibi"}, "--position alibi, --objective prefix"},
@@ -192,8 +208,8 @@ TEST_CASE("train objective: a prefix model writes, from a prompt longer than a b
     const Words sample = {"sample", toy.dir + "/p", "--prompt", "abcdefghijk", "--tokens", "40", "--num", "3"};
     const std::string three = must(sample).out;
     CHECK(three == must(sample).out);
-    CHECK(three.starts_with("--- 1 ---\n" + must({"sample", toy.dir + "/p", "--prompt", "abcdefghijk", "--tokens",
-                                                  "40"}).out));
+    CHECK(three.starts_with("--- 1 ---\n" +
+                            must({"sample", toy.dir + "/p", "--prompt", "abcdefghijk", "--tokens", "40"}).out));
 }
 
 TEST_CASE("sample: prompts of a file's lines, of JSON lines, and a shorter context of a table") {

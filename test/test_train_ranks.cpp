@@ -27,8 +27,8 @@ TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO
             }
         }
     // The checkpoint of 4 ranks: for one process a model like any other.
-    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--eval-tokens", "1100", "--batch",
-                     "3", "--dtype", "fp32", "--json"});
+    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--eval-tokens", "1100", "--batch", "3",
+                     "--dtype", "fp32", "--json"});
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
     CHECK(number(r.out, "{\"loss\":") == doctest::Approx(toy.losses("4_1", "\"val_loss\":").back()).epsilon(1e-6));
@@ -62,8 +62,8 @@ TEST_CASE("train ranks: bf16 parameters, with masters and without; ZeRO is plain
     RanksToy toy;
     for (const std::string more : {"", "--stochastic-rounding"})
         for (const std::string zero : {"0", "1", "2"}) {
-            std::vector<std::string> program = toy.program(zero + more, {"--dtype", "bf16", "--zero", zero,
-                                                                         "--batch", "8"});
+            std::vector<std::string> program =
+                toy.program(zero + more, {"--dtype", "bf16", "--zero", zero, "--batch", "8"});
             if (!more.empty()) program.push_back(more);
             const ProcessResult r = run_process(mpirun(2, program), mpirun_options(120));
             INFO(r.err);
@@ -93,8 +93,10 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
     RanksToy toy;
     ProcessResult r = toy.run(1, "whole", {"--steps", "16"});
     REQUIRE(r.exit_code == 0);
-    const struct { const char *steps, *zero; int ranks; } parts[] = {
-        {"4", "0", 1}, {"8", "2", 2}, {"12", "1", 4}, {"16", "0", 1}};
+    const struct {
+        const char *steps, *zero;
+        int ranks;
+    } parts[] = {{"4", "0", 1}, {"8", "2", 2}, {"12", "1", 4}, {"16", "0", 1}};
     for (auto& part : parts) {
         // --steps is part of the schedule: the run is cut short by removing what came after.
         r = toy.run(part.ranks, "parts", {"--steps", "16", "--zero", part.zero, "--resume", "auto", "--keep", "0"});
@@ -224,8 +226,10 @@ TEST_CASE("train ranks: a rank that is stopped before it has met the others is n
     program.insert(program.begin(), {"sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec \"$@\"", "sh"});
     Process p(mpirun(2, noted(dir, program)), mpirun_options(60));
     for (int k = 0; k < 30000 && p.running() && !contains(p.err(), "together within"); k++) usleep(1000);
-    CHECK(contains(p.err(), "rank 0: MPI has not brought all 2 ranks together within 2 s (--timeout): stopped by a "
-                            "signal: rank 1 (pid " + std::to_string(numbers(dir + "/pids")[1]) + ")"));
+    CHECK(contains(p.err(),
+                   "rank 0: MPI has not brought all 2 ranks together within 2 s (--timeout): stopped by a "
+                   "signal: rank 1 (pid " +
+                       std::to_string(numbers(dir + "/pids")[1]) + ")"));
     p.send(SIGKILL);
 }
 
@@ -267,8 +271,8 @@ TEST_CASE("train ranks: who differs in configuration, binary, data or weights is
     fs::copy_file(toy.dir + "/train.bin", toy.dir + "/a/train.bin");
     fs::copy_file(toy.dir + "/val.bin", toy.dir + "/b/train.bin");
     for (const char* place : {"a", "b"}) {
-        ProcessResult r = toy.run(1, std::string("from_") + place,
-                                  {"--steps", "1", "--seed", place[0] == 'a' ? "1" : "2"});
+        ProcessResult r =
+            toy.run(1, std::string("from_") + place, {"--steps", "1", "--seed", place[0] == 'a' ? "1" : "2"});
         REQUIRE(r.exit_code == 0);
         fs::rename(toy.newest(std::string("from_") + place), toy.dir + "/" + place + "/start");
     }
@@ -377,8 +381,8 @@ TEST_CASE("train ranks: a rank whose memory breaks is named: its NaN, or at the 
         forget_notes(dir);
         Killer killer{dir};
         const std::string out = nan ? "nan" : "bit";
-        std::vector<std::string> more = {"--steps", "1000000", "--lr", "0", "--lr-schedule", "constant",
-                                         "--save-every", nan ? "0" : "500"};
+        std::vector<std::string> more = {"--steps",       "1000000",  "--lr",         "0",
+                                         "--lr-schedule", "constant", "--save-every", nan ? "0" : "500"};
         Process p(mpirun(2, noted(dir, toy.program(out, more))), mpirun_options(60));
         wait_for_training(p);
         std::string broken = bytes;

@@ -39,8 +39,8 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
     for (const char* batch : {"1", "4", "16"}) {
         const std::string out = std::string("b") + batch;
         // lr 0: the weights are the same, whatever they have been trained on.
-        must_run(toy.args(out, {"--steps", "2", "--batch", batch, "--lr", "0", "--val", both, "--eval-tokens",
-                                "8000"}));
+        must_run(
+            toy.args(out, {"--steps", "2", "--batch", batch, "--lr", "0", "--val", both, "--eval-tokens", "8000"}));
         losses.push_back(values(toy.metrics(out), "\"val_loss\":").back());
         CHECK(losses.back() == doctest::Approx(losses[0]).epsilon(1e-6));
         ProcessResult e = must_run({"eval", toy.dir + "/" + out, "--data", both, "--eval-tokens", "8000", "--dtype",
@@ -60,8 +60,8 @@ TEST_CASE("evaluate: the loss of a model does not depend on the batch, a ragged 
     REQUIRE(tokenizer.ok());
     std::vector<Evaluation> all;
     for (int B : {1, 5, 16}) {
-        Result<Loader> loader = Loader::open({.pattern = toy.dir + "/val.bin", .B = B, .S = 32, .vocab = 257,
-                                              .shuffle = false, .most_tokens = 37 * 32});
+        Result<Loader> loader = Loader::open(
+            {.pattern = toy.dir + "/val.bin", .B = B, .S = 32, .vocab = 257, .shuffle = false, .most_tokens = 37 * 32});
         REQUIRE(loader.ok());
         int64_t calls = 0;
         Result<Evaluation> e = evaluate(g, loader.value, tokenizer.value, B, 32,
@@ -79,8 +79,14 @@ TEST_CASE("loader: some of an epoch's samples lie evenly over all shards, whatev
     Toy toy;
     for (int i = 0; i < 4; i++) toy.write("s" + std::to_string(i), 32 * 25 + 1, uint64_t(i));
     auto open = [&](int B, int rank, int ranks, int64_t most) {
-        Result<Loader> l = Loader::open({.pattern = toy.dir + "/s*.bin", .B = B, .S = 32, .vocab = 64, .rank = rank,
-                                         .ranks = ranks, .shuffle = false, .most_tokens = most});
+        Result<Loader> l = Loader::open({.pattern = toy.dir + "/s*.bin",
+                                         .B = B,
+                                         .S = 32,
+                                         .vocab = 64,
+                                         .rank = rank,
+                                         .ranks = ranks,
+                                         .shuffle = false,
+                                         .most_tokens = most});
         REQUIRE(l.ok());
         return std::move(l.value);
     };
@@ -110,8 +116,8 @@ TEST_CASE("loader: some of an epoch's samples lie evenly over all shards, whatev
 TEST_CASE("train: --patience ends the run, and goes on ending it; --keep-best keeps the best checkpoint") {
     Toy toy;
     // With lr 0 the first validation is the best for ever.
-    const std::vector<std::string> flags = {"--steps", "100", "--lr", "0", "--eval-every", "5", "--patience", "2",
-                                            "--keep", "1", "--resume", "auto"};
+    const std::vector<std::string> flags = {"--steps",    "100", "--lr",   "0", "--eval-every", "5",
+                                            "--patience", "2",   "--keep", "1", "--resume",     "auto"};
     ProcessResult r = must_run(toy.args("a", flags), 0, "has not fallen for 2 validations");
     CHECK(contains(r.err, "the best by validation is step 5"));
     CHECK(values(toy.metrics("a"), "\"val_loss\":").size() == 3);
@@ -137,12 +143,14 @@ TEST_CASE("train: --patience ends the run, and goes on ending it; --keep-best ke
     fs::create_directory(away);
     fs::copy_file(toy.dir + "/val.bin", away + "/val.bin");
     must_run(toy.args("a", {"--steps", "100", "--lr", "0", "--eval-every", "5", "--patience", "3", "--keep", "1",
-                            "--resume", "auto", "--val", away + "/val.bin"}), 0, "step 20: the validation loss");
+                            "--resume", "auto", "--val", away + "/val.bin"}),
+             0, "step 20: the validation loss");
     CHECK(checkpoint_list(toy.dir + "/a") == std::vector{step_dir(toy, "a", 5), step_dir(toy, "a", 20)});
     // Another validation set: its losses are not compared with the old one's.
     toy.write("other", 2000, 9);
     must_run(toy.args("a", {"--steps", "100", "--lr", "0", "--eval-every", "5", "--patience", "2", "--keep", "1",
-                            "--resume", "auto", "--val", toy.dir + "/other.bin"}), 0, "step 35: the validation loss");
+                            "--resume", "auto", "--val", toy.dir + "/other.bin"}),
+             0, "step 35: the validation loss");
 }
 
 TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
@@ -154,8 +162,7 @@ TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
     CHECK(contains(r.err, "the best by validation is step 10"));
     must_run({"sample", toy.dir + "/a", "--checkpoint", "best", "--tokens", "3"}, 0, "step_00000010");
     // The newest checkpoint says which one is the best, also if that is an older one.
-    must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0,
-             "the best by validation is step 10");
+    must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0, "the best by validation is step 10");
 }
 
 TEST_CASE("eval: a run is measured in its own type, and has validation's bits") {
@@ -165,8 +172,8 @@ TEST_CASE("eval: a run is measured in its own type, and has validation's bits") 
         const std::string name = "run" + std::to_string(runs++);
         more.insert(more.begin(), {"--steps", "5", "--dtype", dtype, "--eval-tokens", "0"});
         must_run(toy.args(name, more));
-        const ProcessResult e = must_run({"eval", toy.dir + "/" + name, "--data", toy.dir + "/val.bin", "--json"}, 0,
-                                         dtype);
+        const ProcessResult e =
+            must_run({"eval", toy.dir + "/" + name, "--data", toy.dir + "/val.bin", "--json"}, 0, dtype);
         CHECK(number(e.out, "{\"loss\":") == values(toy.metrics(name), "\"val_loss\":").back());
         CHECK_FALSE(contains(e.err, "weights "));    // packed ones
     };
@@ -190,8 +197,9 @@ TEST_CASE("train: checkpoints by the clock") {
 
 TEST_CASE("train: shards of another tokenizer are refused by name before the first step, validation's too") {
     Toy toy;
-    const std::string bytes = "It is a truth universally acknowledged, that a single man in possession of a good "
-                              "fortune, must be in want of a wife.\n";
+    const std::string bytes =
+        "It is a truth universally acknowledged, that a single man in possession of a good "
+        "fortune, must be in want of a wife.\n";
     std::string text;
     for (int i = 0; i < 60; i++) text += bytes;
     std::ofstream(toy.dir + "/t.txt") << text;
@@ -232,24 +240,27 @@ TEST_CASE("train: shards of another tokenizer are refused by name before the fir
 TEST_CASE("train: no option is passed over in silence") {
     Toy toy;
     must_run(toy.args("a", {"--steps", "6"}));
-    const std::vector<std::string> tune = {"train", "--from", toy.dir + "/a", "--data", toy.dir + "/train.bin", "--out",
-                                           toy.dir + "/t", "--steps", "2", "--dtype", "fp32"};
+    const std::vector<std::string> tune = {"train", "--from",       toy.dir + "/a", "--data", toy.dir + "/train.bin",
+                                           "--out", toy.dir + "/t", "--steps",      "2",      "--dtype",
+                                           "fp32"};
     must_run(with(tune, {"--model", "d6"}), 2, "6 layers");
     must_run(with(tune, {"--eval-every", "2"}), 2, "--val");
     must_run(with(tune, {"--patience", "2"}), 2, "--eval-every");
     must_run(with(tune, {"--sample-prompt", "x"}), 2, "--sample-every");
     must_run(toy.args("a", {"--steps", "5", "--resume", "auto"}), 2, "6 steps already");
     must_run(toy.args("a", {"--steps", "6", "--resume", "auto"}), 0, "nothing to do");
-    ProcessResult r = must_run(toy.args("a", {"--steps", "8", "--resume", "auto", "--lr", "1e-3", "--batch", "2",
-                                              "--total-batch", "128"}));
-    CHECK(contains(r.err, "resumed from " + step_dir(toy, "a", 6) + " after step 6; changed: batch 4 -> 2, lr 0.003 -> "
-                          "0.001, steps 6 -> 8"));
-    r = must_run(toy.args("a", {"--steps", "10", "--resume", "auto", "--lr", "1e-3", "--batch", "2", "--total-batch",
-                                "128"}));
+    ProcessResult r = must_run(
+        toy.args("a", {"--steps", "8", "--resume", "auto", "--lr", "1e-3", "--batch", "2", "--total-batch", "128"}));
+    CHECK(contains(r.err, "resumed from " + step_dir(toy, "a", 6) +
+                              " after step 6; changed: batch 4 -> 2, lr 0.003 -> "
+                              "0.001, steps 6 -> 8"));
+    r = must_run(
+        toy.args("a", {"--steps", "10", "--resume", "auto", "--lr", "1e-3", "--batch", "2", "--total-batch", "128"}));
     CHECK(contains(r.err, "; changed: steps 8 -> 10\n"));
     // What is not said again is taken from the checkpoint.
     must_run({"train", "--data", toy.dir + "/train.bin", "--seq-len", "32", "--out", toy.dir + "/a", "--seed", "5",
-              "--dtype", "fp32", "--resume", "auto", "--steps", "11"}, 0, "after step 10");
+              "--dtype", "fp32", "--resume", "auto", "--steps", "11"},
+             0, "after step 10");
     must_run({"train", "--config", toy.dir + "/a/run.toml", "--resume", "auto", "--steps", "12"}, 0, "after step 11");
     must_run(with(tune, {"--eval-tokens", "5"}), 2, "--val");
     // A run that took its shape from a directory goes on without it.
@@ -264,9 +275,27 @@ TEST_CASE("train: no option is passed over in silence") {
 
 TEST_CASE("train: --vocab takes shards without a tokenizer; a model without one may be GPT-2's") {
     Toy toy;
-    std::vector<std::string> a = {"train", "--data", toy.dir + "/train.bin", "--layers", "1", "--heads", "1",
-                                  "--channels", "16", "--seq-len", "32", "--batch", "4", "--steps", "2", "--dtype",
-                                  "fp32", "--out", toy.dir + "/chars", "--vocab", "65"};
+    std::vector<std::string> a = {"train",
+                                  "--data",
+                                  toy.dir + "/train.bin",
+                                  "--layers",
+                                  "1",
+                                  "--heads",
+                                  "1",
+                                  "--channels",
+                                  "16",
+                                  "--seq-len",
+                                  "32",
+                                  "--batch",
+                                  "4",
+                                  "--steps",
+                                  "2",
+                                  "--dtype",
+                                  "fp32",
+                                  "--out",
+                                  toy.dir + "/chars",
+                                  "--vocab",
+                                  "65"};
     ProcessResult r = must_run(a, 0, "vocabulary 65");
     CHECK(!fs::exists(toy.newest("chars") + "/tokenizer.json"));
     must_run({"eval", toy.dir + "/chars", "--data", toy.dir + "/val.bin"});
@@ -282,10 +311,12 @@ TEST_CASE("train: --vocab takes shards without a tokenizer; a model without one 
     fs::remove(toy.newest("x") + "/tokenizer.json");
     for (const char* gone : {"/MANIFEST", "/state.json"}) fs::remove(toy.newest("x") + gone);    // as from the Hub
     must_run({"train", "--from", toy.newest("x"), "--data", toy.dir + "/train.bin", "--out", toy.dir + "/y", "--steps",
-              "1", "--batch", "4", "--dtype", "fp32"}, 0, "taken for GPT-2's");
+              "1", "--batch", "4", "--dtype", "fp32"},
+             0, "taken for GPT-2's");
     CHECK(fs::exists(toy.newest("y") + "/tokenizer.json"));
     must_run({"train", "--from", toy.newest("chars"), "--data", toy.dir + "/train.bin", "--out", toy.dir + "/z",
-              "--steps", "1", "--batch", "4", "--dtype", "fp32"}, 0, "vocabulary 65");
+              "--steps", "1", "--batch", "4", "--dtype", "fp32"},
+             0, "vocabulary 65");
     CHECK(!fs::exists(toy.newest("z") + "/tokenizer.json"));
 }
 
@@ -293,13 +324,14 @@ TEST_CASE("train: warns when the data is read too often") {
     Toy toy;
     toy.write("small", 6 * 32 + 1, 1);    // 192 tokens for 34.7 thousand parameters
     const std::string data = toy.dir + "/small.bin";
-    must_run(toy.args("a", {"--steps", "32", "--data", data}), 0, "reads its data 21 times (192 tokens, fewer than the "
+    must_run(toy.args("a", {"--steps", "32", "--data", data}), 0,
+             "reads its data 21 times (192 tokens, fewer than the "
              "model's 34.7k parameters)");
     CHECK(contains(must_run(toy.args("b", {"--steps", "9", "--data", data})).err, "warning"));
     CHECK(!contains(must_run(toy.args("c", {"--steps", "6", "--data", data})).err, "warning"));    // 4 times
     // Weights that have learnt elsewhere are many, as they should be: only repetition counts.
-    std::vector<std::string> tune = {"train", "--from", toy.dir + "/c", "--data", data, "--out", toy.dir + "/d",
-                                     "--steps", "9", "--batch", "4", "--dtype", "fp32"};
+    std::vector<std::string> tune = {"train",   "--from", toy.dir + "/c", "--data", data,      "--out", toy.dir + "/d",
+                                     "--steps", "9",      "--batch",      "4",      "--dtype", "fp32"};
     CHECK(!contains(must_run(tune).err, "warning"));
     Toy::set(tune, "--steps", "32"), Toy::set(tune, "--out", toy.dir + "/e");
     must_run(tune, 0, "reads its data 21 times (192 tokens): it");

@@ -92,22 +92,29 @@ int one_rank(const Task& t) {
         w.reset();
         usleep(20000);
     } else {
-        if (t.act == "abort" || t.act == "leave-abort") w->before_exit([] { for (say("aborting");;) pause(); });
+        if (t.act == "abort" || t.act == "leave-abort")
+            w->before_exit([] {
+                for (say("aborting");;) pause();
+            });
         loop(t, *w);
     }
     w.reset();
     say("bye");
     return 0;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("watch: one rank") {    // the jobs below start it
     if (const char* text = getenv("FLATGPT_WATCH")) _exit(one_rank(Task::parse(text)));
 }
 
 TEST_CASE("watch: ranks meet, gather, broadcast, agree and part") {
-    for (auto [host, ranks] : {std::pair("127.0.0.1", 2), {"127.0.0.1", 4}, {"::1", 4}, {"localhost", 2},
-                               {"no.such.host.invalid,127.0.0.1", 2}, {"127.0.0.1", 16}}) {
+    for (auto [host, ranks] : {std::pair("127.0.0.1", 2),
+                               {"127.0.0.1", 4},
+                               {"::1", 4},
+                               {"localhost", 2},
+                               {"no.such.host.invalid,127.0.0.1", 2},
+                               {"127.0.0.1", 16}}) {
         Task t = act("exchange");
         t.host = host;
         CAPTURE(host);
@@ -215,8 +222,9 @@ TEST_CASE("watch: a rank that never comes is named by all the others") {
     CHECK(now_seconds() - begin < 10);
     Job nobody(act("exchange", 0.7), 2);    // and rank 0
     nobody.add(1);
-    nobody.expect(0, 7, {"rank 1 did not find rank 0 at 127.0.0.1 port " + std::to_string(nobody.task.port),
-                         "Connection refused"});
+    nobody.expect(
+        0, 7,
+        {"rank 1 did not find rank 0 at 127.0.0.1 port " + std::to_string(nobody.task.port), "Connection refused"});
 }
 
 TEST_CASE("watch: another job's rank stays outside, and is counted") {
@@ -249,7 +257,8 @@ TEST_CASE("watch: a rank twice, and other numbers of ranks, are told") {
     const size_t turned = job.rank[1]->running() ? 2 : 1;
     job.expect(turned, 7, {"rank 1 (", "is here already"});
     job.add(2);
-    for (size_t i = 0; i < 4; i++) if (i != turned) job.expect(i, 0, {"exchanged"});
+    for (size_t i = 0; i < 4; i++)
+        if (i != turned) job.expect(i, 0, {"exchanged"});
 
     Job unequal(act("exchange"), 3);
     unequal.add(0);
@@ -276,8 +285,8 @@ TEST_CASE("watch: ten thousand strangers while four ranks meet, and after") {
     strangers(job.task.port, 2000, 2);
     job.add(2);
     strangers(job.task.port, 4000, 3);
-    const size_t files = size_t(std::distance(
-        std::filesystem::directory_iterator("/proc/" + std::to_string(job.rank[0]->id()) + "/fd"), {}));
+    const size_t files = size_t(
+        std::distance(std::filesystem::directory_iterator("/proc/" + std::to_string(job.rank[0]->id()) + "/fd"), {}));
     CHECK(files < 400);
     CHECK(job.rank[0]->running());
     job.add(3);
@@ -382,7 +391,8 @@ TEST_CASE("watch: goodbyes in any order are no deaths") {
     std::vector<std::unique_ptr<Job>> jobs;
     for (int order = 0; order < 4; order++) jobs.push_back(std::make_unique<Job>(act("goodbye", 20, order), 4));
     for (auto& job : jobs) job->all();
-    for (auto& job : jobs) for (size_t r = 0; r < 4; r++) job->expect(r, 0, {"bye"});
+    for (auto& job : jobs)
+        for (size_t r = 0; r < 4; r++) job->expect(r, 0, {"bye"});
 }
 
 TEST_CASE("watch: who waits for a rank that has said goodbye is told") {

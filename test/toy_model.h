@@ -89,9 +89,8 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("transformer of 2017", c, [](Config& k) {
         k.position = Position::sinusoidal, k.place = NormPlace::post, k.embed_scale = 2.5f, k.activation = Act::relu;
     });
-    add("ntk, norms of sums", llama, [](Config& k) {
-        k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4;
-    });
+    add("ntk, norms of sums", llama,
+        [](Config& k) { k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4; });
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
     // All experts are used: where types round differently, a choice of some of them may be another one.
     add("qwen2_moe", llama, [](Config& k) {
@@ -102,9 +101,8 @@ inline std::vector<Kind> kind_configs(Config c) {
         k.experts = k.experts_used = 2, k.expert_ffn = 9, k.experts_every = 2, k.router = RouterKind::sigmoid;
     });
     add("elu", c, [](Config& k) { k.linear = Linear::elu, k.window = 0; });
-    add("retention, each 2nd softmax", llama, [](Config& k) {
-        k.linear = Linear::retention, k.softmax_every = 2, k.qk_norm = Turn::Normed::head;
-    });
+    add("retention, each 2nd softmax", llama,
+        [](Config& k) { k.linear = Linear::retention, k.softmax_every = 2, k.qk_norm = Turn::Normed::head; });
     add("gated", llama, [](Config& k) { k.linear = Linear::gated, k.window = 0, k.place = NormPlace::sandwich; });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;

@@ -10,8 +10,8 @@
 #include "mpirun.h"
 #include "toy_run.h"
 
-inline const std::vector<std::string> GLOBAL = {"--total-batch", "512", "--steps", "8", "--save-every", "4",
-                                               "--threads", "1", "--eval-tokens", "1100"};
+inline const std::vector<std::string> GLOBAL = {"--total-batch", "512", "--steps",       "8",   "--save-every", "4",
+                                                "--threads",     "1",   "--eval-tokens", "1100"};
 
 // A toy whose step is 16 sequences, however many ranks share them.
 struct RanksToy : Toy {

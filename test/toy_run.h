@@ -36,10 +36,33 @@ struct Toy {
         REQUIRE(w.commit().ok());
     }
     std::vector<std::string> args(const std::string& out, std::vector<std::string> more = {}) const {
-        std::vector<std::string> a = {
-            "train", "--data", dir + "/train.bin", "--val", dir + "/val.bin", "--tokenizer", dir + "/tok.json",
-            "--layers", "2", "--heads", "2", "--channels", "32", "--out", dir + "/" + out, "--batch", "4",
-            "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-tokens", "256"};
+        std::vector<std::string> a = {"train",
+                                      "--data",
+                                      dir + "/train.bin",
+                                      "--val",
+                                      dir + "/val.bin",
+                                      "--tokenizer",
+                                      dir + "/tok.json",
+                                      "--layers",
+                                      "2",
+                                      "--heads",
+                                      "2",
+                                      "--channels",
+                                      "32",
+                                      "--out",
+                                      dir + "/" + out,
+                                      "--batch",
+                                      "4",
+                                      "--seq-len",
+                                      "32",
+                                      "--lr",
+                                      "3e-3",
+                                      "--seed",
+                                      "5",
+                                      "--dtype",
+                                      "fp32",
+                                      "--eval-tokens",
+                                      "256"};
         for (size_t i = 0; i + 1 < more.size(); i += 2) set(a, more[i], more[i + 1]);
         return a;
     }

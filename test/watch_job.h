@@ -79,7 +79,8 @@ class Job {
         return *this;
     }
     void wait_met() {
-        for (auto& p : rank) while (p->running() && !contains(p->out(), "met\n")) usleep(1000);
+        for (auto& p : rank)
+            while (p->running() && !contains(p->out(), "met\n")) usleep(1000);
     }
     // Ends with this code, and each word stands in what it says.
     void expect(size_t r, int code, const std::vector<std::string>& words) {

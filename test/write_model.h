@@ -10,9 +10,9 @@ inline std::string write_model(const Model& g, const Tokenizer& tokenizer) {
     checkpoint_tensors(g, Part::weights, "", &weights);
     std::string file;
     REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
-        file.append(static_cast<const char*>(data), size_t(bytes));
-        return Status{};
-    }).ok());
+                file.append(static_cast<const char*>(data), size_t(bytes));
+                return Status{};
+            }).ok());
     write_file(dir + "/model.safetensors", file);
     write_file(dir + "/config.json", config_json(g.c, {tokenizer.end_of_text()}));
     write_file(dir + "/tokenizer.json", tokenizer.to_json());

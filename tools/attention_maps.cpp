@@ -86,7 +86,7 @@ void HeadSums::add_induction(const double* p, int S, int before, int length) {
 }
 HeadScores HeadSums::scores() const {
     auto mean = [](double sum, int64_t n) { return n ? HeadScores::Score(sum / double(n)) : std::nullopt; };
-    HeadScores s = {mean(entropy, queries), {}, mean(distance, queries), mean(previous, later), mean(first, later),
+    HeadScores s = {mean(entropy, queries),  {}, mean(distance, queries), mean(previous, later), mean(first, later),
                     mean(induction, repeats)};
     if (queries) s.relative = most > 0 ? entropy / most : 0;
     return s;
@@ -106,7 +106,7 @@ SmallMap small_map(const double* p, int S, int most) {
     SmallMap map{n, bin, std::vector<double>(size_t(n) * size_t(n))};
     for (int i = 0; i < S; i++)
         for (int j = 0; j < S; j++)
-            map.values[size_t(i / bin) * size_t(n) + size_t(j / bin)] +=
-                p[int64_t(i) * S + j] / std::min(bin, S - i / bin * bin);
+            map.values[size_t(i / bin) * size_t(n) + size_t(j / bin)] += p[int64_t(i) * S + j] /
+                                                                         std::min(bin, S - i / bin * bin);
     return map;
 }

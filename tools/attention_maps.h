@@ -5,7 +5,9 @@
 
 #include "model/decoder.h"
 
-struct HeadPlace { int layer, head; };    // from 0
+struct HeadPlace {
+    int layer, head;
+};    // from 0
 // Why layer l has no map; null: it has.
 const char* without_map(const Config& c, int l);
 int layers_with_map(const Config& c);
@@ -25,12 +27,12 @@ int maps_that_fit(int S, int most, int64_t bytes = MAP_BYTES);
 // over the queries after it.
 struct HeadScores {
     typedef std::optional<double> Score;
-    Score entropy = {};             // nats
-    Score relative = {};            // entropy over the largest there could be, log of the visible keys; 0: no choice
-    Score distance = {};            // positions between query and key: their mean, weighted by the keys' probabilities
+    Score entropy = {};     // nats
+    Score relative = {};    // entropy over the largest there could be, log of the visible keys; 0: no choice
+    Score distance = {};    // positions between query and key: their mean, weighted by the keys' probabilities
     Score previous = {}, first = {};
-    Score induction = {};           // Repeated's
-    Score importance = {};          // importance.h
+    Score induction = {};     // Repeated's
+    Score importance = {};    // importance.h
 };
 struct HeadSums {
     double entropy = 0, most = 0, distance = 0, previous = 0, first = 0, induction = 0;

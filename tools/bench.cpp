@@ -138,8 +138,7 @@ Status run(const BenchOptions& o) {
             if (!bench.wanted(generation(rows, weights))) continue;
             TRY(reopen(false));
             TRY(bench_generation(bench, c, rows, weights));
-            if (o.profile && (rows == 1 || rows == 8 || rows == 64))
-                TRY(profile_generation(bench, c, rows, weights));
+            if (o.profile && (rows == 1 || rows == 8 || rows == 64)) TRY(profile_generation(bench, c, rows, weights));
         }
         if (!bench.wanted(prompt(PROMPT, weights))) continue;
         TRY(reopen(false));
@@ -158,8 +157,10 @@ Command bench_command() {
     std::vector<Flag> sizes = config_flags(o->shape);
     sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
     sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});
-    sizes.push_back({"--seq-len", &o->seq_len, "tokens of a sequence, and the least context; 0: 1024 on a GPU, 256 on "
-                     "the CPU", 0, 1 << 20});
+    sizes.push_back({"--seq-len", &o->seq_len,
+                     "tokens of a sequence, and the least context; 0: 1024 on a GPU, 256 on "
+                     "the CPU",
+                     0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
          {{"--filter", &o->filter, "only rows with this text in their name, or with one of several: 'prompt|1 seq'"},

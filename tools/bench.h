@@ -82,7 +82,7 @@ struct ProfileRow {
     std::string name;
     int64_t calls = 0;
     double seconds = 0, floor = 0;
-    Work work;    // the sum over all calls
+    Work work;             // the sum over all calls
     double weights = 0;    // that products read
 };
 // The time and work of each call, of which it waits for the end.

@@ -78,8 +78,14 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     for (int* t : copies) op.upload(t, from_to.data(), 8 * pages);
     const bool factors = type == Element::fp8 || type == Element::int8;
     auto cache = [&](int i) {
-        return Pages{type, k[size_t(i)], v[size_t(i)], factors ? k_factor[size_t(i)] : nullptr,
-                     factors ? v_factor[size_t(i)] : nullptr, h.NKV, table[size_t(i)], width};
+        return Pages{type,
+                     k[size_t(i)],
+                     v[size_t(i)],
+                     factors ? k_factor[size_t(i)] : nullptr,
+                     factors ? v_factor[size_t(i)] : nullptr,
+                     h.NKV,
+                     table[size_t(i)],
+                     width};
     };
     ROW(attention_cached, size, o[i], q[i], cache(i), rows, 1, pos[i], h);
     if (turns_too) ROW(cache_turn, size, cache(i), copies[i], pages, turns[i], h, turn);

@@ -55,11 +55,12 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
     const double flops = r.work.flops(), bytes = r.work.bytes;
     const double compute = r.work.products / bench.peak.products + r.work.arithmetic / bench.peak.flops;
     if (bench.o.json) {
-        printf("{\"profile\":%s,\"name\":%s,\"device\":%s,\"calls\":%lld,\"ms\":%s,\"share\":%s,\"floor_ms\":%s,"
-               "\"FLOPs\":%s,\"bytes\":%s}\n",
-               json_string(what).c_str(), json_string(r.name).c_str(), json_string(bench.device.text).c_str(),
-               (long long)r.calls, json_number(r.seconds * 1e3).c_str(), json_number(r.seconds / total).c_str(),
-               json_number(r.floor * 1e3).c_str(), json_number(flops).c_str(), json_number(bytes).c_str());
+        printf(
+            "{\"profile\":%s,\"name\":%s,\"device\":%s,\"calls\":%lld,\"ms\":%s,\"share\":%s,\"floor_ms\":%s,"
+            "\"FLOPs\":%s,\"bytes\":%s}\n",
+            json_string(what).c_str(), json_string(r.name).c_str(), json_string(bench.device.text).c_str(),
+            (long long)r.calls, json_number(r.seconds * 1e3).c_str(), json_number(r.seconds / total).c_str(),
+            json_number(r.floor * 1e3).c_str(), json_number(flops).c_str(), json_number(bytes).c_str());
         return;
     }
     const std::string calls = r.calls ? std::to_string(r.calls) : "";
@@ -77,10 +78,11 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
     const ProfileRow sum = sum_of(rows);
     if (!bench.o.json)
-        printf("\nprofile: %s, the fastest of %d%s\nfloors take data from memory: above 100 %%, a cache held them\n"
-               "  %-36s %6s %10s %8s %10s %7s %8s\n", what.c_str(), steps,
-               bench.device.gpu ? "; every call is waited for, which the row above does not do" : "", "", "calls", "ms",
-               "share", "floor ms", "ratio", "above");
+        printf(
+            "\nprofile: %s, the fastest of %d%s\nfloors take data from memory: above 100 %%, a cache held them\n"
+            "  %-36s %6s %10s %8s %10s %7s %8s\n",
+            what.c_str(), steps, bench.device.gpu ? "; every call is waited for, which the row above does not do" : "",
+            "", "calls", "ms", "share", "floor ms", "ratio", "above");
     for (const ProfileRow& r : rows) print_row(bench, what, r, sum.seconds);
     print_row(bench, what, sum, sum.seconds);
     if (!bench.o.json) printf("\n");

@@ -38,8 +38,10 @@ void Rows::memory_bound() {
     ROW(norm_backward, ", rms", y[i], dw[i], no_db, z[i], x[i], w[i], no_mean, rstd[i], rms, N, C);
     ROW(add_scaled, "", y[i], x[i], z[i], 0.5f, int64_t(N) * C, Dropout());
     ROW(add_scaled, ", dropout", y[i], x[i], z[i], 0.5f, int64_t(N) * C, Dropout{0.1f, 1});
-    for (auto [name, act, gated] : {std::tuple{", gelu_tanh", Act::gelu_tanh, false}, {", gelu", Act::gelu, false},
-                                    {", relu2", Act::relu2, false}, {", silu gated", Act::silu, true},
+    for (auto [name, act, gated] : {std::tuple{", gelu_tanh", Act::gelu_tanh, false},
+                                    {", gelu", Act::gelu, false},
+                                    {", relu2", Act::relu2, false},
+                                    {", silu gated", Act::silu, true},
                                     {", gelu_tanh gated", Act::gelu_tanh, true}}) {
         ROW(activation_forward, name, in[i], x[i], act, gated, N, F);
         ROW(activation_backward, name, y[i], z[i], x[i], act, gated, N, F);
@@ -163,7 +165,8 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
         ROW_FROM(from, linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in,
                  out, Precision::normal);
         if (ffn && out > in && from.linear_gelu_forward)
-            ROW_FROM(from, linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out, Precision::normal);
+            ROW_FROM(from, linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out,
+                     Precision::normal);
         if (rows > 1)
             ROW_FROM(from, linear_backward, " " + name, dx[i], Into<Gradient>(dw[i], false),
                      name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out, Precision::normal);
@@ -201,16 +204,17 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
     const Peaks& peak = bench.peak;
     const std::string arithmetic =
         peak.flops != peak.products ? formatted("%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9) : "";
-    printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory\n%s"
-           "B=%d S=%d C=%d NH=%d NKV=%d HS=%d%s\n"
-           "of each call: the best and the median time; the rates of the best; the floor, what its FLOPs and bytes "
-           "take at these ceilings; floor / best\n\n%-46s %10s %10s %10s %8s %10s   ratio\n",
-           bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic.c_str(),
-           peak.bytes / 1e9,
-           bench.device.gpu ? "cuBLASLt's algorithms: the fastest; for generation and prompts the first, as in sample\n"
-                            : "", B, S, c.C, c.NH, c.NKV, c.HS,
-           c.window ? formatted(" window=%d", c.window).c_str() : "", "", "best us", "median us", "GFLOP/s", "GB/s",
-           "floor us");
+    printf(
+        "%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory\n%s"
+        "B=%d S=%d C=%d NH=%d NKV=%d HS=%d%s\n"
+        "of each call: the best and the median time; the rates of the best; the floor, what its FLOPs and bytes "
+        "take at these ceilings; floor / best\n\n%-46s %10s %10s %10s %8s %10s   ratio\n",
+        bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic.c_str(),
+        peak.bytes / 1e9,
+        bench.device.gpu ? "cuBLASLt's algorithms: the fastest; for generation and prompts the first, as in sample\n"
+                         : "",
+        B, S, c.C, c.NH, c.NKV, c.HS, c.window ? formatted(" window=%d", c.window).c_str() : "", "", "best us",
+        "median us", "GFLOP/s", "GB/s", "floor us");
 }
 }    // namespace
 
@@ -233,9 +237,10 @@ Status bench_ceilings(Bench& bench, const Config& c, int B, int S) {
 Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
     typedef void (Rows::*Group)();
-    static constexpr Group GROUPS[] = {&Rows::memory_bound, &Rows::rope, &Rows::head_and_update, &Rows::sample,
-                                       &Rows::attention, &Rows::biases, &Rows::recurrences,
-                                       static_cast<Group>(&Rows::linear), &Rows::experts};
+    static constexpr Group GROUPS[] = {
+        &Rows::memory_bound, &Rows::rope,   &Rows::head_and_update, &Rows::sample,
+        &Rows::attention,    &Rows::biases, &Rows::recurrences,     static_cast<Group>(&Rows::linear),
+        &Rows::experts};
     // Buffers of a group take gigabytes: only where a row of it is wanted, as a table that allocates nothing shows.
     for (Group group : GROUPS) {
         bool any = false;

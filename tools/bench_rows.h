@@ -101,8 +101,7 @@ struct Rows {
         return times;
     }
     // entry: of a table. args(i): the arguments of a call with the i-th set of buffers
-    template <auto entry, auto counts, class Args>
-    void row(const std::string& name, const Table& from, Args args) {
+    template <auto entry, auto counts, class Args> void row(const std::string& name, const Table& from, Args args) {
         if (!bench.wanted(name)) return;
         if (any) {
             *any = true;
@@ -134,8 +133,7 @@ struct Rows {
 };
 
 // A row: the entry's name, the row's name, its table and, for the i-th set of buffers, its arguments.
-#define ROW_FROM(table, entry, detail, ...)                                                                    \
-    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {                     \
-        return std::tuple(__VA_ARGS__);                                                                        \
-    })
+#define ROW_FROM(table, entry, detail, ...)                                   \
+    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, \
+                                       [&](int i) { return std::tuple(__VA_ARGS__); })
 #define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)

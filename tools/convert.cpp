@@ -25,14 +25,16 @@ std::string stem_of(const std::string& path) { return fs::path(path).stem().stri
 Status check_ending(const std::string& out) {
     std::string ending = fs::path(out).extension().string();
     for (char& letter : ending) letter = char(tolower(letter));
-    const char* const formats[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".npz", ".h5", ".ggml",
-                                   ".gguf", ".json", ".msgpack", ".tflite", ".zip", ".tar", ".gz"};
+    const char* const formats[] = {".safetensors", ".bin",  ".pt",   ".pth",     ".ckpt",   ".onnx", ".npz", ".h5",
+                                   ".ggml",        ".gguf", ".json", ".msgpack", ".tflite", ".zip",  ".tar", ".gz"};
     if (std::find(std::begin(formats), std::end(formats), ending) == std::end(formats)) return {};
     const std::string stem = fs::path(out).replace_extension().string();
     if (ending == ".gguf")
         return fail(Exit::usage, "%s: expected the ending .gguf; give %s.gguf", out.c_str(), stem.c_str());
-    return fail(Exit::usage, "%s: expected a name that ends with .gguf, or a new directory, in which model.safetensors "
-                "and its config.json are written; give %s", out.c_str(), stem.c_str());
+    return fail(Exit::usage,
+                "%s: expected a name that ends with .gguf, or a new directory, in which model.safetensors "
+                "and its config.json are written; give %s",
+                out.c_str(), stem.c_str());
 }
 // OUT must not be what is read, by whatever name: not with --overwrite either.
 Status check_apart(const std::string& model, const std::string& out) {
@@ -61,8 +63,10 @@ Status convert(Options o) {
     CHECK(type, "%s", o.type.c_str());
     if (!to_gguf) TRY(check_ending(o.out));
     if (!to_gguf && type->matrices != BlockType::f32)
-        return fail(Exit::usage, "--type %s: a Hugging Face directory is written as f32; for a GGUF file give OUT the "
-                    "ending .gguf", o.type.c_str());
+        return fail(Exit::usage,
+                    "--type %s: a Hugging Face directory is written as f32; for a GGUF file give OUT the "
+                    "ending .gguf",
+                    o.type.c_str());
     std::vector<std::string> damaged;
     const ModelSource from = TRY(checkpoint_find(o.model, &damaged, o.checkpoint));
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
@@ -72,8 +76,10 @@ Status convert(Options o) {
     // Before the weights are read.
     const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
     if (written && written->window_unused && config.window && config.window < config.T)
-        Progress().note(formatted("note: llama.cpp does not use this model's window of %d tokens: beyond it, it says "
-                                  "other things than flatgpt", config.window));
+        Progress().note(
+            formatted("note: llama.cpp does not use this model's window of %d tokens: beyond it, it says "
+                      "other things than flatgpt",
+                      config.window));
     const Tokenizer tokenizer = TRY(checkpoint_tokenizer(from));
     const GgufKeys vocabulary = to_gguf ? TRY(gguf_vocabulary(tokenizer, config.V)) : GgufKeys{};
     const GenerationConfig generation = to_gguf ? GenerationConfig{} : TRY(checkpoint_generation(from.path));
@@ -92,7 +98,7 @@ Status convert(Options o) {
     };
     return replace_file(o.out, produce, overwrite);
 }
-}   // namespace
+}    // namespace
 
 Command convert_command() {
     auto o = std::make_shared<Options>();
@@ -101,19 +107,26 @@ Command convert_command() {
     return {.name = "convert",
             .summary = "Write a model as a GGUF file or as a Hugging Face directory.",
             .example = "flatgpt convert runs/a a.gguf --type q8_0",
-            .flags =
-                {{.name = "MODEL", .to = &o->model, .help = "a run, a checkpoint, a Hugging Face directory or a GGUF "
-                  "file", .required = true},
-                 {.name = "OUT", .to = &o->out, .help = "a name that ends with .gguf, or a new directory",
-                  .required = true},
-                 {.name = "--type", .to = &o->type, .help = "how a GGUF file stores matrices", .choices = types},
-                 {.name = "--overwrite", .to = &o->overwrite, .help = "write OUT even if it is there; a directory, if "
-                  "it holds nothing but such a model"},
-                 {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}},
-            .run = [o] {
-                TRY(convert(*o));
-                Progress().note(escape_control("wrote " + o->out));
-                return Status{};
-            },
+            .flags = {{.name = "MODEL",
+                       .to = &o->model,
+                       .help = "a run, a checkpoint, a Hugging Face directory or a GGUF "
+                               "file",
+                       .required = true},
+                      {.name = "OUT",
+                       .to = &o->out,
+                       .help = "a name that ends with .gguf, or a new directory",
+                       .required = true},
+                      {.name = "--type", .to = &o->type, .help = "how a GGUF file stores matrices", .choices = types},
+                      {.name = "--overwrite",
+                       .to = &o->overwrite,
+                       .help = "write OUT even if it is there; a directory, if "
+                               "it holds nothing but such a model"},
+                      {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}},
+            .run =
+                [o] {
+                    TRY(convert(*o));
+                    Progress().note(escape_control("wrote " + o->out));
+                    return Status{};
+                },
             .removes_temporaries = true};
 }

@@ -97,8 +97,11 @@ void print_map(const HeadReport& r, size_t i) {
         shades.column_names.push_back(number);
     }
     printf("layer %d, head %d: rows are queries, columns keys%s\n", r.heads[i].layer, r.heads[i].head,
-           small.bin == 1 ? "" : formatted("; a cell is %d x %d tokens: the mean over its queries of the sum over its "
-                                           "keys", small.bin, small.bin).c_str());
+           small.bin == 1 ? ""
+                          : formatted("; a cell is %d x %d tokens: the mean over its queries of the sum over its "
+                                      "keys",
+                                      small.bin, small.bin)
+                                .c_str());
     print_shades(shades);
     std::vector<std::pair<double, std::string>> legend;
     for (double x : LEGEND) legend.push_back({std::sqrt(x), formatted("%g", x)});
@@ -109,8 +112,8 @@ void print_scores(const HeadReport& r, const std::string& name, const HeadScores
     std::string line = name;
     for (auto& column : r.columns()) {
         auto& score = s.*column.field;
-        line += formatted("%*s", int(strlen(column.title)) + 2,
-                          score ? number_text(column.format, *score).c_str() : "-");
+        line +=
+            formatted("%*s", int(strlen(column.title)) + 2, score ? number_text(column.format, *score).c_str() : "-");
     }
     puts((line + more).c_str());
 }
@@ -218,8 +221,10 @@ ColourMaps maps_picture(const HeadReport& r) {
 ColourMaps scores_picture(const HeadReport& r, const std::string& of) {
     const std::vector<int> layers = r.layers();
     const int rows = int(layers.size()), columns = int(r.heads.size()) / rows;
-    ColourMaps all{.title = "heads: rows are layers, columns heads" + (of.empty() ? "" : " (" + of + ")"), .across = 3,
-                   .size = 320, .legend = {{0, "0"}, {0.5, "0.5"}, {1, "1"}}};
+    ColourMaps all{.title = "heads: rows are layers, columns heads" + (of.empty() ? "" : " (" + of + ")"),
+                   .across = 3,
+                   .size = 320,
+                   .legend = {{0, "0"}, {0.5, "0.5"}, {1, "1"}}};
     for (auto& column : r.columns()) {
         ColourMap map{column.name, rows, columns, {}};
         std::replace(map.title.begin(), map.title.end(), '_', ' ');

@@ -13,18 +13,18 @@ struct ScoreColumn {
 
 struct HeadReport {
     const Tokenizer& tokenizer;
-    std::vector<HeadPlace> heads = {};    // by layer; equally many in each
-    std::vector<HeadSums> sums = {};      // each head's
-    std::vector<double> importance = {};  // each head's, nats; empty: not measured
-    std::vector<int> tokens = {};         // the text's; empty: there is none
+    std::vector<HeadPlace> heads = {};             // by layer; equally many in each
+    std::vector<HeadSums> sums = {};               // each head's
+    std::vector<double> importance = {};           // each head's, nats; empty: not measured
+    std::vector<int> tokens = {};                  // the text's; empty: there is none
     std::vector<std::vector<double>> maps = {};    // (S,S) each; empty where nobody looks at them
 
-    std::vector<ScoreColumn> columns() const;      // without importance where that was not measured
+    std::vector<ScoreColumn> columns() const;    // without importance where that was not measured
     HeadScores scores(size_t i) const;
     std::vector<int> layers() const;
     // A layer's mean over its heads; best: the one with the highest induction score, none where no head has one.
     HeadScores layer(int l, std::optional<int>* best) const;
-    std::vector<int> broken_layers() const;        // whose maps are not finite
+    std::vector<int> broken_layers() const;    // whose maps are not finite
 };
 
 constexpr size_t MAPS_SHOWN = 4;    // print_report prints no maps of more heads

@@ -11,11 +11,15 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
     const bool percent = std::string_view(rest, size_t(end - rest)) == "%", part = heads.find('.') != heads.npos;
     const double most = percent ? 100 : part ? 1 : 1 << 20;
     if (error != std::errc() || (rest != end && !percent) || !(x > 0 && x <= most))
-        return fail(Exit::usage, "--heads: expected a percentage such as 30%%, a part such as 0.3 or a number of "
-                    "heads, found \"%s\"", heads.c_str());
+        return fail(Exit::usage,
+                    "--heads: expected a percentage such as 30%%, a part such as 0.3 or a number of "
+                    "heads, found \"%s\"",
+                    heads.c_str());
     if (NKV == 1)
-        return fail(Exit::usage, "--heads %s: each layer has one key/value head, which all its heads share; one must "
-                    "stay", heads.c_str());
+        return fail(Exit::usage,
+                    "--heads %s: each layer has one key/value head, which all its heads share; one must "
+                    "stay",
+                    heads.c_str());
     const int shared = NH / NKV;
     const std::string grouped = shared == 1 ? "" : formatted(" in groups of %d that share keys and values", shared);
     if (!percent && !part) {
@@ -36,14 +40,18 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
 
 Result<Config> cut_config(const Config& c, int groups, int kv_heads) {
     if (c.qk_norm == Turn::Normed::all)
-        return fail(Exit::usage, "the model has --qk-norm all, a norm over all heads at once: each depends on the "
+        return fail(Exit::usage,
+                    "the model has --qk-norm all, a norm over all heads at once: each depends on the "
                     "others, and none can leave");
     if (c.position == Position::alibi && groups < c.NKV)
-        return fail(Exit::usage, "--heads: the model has --position alibi, whose slopes go by a head's number among "
+        return fail(Exit::usage,
+                    "--heads: the model has --position alibi, whose slopes go by a head's number among "
                     "all: with fewer heads they would be others; --kv-heads keeps them");
     if (c.linear == Linear::retention || c.linear == Linear::gated)
-        return fail(Exit::usage, "the model has --linear-attention %s, whose decays belong to its key/value heads: "
-                    "none can leave or be merged", c.linear == Linear::gated ? "gated" : "retention");
+        return fail(Exit::usage,
+                    "the model has --linear-attention %s, whose decays belong to its key/value heads: "
+                    "none can leave or be merged",
+                    c.linear == Linear::gated ? "gated" : "retention");
     if (kv_heads > groups || groups % kv_heads)
         return fail(Exit::usage, "--kv-heads %d: expected a divisor of %d, the key/value heads%s in each layer",
                     kv_heads, groups, groups < c.NKV ? " that --heads leaves" : "");

@@ -38,8 +38,10 @@ Result<std::vector<double>> head_importance(Model& g, Loader& loader, int S, con
         add_importance(g, sums);
         for (size_t i = 0; i < sums.size(); i++)
             if (!std::isfinite(sums[i]))
-                return fail(Exit::run, "the importance of layer %zu, head %zu in window %lld of %lld is not a number: "
-                            "%s", i / size_t(g.c.NH), i % size_t(g.c.NH), (long long)done + 1, (long long)windows,
+                return fail(Exit::run,
+                            "the importance of layer %zu, head %zu in window %lld of %lld is not a number: "
+                            "%s",
+                            i / size_t(g.c.NH), i % size_t(g.c.NH), (long long)done + 1, (long long)windows,
                             NOT_FINITE);
         if (progress) progress(done + 1, windows);
     }

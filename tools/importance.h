@@ -15,7 +15,8 @@
 Result<std::vector<double>> head_importance(Model& g, Loader& loader, int S, const Objective& objective,
                                             const std::function<void(int64_t done, int64_t windows)>& progress = {});
 // Why a number is not finite, and what to do, for messages.
-constexpr const char* NOT_FINITE = "the model has diverged or overflowed; take an earlier checkpoint (--checkpoint), "
-                                   "or --dtype fp32";
+constexpr const char* NOT_FINITE =
+    "the model has diverged or overflowed; take an earlier checkpoint (--checkpoint), "
+    "or --dtype fp32";
 // Adds |Att_h^T dL/dAtt_h| of the last backward pass to sums (L,NH).
 void add_importance(const Model& g, std::vector<double>& sums);

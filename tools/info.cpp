@@ -31,9 +31,9 @@
 
 namespace {
 struct Row {
-    const char* key;              // for --json; people see spaces for underscores
+    const char* key;    // for --json; people see spaces for underscores
     nlohmann::ordered_json value;
-    std::string text = {};        // for people; empty: the value
+    std::string text = {};    // for people; empty: the value
 };
 // A function of a kind of file adds its rows; where it fails they hold what was found before the error.
 typedef std::vector<Row> Rows;
@@ -69,11 +69,13 @@ Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     int largest = -1;
     rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
     if (s.tokenizer)    // the one that made it
-        rows.push_back({"tokenizer", {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
+        rows.push_back({"tokenizer",
+                        {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
                         std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
     if (s.documents) rows.push_back(count_row("documents", s.documents));
     if (s.set.id)
-        rows.push_back({"set", {{"id", hex(s.set.id)}, {"place", s.set.place}, {"shards", s.set.shards}},
+        rows.push_back({"set",
+                        {{"id", hex(s.set.id)}, {"place", s.set.place}, {"shards", s.set.shards}},
                         formatted("number %d of %d shards written together", s.set.place, s.set.shards)});
     for (int64_t first = 0; first < s.tokens; first += PIECE) {
         int64_t count = std::min(PIECE, s.tokens - first);
@@ -116,8 +118,11 @@ Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
         types.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
     }
     const char* what = moments && numbers ? "optimizer state" : "safetensors";
-    rows = {kind(what), {"tensors", file.entries().size()}, count_row("numbers", numbers),
-            {"types", types, join({types.begin(), types.end()}, " ")}, bytes_row(bytes)};
+    rows = {kind(what),
+            {"tensors", file.entries().size()},
+            count_row("numbers", numbers),
+            {"types", types, join({types.begin(), types.end()}, " ")},
+            bytes_row(bytes)};
     return {};
 }
 
@@ -153,8 +158,9 @@ Status tokenizer_info(const std::string& path, Rows& rows) {
     const Vocabulary& v = t.vocabulary();
     const bool bytes = v.symbols == Symbols::bytes;
     const char* pieces = v.pattern == Pattern::other ? "its own" : pattern_row(v.pattern).name;
-    rows = {kind("tokenizer"), {"vocabulary", t.vocab_size()}, {"special_tokens", special},
-            {"symbols", bytes ? "bytes" : "characters"}, {"pieces", pieces}, {"end_of_text", t.end_of_text()},
+    rows = {kind("tokenizer"),           {"vocabulary", t.vocab_size()},
+            {"special_tokens", special}, {"symbols", bytes ? "bytes" : "characters"},
+            {"pieces", pieces},          {"end_of_text", t.end_of_text()},
             {"before_a_text", v.before}, {"fingerprint", hex(t.fingerprint())}};
     return {};
 }
@@ -164,7 +170,7 @@ nlohmann::ordered_json field_value(const Config& c, const ConfigRow& row) {
     if (!row.choices.empty()) return row.choices[size_t(value)][0];
     if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
     return std::holds_alternative<float Config::*>(row.member) ? nlohmann::ordered_json(value)
-                                                           : nlohmann::ordered_json(int(value));
+                                                               : nlohmann::ordered_json(int(value));
 }
 void add_model(const Config& c, Rows& rows) {
     Row shape = {"shape", {}};
@@ -274,7 +280,8 @@ Status unknown_file(const std::string& path, std::string_view head) {
                "text (flatgpt tokenize makes shards of it)";
         hint = what.size();
     }
-    return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, GGUF, tokenizer.json, "
+    return fail(Exit::input,
+                "%s: found %s; known are shards of tokens (.bin), safetensors, GGUF, tokenizer.json, "
                 "tokenizer.model, config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, "
                 "folders of runs",
                 path.c_str(), what.substr(0, hint).c_str());
@@ -373,7 +380,10 @@ Status runs_info(const std::string& dir, const std::vector<std::string>& runs, R
         Losses l;
         if (exists(path + "/metrics.jsonl")) add_error(&status, read_losses(path, &l));
         std::string newest = checkpoints.empty() ? "" : std::filesystem::path(checkpoints.back()).filename().string();
-        list.push_back({{"name", run}, {"step", l.last}, {"loss", number(l.loss)}, {"val_loss", number(l.val)},
+        list.push_back({{"name", run},
+                        {"step", l.last},
+                        {"loss", number(l.loss)},
+                        {"val_loss", number(l.val)},
                         {"newest", newest}});
         text += "\n    " + run + std::string(widest - run.size(), ' ') + "  step " + std::to_string(l.last);
         if (std::isfinite(l.loss)) text += formatted(", loss %.4f", l.loss);
@@ -412,14 +422,14 @@ void print(const std::string& path, const Rows& rows, const Status& status, bool
         printf("  %-16s%s\n", key.c_str(), escape_control(text).c_str());
     }
     std::istringstream errors(status.message);
-    for (std::string line; std::getline(errors, line);)
-        printf("  %-16s%s\n", "damaged", escape_control(line).c_str());
+    for (std::string line; std::getline(errors, line);) printf("  %-16s%s\n", "damaged", escape_control(line).c_str());
 }
-}   // namespace
+}    // namespace
 
 Command info_command() {
     auto o = std::make_shared<InfoOptions>();
-    return {"info", "Say what a shard, checkpoint, run or other file is, and check every byte of it.",
+    return {"info",
+            "Say what a shard, checkpoint, run or other file is, and check every byte of it.",
             "flatgpt info runs/a data/*.bin        flatgpt info runs        flatgpt info --devices",
             {{"PATH", &o->paths, "files or directories"},
              {"--devices", &o->devices, "the GPUs that this binary can use, or why there is none, and the CPU"},

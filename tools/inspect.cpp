@@ -26,7 +26,7 @@ struct Options {
     int64_t seed = 1;
     bool raw_u16 = false, importance = false, json = false;
     DeviceOptions device;
-    Strings given;    // names of the options that were set
+    Strings given;                     // names of the options that were set
     const char* text_flag() const {    // null: there is no text
         return was_given(given, "--text") ? "--text" : was_given(given, "--text-file") ? "--text-file" : nullptr;
     }
@@ -93,8 +93,8 @@ Result<std::vector<int>> tokens_of(const Options& o, const Opened& m, const std:
     if (text.empty() || !all)
         return fail(Exit::usage, "%s: expected a text of at least one token, found none", o.text_flag());
     if (all > longest) {
-        Progress().note(formatted("note: the first %d of the text's %d tokens: the context holds no more", longest,
-                                  all));
+        Progress().note(
+            formatted("note: the first %d of the text's %d tokens: the context holds no more", longest, all));
         tokens.resize(size_t(longest));
     }
     if (o.prefix && m.g->c.sees != Sees::prefix)
@@ -111,22 +111,25 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
     const bool keep = printed || !o.csv.empty() || !o.picture.empty();
     const int64_t cells = int64_t(S) * S, kept = keep ? 8 * cells * int64_t(found.heads.size()) : 0;
     if (!maps_that_fit(S, 1, MAP_BYTES - kept))
-        return fail(Exit::usage, "maps of %d tokens, of %s, take %s, and one more while it is computed: over the limit "
-                    "of %s; choose fewer with --layer, --head, or give a shorter text", S,
-                    counted(int64_t(found.heads.size()), "head").c_str(), human_bytes(double(kept)).c_str(),
+        return fail(Exit::usage,
+                    "maps of %d tokens, of %s, take %s, and one more while it is computed: over the limit "
+                    "of %s; choose fewer with --layer, --head, or give a shorter text",
+                    S, counted(int64_t(found.heads.size()), "head").c_str(), human_bytes(double(kept)).c_str(),
                     human_bytes(MAP_BYTES).c_str());
     if (keep) found.maps.resize(found.heads.size());
     Countdown countdown{"inspect"};
     int done = 0;
-    attention_maps(*m.g, found.tokens, o.prefix, found.heads, [&](size_t i, const double* p, const int* visible) {
-        found.sums[i].add(p, visible, S);
-        if (keep) found.maps[i].assign(p, p + cells);
-    }, [&] { countdown(++done, layers_with_map(m.g->c)); }, MAP_BYTES - kept);
+    attention_maps(
+        *m.g, found.tokens, o.prefix, found.heads,
+        [&](size_t i, const double* p, const int* visible) {
+            found.sums[i].add(p, visible, S);
+            if (keep) found.maps[i].assign(p, p + cells);
+        },
+        [&] { countdown(++done, layers_with_map(m.g->c)); }, MAP_BYTES - kept);
     return {};
 }
 Status measure_importance(const Opened& m, Loader& loader, int S, HeadReport& found) {
-    const Objective objective =
-        TRY(objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed));
+    const Objective objective = TRY(objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed));
     Countdown countdown{"importance", "windows"};
     const std::vector<double> all = TRY(head_importance(*m.g, loader, S, objective, std::ref(countdown)));
     for (auto& place : found.heads) found.importance.push_back(all[size_t(place.layer * m.g->c.NH + place.head)]);
@@ -135,17 +138,18 @@ Status measure_importance(const Opened& m, Loader& loader, int S, HeadReport& fo
 Status measure_shards(const Options& o, const Opened& m, HeadReport& found) {
     const int S = sequence_length(o.source, m.g->c, o.seq_len), sequences = o.sequences ? o.sequences : 8;
     TRY(map_fits(S, "choose a shorter --seq-len"));
-    Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S,
-                                                  .most_tokens = int64_t(sequences) * S}));
+    Loader loader = TRY(open_shards(
+        m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S, .most_tokens = int64_t(sequences) * S}));
     std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
     const int64_t all = loader.samples() * layers_with_map(m.g->c);
     Countdown countdown{"inspect"};
     int64_t done = 0;
     for (int64_t n = 0; n < loader.samples(); n++) {
         TRY(loader.next(tokens.data(), targets.data()));
-        attention_maps(*m.g, tokens, 0, found.heads, [&](size_t i, const double* p, const int* visible) {
-            found.sums[i].add(p, visible, S);
-        }, [&] { countdown(++done, all); });
+        attention_maps(
+            *m.g, tokens, 0, found.heads,
+            [&](size_t i, const double* p, const int* visible) { found.sums[i].add(p, visible, S); },
+            [&] { countdown(++done, all); });
     }
     return o.importance ? measure_importance(m, loader, S, found) : Status{};
 }
@@ -208,13 +212,15 @@ Command inspect_command() {
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--text", &o->text, "whose attention is shown: the maps of up to 4 heads, the scores of all; no text, no "
+          {"--text", &o->text,
+           "whose attention is shown: the maps of up to 4 heads, the scores of all; no text, no "
            "--data: the scores for random tokens that come twice"},
           {"--text-file", &o->text_file, "the same of a file's text, of at most 8 MiB"},
           {"--layer", &o->layer, "layers, from 0, separated by commas; none: all"},
           {"--head", &o->head, "heads, from 0, separated by commas; none: all"},
           {"--csv", &o->csv, "a file for the maps' probabilities; without a text, for the scores"},
-          {"--picture", &o->picture, "a .png or .svg for the maps: one with its tokens, or many small ones; without a "
+          {"--picture", &o->picture,
+           "a .png or .svg for the maps: one with its tokens, or many small ones; without a "
            "text, for the scores"},
           {"--prefix", &o->prefix, "of a model with --objective prefix: tokens of the text that see each other", 0,
            1 << 24},
@@ -224,7 +230,8 @@ Command inspect_command() {
         {"Scores over shards",
          {{"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
           {"--sequences", &o->sequences, "sequences, spread evenly over the shards; 0: 8", 0, 1 << 20},
-          {"--importance", &o->importance, "also how much the loss depends on each head, in nats, as prune measures "
+          {"--importance", &o->importance,
+           "also how much the loss depends on each head, in nats, as prune measures "
            "it; takes the memory of training"},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"}}},

@@ -46,8 +46,8 @@ Result<Losses> read_losses(const std::string& run) {
     return curve;
 }
 Status print_csv(const Strings& runs) {
-    const Strings columns = {"step", "loss", "val_loss", "lr", "grad_norm", "ms", "tokens_per_second", "tokens", "mfu",
-                             "skipped", "sample", "busiest_expert"};
+    const Strings columns = {"step",   "loss", "val_loss", "lr",     "grad_norm",     "ms", "tokens_per_second",
+                             "tokens", "mfu",  "skipped",  "sample", "busiest_expert"};
     puts(("run," + join(columns, ",")).c_str());
     for (auto& run : runs)
         TRY(read_metrics(run, [&](const Json& object, const std::string&) {
@@ -107,27 +107,30 @@ Status check_picture(const Options& o) {
         if (given) return fail(Exit::usage, "--picture, %s: expected one of them", flag);
     return picture_check(o.picture);
 }
-}   // namespace
+}    // namespace
 
 Command plot_command() {
     auto o = std::make_shared<Options>();
-    return {.name = "plot",
-            .summary = "Draw the loss curves of runs in the terminal or as a picture.",
-            .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a --picture loss.svg",
-            .flags =
-                {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
-                 {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
-                 {.name = "--picture", .to = &o->picture, .help = "a .png or .svg of the curves instead"},
-                 {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
-                 {.name = "--smooth", .to = &o->smooth, .help = "average over this many steps; 0: 2 % of all", .min = 0,
-                  .max = 1e6},
-                 {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
-                 {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
-            .run = [o]() -> Status {
-                if (!o->picture.empty()) TRY(check_picture(*o));
-                if (o->csv) return print_csv(o->runs);
-                std::vector<Losses> runs;
-                for (auto& run : o->runs) runs.push_back(TRY(read_losses(run)));
-                return draw(runs, *o);
-            }};
+    return {
+        .name = "plot",
+        .summary = "Draw the loss curves of runs in the terminal or as a picture.",
+        .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a --picture loss.svg",
+        .flags = {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
+                  {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
+                  {.name = "--picture", .to = &o->picture, .help = "a .png or .svg of the curves instead"},
+                  {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
+                  {.name = "--smooth",
+                   .to = &o->smooth,
+                   .help = "average over this many steps; 0: 2 % of all",
+                   .min = 0,
+                   .max = 1e6},
+                  {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
+                  {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
+        .run = [o]() -> Status {
+            if (!o->picture.empty()) TRY(check_picture(*o));
+            if (o->csv) return print_csv(o->runs);
+            std::vector<Losses> runs;
+            for (auto& run : o->runs) runs.push_back(TRY(read_losses(run)));
+            return draw(runs, *o);
+        }};
 }

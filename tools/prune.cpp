@@ -71,7 +71,8 @@ Status check_flags(const Options& o) {
     if (o.dry_run && !o.out.empty())
         return fail(Exit::usage, "--dry-run, --out %s: it writes no model; expected one of them", o.out.c_str());
     if (!o.dry_run && !asked)
-        return fail(Exit::usage, "expected --heads (how many to remove), --kv-heads (into how many to merge), or "
+        return fail(Exit::usage,
+                    "expected --heads (how many to remove), --kv-heads (into how many to merge), or "
                     "--dry-run");
     if (!o.dry_run && o.out.empty()) return fail(Exit::usage, "--out is required: a new directory, or --dry-run");
     if (o.random >= 0 && o.heads.empty())
@@ -86,8 +87,7 @@ Result<Plans> plans(const Options& o, const Config& c) {
     if (o.kv_heads == p.groups)
         return fail(Exit::usage, "--kv-heads %d: each layer has as many%s, nothing is to be merged", o.kv_heads,
                     o.heads.empty() ? "" : " after --heads");
-    if (!o.heads.empty() || o.kv_heads)
-        p.after = TRY(cut_config(c, p.groups, o.kv_heads ? o.kv_heads : p.groups));
+    if (!o.heads.empty() || o.kv_heads) p.after = TRY(cut_config(c, p.groups, o.kv_heads ? o.kv_heads : p.groups));
     return p;
 }
 
@@ -100,8 +100,8 @@ Status open_for(Opened& m, const Options& o, const Source& source, int B, Use us
     return check_length(source, m.g->c, o.seq_len, false);
 }
 Result<Loader> shards_for(const Options& o, const Opened& m, const std::string& pattern, int64_t tokens, int B) {
-    return open_shards(m, o.source, {.pattern = pattern, .raw_u16 = o.raw_u16, .B = B, .S = m.g->plan.S,
-                                     .most_tokens = tokens});
+    return open_shards(m, o.source,
+                       {.pattern = pattern, .raw_u16 = o.raw_u16, .B = B, .S = m.g->plan.S, .most_tokens = tokens});
 }
 Result<Objective> objective_for(const Opened& m) {
     return objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed);
@@ -171,10 +171,11 @@ ordered_json layers_json(const Plans& p, const std::function<void(ordered_json& 
 ordered_json cut_json(const std::string& model, const Plans& p, const HeadCut& cut, const Importance& all) {
     ordered_json j = {{"model", model}};
     if (!all.empty())
-        j["importance"] = layers_json(p, [&](ordered_json& row, int l, int h) {
-            row.push_back(all[size_t(l * p.before.NH + h)]);
-        });
-    j["removed"] = layers_json(p, [&](ordered_json& row, int l, int h) { if (leaves(p, cut, l, h)) row.push_back(h); });
+        j["importance"] =
+            layers_json(p, [&](ordered_json& row, int l, int h) { row.push_back(all[size_t(l * p.before.NH + h)]); });
+    j["removed"] = layers_json(p, [&](ordered_json& row, int l, int h) {
+        if (leaves(p, cut, l, h)) row.push_back(h);
+    });
     return j;
 }
 
@@ -196,8 +197,7 @@ Status write_model(const Options& o, const ModelSource& from, const Plans& p, co
 Result<double> weight_bytes(const ModelSource& m) {
     double bytes = 0;
     std::error_code none;
-    const std::vector<std::string> files =
-        m.gguf ? std::vector{m.path} : TRY(checkpoint_tensor_files(m.path, "model"));
+    const std::vector<std::string> files = m.gguf ? std::vector{m.path} : TRY(checkpoint_tensor_files(m.path, "model"));
     for (const std::string& file : files) bytes += double(fs::file_size(file, none));
     return bytes;
 }
@@ -310,8 +310,8 @@ Status prune(Options o) {
     const Importance importance = o.by_importance() ? TRY(importance_of(o, found)) : Importance{};
     HeadCut cut = {random_groups(p.before, p.groups, uint64_t(std::max<int64_t>(0, o.random))), p.after.NKV};
     if (o.random < 0)
-        cut.stay = most_important(p.before, importance.empty() ? Importance(size_t(p.before.L * p.before.NH))
-                                                               : importance, p.groups);
+        cut.stay = most_important(
+            p.before, importance.empty() ? Importance(size_t(p.before.L * p.before.NH)) : importance, p.groups);
     ordered_json j = cut_json(from.path, p, cut, importance);
     if (!o.json && !importance.empty()) print_importance(p, cut, importance);
     if (!o.csv.empty()) TRY(write_csv(o.csv, p, cut, importance));
@@ -331,8 +331,11 @@ Status prune(Options o) {
         }
         j["tokens"] = after.tokens, j["train"] = command;
         if (!o.json)
-            printf("to train on%s:\n  %s\n", of_run ? "" : " (--lr and --batch by train's defaults: the model does not "
-                                                          "say what it was trained with)", command.c_str());
+            printf("to train on%s:\n  %s\n",
+                   of_run ? ""
+                          : " (--lr and --batch by train's defaults: the model does not "
+                            "say what it was trained with)",
+                   command.c_str());
     }
     if (o.json) puts(j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
     return {};
@@ -341,25 +344,35 @@ Status prune(Options o) {
 
 Command prune_command() {
     auto o = std::make_shared<Options>();
-    Command c{"prune", "Measure how much each attention head matters; remove the least important ones, or merge "
-              "key/value heads.", "flatgpt prune runs/a --heads 30% --data 'tokens/austen_train_*.bin' --out small"};
+    Command c{"prune",
+              "Measure how much each attention head matters; remove the least important ones, or merge "
+              "key/value heads.",
+              "flatgpt prune runs/a --heads 30% --data 'tokens/austen_train_*.bin' --out small"};
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
-          {"--data", &o->data, "shards on which importance is measured, and perplexity without --eval-data: a path, a "
+          {"--data", &o->data,
+           "shards on which importance is measured, and perplexity without --eval-data: a path, a "
            "glob pattern, or several separated by commas"},
-          {"--heads", &o->heads, "how many heads to remove from each layer, the least important ones: a percentage "
+          {"--heads", &o->heads,
+           "how many heads to remove from each layer, the least important ones: a percentage "
            "(30%), a part (0.3) or a number. Heads that share keys and values leave together: the number is a multiple "
            "of the group"},
-          {"--kv-heads", &o->kv_heads, "merge the key/value heads that are left into so many, each the mean of "
-           "neighbours; 0: do not", 0, 1024},
+          {"--kv-heads", &o->kv_heads,
+           "merge the key/value heads that are left into so many, each the mean of "
+           "neighbours; 0: do not",
+           0, 1024},
           {"--out", &o->out, "a new directory for the smaller model"},
-          {"--dry-run", &o->dry_run, "print the importance of every head, and with --heads which would leave; write no "
+          {"--dry-run", &o->dry_run,
+           "print the importance of every head, and with --heads which would leave; write no "
            "model"},
           {"--tokens", &o->tokens, "tokens to measure importance on, spread evenly over the shards; 0: all", 0, 1e15},
-          {"--random", &o->random, "remove random heads instead, drawn by this seed, to compare with; -1: the least "
-           "important", -1, 9e18},
-          {"--eval-data", &o->eval_data, "shards on which perplexity is measured, before and after; none: those of "
+          {"--random", &o->random,
+           "remove random heads instead, drawn by this seed, to compare with; -1: the least "
+           "important",
+           -1, 9e18},
+          {"--eval-data", &o->eval_data,
+           "shards on which perplexity is measured, before and after; none: those of "
            "--data"},
           {"--eval-tokens", &o->eval_tokens, "tokens of that, spread evenly; 0: all", 0, 1e15},
           {"--batch", &o->batch, "sequences per forward pass of that", 1, 65536},

@@ -140,15 +140,15 @@ static void print_run(const Trainer& t) {
                counted(int64_t(t.data.shards().size()), "shard").c_str(), counted(t.data.samples(), "window").c_str(),
                o.seq_len);
     else
-        printf("data          none given (--data)%s\n",
-               t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)"
-                                    : "");
+        printf(
+            "data          none given (--data)%s\n",
+            t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     const Objective& objective = t.objective;
     if (!objective.plain()) {
         std::string more;
         if (objective.sees == Sees::all)
-            more = formatted(", %g %% of the tokens are targets, token %d masks", 100 * o.mask_fraction,
-                             objective.mask);
+            more =
+                formatted(", %g %% of the tokens are targets, token %d masks", 100 * o.mask_fraction, objective.mask);
         if (o.documents) more += formatted(", documents apart: token %d begins one", objective.begin);
         printf("objective     %s%s\n", objective.name(), more.c_str());
     }
@@ -177,8 +177,7 @@ Status Trainer::dry_run() {
     for (const MemoryRow& r : rows) printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
     const int64_t total = total_bytes(rows);
     printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
-    if (config.sees != Sees::all)
-        printf("generation    its cache takes %s\n", cache_text(config).c_str());
+    if (config.sees != Sees::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     if (plan.ranks > 1) print_ranks(*this);
     return {};

@@ -10,120 +10,201 @@ namespace {
 std::vector<Flag> optimizer_flags(TrainOptions& o) {
     return {
         {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
-        {"--lr-schedule", &o.lr_schedule, "how the learning rate falls after the warm-up (wsd: only over the last "
-         "fifth of the steps)", 0, 0, {"cosine", "linear", "constant", "wsd"}},
+        {"--lr-schedule",
+         &o.lr_schedule,
+         "how the learning rate falls after the warm-up (wsd: only over the last "
+         "fifth of the steps)",
+         0,
+         0,
+         {"cosine", "linear", "constant", "wsd"}},
         {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a fraction of --lr", 0, 1},
         {"--weight-decay", &o.weight_decay, "AdamW's weight decay, for matrices only", 0, 10},
         {"--beta1", &o.beta1, "AdamW: decay of the gradients' running mean", 0, 0.9999999},
         {"--beta2", &o.beta2, "AdamW: decay of the running mean of their squares", 0, 0.9999999},
-        {"--dropout", &o.dropout, "the part of the embeddings, of attention's probabilities and of what each branch "
-         "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples", 0, 0.99},
-        {"--attention-dropout", &o.attention_dropout, "the same for attention's probabilities alone; -1: as --dropout "
-         "says", -1, 0.99},
-        {"--balance-loss", &o.balance_loss, "with --experts: factor of the loss that keeps them in even use (for each "
-         "layer and sequence, 1 where they are)", 0, 100},
-        {"--router-z-loss", &o.router_z_loss, "with --experts: factor of the loss that keeps the router's logits small "
-         "(the mean square of their log-sum-exp)", 0, 100},
+        {"--dropout", &o.dropout,
+         "the part of the embeddings, of attention's probabilities and of what each branch "
+         "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples",
+         0, 0.99},
+        {"--attention-dropout", &o.attention_dropout,
+         "the same for attention's probabilities alone; -1: as --dropout "
+         "says",
+         -1, 0.99},
+        {"--balance-loss", &o.balance_loss,
+         "with --experts: factor of the loss that keeps them in even use (for each "
+         "layer and sequence, 1 where they are)",
+         0, 100},
+        {"--router-z-loss", &o.router_z_loss,
+         "with --experts: factor of the loss that keeps the router's logits small "
+         "(the mean square of their log-sum-exp)",
+         0, 100},
         {"--grad-clip", &o.grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
-        {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
-         "last 128; 0: never", 0, 1e9},
+        {"--skip-loss-z", &o.skip_loss_z,
+         "skip an update whose loss is this many standard deviations above the "
+         "last 128; 0: never",
+         0, 1e9},
         {"--skip-norm-z", &o.skip_norm_z, "the same for the gradient norm", 0, 1e9},
     };
 }
 std::vector<Flag> model_flags(TrainOptions& o) {
     std::vector<Flag> flags = config_flags(o.shape);
-    flags.insert(flags.begin(), {"--context", &o.context, "most positions of a sequence: of a new model, or with "
+    flags.insert(flags.begin(), {"--context", &o.context,
+                                 "most positions of a sequence: of a new model, or with "
                                  "--from more than it has, unless its positions are learned (--rope-scaling slows "
-                                 "those that turn); 0: the model's", 0, 1 << 20});
+                                 "those that turn); 0: the model's",
+                                 0, 1 << 20});
     return flags;
 }
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
-    return {{"Common", {
-        {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
-         "commas; required, except with --dry-run"},
-        {"--val", &o.val, "validation shards, given in the same way"},
-        {"--tokenizer", &o.tokenizer, "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
-         "checkpoint's, else gpt2"},
-        {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
-        {"--model", &o.model, config_names() + ", or a directory or a GGUF file whose shape to take; none: that of "
-         "--from, else gpt2"},
-        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint, a Hugging Face directory or "
-         "a GGUF file"},
-        {"--init", &o.init, "with --model DIRECTORY or FILE.gguf: new weights are meant, in its shape and with its "
-         "tokenizer"},
-        {"--resize-vocab", &o.resize_vocab, "with --from: a vocabulary of --vocab's size, else the tokenizer's; "
-         "rows are cut, or added as the mean of the others"},
-        {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
-         "afresh; or the directory of a checkpoint to go on from"},
-        {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
-        {"--seq-len", &o.seq_len, "tokens per sequence, and without --context a new model's context; 0: the model's, "
-         "at most 2048", 0, 1 << 20},
-        {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
-        {"--lr", &o.lr, "peak learning rate", 0, 10},
-    }}, {"Model", model_flags(o)}, {"Data", {
-        {"--objective", &o.objective, "what is learnt: the next token (causal); the next one after a prefix whose "
-         "tokens all see each other, of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a model "
-         "that does not write text). auto: the model's, causal in a new one", 0, 0,
-         {"auto", "causal", "prefix", "mlm"}},
-        {"--mask-fraction", &o.mask_fraction, "mlm: the part of a sequence's tokens that are to be guessed: 80 % of "
-         "them are masked, 10 % another token, 10 % left", 0.001, 1},
-        {"--mask-token", &o.mask_token, "mlm: the token that masks; -1: the model's, the tokenizer's <mask> or [MASK], "
-         "else one more row of the vocabulary", -1, 1 << 24},
-        {"--documents", &o.documents, "positions see only their own document; one begins at BOS, or at end-of-text "
-         "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
-        {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
-        {"--total-batch", &o.total_batch, "tokens per update, a multiple of batch x seq-len x ranks (gradients "
-         "accumulate); 0: exactly that", 0, 1e12},
-        {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
-    }}, {"Schedule and optimizer", optimizer_flags(o)}, {"Validation and samples", {
-        {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
-        {"--eval-tokens", &o.eval_tokens, "tokens per validation, spread evenly over the shards, the same each time; "
-         "0: all", 0, 1e12},
-        {"--patience", &o.patience, "stop after this many validations without a lower loss; 0: never", 0, 1e6},
-        {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
-        {"--sample-prompt", &o.sample_prompt, "text that a sample continues; none: begin a new document"},
-        {"--sample-tokens", &o.sample_tokens, "tokens per sample", 1, 1e6},
-    }}, {"Checkpoints", {
-        {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: never by time", 0, 1e6},
-        {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
-        {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
-        {"--keep-best", &o.keep_best, "with --val: also keep the checkpoint with the lowest validation loss"},
-    }}};
+    return {
+        {"Common",
+         {
+             {"--data", &o.data,
+              "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
+              "commas; required, except with --dry-run"},
+             {"--val", &o.val, "validation shards, given in the same way"},
+             {"--tokenizer", &o.tokenizer,
+              "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
+              "checkpoint's, else gpt2"},
+             {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
+             {"--model", &o.model,
+              config_names() + ", or a directory or a GGUF file whose shape to take; none: that of "
+                               "--from, else gpt2"},
+             {"--from", &o.from,
+              "fine-tune: start from these weights, of a run, a checkpoint, a Hugging Face directory or "
+              "a GGUF file"},
+             {"--init", &o.init,
+              "with --model DIRECTORY or FILE.gguf: new weights are meant, in its shape and with its "
+              "tokenizer"},
+             {"--resize-vocab", &o.resize_vocab,
+              "with --from: a vocabulary of --vocab's size, else the tokenizer's; "
+              "rows are cut, or added as the mean of the others"},
+             {"--resume", &o.resume,
+              "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
+              "afresh; or the directory of a checkpoint to go on from"},
+             {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
+             {"--seq-len", &o.seq_len,
+              "tokens per sequence, and without --context a new model's context; 0: the model's, "
+              "at most 2048",
+              0, 1 << 20},
+             {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
+             {"--lr", &o.lr, "peak learning rate", 0, 10},
+         }},
+        {"Model", model_flags(o)},
+        {"Data",
+         {
+             {"--objective",
+              &o.objective,
+              "what is learnt: the next token (causal); the next one after a prefix whose "
+              "tokens all see each other, of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a "
+              "model "
+              "that does not write text). auto: the model's, causal in a new one",
+              0,
+              0,
+              {"auto", "causal", "prefix", "mlm"}},
+             {"--mask-fraction", &o.mask_fraction,
+              "mlm: the part of a sequence's tokens that are to be guessed: 80 % of "
+              "them are masked, 10 % another token, 10 % left",
+              0.001, 1},
+             {"--mask-token", &o.mask_token,
+              "mlm: the token that masks; -1: the model's, the tokenizer's <mask> or [MASK], "
+              "else one more row of the vocabulary",
+              -1, 1 << 24},
+             {"--documents", &o.documents,
+              "positions see only their own document; one begins at BOS, or at end-of-text "
+              "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
+             {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
+             {"--total-batch", &o.total_batch,
+              "tokens per update, a multiple of batch x seq-len x ranks (gradients "
+              "accumulate); 0: exactly that",
+              0, 1e12},
+             {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
+         }},
+        {"Schedule and optimizer", optimizer_flags(o)},
+        {"Validation and samples",
+         {
+             {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
+             {"--eval-tokens", &o.eval_tokens,
+              "tokens per validation, spread evenly over the shards, the same each time; "
+              "0: all",
+              0, 1e12},
+             {"--patience", &o.patience, "stop after this many validations without a lower loss; 0: never", 0, 1e6},
+             {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
+             {"--sample-prompt", &o.sample_prompt, "text that a sample continues; none: begin a new document"},
+             {"--sample-tokens", &o.sample_tokens, "tokens per sample", 1, 1e6},
+         }},
+        {"Checkpoints",
+         {
+             {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: never by time", 0, 1e6},
+             {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
+             {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
+             {"--keep-best", &o.keep_best, "with --val: also keep the checkpoint with the lowest validation loss"},
+         }}};
 }
 std::vector<FlagGroup> machine_flags(TrainOptions& o) {
-    return {{"Ranks", {
-        {"--rank", &o.comm.rank, "this process's number among --ranks; -1: from mpirun, srun or torchrun", -1, 1e6},
-        {"--ranks", &o.comm.ranks, "number of processes, each with a device; 0: from the launcher", 0, 1e6},
-        {"--local-rank", &o.comm.local_rank, "this process's number on its machine; -1: from the launcher", -1, 1e5},
-        {"--master", &o.comm.master, "HOST:PORT where rank 0 meets the others; none: from the launcher"},
-        {"--timeout", &o.comm.timeout, "seconds for all ranks to come together, and after which one that is silent, or "
-         "makes no progress, ends the run", 1, 1e6},
-        {"--zero", &o.zero, "what is divided among the ranks instead of held by each: 0 nothing, 1 the optimizer's "
-         "state, 2 also the gradients", 0, 2},
-        {"--reduce-dtype", &o.reduce_dtype, "type in which gradients travel between ranks", 0, 0, {"fp32", "bf16"}},
-    }},
+    return {{"Ranks",
+             {
+                 {"--rank", &o.comm.rank, "this process's number among --ranks; -1: from mpirun, srun or torchrun", -1,
+                  1e6},
+                 {"--ranks", &o.comm.ranks, "number of processes, each with a device; 0: from the launcher", 0, 1e6},
+                 {"--local-rank", &o.comm.local_rank, "this process's number on its machine; -1: from the launcher", -1,
+                  1e5},
+                 {"--master", &o.comm.master, "HOST:PORT where rank 0 meets the others; none: from the launcher"},
+                 {"--timeout", &o.comm.timeout,
+                  "seconds for all ranks to come together, and after which one that is silent, or "
+                  "makes no progress, ends the run",
+                  1, 1e6},
+                 {"--zero", &o.zero,
+                  "what is divided among the ranks instead of held by each: 0 nothing, 1 the optimizer's "
+                  "state, 2 also the gradients",
+                  0, 2},
+                 {"--reduce-dtype",
+                  &o.reduce_dtype,
+                  "type in which gradients travel between ranks",
+                  0,
+                  0,
+                  {"fp32", "bf16"}},
+             }},
             {"Device and memory", device_flags(o.device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
-            {"Device and memory", {
-        {"--recompute", &o.recompute, "save memory: what the backward pass computes again instead of storing it: "
-         "nothing; norms and GELU (cheap); whole blocks", 0, 0, {"none", "cheap", "blocks"}},
-        {"--stochastic-rounding", &o.stochastic_rounding, "in bf16: keep no fp32 copy of the weights, round their "
-         "updates stochastically"},
-    }}, {"Planning", {
-        {"--dry-run", &o.dry_run, "print parameters, memory, tokens and FLOPs per step, with --ranks also what they "
-         "would send and wait for; then stop"},
-        {"--gpu", &o.gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
-        {"--node-ranks", &o.node_ranks, "with --dry-run: ranks per machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
-        {"--bandwidth", &o.bandwidth, "with --dry-run: GB/s from a rank to other machines; 0: 50 on GPUs, 1.25 on "
-         "CPUs (400 and 10 Gb/s)", 0, 1e6},
-        {"--tflops", &o.tflops, "with --dry-run: TFLOP/s of a rank; 0: 45 % of a GPU's peak, 60 % of the peak "
-         "measured on this CPU", 0, 1e6},
-    }}};
+            {"Device and memory",
+             {
+                 {"--recompute",
+                  &o.recompute,
+                  "save memory: what the backward pass computes again instead of storing it: "
+                  "nothing; norms and GELU (cheap); whole blocks",
+                  0,
+                  0,
+                  {"none", "cheap", "blocks"}},
+                 {"--stochastic-rounding", &o.stochastic_rounding,
+                  "in bf16: keep no fp32 copy of the weights, round their "
+                  "updates stochastically"},
+             }},
+            {"Planning",
+             {
+                 {"--dry-run", &o.dry_run,
+                  "print parameters, memory, tokens and FLOPs per step, with --ranks also what they "
+                  "would send and wait for; then stop"},
+                 {"--gpu", &o.gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
+                 {"--node-ranks", &o.node_ranks, "with --dry-run: ranks per machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
+                 {"--bandwidth", &o.bandwidth,
+                  "with --dry-run: GB/s from a rank to other machines; 0: 50 on GPUs, 1.25 on "
+                  "CPUs (400 and 10 Gb/s)",
+                  0, 1e6},
+                 {"--tflops", &o.tflops,
+                  "with --dry-run: TFLOP/s of a rank; 0: 45 % of a GPU's peak, 60 % of the peak "
+                  "measured on this CPU",
+                  0, 1e6},
+             }}};
 }
 }    // namespace
 
 // Refuses an option that has no effect without another.
 static Status check_flags(const TrainOptions& o) {
-    const struct { const char* name; bool given; const char* needs; bool there; } rows[] = {
+    const struct {
+        const char* name;
+        bool given;
+        const char* needs;
+        bool there;
+    } rows[] = {
         {"--gpu", !o.gpu.empty(), "--dry-run", o.dry_run},
         {"--node-ranks", o.node_ranks > 0, "--dry-run", o.dry_run},
         {"--bandwidth", o.bandwidth > 0, "--dry-run", o.dry_run},

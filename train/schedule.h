@@ -15,8 +15,10 @@ struct Schedule {
 };
 inline int64_t usual_warmup(int64_t steps) { return std::min<int64_t>(700, steps / 10); }
 inline Decay decay_named(const std::string& name) {    // a choice of --lr-schedule
-    return name == "cosine" ? Decay::cosine : name == "linear" ? Decay::linear : name == "wsd" ? Decay::wsd
-                                                                                                : Decay::constant;
+    return name == "cosine"   ? Decay::cosine
+           : name == "linear" ? Decay::linear
+           : name == "wsd"    ? Decay::wsd
+                              : Decay::constant;
 }
 
 // Learning rate of step 0 .. steps-1. Warm-up is linear and reaches lr at step warmup-1.
@@ -62,7 +64,7 @@ struct Detector {
     }
     bool operator==(const Detector&) const = default;
 
-private:
+  private:
     std::pair<double, double> moments() const {    // mean, standard deviation; 0, 0 below WARM values
         const int n = int(std::min<int64_t>(seen, WINDOW));
         double mean = 0, var = 0;

@@ -65,8 +65,8 @@ Status Trainer::same_everywhere(const std::string& text) {
         if (all[r] == text) continue;
         const std::vector<std::string> theirs = lines(all[r]);
         const auto [a, b] = std::mismatch(theirs.begin(), theirs.end(), mine.begin(), mine.end());
-        differs = "the ranks differ: " + ranks.watch->name(int(r)) + " has " +
-                  (a == theirs.end() ? "less" : *a) + ", rank 0 has " + (b == mine.end() ? "less" : *b);
+        differs = "the ranks differ: " + ranks.watch->name(int(r)) + " has " + (a == theirs.end() ? "less" : *a) +
+                  ", rank 0 has " + (b == mine.end() ? "less" : *b);
     }
     differs = ranks.watch->broadcast(differs);
     if (differs.empty()) return {};
@@ -135,12 +135,15 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
     if (!is_fp8(device.dtype)) return {};
     const char* type = dtype_name(device.dtype);
     if (c.L < 3)
-        return fail(Exit::usage, "--dtype %s: the model has %d blocks; it takes at least 3 blocks, as the first and "
-                    "the last one stay in bf16", type, c.L);
+        return fail(Exit::usage,
+                    "--dtype %s: the model has %d blocks; it takes at least 3 blocks, as the first and "
+                    "the last one stay in bf16",
+                    type, c.L);
     if (c.C % 16 || int64_t(B) * S % 16)
-        return fail(Exit::usage, "--dtype %s: %d channels, %lld positions in a batch; expected are multiples of 16, "
-                    "as all other products stay in bf16: change --channels, --batch or --seq-len", type, c.C,
-                    (long long)(int64_t(B) * S));
+        return fail(Exit::usage,
+                    "--dtype %s: %d channels, %lld positions in a batch; expected are multiples of 16, "
+                    "as all other products stay in bf16: change --channels, --batch or --seq-len",
+                    type, c.C, (long long)(int64_t(B) * S));
     return {};
 }
 
@@ -276,7 +279,7 @@ namespace {
 Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
     std::map<std::array<uint64_t, 3>, const Shard*> known;
     auto keys = [](const Shard& s) {
-        struct stat info{};
+        struct stat info {};
         std::vector<std::array<uint64_t, 3>> all;
         if (stat(s.path.c_str(), &info) == 0) all.push_back({0, info.st_dev, info.st_ino});
         if (s.set.id) all.push_back({1, s.set.id, uint64_t(s.set.place)});
@@ -291,9 +294,10 @@ Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& va
     *same = both.size() == train.size();
     if (both.empty() || *same) return {};
     const auto& [one, other] = *both.begin();
-    return fail(Exit::usage, "--val: expected shards that are not trained on, found %s, %s%s; give --data "
-                "the training shards alone (a pattern such as 'x_train_*.bin')", other->path.c_str(),
-                one->path == other->path ? "which is one of --data's" : "which is --data's ",
+    return fail(Exit::usage,
+                "--val: expected shards that are not trained on, found %s, %s%s; give --data "
+                "the training shards alone (a pattern such as 'x_train_*.bin')",
+                other->path.c_str(), one->path == other->path ? "which is one of --data's" : "which is --data's ",
                 one->path == other->path ? "" : one->path.c_str());
 }
 }    // namespace
@@ -301,7 +305,9 @@ Status check_apart(const std::vector<Shard>& train, const std::vector<Shard>& va
 Status Trainer::open_data() {
     const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
     const TokenizerSource whose = {
-        theirs ? start + "'s" : o.tokenizer.empty() ? "gpt2, the default" : "--tokenizer " + o.tokenizer,
+        theirs                ? start + "'s"
+        : o.tokenizer.empty() ? "gpt2, the default"
+                              : "--tokenizer " + o.tokenizer,
         theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
                : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
     LoaderConfig l;
@@ -313,8 +319,7 @@ Status Trainer::open_data() {
         val = TRY(Loader::open(l));
         bool same = false;
         if (!o.data.empty()) TRY(check_apart(data.shards(), val.shards(), &same));
-        if (same)
-            progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
+        if (same) progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
         const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
         state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
         TRY(shards_match(val.shards(), tokenizer, config.V, whose));
@@ -351,8 +356,10 @@ Status Trainer::open_run() {
     for (int i = 0; i < 50 && lock_holder(path) != holder; i++) usleep(100000), heartbeat();
     return agreed(lock_holder(path) == holder
                       ? Status{}
-                      : fail(Exit::io, "--out %s is another directory here than on rank 0: it must be on a file system "
-                             "that all ranks share", o.out.c_str()));
+                      : fail(Exit::io,
+                             "--out %s is another directory here than on rank 0: it must be on a file system "
+                             "that all ranks share",
+                             o.out.c_str()));
 }
 static std::string made_directory;
 Status Trainer::take_run() {
@@ -376,8 +383,10 @@ Status Trainer::take_run() {
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
             std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error) {
             if (made_lock) unlink(path.c_str());
-            return fail(Exit::usage, "--out %s: its %s was not written by flatgpt train, and would be overwritten; "
-                        "give a directory of its own", o.out.c_str(), name);
+            return fail(Exit::usage,
+                        "--out %s: its %s was not written by flatgpt train, and would be overwritten; "
+                        "give a directory of its own",
+                        o.out.c_str(), name);
         }
     char holder[128], host[64] = "", now[32];
     gethostname(host, sizeof host - 1);

@@ -71,7 +71,8 @@ Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     if (base.path.empty()) base = found;
     const bool weights = !config_here || access((found.path + "/model.safetensors").c_str(), F_OK) == 0;
     if (weights && o.from.empty() && !o.init)
-        progress.note("new weights in the shape of " + o.model + " (--init says that this is meant; --from takes "
+        progress.note("new weights in the shape of " + o.model +
+                      " (--init says that this is meant; --from takes "
                       "its weights)");
     return checkpoint_config(found);
 }
@@ -133,9 +134,10 @@ Status Trainer::choose_model() {
         asked.window = asked.stride = asked.global_tokens = 0;
     }
     if (const auto other = config_listed(config, &asked); !start.empty() && !other.empty())
-        return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model, --seq-len and the "
-                    "options of the shape to take it as it is", start.c_str(), config_text(config, other).c_str(),
-                    config_text(asked, other).c_str());
+        return fail(Exit::usage,
+                    "%s has %s, the command line asks for %s; leave out --model, --seq-len and the "
+                    "options of the shape to take it as it is",
+                    start.c_str(), config_text(config, other).c_str(), config_text(asked, other).c_str());
     config = asked;
     TRY(choose_tokenizer(base));
     if (resize) {
@@ -148,8 +150,7 @@ Status Trainer::choose_model() {
         if (!o.shape.V && tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
         if (own) config.T = own;
     }
-    TRY(tokenizer.fits(config.V, Exit::usage,
-                       start.empty() || resuming ? "" : "; --resize-vocab adds rows for them"));
+    TRY(tokenizer.fits(config.V, Exit::usage, start.empty() || resuming ? "" : "; --resize-vocab adds rows for them"));
     if (!o.seq_len) o.seq_len = config.usual_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
@@ -167,11 +168,14 @@ Status Trainer::choose_objective() {
                                       {"--router-z-loss", o.router_z_loss, TrainOptions{}.router_z_loss}})
         if (value != usual && !config.experts) return fail(Exit::usage, "%s %g needs --experts", name, value);
     if (o.attention_dropout > 0 && config.recurrent_before(config.L) == config.L)
-        return fail(Exit::usage, "--attention-dropout %g, --linear-attention without --softmax-every: no layer has the "
-                    "probabilities that it drops; leave it out", o.attention_dropout);
+        return fail(Exit::usage,
+                    "--attention-dropout %g, --linear-attention without --softmax-every: no layer has the "
+                    "probabilities that it drops; leave it out",
+                    o.attention_dropout);
     if (!mlm) config.mask = -1;    // what it goes on from may have one
     if (mlm && o.sample_every)
-        return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
+        return fail(Exit::usage,
+                    "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
                     "write text");
     if (mlm && resuming && o.mask_token >= 0 && o.mask_token != config.mask)
         return fail(Exit::usage, "--mask-token %d: %s was trained with %d", o.mask_token, start.c_str(), config.mask);
@@ -180,8 +184,10 @@ Status Trainer::choose_objective() {
     if (mlm && config.mask < 0) {
         config.mask = tokenizer.vocab_size() ? tokenizer.vocab_size() : config.V;
         if (config.mask == config.V && !start.empty() && !o.resize_vocab)
-            return fail(Exit::usage, "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab "
-                        "adds one, --mask-token names one", start.c_str());
+            return fail(Exit::usage,
+                        "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab "
+                        "adds one, --mask-token names one",
+                        start.c_str());
         if (o.shape.V && config.mask == config.V)
             progress.note(formatted("--vocab %d has no token for masks: the vocabulary gets one more, token %d",
                                     config.V, config.mask));
@@ -229,8 +235,8 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-// Documents of the shards that begin with end-of-text; -1 where a shard does not say. ParamStore that older versions made
-// do not say either, and do not begin with it: 0.
+// Documents of the shards that begin with end-of-text; -1 where a shard does not say. ParamStore that older versions
+// made do not say either, and do not begin with it: 0.
 static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {

@@ -35,7 +35,7 @@ struct TrainOptions {
     int node_ranks = 0;                  // this and the next two are for a dry run; 0: the device's
     double bandwidth = 0, tflops = 0;    // GB/s and TFLOP/s of a rank
     std::string gpu;                     // the GPU that a dry run plans for, here or not
-    std::string resolved;    // run.toml
+    std::string resolved;                // run.toml
 };
 
 int64_t resident_bytes();    // memory that this process holds now
@@ -53,20 +53,20 @@ struct Trainer {
     Schedule schedule;
     TrainState state;    // after the last step whose outcome is known
     Progress progress;
-    std::string start;        // a checkpoint's directory; empty: new weights
-    bool resuming = false;    // start is this run's own past
-    int start_vocabulary = 0;    // with --resize-vocab: what start has
-    bool above_guessing = false;    // the losses of the last steps lie far above a guess's
-    bool vocabulary_assumed = false;    // no option and no file names a vocabulary: GPT-2's is taken
-    bool together = false;    // all ranks end here, each by itself
-    int stop = 0;             // the signal that ends the run, of whichever rank
-    std::vector<RankReport> reports;    // in the last step
-    std::vector<double> router_totals;  // in the last step: the routers' totals, (L,E+2)
-    bool save_due = false;    // by --save-minutes, on rank 0's clock
+    std::string start;                    // a checkpoint's directory; empty: new weights
+    bool resuming = false;                // start is this run's own past
+    int start_vocabulary = 0;             // with --resize-vocab: what start has
+    bool above_guessing = false;          // the losses of the last steps lie far above a guess's
+    bool vocabulary_assumed = false;      // no option and no file names a vocabulary: GPT-2's is taken
+    bool together = false;                // all ranks end here, each by itself
+    int stop = 0;                         // the signal that ends the run, of whichever rank
+    std::vector<RankReport> reports;      // in the last step
+    std::vector<double> router_totals;    // in the last step: the routers' totals, (L,E+2)
+    bool save_due = false;                // by --save-minutes, on rank 0's clock
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::string extra, val_text;                      // more metrics of this step; the last validation loss
+    std::string extra, val_text;                                // more metrics of this step; the last validation loss
     std::pair<int64_t, double> best_before = {-1, INFINITY};    // the best step and its loss before the last validation
     double started = 0, since = 0, saved_at = 0;      // seconds: the loop; the last step's end; the last checkpoint
     double flops = 0, measured = 0;                   // FLOPs of one token; the device's FLOP/s, measured
@@ -87,8 +87,8 @@ struct Trainer {
     Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
     void settle_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);
-    Status open_data();       // loaders
-    Status plan_steps();      // what follows from the data's size: steps, warm-up, the schedule
+    Status open_data();     // loaders
+    Status plan_steps();    // what follows from the data's size: steps, warm-up, the schedule
     void warn_of_repetition();
     std::string by_whom() const;
     Status open_run();    // the directory, locked
@@ -98,14 +98,14 @@ struct Trainer {
 
     // train/start.cpp
     Result<ModelSource> newest(const std::string& path);
-    Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
+    Status find_start();    // the checkpoint to resume, or --from: rank 0 decides
     Status look_for_start();
     Status longer_context();    // --context of a model that is here
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();    // config and tokenizer
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // and the mask token
-    Status load();        // weights: resumed, --from, or new ones
+    Status load();                // weights: resumed, --from, or new ones
     Status load_resized();
     Status resume();
     std::string new_rate(const TrainState& before) const;    // what another schedule does to the learning rate; or ""
@@ -119,11 +119,11 @@ struct Trainer {
     bool due_after(int64_t steps) const;    // something happens between this many steps and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
     int word_to_ranks() const;    // what update takes: the signal that stops this rank, and whether to save
-    Step outcome();                         // waits for the oldest step issued, and counts it
+    Step outcome();               // waits for the oldest step issued, and counts it
     Status report(const Step& step, double seconds, bool whole = true);    // whole: what follows the step did not fail
-    Status write_rows();     // state.unwritten to metrics.jsonl
-    Status catch_up();       // what a resumed run has not written or not validated
-    double guess_limit() const;    // losses above it are far above those of guessing
+    Status write_rows();                                                   // state.unwritten to metrics.jsonl
+    Status catch_up();                // what a resumed run has not written or not validated
+    double guess_limit() const;       // losses above it are far above those of guessing
     double busiest_expert() const;    // its rows in the last step, over the mean of its layer
     std::string experts_json() const;
     Status between_steps();    // validation, sample

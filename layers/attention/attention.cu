@@ -44,4 +44,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.rope_attention_cached = rope_attention_cached<T>;
     o.cache_turn = cache_turn<T>;
 });
-}   // namespace
+}    // namespace

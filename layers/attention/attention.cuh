@@ -30,14 +30,14 @@ __device__ inline bool keeps(const Heads& h, int b, int head, int query, int key
 // score = t log2 - slope * distance, with the head's Tilt. Kernels without SHAPED have neither a cap nor tilts.
 struct Scores {
     float scale, log2, inner, bend;
-    int NH;    // ALiBi's heads; 0: no slopes
+    int NH;               // ALiBi's heads; 0: no slopes
     const float* bias;    // Heads::bias
     int reach;
     bool drops;
     explicit Scores(Heads h)
         : scale(h.score_scale()), log2(LOG2E * (h.softcap != 0 ? h.softcap : scale)),
-          inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0),
-          bias(h.bias), reach(h.reach), drops(h.dropout.rate > 0) {}
+          inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0), bias(h.bias),
+          reach(h.reach), drops(h.dropout.rate > 0) {}
     bool shaped() const { return bend != 0 || NH || bias || drops; }
 
     __device__ Tilt slope(int head) const {
@@ -94,14 +94,13 @@ void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, co
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
 // plain.cu: S queries over a cache, which already holds their keys and values.
-template <class T>
-void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
+template <class T> void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 
 // layers/attention/cached.cuh, pages.cu: generation.
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
-template <class T>
-void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw, const float* turns,
-                           Pages cache, int B, int S, const int* place, const int* pos, Heads h, Turn t);
+template <class T> void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw,
+                                              const float* turns, Pages cache, int B, int S, const int* place,
+                                              const int* pos, Heads h, Turn t);
 template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 template <class T> void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t);
 

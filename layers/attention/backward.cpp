@@ -31,7 +31,14 @@ static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whol
 
 constexpr int NEXT = 16;    // rows that are prefetched before they are written
 
-struct Back { float* dqkv; const float* dy; Results y; const float *qkv, *lse; int B, S; Heads h; };
+struct Back {
+    float* dqkv;
+    const float* dy;
+    Results y;
+    const float *qkv, *lse;
+    int B, S;
+    Heads h;
+};
 constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
 // Rows of queries that are held for a head; pairs of a row of dy^T or q^T. Strips, pairs and tiles reach beyond S.
 INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
@@ -66,7 +73,9 @@ int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * 
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
 
 // An item of work: a head's ranges of keys from..to.
-struct Item { int b, kv, from, to; };
+struct Item {
+    int b, kv, from, to;
+};
 struct Work {
     static constexpr int COUNT = 5;
     const Back& c;
@@ -97,26 +106,25 @@ struct Work {
 
 // m queries and n keys of a stream. Row r sees keys first(r)..limit(r).
 struct Pair {
-    int m, n, ahead;                          // near: limit(r) = ahead + r + 1, where ahead = i0 - j0 >= 0
-    const float *q, *dy, *q_sum, *dy_sum;     // at the first of the queries
-    int64_t pairs;                            // q_sum's and dy_sum's distance of rows, where they are turned
+    int m, n, ahead;                         // near: limit(r) = ahead + r + 1, where ahead = i0 - j0 >= 0
+    const float *q, *dy, *q_sum, *dy_sum;    // at the first of the queries
+    int64_t pairs;                           // q_sum's and dy_sum's distance of rows, where they are turned
     const float *lse, *delta;
     float* dq;
     Shape shape;
     Stream stream;
-    int i0, j0;                               // the first query; the first key, in the stream
-    uint64_t row;                             // the head's among what dropout draws
-    int to_key;                               // the position of the first key less that of the first query
-    int first[QB], limit[QB];                 // ascending, 0 to n
-    int before[QB];                           // a pattern's stream: dq takes keys below this one
+    int i0, j0;                  // the first query; the first key, in the stream
+    uint64_t row;                // the head's among what dropout draws
+    int to_key;                  // the position of the first key less that of the first query
+    int first[QB], limit[QB];    // ascending, 0 to n
+    int before[QB];              // a pattern's stream: dq takes keys below this one
 };
 // A tile's kind. near: plain causal. masked: as Pair's arrays say. shaped: so, and products become scores by Shape.
 enum class Kind { near, masked, shaped };
 
 // Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read: at
 // least to `strip`, where the strip's last row ends. Beyond the last row all is zero.
-template <bool half, Kind kind>
-INLINE void probabilities(const Room& t, const Pair& c, int r, int strip, float scale) {
+template <bool half, Kind kind> INLINE void probabilities(const Room& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
@@ -177,9 +185,9 @@ INLINE void probabilities(const Room& t, const Pair& c, int r, int strip, float 
 }
 
 // Dropout: `before` the probabilities takes dy v^T to dp, else p to the part that dv takes, without the factor.
-template <bool half, class First, class Limit>
-void drop(const Room& t, const Pair& c, const Dropout& d, const Kept<QB, KB>& kept, bool before, First first,
-          Limit limit) {
+template <bool half, class First, class Limit> void drop(const Room& t, const Pair& c, const Dropout& d,
+                                                         const Kept<QB, KB>& kept, bool before, First first,
+                                                         Limit limit) {
     const float factor = d.factor();
     for (int r = 0; r < c.m; r += half && !before ? 2 : 1)
         for (int j = first(r) / VW * VW; j < limit(half && !before ? r + 1 : r); j += VW) {
@@ -300,9 +308,8 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
 }
 
 // Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that see some of them.
-template <bool half, class Set>
-void query_tiles(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int kv, int g, const Stream& stream,
-                 int j0, int n, Span span) {
+template <bool half, class Set> void query_tiles(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int kv,
+                                                 int g, const Stream& stream, int j0, int n, Span span) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
     const bool shaped = has_shape(c.h), plain = stream.all && !c.h.keys && !shaped;
     for (int i0 = span.from; i0 < span.to; i0 += QB) {
@@ -310,10 +317,26 @@ void query_tiles(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, in
         if (t.packed < i0 + m) pack_queries<half, Set>(c, t, ahead, b, kv, i0 + m);
         const int64_t row = int64_t(g) * rows_held(c.S) + i0, pairs = pairs_held(c.S);
         const int64_t sums = TILED<Set> ? g * P * pairs + i0 / 2 : row / 2 * P;
-        Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + sums, t.dy_sum + sums, pairs,
-                     c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
-                     Shape(c.h, i), stream, i0, j0, pair_row(c.h.dropout, b, i, c.h.NH), stream.key(j0) - i0,
-                     {}, {}, {}};
+        Pair pair = {m,
+                     n,
+                     i0 - j0,
+                     t.q + row * Q,
+                     t.dy + row * Q,
+                     t.q_sum + sums,
+                     t.dy_sum + sums,
+                     pairs,
+                     c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0,
+                     t.delta + row,
+                     t.dq + row * P,
+                     Shape(c.h, i),
+                     stream,
+                     i0,
+                     j0,
+                     pair_row(c.h.dropout, b, i, c.h.NH),
+                     stream.key(j0) - i0,
+                     {},
+                     {},
+                     {}};
         const bool near = plain && keys_of(c.h, c.S, b, i0 + m - 1).from <= j0;
         if (!near) see_keys<half>(c, pair, b, i0, j0);
         if (shaped) backward_pair<half, Kind::shaped>(t, set, pair, c.h, ahead);
@@ -432,9 +455,9 @@ template <bool half> void backward(const Back& c, Tiles kind) {
 }
 }    // namespace
 
-template <class P, Tiles tiles>
-static void attention_backward(float* dqkv, const float* dy, const P* y, const float* qkv, const float* lse, int B,
-                               int S, Heads h) {
+template <class P, Tiles tiles> static void attention_backward(float* dqkv, const float* dy, const P* y,
+                                                               const float* qkv, const float* lse, int B, int S,
+                                                               Heads h) {
     backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, results(y), qkv, lse, B, S, h}, tiles);
 }
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
@@ -442,4 +465,4 @@ template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
 }
 
 ENTRY_OF_TILES(attention_backward, attention_backward, scratch_of)
-}   // namespace ISA
+}    // namespace ISA

@@ -11,8 +11,16 @@ namespace {
 constexpr int QB = 48, KB = 128, LDS = KB + VW;
 static_assert(QB % MR == 0 && KB % PANEL == 0, "strips and panels are whole");
 
-struct Call { const float* dy; Results y; const float *qkv, *lse; int B, S; Heads h; };
-struct Tiles { float *kt, *vt, *q, *dy, *p, *dp, *delta; };
+struct Call {
+    const float* dy;
+    Results y;
+    const float *qkv, *lse;
+    int B, S;
+    Heads h;
+};
+struct Tiles {
+    float *kt, *vt, *q, *dy, *p, *dp, *delta;
+};
 int64_t tile_floats(int S, Heads h) { return (2 * KB + 2 * QB) * int64_t(padded(h.HS)) + 2 * QB * LDS + padded(S); }
 Tiles make_tiles(float* x, Heads h) {
     const int64_t P = padded(h.HS);
@@ -45,8 +53,9 @@ void add_pair(float* sums, const Tiles& t, const Call& c, const Shape& shape, in
     const bool drops = c.h.dropout.rate > 0;
     Kept<QB, KB> kept;
     if (drops)
-        kept.draw(c.h.dropout, pair_row(c.h.dropout, b, i, c.h.NH), i0, m, {0, 1, c.S, true}, j0,
-                  [](int) { return 0; }, [&](int) { return n; });
+        kept.draw(
+            c.h.dropout, pair_row(c.h.dropout, b, i, c.h.NH), i0, m, {0, 1, c.S, true}, j0, [](int) { return 0; },
+            [&](int) { return n; });
     for (int r = 0; r < m; r++) {
         const Span see = keys_of(c.h, c.S, b, i0 + r);
         const int from = pattern ? 0 : most(0, see.from - j0) / VW * VW, to = least(n, see.to - j0);
@@ -116,15 +125,13 @@ template <bool half> void backward(float* dbias, const Call& c) {
             }
     }
 }
-template <class P>
-void attention_bias_backward(float* dbias, const float* dy, const P* y, const float* qkv, const float* lse, int B,
-                             int S, Heads h) {
+template <class P> void attention_bias_backward(float* dbias, const float* dy, const P* y, const float* qkv,
+                                                const float* lse, int B, int S, Heads h) {
     backward<sizeof(P) == 2 && NATIVE_BF16>(dbias, {dy, results(y), qkv, lse, B, S, h});
 }
 int64_t backward_scratch(const CallSizes& call) { return scratch_of(call.B, call.S, call.heads); }
 
-template <class P>
-void bias_rows_forward(float* bias, const P* table, const int* bucket, int, int NH, int n) {
+template <class P> void bias_rows_forward(float* bias, const P* table, const int* bucket, int, int NH, int n) {
     for (int h = 0; h < NH; h++)
         for (int i = 0; i < n; i++) bias[h * n + i] = widened(table[bucket[i] * NH + h]);
 }
@@ -137,4 +144,4 @@ void bias_rows_backward(float* dtable, const float* dbias, const int* bucket, in
 ENTRY(bias_rows_forward, bias_rows_forward<P>)
 ENTRY(bias_rows_backward, bias_rows_backward)
 ENTRY_WITH_SCRATCH(attention_bias_backward, attention_bias_backward<P>, backward_scratch)
-}   // namespace ISA
+}    // namespace ISA

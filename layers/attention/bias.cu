@@ -86,7 +86,9 @@ struct Query {
 template <int D> struct MmaTiles {
     typedef sm80::Tile<TILE, D> Tile;
     union {
-        struct { Tile left, right; };
+        struct {
+            Tile left, right;
+        };
         float sums[TILE][PITCH];
     };
     __device__ static void load(Tile& tile, const bf16* from, int64_t stride, int first, int S, int HS) {
@@ -98,16 +100,15 @@ template <int D> struct MmaTiles {
     }
 };
 
-template <int D>
-__global__ void __launch_bounds__(THREADS)
-mma_kernel(float* partial, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, Bands bands) {
+template <int D> __global__ void __launch_bounds__(THREADS)
+    mma_kernel(float* partial, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, Bands bands) {
     typedef MmaTiles<D> Tiles;
     Tiles& tiles = dynamic_shared<Tiles>();
     const Band band(bands);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, HS = bands.h.HS, S = bands.S;
     const int64_t y_row = int64_t(bands.h.NH) * HS;
     float sums[1][TILE / 8][4] = {}, p[1][TILE / 8][4], dp[1][TILE / 8][4];
-    auto product = [&](float (&x)[1][TILE / 8][4], const bf16* a, int64_t a_row, int query, const bf16* b, int key) {
+    auto product = [&](float(&x)[1][TILE / 8][4], const bf16* a, int64_t a_row, int query, const bf16* b, int key) {
         __syncthreads();    // all warps have read the tiles before
         Tiles::load(tiles.left, a, a_row, query, S, HS);
         Tiles::load(tiles.right, b, bands.row, key, S, HS);
@@ -135,11 +136,12 @@ mma_kernel(float* partial, const bf16* dy, const bf16* qkv, const float* lse, co
 
 // ---- FMAs -----------------------------------------------------------------------------------------------------------
 
-struct PlainTiles { plain::Tile left, right; };
+struct PlainTiles {
+    plain::Tile left, right;
+};
 
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-plain_kernel(float* partial, const T* dy, const T* qkv, const float* lse, const float* delta, Bands bands) {
+template <class T> __global__ void __launch_bounds__(THREADS)
+    plain_kernel(float* partial, const T* dy, const T* qkv, const float* lse, const float* delta, Bands bands) {
     PlainTiles& tiles = dynamic_shared<PlainTiles>();
     const Band band(bands);
     const int HS = bands.h.HS, S = bands.S;
@@ -193,9 +195,8 @@ __global__ void __launch_bounds__(THREADS) add_bands_kernel(float* dbias, const 
     dbias[blockIdx.x] += sum;
 }
 
-template <class T>
-void attention_bias_backward(float* dbias, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S,
-                             Heads h) {
+template <class T> void attention_bias_backward(float* dbias, const T* dy, const T* y, const T* qkv, const float* lse,
+                                                int B, int S, Heads h) {
     const BiasScratch s(B, S, h);
     float* delta = static_cast<float*>(cuda_scratch(s.bytes));
     float* partial = delta + s.partial / 4;
@@ -216,14 +217,14 @@ void attention_bias_backward(float* dbias, const T* dy, const T* y, const T* qkv
 
 // ---- rows of the table ----------------------------------------------------------------------------------------------
 
-template <class T>
-__global__ void __launch_bounds__(THREADS) rows_kernel(float* bias, const T* table, const int* bucket, int NH, int n) {
+template <class T> __global__ void __launch_bounds__(THREADS)
+    rows_kernel(float* bias, const T* table, const int* bucket, int NH, int n) {
     const int i = int(blockIdx.x) * THREADS + int(threadIdx.x);
     if (i < NH * n) bias[i] = to_float(table[bucket[i % n] * NH + i / n]);
 }
 // A thread has a number of the table, and adds up its distances in order.
-__global__ void __launch_bounds__(THREADS) table_kernel(float* dtable, const float* dbias, const int* bucket,
-                                                        int buckets, int NH, int n) {
+__global__ void __launch_bounds__(THREADS)
+    table_kernel(float* dtable, const float* dbias, const int* bucket, int buckets, int NH, int n) {
     const int at = int(blockIdx.x) * THREADS + int(threadIdx.x), head = at % NH;
     if (at >= buckets * NH) return;
     float sum = 0;
@@ -231,8 +232,7 @@ __global__ void __launch_bounds__(THREADS) table_kernel(float* dtable, const flo
         if (bucket[i] == at / NH) sum += dbias[head * n + i];
     dtable[at] += sum;
 }
-template <class T>
-void bias_rows_forward(float* bias, const T* table, const int* bucket, int, int NH, int n) {
+template <class T> void bias_rows_forward(float* bias, const T* table, const int* bucket, int, int NH, int n) {
     launch(rows_kernel<T>, {unsigned(ceil_div(NH * n, THREADS)), THREADS}, bias, table, bucket, NH, n);
 }
 void bias_rows_backward(float* dtable, const float* dbias, const int* bucket, int buckets, int NH, int n) {
@@ -244,4 +244,4 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.bias_rows_backward = bias_rows_backward;
     o.attention_bias_backward = attention_bias_backward<T>;
 });
-}   // namespace
+}    // namespace

@@ -24,11 +24,13 @@ constexpr int HEADS = 32;      // query heads at once: their scores are 16 KiB
 // ---- rows of a cache ------------------------------------------------------------------------------------------------
 
 // Keys or values.
-template <class X> struct TypedRows { X* rows; float* factors; };
+template <class X> struct TypedRows {
+    X* rows;
+    float* factors;
+};
 template <class X> struct TypedCache {
     TypedRows<X> k, v;
-    explicit TypedCache(const Pages& p)
-        : k{static_cast<X*>(p.k), p.k_factor}, v{static_cast<X*>(p.v), p.v_factor} {}
+    explicit TypedCache(const Pages& p) : k{static_cast<X*>(p.k), p.k_factor}, v{static_cast<X*>(p.v), p.v_factor} {}
 };
 // Calls f(TypedCache<X>) with the cache's type.
 template <class F> void with_type(const Pages& p, F f) {
@@ -51,9 +53,8 @@ template <class X> void put_row(TypedRows<X> all, int64_t row, const float* x, i
         inverse = most < TINY ? 0 : LARGEST<X> / most;
         all.factors[row] = most < TINY ? 0 : most / LARGEST<X>;
     }
-    each_vector(HS, [&](int64_t d, auto at) {
-        at.put(to + d, LARGEST<X> != 0 ? at.get(x + d) * inverse : at.get(x + d));
-    });
+    each_vector(HS,
+                [&](int64_t d, auto at) { at.put(to + d, LARGEST<X> != 0 ? at.get(x + d) * inverse : at.get(x + d)); });
 }
 template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS) {
     const X* from = all.rows + row * HS;
@@ -88,8 +89,7 @@ template <class X> struct Chunk {
     int n;
     bool whole;
     const X* rows[CHUNK];
-    Chunk(const X* all, const Run& run, int from, int HS)
-        : n(most(0, least(CHUNK, run.n - from))), whole(n == CHUNK) {
+    Chunk(const X* all, const Run& run, int from, int HS) : n(most(0, least(CHUNK, run.n - from))), whole(n == CHUNK) {
         for (int j = 0; j < CHUNK && n; j++) {
             rows[j] = all + int64_t(run.row[from + least(j, n - 1)]) * HS;
             whole = whole && rows[j] == rows[0] + j * HS;
@@ -167,7 +167,9 @@ template <class Rows> INLINE void weigh_all(float* o, const float* p, const Rows
     store(o + d, s);
 }
 
-struct Part { float top, sum; };
+struct Part {
+    float top, sum;
+};
 // score: the products of a query head, at position p, with a run's keys. They become exp(score - top), times the
 // values' factors.
 template <class X>
@@ -197,14 +199,16 @@ Part exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads
 }
 
 // What is read after a part: a run's keys from a kv head on.
-struct Next { const Run& run; int kv; };
+struct Next {
+    const Run& run;
+    int kv;
+};
 // Query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) = sum of exp(score - top) v of
 // each of these heads, and parts (NH) the top and the sum of exponentials.
-template <class X>
-void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run, const Next& then,
-                 const Heads& h, int first, int end, int p) {
+template <class X> void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run,
+                                    const Next& then, const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
-    const int64_t rows = int64_t(Pages::SIZE) * HS;    // a head's in a page
+    const int64_t rows = int64_t(Pages::SIZE) * HS;                                               // a head's in a page
     const int lead = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // kv heads
     // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). At the end these are
     // those of `after`, from a kv head on.
@@ -266,7 +270,11 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : SeenKeys(h, p).n; }
 // Kv heads from `kv` to `end` of a part of position n's keys. next: where the part after it begins in a Share.
-struct Piece { int n, split, kv = 0, end; int64_t next; Run run; };
+struct Piece {
+    int n, split, kv = 0, end;
+    int64_t next;
+    Run run;
+};
 // A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of one head go to the
 // thread in whose share the first of them lies.
 struct Share {
@@ -274,7 +282,7 @@ struct Share {
     const Heads& h;
     const int* pos;
     int S;
-    int64_t to;            // the share's end
+    int64_t to;    // the share's end
     int n = 0;
     int64_t before = 0;    // keys of positions before n
     // What of the share comes first from `key` on, of one part; run.n = 0: nothing.
@@ -295,9 +303,8 @@ struct Share {
 
 // S positions of each sequence, each by itself. With S = 1 the thread that has a head's last keys first appends the new
 // one.
-template <class X>
-void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
-            Heads h) {
+template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S,
+                               const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
     for (int n = 0; n < N; n++) last = most(last, pos[n]);
@@ -316,8 +323,7 @@ void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache
     auto join = [&](int n, int head) {
         const int64_t first = int64_t(n) * splits * NH + head, row = int64_t(n) * NH + head;
         const int count = tiles(count_keys(pos[n], h), SPLIT);
-        if (count > 0)
-            y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
+        if (count > 0) y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
     };
 #pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
     {
@@ -361,14 +367,11 @@ int64_t dense_bytes(int keys, const Heads& h) {
 
 // The first key that a prompt from position p on is given. Tiles begin at multiples of up to 256 keys; earlier keys,
 // which no query sees, stay behind.
-int first_key(int p, const Heads& h) {
-    return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256);
-}
+int first_key(int p, const Heads& h) { return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256); }
 
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
-void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
-            Heads h) {
+void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n, Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
     const int first = first_key(p, h), keys = end - first;
@@ -389,13 +392,11 @@ void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache
     }
     const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head};
     const int64_t row = int64_t(b) * S;
-    y.with(row * h.NH * HS, [&](auto* to) {
-        prompt_forward(outputs(to), qkv + row * fresh.row, from, n, p, h, bytes);
-    });
+    y.with(row * h.NH * HS,
+           [&](auto* to) { prompt_forward(outputs(to), qkv + row * fresh.row, from, n, p, h, bytes); });
 }
 
-template <class P>
-void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+template <class P> void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     const Outputs y = outputs(to);
     clear_padding(y, pos, B * S, h.width());
     with_type(cache, [&](auto typed) {
@@ -440,4 +441,4 @@ void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads 
 
 ENTRY_WITH_SCRATCH(attention_cached, attention_cached<P>, cached_scratch)
 ENTRY(cache_turn, cache_turn)
-}   // namespace ISA
+}    // namespace ISA

@@ -135,7 +135,9 @@ template <int E> __device__ inline State<E> read(const State<E>* from) {
 }
 
 // The keys of a split: first..end-1 are cut into whole rounds. Only `count` splits have keys.
-struct Range { int from, to, count; };
+struct Range {
+    int from, to, count;
+};
 __device__ inline Range range(int first, int end, int round, int splits, int split) {
     const int rounds = (end - first + round - 1) / round, each = (rounds + splits - 1) / splits;
     const int from = first + split * each * round;
@@ -143,9 +145,9 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
 }
 
 // Asks for a lane's part of a split's first keys and values.
-template <class X, int E, int U>
-__device__ inline void prefetch_first(const Pages& cache, const SeenKeys& seen, const Range& keys, int b, int kv,
-                                      int row, int rows, int lane, int HS) {
+template <class X, int E, int U> __device__ inline void prefetch_first(const Pages& cache, const SeenKeys& seen,
+                                                                       const Range& keys, int b, int kv, int row,
+                                                                       int rows, int lane, int HS) {
     if (lane * E >= HS) return;
 #pragma unroll
     for (int u = 0; u < U; u++) {
@@ -259,9 +261,8 @@ __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query,
 }
 
 // The sum over all splits of an item, in the first `lanes` threads of the last block to finish. False in other blocks.
-template <int G, int E>
-__device__ inline bool add_splits(State<E> (&s)[G], State<E>* partial, int item, int split, int splits, int count,
-                                  int lanes) {
+template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], State<E>* partial, int item, int split,
+                                                          int splits, int count, int lanes) {
     State<E>* part = partial + int64_t(item) * splits * G * lanes;
     const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, rows = THREADS / lanes;
 #pragma unroll
@@ -326,8 +327,8 @@ __device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int 
 // writes the new key, and all blocks take it from qkv: none could be sure to see that write.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
-decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
-              Scores scores, const First first) {
+    decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
+                  Scores scores, const First first) {
     constexpr bool SEVERAL = std::is_same_v<First, Several>, APPENDS = std::is_same_v<T, X> && !SEVERAL;
     const int HS = h.HS, rows = THREADS / lanes, lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes;
     const Work<G> w(h, first.S, splits);
@@ -402,7 +403,7 @@ void decode_shape(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, c
     for_shape(Scores(h), [&](auto SHAPED) { decode<T, X, G, E, W, SHAPED>(x, y, qkv, cache, pos, h, first); });
 }
 
-}   // namespace
+}    // namespace
 
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     CHECK(!h.keys, "spans in generation");
@@ -426,9 +427,9 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
 
 // In two launches where there are no kernels: scores with caps and slopes, norms over all heads, narrow caches, heads
 // that are no vectors.
-template <class T>
-void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw, const float* turns,
-                           Pages cache, int B, int S, const int* place, const int* pos, Heads h, Turn t) {
+template <class T> void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw,
+                                              const float* turns, Pages cache, int B, int S, const int* place,
+                                              const int* pos, Heads h, Turn t) {
     const bool vectors = turns_by_vectors<T>(h, t) && h.HS <= MOST_TURNED && t.norm != Normed::all;
     if (S > 1 || !vectors || Scores(h).shaped() || cache.type != element_of<T>) {
         rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
@@ -442,7 +443,7 @@ void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* 
      : x.G == 2 ? decode<T, T, 2, E, VEC<T>, false, Turned<T>>
                 : decode<T, T, 4, E, VEC<T>, false, Turned<T>>)(x, y, qkv, cache, pos, h, by);
 }
-#define CACHED(T)                                                                                               \
-    template void attention_cached(T*, const T*, Pages, int, int, const int*, Heads);                           \
-    template void rope_attention_cached(T*, T*, float*, const T*, const T*, const T*, const float*, Pages, int, \
-                                        int, const int*, const int*, Heads, Turn);
+#define CACHED(T)                                                                                                    \
+    template void attention_cached(T*, const T*, Pages, int, int, const int*, Heads);                                \
+    template void rope_attention_cached(T*, T*, float*, const T*, const T*, const T*, const float*, Pages, int, int, \
+                                        const int*, const int*, Heads, Turn);

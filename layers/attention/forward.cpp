@@ -26,17 +26,19 @@ constexpr int DEPTH = 128;                         // keys of a product with v: 
 
 struct Call {
     Outputs y;
-    float* lse;          // may be null
+    float* lse;    // may be null
     const float* qkv;
     Keys keys;
-    int B, S, pos;       // pos: the first query's
+    int B, S, pos;    // pos: the first query's
     Heads h;
     int64_t reserved = 0;    // bytes at the beginning of the scratch
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
 };
 
 // An item of work: queries from..to of the heads that share a key/value head.
-struct Item { int b, kv, from, to; };
+struct Item {
+    int b, kv, from, to;
+};
 struct Work {
     static constexpr int COUNT = 3;
     const Call& c;
@@ -66,7 +68,9 @@ struct Work {
 // keys in from..end become zero; half packs them into words in place. Sums and output are rescaled to the new maximum.
 // All rows see keys inner..outer. from and end are multiples of a vector of words, inner and outer of a vector.
 constexpr int GROUP = MR / 2;
-struct Sight { int from, inner, outer, end, first[GROUP], limit[GROUP]; };
+struct Sight {
+    int from, inner, outer, end, first[GROUP], limit[GROUP];
+};
 template <bool half>
 INLINE void online_softmax(float* s, const Sight& see, float c, float* top, float* sums, float* o, int P) {
     vf m[GROUP], base[GROUP], total[GROUP];
@@ -153,8 +157,13 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
     return t.v + int64_t(words<half>(j)) * padded(HS);
 }
 // m queries of a head at i0, and the stream of keys that is packed from `panel` on.
-struct Queries { int b, head, i0, m; };
-struct PackedStream { Stream stream; int panel; };
+struct Queries {
+    int b, head, i0, m;
+};
+struct PackedStream {
+    Stream stream;
+    int panel;
+};
 
 // Drops probabilities of a tile: row r has those of keys first(r)..limit(r), and zeros beside them. What stays gets its
 // factor with y.
@@ -171,9 +180,9 @@ static void drop(float* s, const Call& c, const Queries& at, const Stream& strea
 }
 
 // Adds tile j0 of the stream's packed keys to the softmax of the queries.
-template <bool half, bool masked, class Set>
-static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahead<Work>& ahead, const Queries& at,
-                            const PackedStream& from_stream, int j0) {
+template <bool half, bool masked, class Set> static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set,
+                                                                         Ahead<Work>& ahead, const Queries& at,
+                                                                         const PackedStream& from_stream, int j0) {
     constexpr int UNIT = half ? 2 * VW : VW, R = STRIP<Set>;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), i0 = at.i0, m = at.m;
     const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
@@ -196,8 +205,12 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahea
         }
     for (int r = 0; r < rows; r += GROUP) {    // a group is in one strip, or where 16 rows end, in two
         const int last = r + GROUP - 1;
-        Sight see = {from(r / R * R), tiles(first(last), VW) * VW, limit(r) / VW * VW,
-                     tiles(limit(last / R * R + R - 1), UNIT) * UNIT, {}, {}};
+        Sight see = {from(r / R * R),
+                     tiles(first(last), VW) * VW,
+                     limit(r) / VW * VW,
+                     tiles(limit(last / R * R + R - 1), UNIT) * UNIT,
+                     {},
+                     {}};
         if (see.end <= see.from) continue;
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
@@ -220,21 +233,19 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahea
 }
 
 // Adds all tiles of a stream that the queries see.
-template <bool half, class Set>
-static void add_stream(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead, const Queries& at,
-                       const PackedStream& s) {
+template <bool half, class Set> static void add_stream(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead,
+                                                       const Queries& at, const PackedStream& s) {
     for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
     const int from = t.see[0].from, last = t.see[at.m - 1].from, to = t.see[at.m - 1].to;
     const bool causal = s.stream.all && !c.h.keys;
     for (int j0 = from / KB * KB; j0 < to; j0 += KB)
-        causal && j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)
-                             : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
+        causal&& j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)
+                            : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
 }
 
 // y and lse of a tile of queries, over packed keys.
-template <bool half, class Set>
-static void query_tile(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead, const Streams& streams,
-                       const Queries& at) {
+template <bool half, class Set> static void query_tile(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead,
+                                                       const Streams& streams, const Queries& at) {
     const int HS = c.h.HS, P = padded(HS), m = at.m, rows = tiles(m, MR) * MR;
     const int64_t row = int64_t(at.b) * c.S + at.i0;
     pack_rows<half>(t.q, c.qkv + row * c.qkv_row() + int64_t(at.head) * HS, c.qkv_row(), m, rows, HS);
@@ -288,8 +299,8 @@ static void items(const Call& c, const Work& work, ForwardTiles t, Set& set, Ahe
                 const int m = least(QB, c.S - i0);
                 const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
                 for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
-                    packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n],
-                                                streams.s[n].of(window).to);
+                    packed[n] =
+                        pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n], streams.s[n].of(window).to);
                 query_tile<half>(c, t, set, ahead, streams, {b, i, i0, m});
                 if (i == kv * group) ahead.used(least(QB, to - i0));
             }
@@ -328,4 +339,4 @@ void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, cons
 }
 
 ENTRY_OF_TILES(attention_forward, attention_forward, scratch_of)
-}   // namespace ISA
+}    // namespace ISA

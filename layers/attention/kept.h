@@ -57,4 +57,4 @@ template <int QB, int KB> struct Kept {
     }
     INLINE_MEMBER vi lanes_of(int r, int j) const { return load_bytes(of(r) + j); }
 };
-}   // namespace ISA
+}    // namespace ISA

@@ -215,8 +215,7 @@ void add_rows(float* z, const Room& r, const float* x, const float* w, int n, bo
 // Rows of s times the whole chunk's decay.
 void decay_rows(float* s, const Room& r, int n, int HS) {
     for (int d = 0; d < HS; d++)
-        for (int e = 0; e < r.P; e += VW)
-            store(s + d * r.P + e, load(s + d * r.P + e) * r.up[(n - 1) * r.P + d]);
+        for (int e = 0; e < r.P; e += VW) store(s + d * r.P + e, load(s + d * r.P + e) * r.up[(n - 1) * r.P + d]);
 }
 INLINE float dot_row(const float* x, const float* y, int P) {
     vf total = {};
@@ -232,9 +231,8 @@ INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, c
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
     const float n = c.elu() ? 1 / (weight + LINEAR_EPS)
                             : 1 / __builtin_sqrtf(sum(squares) / float(c.h.HS) + LINEAR_EPS);
-    y.with(to, [&](auto* row) {
-        each_vector(c.h.HS, [&](int64_t d, auto at) { at.put(row + d, at.get(num + d) * n); });
-    });
+    y.with(to,
+           [&](auto* row) { each_vector(c.h.HS, [&](int64_t d, auto at) { at.put(row + d, at.get(num + d) * n); }); });
     return n;
 }
 
@@ -341,7 +339,11 @@ void cached(P* y, States states, const float* qkv, const float* gates, int B, in
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-struct Gradients { float *dqkv, *dgates; const float *dy, *norms; Results y; };
+struct Gradients {
+    float *dqkv, *dgates;
+    const float *dy, *norms;
+    Results y;
+};
 
 // dq, with the transposed states in r.s; with gates q dq, summed over the query heads, as dgates.
 void backward_queries(const Gradients& to, const Room& r, const Call& c, int b, int kv) {
@@ -446,4 +448,4 @@ template <class P> void backward(float* dqkv, float* dgates, const float* dy, co
 ENTRY_WITH_SCRATCH(linear_attention_forward, forward<P>, scratch_of)
 ENTRY_WITH_SCRATCH(linear_attention_backward, backward<P>, scratch_of)
 ENTRY_WITH_SCRATCH(linear_attention_cached, cached<P>, scratch_of)
-}   // namespace ISA
+}    // namespace ISA

@@ -164,9 +164,8 @@ template <class T, Walk W> struct Walker {
         });
     }
     __device__ void gradients(float* to, int pitch, const Chunk& x, int head, int c0, int width) const {
-        fill(to, pitch, x.n, width, [&](int i, int d) {
-            return c0 + d < c.wide() ? c.g[c.wide_row(b, x.from + i, head) + c0 + d] : 0;
-        });
+        fill(to, pitch, x.n, width,
+             [&](int i, int d) { return c0 + d < c.wide() ? c.g[c.wide_row(b, x.from + i, head) + c0 + d] : 0; });
     }
     __device__ void load_key_side(const Chunk& x) const {
         if constexpr (W == Walk::y) keys(room.r, P, x, 0, HS), values(room.z, PITCH, x, e0, E);
@@ -186,8 +185,9 @@ template <class T, Walk W> struct Walker {
         const int t = int(threadIdx.x);
         if (tile_row(t) >= x.n) return;
         Sums sums = {};
-        multiply(sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
-                 [&](int k, int j) { return room.r[min(tile_column(t, j), x.n - 1) * P + k]; });
+        multiply(
+            sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
+            [&](int k, int j) { return room.r[min(tile_column(t, j), x.n - 1) * P + k]; });
         each_sum(sums, t, [&](int i, int j, float sum) {
             if (j < x.n) room.scores[i * PITCH + j] = (BACK ? j >= i : j <= i) ? sum : 0;
         });
@@ -195,21 +195,24 @@ template <class T, Walk W> struct Walker {
     __device__ void add_state(Sums& sums, const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) < x.n)
-            multiply(sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
-                     [&](int k, int j) { return room.s[k * PITCH + tile_column(t, j)]; });
+            multiply(
+                sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
+                [&](int k, int j) { return room.s[k * PITCH + tile_column(t, j)]; });
     }
     __device__ void add_chunk(Sums& sums, const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) < x.n)
-            multiply(sums, x.n, [&](int i, int k) { return room.scores[(tile_row(t) + i) * PITCH + k]; },
-                     [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
+            multiply(
+                sums, x.n, [&](int i, int k) { return room.scores[(tile_row(t) + i) * PITCH + k]; },
+                [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
     }
     // S = or += R^T Z; forward then times the chunk's decay.
     __device__ void update(const Chunk& x, bool add) const {
         for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
             Sums sums = {};
-            multiply(sums, x.n, [&](int i, int k) { return room.r[k * P + tile_row(t) + i]; },
-                     [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
+            multiply(
+                sums, x.n, [&](int i, int k) { return room.r[k * P + tile_row(t) + i]; },
+                [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
             each_sum(sums, t, [&](int d, int e, float sum) {
                 float& s = room.s[d * PITCH + e];
                 s = add ? s + sum : sum;
@@ -312,7 +315,7 @@ template <class T, Walk W> struct Walker {
 };
 
 template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
-walk_kernel(Out<T> out, Call<T> c, States states, const int* pos) {
+    walk_kernel(Out<T> out, Call<T> c, States states, const int* pos) {
     const int item = int(blockIdx.x), b = item / c.h.NKV;
     const Walker<T, W> walker(c, out, b, item % c.h.NKV, int(blockIdx.y) * E);
     if constexpr (Walker<T, W>::BACK) {
@@ -342,7 +345,7 @@ walk_kernel(Out<T> out, Call<T> c, States states, const int* pos) {
 
 // y = n num, a warp for each row. In generation norms is null, and where pos is padding y is 0.
 template <class T> __global__ void __launch_bounds__(THREADS)
-finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
+    finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
     if (row >= int64_t(c.B) * c.S * c.h.NH) return;
     const int lane = threadIdx.x % 32, HS = c.h.HS;
@@ -358,7 +361,7 @@ finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
 }
 // g, the gradients of num and, of elu, of the weights.
 template <class T> __global__ void __launch_bounds__(THREADS)
-gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> c) {
+    gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> c) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
     if (row >= int64_t(c.B) * c.S * c.h.NH) return;
     const int lane = threadIdx.x % 32, HS = c.h.HS;
@@ -381,8 +384,9 @@ template <class T> Call<T> call_of(const T* qkv, const T* gates, const float* g,
 template <Walk W, class T>
 void walk(const Out<T>& out, const Call<T>& c, States states = {}, const int* pos = nullptr) {
     const int columns = W == Walk::y ? c.wide() : c.h.HS;
-    launch(walk_kernel<T, W>, {dim3(unsigned(c.B * c.h.NKV), unsigned(ceil_div(columns, E))), THREADS,
-                               size_t(Room::floats(c.chunk(), c.pitch(), c.h.HS)) * sizeof(float)},
+    launch(walk_kernel<T, W>,
+           {dim3(unsigned(c.B * c.h.NKV), unsigned(ceil_div(columns, E))), THREADS,
+            size_t(Room::floats(c.chunk(), c.pitch(), c.h.HS)) * sizeof(float)},
            out, c, states, pos);
 }
 template <class T> unsigned row_blocks(const Call<T>& c) {
@@ -404,9 +408,8 @@ void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, con
     walk<Walk::y, T>({num}, c, states, pos);
     launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, static_cast<float*>(nullptr), num, c, pos);
 }
-template <class T>
-void backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates, const float* norms, int B,
-              int S, Heads h) {
+template <class T> void backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates,
+                                 const float* norms, int B, int S, Heads h) {
     const LinearAttentionScratch scratch(B, S, h);
     float* g = static_cast<float*>(cuda_scratch(scratch.backward()));
     const Call<T> c = call_of<T>(qkv, gates, g, B, S, h);

@@ -58,8 +58,7 @@ template <class F> void each_head(const T* qkv, const T* gates, int B, int S, He
 T normed(T* y, T weight, Heads h) {
     T squares = 0;
     for (int d = 0; d < h.HS; d++) squares += y[d] * y[d];
-    const T n = h.linear == Linear::elu ? 1 / (weight + T(LINEAR_EPS))
-                                        : 1 / std::sqrt(squares / h.HS + T(LINEAR_EPS));
+    const T n = h.linear == Linear::elu ? 1 / (weight + T(LINEAR_EPS)) : 1 / std::sqrt(squares / h.HS + T(LINEAR_EPS));
     for (int d = 0; d < h.HS; d++) y[d] *= n;
     return n;
 }
@@ -85,8 +84,8 @@ void linear_attention_forward(T* y, float* norms, const T* qkv, const T* gates, 
     });
 }
 
-void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates,
-                               const float*, int B, int S, Heads h) {
+void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates, const float*,
+                               int B, int S, Heads h) {
     const int HS = h.HS;
     std::fill_n(dqkv, int64_t(B) * S * h.qkv_width(), T(0));
     std::fill_n(dgates, int64_t(B) * S * h.gates(), T(0));
@@ -130,8 +129,7 @@ void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, cons
     });
 }
 
-void linear_attention_cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos,
-                             Heads h) {
+void linear_attention_cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
     const int HS = h.HS, group = h.NH / h.NKV;
     for (int b = 0; b < B; b++) {
         T* all = static_cast<T*>(states.p) + states.of[b] * states.stride;
@@ -162,4 +160,4 @@ void linear_attention_cached(T* y, States states, const T* qkv, const T* gates, 
     }
 }
 
-}   // namespace reference
+}    // namespace reference

@@ -10,7 +10,9 @@
 struct RowOrder {
     int heads, tiles, together;    // all sequences' heads; each one's tiles of rows; together <= heads
     HOST_DEVICE int all() const { return heads * tiles; }
-    struct Rows { int head, tile; };
+    struct Rows {
+        int head, tile;
+    };
     HOST_DEVICE Rows operator[](int i) const {
         const int first = i / (together * tiles) * together, here = heads - first < together ? heads - first : together;
         const int rank = i - first * tiles;

@@ -21,9 +21,8 @@ template <class X, class F> __device__ inline void put_row(X* rows, float* facto
     for (int d = lane; d < HS; d += 32) rows[row * HS + d] = from_float<X>(LARGEST<X> != 0 ? x(d) * inverse : x(d));
 }
 
-template <class T, class X>
-__global__ void __launch_bounds__(THREADS) append_kernel(const T* qkv, Pages cache, int64_t n, int S, const int* pos,
-                                                         Heads h) {
+template <class T, class X> __global__ void __launch_bounds__(THREADS)
+    append_kernel(const T* qkv, Pages cache, int64_t n, int S, const int* pos, Heads h) {
     const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, at = i / (2 * h.NKV);    // at: (b,s)
     if (i >= n || pos[at] < 0) return;
     const int head = int(i % (2 * h.NKV)), kv = head % h.NKV;
@@ -34,9 +33,8 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const T* qkv, Pages cac
             [&](int d) { return to_float(from[d]); });
 }
 
-template <class X>
-__global__ void __launch_bounds__(THREADS) turn_kernel(Pages cache, const int* pages, int64_t n, const float* turns,
-                                                       Heads h, Turn t) {
+template <class X> __global__ void __launch_bounds__(THREADS)
+    turn_kernel(Pages cache, const int* pages, int64_t n, const float* turns, Heads h, Turn t) {
     const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, head = i / Pages::SIZE, copy = head / (2 * h.NKV);
     if (i >= n) return;
     const int kv = int(head % h.NKV), row = int(i % Pages::SIZE);
@@ -59,7 +57,7 @@ __global__ void __launch_bounds__(THREADS) turn_kernel(Pages cache, const int* p
 }
 
 unsigned blocks(int64_t rows) { return unsigned(ceil_div(rows, WARPS)); }
-}   // namespace
+}    // namespace
 
 template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h) {
     const int64_t n = int64_t(B) * S * 2 * h.NKV;
@@ -73,8 +71,8 @@ template <class T> void cache_turn(Pages cache, const int* pages, int n, const f
         launch(turn_kernel<X>, {blocks(rows), THREADS}, cache, pages, rows, turns, h, t);
     });
 }
-#define INSTANCES(T)                                                                    \
-    template void cache_append(const T*, const Pages&, int, int, const int*, Heads);    \
+#define INSTANCES(T)                                                                 \
+    template void cache_append(const T*, const Pages&, int, int, const int*, Heads); \
     template void cache_turn<T>(Pages, const int*, int, const float*, Heads, Turn);
 INSTANCES(float)
 INSTANCES(bf16)

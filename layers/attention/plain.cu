@@ -43,7 +43,7 @@ template <class T> struct PackedKeys {
     typedef Rows<T> Some;
     static constexpr bool CACHED = false;
     const T* qkv;
-    __device__ int first(int, int) const { return 0; }            // position of a sequence's first query
+    __device__ int first(int, int) const { return 0; }    // position of a sequence's first query
     __device__ int queries(int, int S) const { return S; }
     __device__ Some keys(const Heads& h, int S, int b, int kv) const {
         return Head<T>(h, S, b, h.NH + kv).in_qkv(qkv, 0, S);
@@ -74,12 +74,13 @@ struct PagedKeys {
     }
 };
 
-struct ForwardShared { Tile q, kv, p; };
+struct ForwardShared {
+    Tile q, kv, p;
+};
 
 // 64 queries of a head. The last tiles, which see most keys, start first.
-template <class T, int D, bool SHAPED, class Source>
-__global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h, Scores scores) {
+template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+    forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h, Scores scores) {
     typedef typename Source::Some Some;
     ForwardShared& sh = dynamic_shared<ForwardShared>();
     const int HS = h.HS;
@@ -101,9 +102,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     const Sight sight(h, S, w.b, w.row, p0);
     const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
-    auto stays = [&](int r, int key) {
-        return Source::CACHED || keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key);
-    };
+    auto stays = [&](int r, int key) { return Source::CACHED || keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key); };
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
 #pragma unroll
@@ -131,8 +130,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     store_sums(y + at.y + w.row * at.y_stride, at.y_stride, keep, w.column, HS, o, inverse);
 }
 
-template <class T, class Source>
-void forward(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h) {
+template <class T, class Source> void forward(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h) {
     const Scores scores(h);
     for_shape(scores, [&](auto SHAPED) {
         const bool narrow = h.HS <= 64;
@@ -142,7 +140,7 @@ void forward(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads 
     });
 }
 
-}   // namespace
+}    // namespace
 
 // ---- entries --------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,9 @@ constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 16 bytes 
 // Blocks on a multiprocessor. A thread then has 168 registers, or 255; dkv_kernel<128> spills 3 outside inner loops.
 template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
 
-struct alignas(16) Tile { float x[TILE][PITCH]; };
+struct alignas(16) Tile {
+    float x[TILE][PITCH];
+};
 typedef float Sums[ROWS][COLUMNS];
 
 __device__ inline int tile_row(int r) { return int(threadIdx.x) / 16 + 8 * r; }
@@ -54,7 +56,11 @@ struct PagedRows {
     }
 };
 // Rows, and the tile through which they are read. kept: the tile already holds their first columns.
-template <class T, class R = Rows<T>> struct Operand { Tile& tile; R rows; bool kept; };
+template <class T, class R = Rows<T>> struct Operand {
+    Tile& tile;
+    R rows;
+    bool kept;
+};
 
 // tile = the rows' columns from c0 on; zero beyond the last row or column.
 template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& rows, int c0, int HS) {
@@ -136,8 +142,7 @@ template <class A, class B> __device__ inline void add_abt(Sums& sums, const A& 
     }
 }
 // sums[u] += p b, for the 64 columns of b from c0 + 64 u on.
-template <class B, int U>
-__device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const B& b, int c0, int HS) {
+template <class B, int U> __device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const B& b, int c0, int HS) {
     const int n = min(TILE, b.rows.count);
 #pragma unroll
     for (int u = 0; u < U; u++) {
@@ -165,9 +170,9 @@ __device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const B& b, int c0
 }
 
 // Stores scale[r] * sums[u] to the columns from c0 + 64 u on of the rows that keep(row).
-template <class T, int U, class Keep>
-__device__ inline void store_sums(T* to, int64_t stride, Keep keep, int c0, int HS, const Sums (&sums)[U],
-                                  const float (&scale)[ROWS]) {
+template <class T, int U, class Keep> __device__ inline void store_sums(T* to, int64_t stride, Keep keep, int c0,
+                                                                        int HS, const Sums (&sums)[U],
+                                                                        const float (&scale)[ROWS]) {
 #pragma unroll
     for (int u = 0; u < U; u++)
 #pragma unroll
@@ -202,7 +207,9 @@ template <class T> struct Head {
 };
 
 // What a block computes: a tile of rows from `row` on of a head of a sequence, and their columns from `column` on.
-struct Work { int b, head, row, column; };
+struct Work {
+    int b, head, row, column;
+};
 template <int D> __device__ inline Work work(int B, int NH, int S, int HS, bool last_first) {
     const int heads = B * NH, parts = (HS + D - 1) / D, tiles = (S + TILE - 1) / TILE, x = int(blockIdx.x);
     const int tile = last_first ? tiles - 1 - x / heads / parts : x / heads / parts;
@@ -233,4 +240,4 @@ __device__ inline float score(const Scores& scores, float product, const Tilt& s
     return SHAPED ? scores.score(scores.inside(product), slope, float(distance)) : product * scores.log2;
 }
 
-}   // namespace plain
+}    // namespace plain

@@ -9,9 +9,8 @@ namespace {
 using namespace plain;
 
 // delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by memory: 2 HS elements per row.
-template <class T>
-__global__ void __launch_bounds__(THREADS) delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int lanes,
-                                                        Heads h) {
+template <class T> __global__ void __launch_bounds__(THREADS)
+    delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int lanes, Heads h) {
     const int64_t rows = int64_t(B) * S * h.NH, mine = (int64_t(blockIdx.x) * THREADS + threadIdx.x) / lanes;
     const int64_t row = mine < rows ? mine : rows - 1;    // (b,s,head)
     const int lane = int(threadIdx.x) % lanes;
@@ -30,13 +29,14 @@ __global__ void __launch_bounds__(THREADS) delta_kernel(float* delta, const T* d
     if (lane == 0 && mine < rows) delta[(n / S * h.NH + row % h.NH) * S + n % S] = sum;
 }
 
-struct DqShared { Tile q, dy, kv, ds; };
+struct DqShared {
+    Tile q, dy, kv, ds;
+};
 
 // dq of 64 queries of a head, over the keys they see.
-template <class T, int D, bool SHAPED>
-__global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
-          Scores scores) {
+template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+    dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
+              Scores scores) {
     DqShared& sh = dynamic_shared<DqShared>();
     const int HS = h.HS;
     const Work w = work<D>(B, h.NH, S, HS, true);
@@ -93,8 +93,12 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
     store_sums(dqkv + (q.first - qkv), q.stride, keep, w.column, HS, dq, scales);
 }
 
-struct DkvShared { Tile k, v, q, p; };    // q: queries or dy
-struct ShapedDkvShared : DkvShared { Tile slope; };    // d p / d product, and before dropout
+struct DkvShared {
+    Tile k, v, q, p;
+};    // q: queries or dy
+struct ShapedDkvShared : DkvShared {
+    Tile slope;
+};    // d p / d product, and before dropout
 
 // The stream that a block's tile of keys is of; the tile's number becomes that within the stream. Those of a pattern,
 // which most queries see, come first.
@@ -108,10 +112,9 @@ __device__ inline Stream own_stream(const Streams& streams, int& tile) {
 }
 
 // dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys, columns queries.
-template <class T, int D, bool SHAPED>
-__global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
-           Scores scores) {
+template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+    dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
+               Scores scores) {
     auto& sh = dynamic_shared<std::conditional_t<SHAPED, ShapedDkvShared, DkvShared>>();
     const int HS = h.HS, group = h.NH / h.NKV;
     const Work w = work<D>(B, h.NKV, S, HS, false);
@@ -193,7 +196,7 @@ void backward(T* dqkv, const T* dy, const T* qkv, const float* lse, const float*
     });
 }
 
-}   // namespace
+}    // namespace
 
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h) {
     int lanes = 1;
@@ -205,8 +208,7 @@ template void attention_delta(float*, const float*, const float*, int, int, Head
 template void attention_delta(float*, const bf16*, const bf16*, int, int, Heads);
 
 template <class T>
-void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S,
-                              Heads h) {
+void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
     float* delta = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::plain, B, S, h)));
     attention_delta(delta, dy, y, B, S, h);
     if (h.HS <= 64) backward<T, 64>(dqkv, dy, qkv, lse, delta, B, S, h);

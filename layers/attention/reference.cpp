@@ -14,7 +14,8 @@ using T = double;
 
 // Row pointers into packed qkv: q head h, k and v of the group that h belongs to, at position (b,s).
 struct Packed {
-    int S; Heads h;
+    int S;
+    Heads h;
     int64_t row(int b, int s) const { return (int64_t(b) * S + s) * (h.NH + 2 * h.NKV) * h.HS; }
     int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
     int64_t k(int b, int s, int i) const { return row(b, s) + int64_t(h.NH + i / (h.NH / h.NKV)) * h.HS; }
@@ -72,7 +73,7 @@ auto kept_keys(const Heads& h, int b, int i, int s) {
         return h.dropout.rate > 0 ? reference::factor_of(h.dropout, keeps_pair(h.dropout, row, s, j)) : 1;
     };
 }
-}   // namespace
+}    // namespace
 
 namespace reference {
 
@@ -82,9 +83,10 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
                 T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
-                T l = attend(out, qkv + at.q(b, s, i), s, S, h, i, [&](int j) { return sees(h, S, b, s, j); },
-                             [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); },
-                             kept_keys(h, b, i, s));
+                T l = attend(
+                    out, qkv + at.q(b, s, i), s, S, h, i, [&](int j) { return sees(h, S, b, s, j); },
+                    [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); },
+                    kept_keys(h, b, i, s));
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
 }
@@ -170,10 +172,11 @@ void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* 
                     const int64_t row = cache.row(b, i / group, j);
                     k.push_back(keys.get(row)), v.push_back(values.get(row));
                 }
-                attend(out, qkv + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return sees(h, S, b, p, j); },
-                       [&](int j) { return k[size_t(j)].data(); }, [&](int j) { return v[size_t(j)].data(); },
-                       [](int) { return 1; });
+                attend(
+                    out, qkv + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return sees(h, S, b, p, j); },
+                    [&](int j) { return k[size_t(j)].data(); }, [&](int j) { return v[size_t(j)].data(); },
+                    [](int) { return 1; });
             }
 }
 
-}   // namespace reference
+}    // namespace reference

@@ -26,9 +26,8 @@ template <int D> struct ForwardTiles {
 constexpr float LAZY = 8;
 
 // Turns scores into exp2(scale * (score - top)). For each row: top, and sums and outputs relative to it.
-template <int M, int N, int D>
-__device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4], float (&top)[M][2], float (&sum)[M][2],
-                               float scale) {
+template <int M, int N, int D> __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4],
+                                                              float (&top)[M][2], float (&sum)[M][2], float scale) {
     float now[M][2];
     bool risen = false;
 #pragma unroll
@@ -79,9 +78,8 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
     store_rows(y, tile, o, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
-template <int D, bool SHAPED, bool SPARSE, bool DROPS>
-__global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
-forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
+template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
+    forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     typedef ForwardTiles<D> Tiles;
     constexpr int M = Tiles::M, KEYS = Tiles::KEYS, STAGES = Tiles::STAGES;
     Tiles& tiles = dynamic_shared<Tiles>();
@@ -154,7 +152,7 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
                lse, qkv, c);
     });
 }
-}   // namespace
+}    // namespace
 
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     for_head_size(h.HS, [&](auto D) { forward<D>(y, lse, qkv, B, S, h); });

@@ -15,7 +15,7 @@ __device__ inline bool meets(Span span, int first, int n) { return first < span.
 __device__ inline bool holds(Span span, int first, int n) { return first >= span.from && first + n <= span.to; }
 
 struct Call {
-    Heads h;    // window: S where there is no limit
+    Heads h;                         // window: S where there is no limit
     int S, heads, tiles, section;    // heads: of all sequences
     int64_t row;                     // elements in a row of packed qkv
     Scores scores;
@@ -37,14 +37,16 @@ struct Call {
         return stream.all ? ::queries_of(h, S, b, key) : Span{key, S};
     }
 
-private:
+  private:
     // Blocks run in sections of heads that fit L2, so that K and V come from memory once. Within a section the tiles
     // with the most work go first, over all of its heads. The emulator's sections are small, to test several.
     static constexpr int64_t SECTION = EMULATED ? 100 << 10 : 16 << 20;
 };
 
 // A block's tile, those with the most work first, and its head among those of all sequences.
-struct Place { int tile, head; };
+struct Place {
+    int tile, head;
+};
 __device__ inline Place place(const Call& c, unsigned block) {
     const unsigned per_section = unsigned(c.section) * unsigned(c.tiles), first = block / per_section * c.section;
     const unsigned i = block % per_section, heads = min(unsigned(c.section), c.heads - first);
@@ -54,7 +56,10 @@ __device__ inline Place place(const Call& c, unsigned block) {
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
 // Position s of one head lies at `at` + s * stride.
-template <class T> struct Rows { T* at; int64_t stride; };
+template <class T> struct Rows {
+    T* at;
+    int64_t stride;
+};
 
 // Position t of a stream lies at `at` + t * stride.
 template <class T> __device__ inline Rows<T> in_stream(Rows<T> rows, const Stream& stream) {
@@ -166,7 +171,9 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
 // ---- masks ----------------------------------------------------------------------------------------------------------
 
 // A tile of keys: that of a stream which begins at its key `first`.
-struct KeyTile { int stream, first; };
+struct KeyTile {
+    int stream, first;
+};
 // The tiles of KEYS keys that queries first..last visit: of all keys, then of each stream of the pattern.
 template <int KEYS, bool SPARSE> struct Visits {
     int from, count[SPARSE ? 3 : 1] = {}, all;
@@ -307,4 +314,4 @@ template <class F> void for_head_size(int HS, F f) {
     else f(std::integral_constant<int, 256>());
 }
 
-}   // namespace sm80
+}    // namespace sm80

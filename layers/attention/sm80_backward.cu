@@ -36,14 +36,15 @@ template <int D> struct Shape {
 template <int D> struct QueryTiles {
     static constexpr int THREADS = Shape<D>::WARPS * 32;
     Tile<Shape<D>::ROWS, D> q, dy;
-    struct { Tile<Shape<D>::COLUMNS, D> k, v; } stage[2];
+    struct {
+        Tile<Shape<D>::COLUMNS, D> k, v;
+    } stage[2];
     float lse[Shape<D>::ROWS], delta[Shape<D>::ROWS];
 };
 
 // lse and delta of the block's rows, for its own tiles and for the other kernel.
-template <int D>
-__device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, const bf16* y, int64_t stride,
-                          const float* lse, int first, const Call& c) {
+template <int D> __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, const bf16* y,
+                                           int64_t stride, const float* lse, int first, const Call& c) {
     const int lane = threadIdx.x % 8;    // eight threads share a row
     for (int r = threadIdx.x / 8; r < Shape<D>::ROWS; r += QueryTiles<D>::THREADS / 8) {
         const int s = first + r;
@@ -70,7 +71,7 @@ template <int M> __device__ inline void own_rows(float (&own)[M][2], const float
 
 template <int D, bool SHAPED, bool SPARSE, bool DROPS>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
-query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
+    query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
     typedef QueryTiles<D> Tiles;
     constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, KEYS = Shape<D>::COLUMNS;
     Tiles& tiles = dynamic_shared<Tiles>();
@@ -120,8 +121,8 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         multiply_transposed(ds, dy_rows, stage.v, 0);
         const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
         each(ds, [&](float& value, int m, int j, int e) {
-            const float x = p[m][j][e], lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e)
-                                                     : row_lse[m][e / 2];
+            const float x = p[m][j][e],
+                        lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e) : row_lse[m][e / 2];
             if (DROPS) value = stays.at(m, j, e) ? value * factor : 0;
             value = exp2_approx(fmaf(x, c.scores.log2, -lse)) * (value - row_delta[m][e / 2]);
             if (SHAPED) value *= c.scores.steepness(x);
@@ -144,9 +145,8 @@ template <int D> struct KeyTiles {
 };
 
 // Starts copying queries of a head, and what belongs to them.
-template <int D>
-__device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* stats, const bf16* dy, const bf16* qkv,
-                             int b, int head, int query, const Call& c) {
+template <int D> __device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* stats, const bf16* dy,
+                                              const bf16* qkv, int b, int head, int query, const Call& c) {
     typedef KeyTiles<D> Tiles;
     const int64_t o = int64_t(b) * c.S * c.h.NH + head;
     load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c.S, c);
@@ -168,9 +168,8 @@ template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& 
     return {0, i * ROWS};
 }
 
-template <int D, bool SHAPED, bool SPARSE, bool DROPS>
-__global__ void __launch_bounds__(KeyTiles<D>::THREADS)
-key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
+template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
+    key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
     typedef KeyTiles<D> Tiles;
     constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, QUERIES = Shape<D>::COLUMNS, HALVES = Shape<D>::HALVES;
     Tiles& tiles = dynamic_shared<Tiles>();
@@ -251,7 +250,7 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
                {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv, stats, dy, qkv, keys);
     });
 }
-}   // namespace
+}    // namespace
 
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h) {

@@ -79,9 +79,8 @@ template <int BN> struct Place {
 __device__ unsigned taken;
 __device__ inline int take_rows(const Forward& a) { return int(atomicInc(&taken, a.order.all() + gridDim.x - 1)); }
 
-template <int HS>
-__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& q, const CUtensorMap& kv,
-                                        const Forward& a) {
+template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& q,
+                                                          const CUtensorMap& kv, const Forward& a) {
     constexpr int BN = ::BN<HS>;
     unsigned step = 0;
     for (int n = 0, i = take_rows(a);; n++) {
@@ -115,14 +114,12 @@ __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap&
 }
 
 // Starts S = q k^T for the rows of q from `first` on.
-template <int HS, int BN>
-__device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q, int first,
-                                             const Tile<BN, HS>& k) {
+template <int HS, int BN> __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q,
+                                                                       int first, const Tile<BN, HS>& k) {
     if constexpr (HS > 128) unknown(first);    // else q's descriptors are computed before the loop, too many to keep
     wgmma_fence(S);
 #pragma unroll
-    for (int d = 0; d < HS; d += 16)
-        wgmma<ALONG_K, ALONG_K>(S, q.columns_as_k(first, d), k.columns_as_k(0, d), d > 0);
+    for (int d = 0; d < HS; d += 16) wgmma<ALONG_K, ALONG_K>(S, q.columns_as_k(first, d), k.columns_as_k(0, d), d > 0);
     wgmma_commit();
 }
 // Starts O += P v.
@@ -215,9 +212,8 @@ __device__ __forceinline__ void exchange(uint32_t (&x)[4]) {
 }
 
 // Writes y and lse of a warp's 16 rows, from row `first` of the block on. unit: of x.top, to units of log 2.
-template <int HS>
-__device__ __forceinline__ void finish(const Forward& a, int b, int head, int first, const float (&O)[HS / 2],
-                                       const Softmax& x, float unit) {
+template <int HS> __device__ __forceinline__ void finish(const Forward& a, int b, int head, int first,
+                                                         const float (&O)[HS / 2], const Softmax& x, float unit) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -252,9 +248,8 @@ template <int HS> struct Consumer {
 };
 
 // Computes the rows of q, which is there. The block's tiles from `step` on are theirs.
-template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place<BN<HS>>& p,
-                                        unsigned step) {
+template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a,
+                                                                       const Place<BN<HS>>& p, unsigned step) {
     constexpr int BN = ::BN<HS>;
     ForwardShared<HS>& s = my.s;
     const int first = my.consumer * 64, warp_row = first + threadIdx.x % WARPGROUP / 32 * 16;
@@ -311,8 +306,7 @@ __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a
     finish<HS>(a, p.b, p.head, p.row + warp_row, O, x, unit);
 }
 
-template <int HS, bool SHAPED>
-__global__ void __launch_bounds__(THREADS, 1)
+template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
     forward_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap kv, const Forward a) {
     if constexpr (SM90A) {
         auto& s = dynamic_shared<ForwardShared<HS>>();

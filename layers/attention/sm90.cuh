@@ -52,9 +52,8 @@ template <int n> __device__ __forceinline__ void bend(float (&x)[n], const Score
 }
 
 // Starts loading the rows of one head from `position` on.
-template <int ROWS, int HS, int WIDTH>
-__device__ inline void load(Tile<ROWS, HS, WIDTH>& to, const CUtensorMap& map, int b, int position, int head,
-                            uint64_t* full) {
+template <int ROWS, int HS, int WIDTH> __device__ inline void load(Tile<ROWS, HS, WIDTH>& to, const CUtensorMap& map,
+                                                                   int b, int position, int head, uint64_t* full) {
     for (int c = 0; c < HS; c += WIDTH) tma_load(to.chunk[c / WIDTH], map, c, head, position, b, full);
 }
 

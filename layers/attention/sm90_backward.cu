@@ -45,9 +45,9 @@ template <int HS> struct BackwardShared {
     }
 };
 
-template <int HS>
-__device__ __forceinline__ void produce(BackwardShared<HS>& s, const CUtensorMap& kv, const CUtensorMap& q,
-                                        const CUtensorMap& dy, const Backward& a, Place p) {
+template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s, const CUtensorMap& kv,
+                                                          const CUtensorMap& q, const CUtensorMap& dy,
+                                                          const Backward& a, Place p) {
     constexpr int rows = BM<HS> * int(sizeof(float));
     mbarrier_arrive_expect(&s.kv_full, s.k.bytes + s.v.bytes);
     load(s.k, kv, p.b, p.tile * BN<HS>, a.h.NH + p.kv_head, &s.kv_full);
@@ -87,9 +87,8 @@ __device__ __forceinline__ void start_sum(float (&d)[HS / 2], uint32_t (&a)[n], 
     wgmma_commit();
 }
 // Starts a consumer's half of dq = dS k.
-template <int HS, int n>
-__device__ __forceinline__ void start_dq(float (&dq)[n], const Tile<BN<HS>, BM<HS>>& ds, const Tile<BN<HS>, HS>& k,
-                                         Half<HS> half) {
+template <int HS, int n> __device__ __forceinline__ void start_dq(float (&dq)[n], const Tile<BN<HS>, BM<HS>>& ds,
+                                                                  const Tile<BN<HS>, HS>& k, Half<HS> half) {
     wgmma_fence(dq);
 #pragma unroll
     for (int key = 0; key < BN<HS>; key += 16)
@@ -162,8 +161,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
     store_rows(to, stride, a.S - key, dk, {a.scores.scale, a.scores.scale}, s.v, first);
 }
 
-template <int HS, bool SHAPED>
-__global__ void __launch_bounds__(THREADS, 1)
+template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ CUtensorMap kv, const __grid_constant__ CUtensorMap q,
                     const __grid_constant__ CUtensorMap dy, const Backward a) {
     if constexpr (SM90A) run_block<HS, SHAPED, BackwardShared<HS>>(kv, q, dy, a);

@@ -38,9 +38,9 @@ template <int HS> struct Half {
 
 struct Backward {
     bf16* dqkv;
-    float* dq;               // (B,NH,query_tiles,BM/64,HS/8,128,4): see hand_over
-    float *lse2, *delta;     // (B,NH,query_tiles,BM)
-    int* turn;               // (B,NH,query_tiles): how many blocks have added to dq; null: any order
+    float* dq;              // (B,NH,query_tiles,BM/64,HS/8,128,4): see hand_over
+    float *lse2, *delta;    // (B,NH,query_tiles,BM)
+    int* turn;              // (B,NH,query_tiles): how many blocks have added to dq; null: any order
     int S, query_tiles, key_tiles;
     Heads h;
     Scores scores;
@@ -156,8 +156,7 @@ struct View {
     Span all;        // those that see all of the warp's keys: no end of a span decreases
     __device__ View(const Backward& a, int b, int key) : key(key) {
         // Nobody sees a key behind the last one: its score of 0 may be far above a query's lse.
-        for (int r = 0; r < 2; r++)
-            keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
+        for (int r = 0; r < 2; r++) keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
         all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
     }
     __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }
@@ -204,17 +203,17 @@ __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const
 
 // Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
 // through rows of a tile that are the warp's alone, so that they leave in 16-byte pieces side by side.
-template <int ROWS, int HS>
-__device__ inline void store_rows(bf16* to, int64_t stride, int rows, const float (&d)[HS / 2], const float (&scale)[2],
-                                  Tile<ROWS, HS>& tile, int first) {
+template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t stride, int rows,
+                                                              const float (&d)[HS / 2], const float (&scale)[2],
+                                                              Tile<ROWS, HS>& tile, int first) {
     const int lane = threadIdx.x % 32;
     __syncwarp();    // the tile may hold rows that are still being written
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {
         const float* x = d + 8 * k;
-        stmatrix_x4(tile.piece(first + lane % 16, 16 * k + lane / 16 * 8),
-                    pack_bf16(x[0] * scale[0], x[1] * scale[0]), pack_bf16(x[2] * scale[1], x[3] * scale[1]),
-                    pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
+        stmatrix_x4(tile.piece(first + lane % 16, 16 * k + lane / 16 * 8), pack_bf16(x[0] * scale[0], x[1] * scale[0]),
+                    pack_bf16(x[2] * scale[1], x[3] * scale[1]), pack_bf16(x[4] * scale[0], x[5] * scale[0]),
+                    pack_bf16(x[6] * scale[1], x[7] * scale[1]));
     }
     __syncwarp();
     constexpr int LANES = HS / 8, AT_ONCE = 32 / LANES;    // lanes that share a row; rows at once
@@ -290,18 +289,23 @@ inline bool in_turns() {
 }
 
 // main(SHAPED) is the kernel between prepare and finish.
-template <int HS, class Main>
-void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h,
-              size_t shared_bytes, Main main) {
+template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv,
+                                            const float* lse, int B, int S, Heads h, size_t shared_bytes, Main main) {
     const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN<HS>, WIDTH<HS>);
     const CUtensorMap& q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM<HS>, WIDTH<HS>);
     const CUtensorMap& dy_map = tensor_map(dy, B, S, h.NH, HS, BM<HS>, WIDTH<HS>);
     const Sm90Scratch at(B, S, h);
     char* base = static_cast<char*>(cuda_scratch(at.bytes));
     auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(base + offset); };
-    const Backward a{dqkv, floats(0), floats(at.lse2), floats(at.delta),
+    const Backward a{dqkv,
+                     floats(0),
+                     floats(at.lse2),
+                     floats(at.delta),
                      in_turns() ? reinterpret_cast<int*>(base + at.turn) : nullptr,
-                     S, int(ceil_div(S, BM<HS>)), int(ceil_div(S, BN<HS>)), checked(h, S),
+                     S,
+                     int(ceil_div(S, BM<HS>)),
+                     int(ceil_div(S, BN<HS>)),
+                     checked(h, S),
                      Scores(h)};
     const unsigned query_tiles = unsigned(B * h.NH * a.query_tiles);
     launch(prepare<HS>, {query_tiles, PREPARE_THREADS}, a, dy, y, lse);

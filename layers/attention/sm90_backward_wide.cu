@@ -23,7 +23,7 @@
 namespace {
 using namespace sm90;
 
-constexpr int ROWS = 64, MINE = ROWS / CONSUMERS;    // queries of a tile, and of a consumer; keys of a block
+constexpr int ROWS = 64, MINE = ROWS / CONSUMERS;             // queries of a tile, and of a consumer; keys of a block
 template <int HS> constexpr int ROUNDS = HS > 192 ? 1 : 2;    // slots of the rings
 template <int HS> using Rows = Tile<ROWS, HS, WIDTH<HS>>;
 
@@ -46,9 +46,9 @@ template <int HS> struct WideShared {
     }
 };
 
-template <int HS>
-__device__ __forceinline__ void produce(WideShared<HS>& s, const CUtensorMap& kv, const CUtensorMap& q,
-                                        const CUtensorMap& dy, const Backward& a, Place p) {
+template <int HS> __device__ __forceinline__ void produce(WideShared<HS>& s, const CUtensorMap& kv,
+                                                          const CUtensorMap& q, const CUtensorMap& dy,
+                                                          const Backward& a, Place p) {
     constexpr int bytes = ROWS * int(sizeof(float));
     mbarrier_arrive_expect(&s.kv_full, s.k.bytes + s.v.bytes);
     load(s.k, kv, p.b, p.tile * ROWS, a.h.NH + p.kv_head, &s.kv_full);
@@ -71,9 +71,8 @@ __device__ __forceinline__ void produce(WideShared<HS>& s, const CUtensorMap& kv
 }
 
 // Starts d = keys queries^T, for a consumer's queries from `first` on.
-template <int HS>
-__device__ __forceinline__ void start_scores(float (&d)[MINE / 2], const Rows<HS>& keys, const Rows<HS>& queries,
-                                             int first) {
+template <int HS> __device__ __forceinline__ void start_scores(float (&d)[MINE / 2], const Rows<HS>& keys,
+                                                               const Rows<HS>& queries, int first) {
     wgmma_fence(d);
 #pragma unroll
     for (int i = 0; i < HS; i += 16)
@@ -85,8 +84,7 @@ template <int HS, int n>
 __device__ __forceinline__ void start_sum(float (&d)[n], const Tile<ROWS, ROWS>& a, const Rows<HS>& x, int column) {
     wgmma_fence(d);
 #pragma unroll
-    for (int i = 0; i < ROWS; i += 16)
-        wgmma<ALONG_K, ALONG_MN>(d, a.columns_as_k(0, i), x.rows_as_k(i, column), true);
+    for (int i = 0; i < ROWS; i += 16) wgmma<ALONG_K, ALONG_MN>(d, a.columns_as_k(0, i), x.rows_as_k(i, column), true);
     wgmma_commit();
 }
 // Starts half of the columns of dq = dS k.
@@ -94,8 +92,7 @@ template <int HS, int n>
 __device__ __forceinline__ void start_dq(float (&dq)[n], const Tile<ROWS, ROWS>& ds, const Rows<HS>& k, int column) {
     wgmma_fence(dq);
 #pragma unroll
-    for (int i = 0; i < ROWS; i += 16)
-        wgmma<ALONG_MN, ALONG_MN>(dq, ds.rows_as_k(i, 0), k.rows_as_k(i, column), i > 0);
+    for (int i = 0; i < ROWS; i += 16) wgmma<ALONG_MN, ALONG_MN>(dq, ds.rows_as_k(i, 0), k.rows_as_k(i, column), i > 0);
     wgmma_commit();
 }
 
@@ -166,8 +163,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
     store_rows(to, stride, a.S - key, dk, {a.scores.scale, a.scores.scale}, rows, first);
 }
 
-template <int HS, bool SHAPED>
-__global__ void __launch_bounds__(THREADS, 1)
+template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ CUtensorMap kv, const __grid_constant__ CUtensorMap q,
                     const __grid_constant__ CUtensorMap dy, const Backward a) {
     if constexpr (SM90A) run_block<HS, SHAPED, WideShared<HS>>(kv, q, dy, a);

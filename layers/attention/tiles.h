@@ -10,7 +10,9 @@ constexpr float INF = __builtin_inff();
 constexpr int PANEL = NV * VW;    // columns that a product's kernel takes at once
 
 constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
-INLINE void clear(float* p, int64_t n) { each_vector(n, [&](int64_t i, auto at) { at.put(p + i, vf{}); }); }
+INLINE void clear(float* p, int64_t n) {
+    each_vector(n, [&](int64_t i, auto at) { at.put(p + i, vf{}); });
+}
 INLINE int most(int a, int b) { return a > b ? a : b; }
 // v in the lanes i where first <= at + i < limit, `fill` in the others.
 INLINE vf between(int at, int first, int limit, vf v, float fill) {
@@ -19,7 +21,9 @@ INLINE vf between(int at, int first, int limit, vf v, float fill) {
 INLINE float scale_of(Heads h) { return h.scale != 0 ? h.scale : 1 / __builtin_sqrtf(float(h.HS)); }
 INLINE bool has_shape(Heads h) { return h.softcap != 0 || h.alibi || h.bias; }
 // What soft cap, ALiBi and biases make of a query's products with keys. dz: that of the score by the scaled product.
-struct Score { vf z, dz; };
+struct Score {
+    vf z, dz;
+};
 struct Shape {
     float scale, cap, slope;
     const float* row;    // the head's biases, from distance 0 on; null: none
@@ -80,9 +84,8 @@ INLINE Results results(const bf16* y) { return {nullptr, y}; }
 INLINE void clear_padding(Outputs y, const int* pos, int N, int width) {
     for (int n = 0; n < N; n++)
         if (pos[n] < 0)
-            y.with(int64_t(n) * width, [&](auto* row) {
-                each_vector(width, [&](int64_t d, auto at) { at.put(row + d, vf{}); });
-            });
+            y.with(int64_t(n) * width,
+                   [&](auto* row) { each_vector(width, [&](int64_t d, auto at) { at.put(row + d, vf{}); }); });
 }
 
 // delta = dy . y, the sum over keys of p dp, of n rows that lie C apart.
@@ -116,9 +119,9 @@ template <class X> INLINE Rows rows_of(const X* p, int64_t stride, int n) {
 // of 64, not in cache). Work says which rows an item reads, and has COUNT and items.
 template <class Work> struct Ahead {
     const Work& work;
-    int step, rate;               // threads; rows at a time
+    int step, rate;    // threads; rows at a time
     int item = -1, row = 0, to = 0;
-    int room = LEAD;              // rows that it may still prefetch
+    int room = LEAD;    // rows that it may still prefetch
     Rows rows[Work::COUNT] = {};
     // More than the panel and the tile of queries that are packed at once. 160 to 256 measured alike.
     static constexpr int LEAD = 200;
@@ -139,4 +142,4 @@ template <class Work> struct Ahead {
     }
 };
 
-}   // namespace ISA
+}    // namespace ISA

@@ -13,21 +13,20 @@ template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // 
 // f<F>() with this format of blocks.
 template <class F> INLINE auto with_block_format(BlockType format, F f) {
     switch (format) {
-    case BlockType::q8_0: return f.template operator()<BlockType::q8_0>();
-    case BlockType::q4_0: return f.template operator()<BlockType::q4_0>();
-    case BlockType::q4_1: return f.template operator()<BlockType::q4_1>();
-    case BlockType::q5_0: return f.template operator()<BlockType::q5_0>();
-    case BlockType::q5_1: return f.template operator()<BlockType::q5_1>();
-    case BlockType::q4_k: return f.template operator()<BlockType::q4_k>();
-    case BlockType::q5_k: return f.template operator()<BlockType::q5_k>();
-    default: return f.template operator()<BlockType::q6_k>();
+        case BlockType::q8_0: return f.template operator()<BlockType::q8_0>();
+        case BlockType::q4_0: return f.template operator()<BlockType::q4_0>();
+        case BlockType::q4_1: return f.template operator()<BlockType::q4_1>();
+        case BlockType::q5_0: return f.template operator()<BlockType::q5_0>();
+        case BlockType::q5_1: return f.template operator()<BlockType::q5_1>();
+        case BlockType::q4_k: return f.template operator()<BlockType::q4_k>();
+        case BlockType::q5_k: return f.template operator()<BlockType::q5_k>();
+        default: return f.template operator()<BlockType::q6_k>();
     }
 }
 
 // The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
 template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
-    if constexpr (F == BlockType::q6_k)
-        return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
+    if constexpr (F == BlockType::q6_k) return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
     else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);
     else return quads;
 }
@@ -87,7 +86,7 @@ BlockTiles block_tiles(BlockType format, Tiles kind);
 struct PlaneRows {
     static constexpr int STEP = 48;    // words of 32 k
     const float* planes;
-    int64_t apart;    // words from row to row
+    int64_t apart;     // words from row to row
     int C, outputs;    // the whole matrix's
 };
 // The same for a panel of floats: sums (rows,48), by tiles configured for so many rows or more. ahead: PackedProduct's;
@@ -95,4 +94,4 @@ struct PlaneRows {
 typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
 FloatTiles float_tiles(Tiles kind);
 constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }
-}   // namespace ISA
+}    // namespace ISA

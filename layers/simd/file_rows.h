@@ -58,4 +58,4 @@ static void pack_file_rows(const PackedPart& part, int64_t row, int C, char* pan
     else if (part.format == BlockType::bf16) pack_rows<bf16, false>(to, rows, n, C);
     else pack_rows<bf16, true>(to, rows, n, C);
 }
-}   // namespace ISA
+}    // namespace ISA

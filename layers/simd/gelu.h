@@ -8,7 +8,9 @@ constexpr float K2 = 2 * 0.7978845608f, CUBIC = 0.044715f;    // 2 sqrt(2/pi)
 
 // s = sigmoid(2u) and s (1 - s) = e s^2, e = exp(-2u) = 2^(-2u log2 e). Beyond |x| = 10 both are constant in float; the
 // clamp keeps that exponent below 126.
-struct Gate { vf x, s, e; };
+struct Gate {
+    vf x, s, e;
+};
 INLINE Gate gate(vf x) {
     vf c = max(set1(-10), min(set1(10), x)), e = exp2(c * (c * c * (-K2 * CUBIC * LOG2E) - K2 * LOG2E));
     return {c, 1 / (1 + e), e};
@@ -19,4 +21,4 @@ INLINE vf gelu_slope(vf x) {
     const Gate g = gate(x);
     return g.s + g.x * (g.e * g.s * g.s) * (g.x * g.x * (3 * K2 * CUBIC) + K2);
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -127,4 +127,4 @@ static void pack_across(float* to, int64_t panel, int columns, int n, const E* p
     }
     for (int j = 0; sums && j < n; j++) sums[j] += total[j / VW][j % VW];
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -56,4 +56,4 @@ template <int at, int apart> INLINE void random_words(uint32_t* words, uint64_t 
         }
     }
 }
-}   // namespace ISA
+}    // namespace ISA

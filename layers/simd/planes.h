@@ -4,8 +4,8 @@
 #include "tiles.h"
 
 namespace ISA {
-constexpr int SIDE = 32;                // rows or columns of a panel of amx.cpp
-constexpr int RESIDENT = 800 << 8;      // words: 800 KiB, as half of an L2 is all that can be relied on
+constexpr int SIDE = 32;              // rows or columns of a panel of amx.cpp
+constexpr int RESIDENT = 800 << 8;    // words: 800 KiB, as half of an L2 is all that can be relied on
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
@@ -40,4 +40,4 @@ template <class Planes> INLINE int block_steps(int N, int K) {
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;
     return parts(all, parts(all, most));
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -36,7 +36,18 @@ INLINE Matmul<float, P> input_gradient(float* dx, const float* dy, const P* w, i
 // dw (+)= dy^T x, db[o] += sum_n dy[n,o]
 template <class P, Tiles tiles>
 INLINE Matmul<float, P> weight_gradient(Into<float> dw, float* db, const float* dy, const P* x, int N, int C, int OC) {
-    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw.p, .add = dw.add,
-            .tiles = tiles, .row_sums = db};
+    return {.M = OC,
+            .N = C,
+            .K = N,
+            .a = dy,
+            .ra = 1,
+            .ca = OC,
+            .b = x,
+            .rb = C,
+            .cb = 1,
+            .c = dw.p,
+            .add = dw.add,
+            .tiles = tiles,
+            .row_sums = db};
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -47,7 +47,9 @@ template <class V> INLINE vi16 add_byte_products(V w, V x) {    // neighbours' a
     if constexpr (VW == 16) return __builtin_ia32_pmaddubsw512_mask(w, x, vi16{}, -1);
     else return __builtin_ia32_pmaddubsw256(w, x);
 }
-struct Four { int8_t of[4]; };    // x, as the instruction reads it
+struct Four {
+    int8_t of[4];
+};    // x, as the instruction reads it
 // s += w . x in each lane: four bytes without sign times the four at x, with sign. Exact; the three ways give the same
 // bits. eight: w may be above 127. vnni: the CPU has VNNI
 template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
@@ -62,8 +64,7 @@ template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
         __asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(s) : "x"(w), "x"(y));
         return s;
     } else if constexpr (!eight && VW >= 8) {
-        const vi16 sums =
-            add_byte_products(reinterpret_cast<bytes_of_vector>(w), reinterpret_cast<bytes_of_vector>(y));
+        const vi16 sums = add_byte_products(reinterpret_cast<bytes_of_vector>(w), reinterpret_cast<bytes_of_vector>(y));
         return s + add_products(sums, vi16{} + 1);
     } else {
         const vi16 y16 = reinterpret_cast<vi16>(y), w16 = reinterpret_cast<vi16>(w);
@@ -72,4 +73,4 @@ template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
         return s + even + odd;
     }
 }
-}   // namespace ISA
+}    // namespace ISA

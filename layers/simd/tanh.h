@@ -10,4 +10,4 @@ INLINE vf tanh(vf x) {
     const vf m = y.whole * y.rest + (y.whole - 1);
     return m / (m + 2);
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -27,10 +27,10 @@ INLINE vf interleaved(vf even, vf odd) {
 }
 // s += the two products of each pair of a and x.
 INLINE vf add_pairs(vf s, vf a, vf x) {
-    return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a),
-                                                 reinterpret_cast<__m512bh>(x)));
+    return reinterpret_cast<vf>(
+        _mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(x)));
 }
-}   // namespace ISA
+}    // namespace ISA
 #else
 namespace ISA {
 constexpr bool NATIVE_BF16 = false;
@@ -45,7 +45,7 @@ INLINE vf interleaved(vf even, vf odd) {
     return reinterpret_cast<vf>(low >> 16 | high);
 }
 INLINE vf add_pairs(vf s, vf, vf) { return s; }    // nobody calls it
-}   // namespace ISA
+}    // namespace ISA
 #endif
 
 namespace ISA {
@@ -89,9 +89,8 @@ static void kernel(int K, const float* a, int64_t ra, int64_t ca, const float* b
 }
 
 // The same for N columns, a multiple of VW, split evenly into kernels.
-template <bool add, bool half = false>
-static void strip(int N, int K, const float* a, int64_t ra, int64_t ca, const float* b, int64_t rb, float* c,
-                  int64_t rc) {
+template <bool add, bool half = false> static void strip(int N, int K, const float* a, int64_t ra, int64_t ca,
+                                                         const float* b, int64_t rb, float* c, int64_t rc) {
     int left = N / VW, parts = (left + NV - 1) / NV;
     for (; parts > 0; parts--) {
         int nv = (left + parts - 1) / parts;
@@ -143,9 +142,7 @@ template <bool b> struct Flag { static constexpr bool is = b; };
 
 // VW words of a row of D elements, from word w on; zero beyond the row. whole: all VW words exist.
 template <bool half, bool whole> INLINE vf row_words(const float* row, int w, int D) {
-    auto piece = [&](int d) {
-        return whole || d + VW <= D ? load(row + d) : d < D ? load_some(row + d, D - d) : vf{};
-    };
+    auto piece = [&](int d) { return whole || d + VW <= D ? load(row + d) : d < D ? load_some(row + d, D - d) : vf{}; };
     if constexpr (half) return to_pairs(piece(2 * w), piece(2 * w + VW));
     return piece(w);
 }
@@ -219,4 +216,4 @@ INLINE void pack_turned(float* to, int64_t ldt, const float* from, int64_t ldf, 
             for (int j = 0; j < VW; j++) store(to + (d + j) * ldt + i / 2, r[j]);
         }
 }
-}   // namespace ISA
+}    // namespace ISA

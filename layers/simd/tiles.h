@@ -121,7 +121,7 @@ struct Amx {
     }
 };
 #endif
-}   // namespace
+}    // namespace
 
 // Attention's set of tiles where vectors multiply: none.
 struct Vectors {};
@@ -137,9 +137,9 @@ template <int from, int to, class F> INLINE void each_index(F f) {
 // C (16, columns*16) (+)= A B, as kernel() of tile.h with half: word k of A's row i at a[i*ra + k], of B's column j at
 // b[k*rb + j]. K: words, in whole tiles; beyond it what is read there must add zero. ahead, if not 0: B comes from
 // memory, dense, and is prefetched so many words ahead; lines by turns with tiles, as many at once gain nothing.
-template <int columns, bool add, class Set>
-INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra, const float* b, int64_t rb, float* c, int64_t rc,
-                        int ahead = 0) {
+template <int columns, bool add, class Set> INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra,
+                                                                    const float* b, int64_t rb, float* c, int64_t rc,
+                                                                    int ahead = 0) {
     each_index<0, columns>([&](auto v) {
         if constexpr (add) set.template load<v.is>(c + 16 * v.is, 4 * rc);
         else set.template zero<v.is>();
@@ -149,9 +149,8 @@ INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra, const float
         each_index<0, columns>([&](auto v) {
             constexpr int x = 5 + v.is % 3;
             if (ahead > 0)
-                each_index<0, 16>([&](auto line) {
-                    __builtin_prefetch(b + k * rb + v.is * TILE + ahead + 16 * line.is);
-                });
+                each_index<0, 16>(
+                    [&](auto line) { __builtin_prefetch(b + k * rb + v.is * TILE + ahead + 16 * line.is); });
             set.template load<x>(b + k * rb + 16 * v.is, 4 * rb);
             set.template products<v.is, 4, x>();
         });
@@ -159,9 +158,8 @@ INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra, const float
     each_index<0, columns>([&](auto v) { set.template store<v.is>(c + 16 * v.is, 4 * rc); });
 }
 // The same for N columns, in whole tiles. Of vectors: MR rows, as strip() of tile.h.
-template <bool add, bool half, class Set>
-static void strip_by(Set& set, int N, int K, const float* a, int64_t ra, const float* b, int64_t rb, float* c,
-                     int64_t rc) {
+template <bool add, bool half, class Set> static void strip_by(Set& set, int N, int K, const float* a, int64_t ra,
+                                                               const float* b, int64_t rb, float* c, int64_t rc) {
     if constexpr (!TILED<Set>) return strip<add, half>(N, K, a, ra, 1, b, rb, c, rc);
     else
         for (; N > 0; N -= 64, b += 64, c += 64) {
@@ -189,4 +187,4 @@ template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64, int r
     f(tiles);
     tiles.release();
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -107,9 +107,7 @@ INLINE void store(fp8* p, vf x) {    // to_fp8
     code = code < 0 ? vi{} : code > 127 ? vi{} + 127 : code;
     store_bytes(p, code | reinterpret_cast<vi>(u >> 24 & 0x80));
 }
-INLINE vf load(const int8* p) {
-    return __builtin_convertvector(load_bytes(p), vf);
-}
+INLINE vf load(const int8* p) { return __builtin_convertvector(load_bytes(p), vf); }
 INLINE void store(int8* p, vf x) {    // to_int8
     const vf some = x == x ? (x > 127 ? vf{} + 127 : x < -127 ? vf{} - 127 : x) : vf{};
     const vi number = reinterpret_cast<vi>(some + 0x1.8p23f) - 0x4B400000;
@@ -196,7 +194,9 @@ INLINE vf exp(vf x) {
 
 // 2^x = whole * (1 + rest), |rest| < 0.42, for x below 127 and at least -125. NaN stays NaN. The polynomial is minimax,
 // of degree 6 on [-1/2, 1/2], 1.9e-9 off before rounding.
-struct Power { vf whole, rest; };
+struct Power {
+    vf whole, rest;
+};
 INLINE Power power_of_two(vf x) {
     const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
     vf t = x + MAGIC;
@@ -225,7 +225,9 @@ INLINE vf rounded_bf16(vf x) {
 constexpr int64_t ONE_THREAD = 8192;
 
 // This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.
-struct Range { int64_t from, to; };
+struct Range {
+    int64_t from, to;
+};
 INLINE Range my_share(int64_t n, int64_t unit) {
     int64_t units = (n + unit - 1) / unit, id = omp_get_thread_num(), threads = omp_get_num_threads();
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
@@ -243,4 +245,4 @@ INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, in
         at.put(d + r.from + i, at.get(d + r.from + i) + s);
     });
 }
-}   // namespace ISA
+}    // namespace ISA

@@ -13,9 +13,7 @@ template <class K, class... A> void run(K kernel, Launch l, A... args) {
 template <class F> std::string message(F f) {
     try {
         f();
-    } catch (const emu::Error& e) {
-        return e.what();
-    }
+    } catch (const emu::Error& e) { return e.what(); }
     return "no error";
 }
 void expect_part(const std::string& text, const char* part) {
@@ -61,4 +59,4 @@ template <class F> int seeds_that_show(F f) {
 }
 
 __global__ void set_all(int* out, int x) { out[threadIdx.x] = x; }
-}   // namespace
+}    // namespace

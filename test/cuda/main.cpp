@@ -37,8 +37,9 @@ int main(int argc, char** argv) {
     const Status opened = cuda_open(device ? atoi(device) : 0);
     if (opened.ok()) return run_counted(argc, argv);
     // Who starts this binary asks for a GPU: none is a failure, not a skip.
-    printf("FAILED: no test of the CUDA backend ran: expected a GPU that CUDA can use, found: %s. `make test` runs the "
-           "same tests on the emulator.\n\n0 passed, 1 failed, 0 skipped\n",
-           opened.message.c_str());
+    printf(
+        "FAILED: no test of the CUDA backend ran: expected a GPU that CUDA can use, found: %s. `make test` runs the "
+        "same tests on the emulator.\n\n0 passed, 1 failed, 0 skipped\n",
+        opened.message.c_str());
     return int(opened.code);
 }

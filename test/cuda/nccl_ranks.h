@@ -17,7 +17,10 @@ inline std::string bytes_of(const std::string& hex) {
     return bytes;
 }
 
-struct Ended { int status; std::string text; };
+struct Ended {
+    int status;
+    std::string text;
+};
 inline std::vector<Ended> run_ranks(const char* name, int ranks, int come, const std::string& more = "") {
     const Result<std::string> id = nccl_new_id();
     REQUIRE_MESSAGE(id.ok(), id.status.message);

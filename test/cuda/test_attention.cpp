@@ -21,7 +21,7 @@ Bits bits(const Ops<bf16>& op, int B, int S, Heads h) {
     op.attention_backward(dqkv, dy, y, qkv, lse, B, S, h);
     return bits_of(y, lse, dqkv);
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("cuda attention: bf16 goes to the tensor cores where they take its head size") {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);

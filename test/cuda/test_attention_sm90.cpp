@@ -53,7 +53,13 @@ Numbers part_of(const Numbers& qkv, const Case& c, int part) {
 
 // Both directions, each from the same inputs as the reference; in turns: the same bits in whatever order blocks begin.
 void check(const Case& c, bool in_turns = true) {
-    CAPTURE(c.B); CAPTURE(c.S); CAPTURE(c.NH); CAPTURE(c.NKV); CAPTURE(c.HS); CAPTURE(c.window); CAPTURE(c.documents);
+    CAPTURE(c.B);
+    CAPTURE(c.S);
+    CAPTURE(c.NH);
+    CAPTURE(c.NKV);
+    CAPTURE(c.HS);
+    CAPTURE(c.window);
+    CAPTURE(c.documents);
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
     const TrueSpans spans(c.B, c.documents ? c.S : 1, c.documents ? c.documents : 1, c.kind);
     const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
@@ -62,7 +68,12 @@ void check(const Case& c, bool in_turns = true) {
 
     Numbers y(dy.size()), dqkv(qkv.size());
     std::vector<float> lse(size_t(N * c.NH));
-    Heads h{.NH = c.NH, .NKV = c.NKV, .HS = c.HS, .window = c.window, .scale = c.score_scale, .softcap = c.softcap,
+    Heads h{.NH = c.NH,
+            .NKV = c.NKV,
+            .HS = c.HS,
+            .window = c.window,
+            .scale = c.score_scale,
+            .softcap = c.softcap,
             .alibi = c.alibi};
     if (c.documents) h = spans.in(h);
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), c.B, c.S, h);
@@ -170,7 +181,14 @@ TEST_CASE("attention sm90: prefixes and bidirectional attention") {
                 check({.B = 1, .S = 300, .NH = 2, .NKV = 1, .HS = HS, .documents = documents, .kind = kind});
     // Rows of a warp in two documents, the second over several tiles.
     check({.B = 1, .S = 900, .NH = 1, .NKV = 1, .HS = 64, .documents = 300, .kind = TrueSpans::all});
-    check({.B = 1, .S = 300, .NH = 1, .NKV = 1, .HS = 64, .documents = 150, .softcap = 2, .alibi = true,
+    check({.B = 1,
+           .S = 300,
+           .NH = 1,
+           .NKV = 1,
+           .HS = 64,
+           .documents = 150,
+           .softcap = 2,
+           .alibi = true,
            .kind = TrueSpans::all});
 }
 
@@ -196,8 +214,7 @@ TEST_CASE("attention sm90: soft caps, ALiBi, other scales") {
 // With spans, and scores so low that exp(0 - lse) would be infinite.
 TEST_CASE("attention sm90: keys behind the last one weigh nothing") {
     NEED_SM90();
-    for (int HS : {64, 192})
-        check({.B = 4, .S = 300, .NH = 1, .NKV = 1, .HS = HS, .documents = 2, .score_scale = 20});
+    for (int HS : {64, 192}) check({.B = 4, .S = 300, .NH = 1, .NKV = 1, .HS = HS, .documents = 2, .score_scale = 20});
 }
 
 TEST_CASE("attention sm90: a softmax that saturates") {
@@ -236,10 +253,11 @@ TEST_CASE("attention sm90: the sizes of a model, on a GPU") {
     NEED_SM90();
     if (cuda_emulated()) SKIP("too large for the emulator");
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
-    for (Case c : {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300},
-                   Case{2, 1024, 8, 8, 32}, Case{2, 1024, 8, 8, 96}, Case{2, 1024, 8, 4, 192},
-                   Case{2, 1024, 8, 4, 256}}) {
-        CAPTURE(c.S); CAPTURE(c.HS);
+    for (Case c :
+         {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300}, Case{2, 1024, 8, 8, 32},
+          Case{2, 1024, 8, 8, 96}, Case{2, 1024, 8, 4, 192}, Case{2, 1024, 8, 4, 256}}) {
+        CAPTURE(c.S);
+        CAPTURE(c.HS);
         const Heads h{c.NH, c.NKV, c.HS, c.window};
         const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
         Array<bf16> qkv(memory, random_normal(N * row, 1)), dy(memory, random_normal(N * c.NH * c.HS, 2));

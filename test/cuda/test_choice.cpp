@@ -142,9 +142,11 @@ TEST_CASE("cuda choice: without an algorithm own kernels compute a product, and 
         cuda_choose("");
         (known ? emu::lt_runs_none : emu::lt_knows_none) = [](const LtProduct& p) { return p.n() == 20; };
         const std::string first = said([] { product(); });
-        CHECK_MESSAGE(first == "flatgpt: the product fp32 to fp32 TN 64 x 20 x 96 epilogue 1 align 16: cuBLASLt 130000 "
-                      "has no algorithm that runs (not supported). Kernels of flatgpt's own compute it: right, but "
-                      "slower. Another version of cuBLASLt may have one.\n", first);
+        CHECK_MESSAGE(first ==
+                          "flatgpt: the product fp32 to fp32 TN 64 x 20 x 96 epilogue 1 align 16: cuBLASLt 130000 "
+                          "has no algorithm that runs (not supported). Kernels of flatgpt's own compute it: right, but "
+                          "slower. Another version of cuBLASLt may have one.\n",
+                      first);
         CHECK(said([] { product(); }) == "");
         CHECK(choice_of("64 x 20 x 96") == "own");
         emu::lt_runs_none = nullptr, emu::lt_knows_none = nullptr;
@@ -162,9 +164,10 @@ TEST_CASE("cuda choice: without an algorithm own kernels compute a product, and 
 
 TEST_CASE("cuda choice: all products without cuBLASLt, of all types, sizes and alignments") {
     const Told told;
-    const struct { int N, C, OC; } sizes[] = {{5, 1, 1},     {33, 7, 24},  {64, 64, 64},  {65, 40, 136},
-                                              {128, 136, 8}, {31, 96, 24}, {129, 24, 96}, {200, 200, 136},
-                                              {9, 3, 130},   {300, 16, 16}};
+    const struct {
+        int N, C, OC;
+    } sizes[] = {{5, 1, 1},    {33, 7, 24},   {64, 64, 64},    {65, 40, 136}, {128, 136, 8},
+                 {31, 96, 24}, {129, 24, 96}, {200, 200, 136}, {9, 3, 130},   {300, 16, 16}};
     for (const bool any : {false, true}) {    // any: nothing at all; else epilogues work, plain products do not
         emu::lt_knows_none = [=](const LtProduct& p) { return any || p.op.epilogue == CUBLASLT_EPILOGUE_DEFAULT; };
         std::string text = said([&] {
@@ -311,8 +314,11 @@ TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
     if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
     const float scale = 1;
     auto status = [&](auto change) {
-        LtProduct p = {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N}, {CUDA_R_8F_E4M3, 64, 32, 64},
-                       {CUDA_R_8F_E5M2, 64, 48, 64}, {CUDA_R_16BF, 32, 48, 32}, {CUDA_R_16BF, 32, 48, 32}};
+        LtProduct p = {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N},
+                       {CUDA_R_8F_E4M3, 64, 32, 64},
+                       {CUDA_R_8F_E5M2, 64, 48, 64},
+                       {CUDA_R_16BF, 32, 48, 32},
+                       {CUDA_R_16BF, 32, 48, 32}};
         p.op.a_scale = p.op.b_scale = &scale;
         change(p);
         return p.status();
@@ -334,13 +340,22 @@ TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
                blk = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     alignas(16) const float scales[8] = {};
     const bool hopper = cuda_device().major == 9;
-    struct Modes { cublasLtMatmulMatrixScale_t a, b; bool legal; };
-    for (const Modes& m : {Modes{vec, vec, true}, {blk, vec, true}, {vec, blk, true}, {blk, blk, false},
-                           {scalar, vec, false}, {blk, scalar, false}})
+    struct Modes {
+        cublasLtMatmulMatrixScale_t a, b;
+        bool legal;
+    };
+    for (const Modes& m : {Modes{vec, vec, true},
+                           {blk, vec, true},
+                           {vec, blk, true},
+                           {blk, blk, false},
+                           {scalar, vec, false},
+                           {blk, scalar, false}})
         for (const int from : {0, 1}) {    // 16 bytes, or 4
-            CAPTURE(int(m.a)); CAPTURE(int(m.b)); CAPTURE(from);
+            CAPTURE(int(m.a));
+            CAPTURE(int(m.b));
+            CAPTURE(from);
             CHECK((status([&](LtProduct& p) {
-                p.op.a_mode = m.a, p.op.b_mode = m.b, p.op.a_scale = scales, p.op.b_scale = scales + from;
-            }) == CUBLAS_STATUS_SUCCESS) == (m.legal && hopper && from == 0));
+                       p.op.a_mode = m.a, p.op.b_mode = m.b, p.op.a_scale = scales, p.op.b_scale = scales + from;
+                   }) == CUBLAS_STATUS_SUCCESS) == (m.legal && hopper && from == 0));
         }
 }

@@ -39,7 +39,7 @@ __global__ void starts_next_first() {
     let_next_start();
     wait_for_previous();
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are said to wait for ever") {
     const int blocks = 4, rounds = 5;
@@ -53,14 +53,15 @@ TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are sa
     };
     CHECK(seeds_that_show([&] { return sums({blocks, 64}, true, true); }) == 0);
     cudaMemset(count, 0, 4);
-    expect_part(message([&] { run(sum_of_neighbours, {blocks, 64}, out.p, count.p, rounds, true, true); }),
+    expect_part(message([&] {
+                    run(sum_of_neighbours, {blocks, 64}, out.p, count.p, rounds, true, true);
+                }),
                 "1 threads wait in grid_wait at ");
     for (uint64_t seed = 0; seed < 4; seed++) {
         emu::schedule(seed);
         cudaMemset(count, 0, 4);
-        const std::string s = message([&] {
-            run(one_stays_away, {.grid = blocks, .block = 64, .together = true}, count.p);
-        });
+        const std::string s =
+            message([&] { run(one_stays_away, {.grid = blocks, .block = 64, .together = true}, count.p); });
         expect_part(s, "deadlock in block (");
         expect_part(s, "63 threads wait in __syncthreads at ");
         expect_part(s, "1 threads wait in grid_wait at ");

@@ -81,7 +81,7 @@ __global__ void race_in_a_block(int* out) {
 __global__ void race_between_blocks(int* out) {
     if (threadIdx.x == 0) *out += 1;
 }
-}   // namespace
+}    // namespace
 
 // ---- what it must notice --------------------------------------------------------------------------------------------
 

@@ -45,9 +45,8 @@ template <class F> Numbers cast(const Numbers& x, int R, int C, int rows, int co
             float most = 0;
             each_number([&](size_t i) { most = std::max(most, std::fabs(float(x[i]))); });
             const float factor = most > 0 ? std::min(largest / most, 0x1p126f) : 1;
-            each_number([&](size_t i) {
-                out[i] = meaning<F>(nearest<F>(double(float(x[i]) * factor))) / double(factor);
-            });
+            each_number(
+                [&](size_t i) { out[i] = meaning<F>(nearest<F>(double(float(x[i]) * factor))) / double(factor); });
         }
     return out;
 }
@@ -84,7 +83,11 @@ Numbers uneven(Numbers x, int C) {
 }
 
 void check_rounded(Dtype dtype, int N, int C, int OC, double x_scale, double w_scale, double dy_scale, bool add) {
-    CAPTURE(int(dtype)); CAPTURE(N); CAPTURE(C); CAPTURE(OC); CAPTURE(x_scale);
+    CAPTURE(int(dtype));
+    CAPTURE(N);
+    CAPTURE(C);
+    CAPTURE(OC);
+    CAPTURE(x_scale);
     Numbers x = halves(int64_t(N) * C, 1, x_scale), w = halves(int64_t(OC) * C, 2, w_scale);
     Numbers dy = halves(int64_t(N) * OC, 3, dy_scale), b = halves(OC, 4, x_scale * w_scale);
     x = uneven(x, C), w = uneven(w, C), dy = uneven(dy, OC);
@@ -175,9 +178,10 @@ TEST_CASE("fp8: products of factors that are rounded as the definition says") {
 
 TEST_CASE("fp8: products within what rounding their factors may cost") {
     NEED_FP8();
-    const struct { int N, C, OC; } shapes[] = {{16, 16, 16},  {32, 64, 48}, {64, 80, 144}, {240, 96, 16},
-                                               {17, 32, 48},  {32, 24, 48}, {48, 32, 40},  {3, 32, 48},
-                                               {16, 1040, 64}, {528, 16, 32}, {1, 1, 1}};
+    const struct {
+        int N, C, OC;
+    } shapes[] = {{16, 16, 16}, {32, 64, 48}, {64, 80, 144},  {240, 96, 16}, {17, 32, 48}, {32, 24, 48},
+                  {48, 32, 40}, {3, 32, 48},  {16, 1040, 64}, {528, 16, 32}, {1, 1, 1}};
     int variant = 0;
     for (const Dtype dtype : fp8_types())
         for (auto [N, C, OC] : shapes) {
@@ -194,11 +198,15 @@ TEST_CASE("fp8: products within what rounding their factors may cost") {
 
 static void check_wide(Dtype dtype) {
     const Ops<bf16> wide = cuda_ops<bf16>(Dtype::bf16), op = fp8_table(dtype);
-    const struct { int N, C, OC; bool same; } shapes[] = {
-        {17, 32, 48, true}, {32, 40, 48, true}, {32, 32, 56, true}, {32, 32, 48, false}};
+    const struct {
+        int N, C, OC;
+        bool same;
+    } shapes[] = {{17, 32, 48, true}, {32, 40, 48, true}, {32, 32, 56, true}, {32, 32, 48, false}};
     for (const auto& shape : shapes) {
         const int N = shape.N, C = shape.C, OC = shape.OC;
-        CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+        CAPTURE(N);
+        CAPTURE(C);
+        CAPTURE(OC);
         const Numbers x = halves(N * C, 1, 1), w = halves(OC * C, 2, 1);
         const Numbers b = halves(OC, 3, 1), dy = halves(N * OC, 4, 1);
         const Products got = products(op, x, w, b, dy, {}, N, C, OC), other = products(wide, x, w, b, dy, {}, N, C, OC);
@@ -266,12 +274,15 @@ TEST_CASE("fp8: with scales of blocks an infinity or a NaN reaches what its bloc
         Numbers bad_x = x, bad_dy = dy, bad_w = w;
         bad_x[2 * C + 13] = bad_dy[3 * OC + 130] = bad_w[200 * C + 5] = bad;
         Products got = products(fp8_table(Dtype::fp8_block), bad_x, w, b, dy, {}, N, C, OC);
-        spoilt(got.y, OC, [](int n) { return n == 2; }, all);
+        spoilt(
+            got.y, OC, [](int n) { return n == 2; }, all);
         spoilt(got.dx, C, none, all);
         spoilt(got.dw, C, all, [](int c) { return c == 13; });
         got = products(fp8_table(Dtype::fp8_block), x, w, b, bad_dy, {}, N, C, OC);
-        spoilt(got.dx, C, [](int n) { return n == 3; }, all);
-        spoilt(got.dw, C, [](int o) { return o == 130; }, all);
+        spoilt(
+            got.dx, C, [](int n) { return n == 3; }, all);
+        spoilt(
+            got.dw, C, [](int o) { return o == 130; }, all);
         got = products(fp8_table(Dtype::fp8_block), x, bad_w, b, dy, {}, N, C, OC);
         spoilt(got.y, OC, all, second);
         spoilt(got.dx, C, all, [](int c) { return c < 128; });

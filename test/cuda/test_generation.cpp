@@ -8,9 +8,7 @@ Table in_steps(Table op) {
     op.norm_linear_forward = nullptr, op.norm_ffn_forward = nullptr, op.rope_attention_cached = nullptr;
     return op;
 }
-Table table_of(bool half) {
-    return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32));
-}
+Table table_of(bool half) { return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32)); }
 
 // The logits of B sequences, token by token after a prompt, and the launches of the last token: all, overlapping ones.
 struct Generated {
@@ -39,16 +37,23 @@ Config llama_like(Turn::Normed norm) {
     c.qk_norm = norm;
     return c;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
     if (!cuda_emulated()) SKIP("only the emulator counts launches");
-    struct Form { const char* name; Config c; int layer; };    // layer: launches of one, in steps
-    for (const Form& f : {Form{"GPT-2", GPT2_LIKE, 7}, {"Llama", llama_like(Turn::Normed::none), 9},
+    struct Form {
+        const char* name;
+        Config c;
+        int layer;
+    };    // layer: launches of one, in steps
+    for (const Form& f : {Form{"GPT-2", GPT2_LIKE, 7},
+                          {"Llama", llama_like(Turn::Normed::none), 9},
                           {"Qwen 3", llama_like(Turn::Normed::head), 9}})
         for (bool half : {false, true})
             for (int B = 1; B <= 4; B++) {
-                CAPTURE(std::string(f.name)); CAPTURE(half); CAPTURE(B);
+                CAPTURE(std::string(f.name));
+                CAPTURE(half);
+                CAPTURE(B);
                 const Generated fused(table_of(half), f.c, B), steps(in_steps(table_of(half)), f.c, B);
                 CHECK(fused.launches <= 5 * f.c.L + 6);
                 CHECK(fused.launches == 5 * f.c.L + 3);    // the embedding, the last norm, the head
@@ -76,7 +81,8 @@ TEST_CASE("cuda generation: kernels that begin before the one in front has ended
 TEST_CASE("cuda generation: every kind of model the same, to the bit, as in steps") {
     for (const auto& [name, c] : kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2}))
         for (auto [half, B] : {std::pair{false, 3}, {true, 1}}) {
-            CAPTURE(std::string(name)); CAPTURE(half);
+            CAPTURE(std::string(name));
+            CAPTURE(half);
             CHECK(Generated(table_of(half), c, B).logits == Generated(in_steps(table_of(half)), c, B).logits);
         }
     for (Element type : {Element::bf16, Element::int8}) {

@@ -117,8 +117,7 @@ template <Along A, Along B, int N, Source SOURCE, int K = 64> void check_product
     each_order([&] {
         Array<float> d(memory(), 64 * N);
         launch(product_kernel<A, B, N, SOURCE, K>, {1, 128, sizeof(ProductShared<A, B, N, K>)}, static_cast<float*>(d),
-               tensor_map(a_, 1, a_rows, 1, 64 * K / a_rows, a_rows),
-               tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
+               tensor_map(a_, 1, a_rows, 1, 64 * K / a_rows, a_rows), tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
         CHECK(d.read() == expected);
     });
 }
@@ -239,11 +238,11 @@ __global__ void __launch_bounds__(384, 1) ring_kernel(int* out, int rounds) {
 TEST_CASE("hopper: tensor maps, swizzled tiles") {
     NEED_SM90();
     check_tma<64, 64>(0, 0, 0);
-    check_tma<64, 64>(1, 100, 2);     // 14 rows beyond the end of its sequence
+    check_tma<64, 64>(1, 100, 2);    // 14 rows beyond the end of its sequence
     check_tma<128, 128>(0, 128, 1);
     check_tma<128, 64>(1, 0, 1);
     check_tma<112, 192>(1, 100, 2);
-    check_tma<64, 32>(0, 100, 2);     // chunks of 32 columns
+    check_tma<64, 32>(0, 100, 2);    // chunks of 32 columns
     check_tma<128, 96>(1, 40, 1);
     check_tma<64, 192, 32>(1, 40, 1);
 }

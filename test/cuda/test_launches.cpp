@@ -19,7 +19,10 @@ const Handed STEADY = {{"graph", 1}, {"download", 1}, {"record", 1}};    // the 
 
 // Tokens of two texts, and what each step handed to the device.
 struct Drawn {
-    struct Step { Handed handed; bool page; };    // page: a text went on in a new one
+    struct Step {
+        Handed handed;
+        bool page;
+    };    // page: a text went on in a new one
     std::vector<int> ids;
     std::vector<Step> all;
     Model g;
@@ -61,7 +64,7 @@ struct Drawn {
         }
     }
 };
-}   // namespace
+}    // namespace
 
 TEST_CASE("emulator: launches are noted, with or without being run") {
     emu::schedule(0);
@@ -137,7 +140,8 @@ TEST_CASE("model on cuda: tokens drawn by recorded steps, a text at a time, are 
         for (bool rolls : {false, true}) {
             const Config& c = kinds[i].c;
             if (c.sees == Sees::all || (rolls && (i > 0 || cache_cannot_roll(c)))) continue;
-            CAPTURE(std::string(kinds[i].name)); CAPTURE(rolls);
+            CAPTURE(std::string(kinds[i].name));
+            CAPTURE(rolls);
             const CacheKind kind = {.rolls = rolls, .sinks = 4};
             emu::schedule(rolls);
             Drawn recorded(op, c, kind), steps(plain, c, kind);

@@ -9,8 +9,9 @@
 #include "tools/selftest/linear.h"
 
 namespace {
-const struct { int C, OC; } WIDTHS[] = {{1, 1},    {1, 8},   {7, 1},    {7, 24},  {8, 7},
-                                        {24, 100}, {96, 24}, {100, 96}, {96, 100}};
+const struct {
+    int C, OC;
+} WIDTHS[] = {{1, 1}, {1, 8}, {7, 1}, {7, 24}, {8, 7}, {24, 100}, {96, 24}, {100, 96}, {96, 100}};
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
 
 // The choices, with that of every form that holds `form` exchanged for `choice`.
@@ -41,7 +42,7 @@ template <class T, class P> void all_fused(const Ops<T, P>& op, Dtype dtype, int
     EXPECT(check_linear_gelu_forward(op, N, C, OC, dtype));
     EXPECT(check_linear_gelu_backward(op, N, C, OC, dtype));
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("cuda linear: as if no product could take a bias") {
     auto all = [](auto& op, const TestTable& t) {
@@ -226,11 +227,18 @@ TEST_CASE("cuda linear: choices that make no sense are ignored") {
     std::string elsewhere = with_choice(choices, form, choice_of(cuda_choices(), "64 x 20 x 95"));
     elsewhere[elsewhere.find(';') - 1] ^= 1;
     const std::string deep(100000, '=');
-    std::vector<std::string> texts = {
-        "", "{}", ";;;=", elsewhere, head, head + "=;=;;-;x", head + deep, head + deep + ";",
-        choices.substr(0, choices.size() / 2), with_choice(choices, "epilogue 1 ", "-")};    // there is no other way
-    for (const std::string& choice : {std::string(), std::string("0123"), std::string(128, 'f'), std::string(128, 'x'),
-                                      std::string(4000, '0')})
+    std::vector<std::string> texts = {"",
+                                      "{}",
+                                      ";;;=",
+                                      elsewhere,
+                                      head,
+                                      head + "=;=;;-;x",
+                                      head + deep,
+                                      head + deep + ";",
+                                      choices.substr(0, choices.size() / 2),
+                                      with_choice(choices, "epilogue 1 ", "-")};    // there is no other way
+    for (const std::string& choice :
+         {std::string(), std::string("0123"), std::string(128, 'f'), std::string(128, 'x'), std::string(4000, '0')})
         texts.push_back(with_choice(choices, form, choice));
     for (const std::string& text : texts) {
         CAPTURE(text);

@@ -94,9 +94,8 @@ TEST_CASE("model on cuda: every kind like the reference's, and cached like uncac
         }
         auto g = cuda_model<float>();
         toy_model(*g, c, {Use::infer, B, c.T});
-        generate_toy(*g, in, B, S, 7, 3, [&](const KvCache&, auto& cached, auto& whole) {
-            CHECK(relative(cached, whole) < 1e-5);
-        });
+        generate_toy(*g, in, B, S, 7, 3,
+                     [&](const KvCache&, auto& cached, auto& whole) { CHECK(relative(cached, whole) < 1e-5); });
     }
 }
 
@@ -195,7 +194,8 @@ TEST_CASE("model on cuda: prompts of different lengths in one call are what they
     for (bool half : {false, true})
         for (const auto& [name, c] : kind_configs(small)) {
             if (c.sees == Sees::all) continue;
-            CAPTURE(std::string(name)); CAPTURE(half);
+            CAPTURE(std::string(name));
+            CAPTURE(half);
             const auto in = toy_tokens(2 * S, c.V, 1);
             auto g = cuda_model_of(half);
             toy_model(*g, c, {Use::infer, 2, c.T});
@@ -236,15 +236,17 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
             run();
             const int64_t held = before - real.free_bytes(), told = real.scratch_bytes(work.call);
             CAPTURE(std::string(operation_name(work.call.operation)));
-            CAPTURE(work.call.rows); CAPTURE(work.call.out); CAPTURE(work.call.p);
+            CAPTURE(work.call.rows);
+            CAPTURE(work.call.out);
+            CAPTURE(work.call.p);
             CHECK(told == planned.scratch_bytes(work.call));
             const bool linear = work.call.out > 0;    // asks for less where the library has what it needs
             if (cuda_emulated()) CHECK((held == told || (linear && held < told && held <= told)));
         }
     };
     const CudaDevice& device = cuda_device();
-    const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, double(device.memory),
-                     0, 0, 0};
+    const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, double(device.memory), 0,
+                     0,      0};
     for (Dtype dtype : {Dtype::bf16, Dtype::fp32, Dtype::fp8, Dtype::fp8_block})
         for (auto [NH, NKV, HS] : {std::array{2, 1, 64}, {2, 2, 128}, {4, 2, 24}, {3, 3, 7}}) {
             if (dtype == Dtype::fp8 ? gpu.capability < 89 : dtype == Dtype::fp8_block && gpu.capability != 90) continue;
@@ -292,7 +294,7 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
 TEST_CASE("fp8 model: losses and gradients near the reference's, the same bits again and with recomputation") {
     NEED_FP8();
     const Config c = {.V = 101, .T = 48, .L = 4, .NH = 2, .C = 64};    // two blocks between the first and the last
-    const int B = 2, S = 40;    // 80 positions: a multiple of 16
+    const int B = 2, S = 40;                                           // 80 positions: a multiple of 16
     const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     const Plan plan = {.use = Use::train, .B = B, .S = S};
     Model r(reference_ops());

@@ -178,8 +178,8 @@ TEST_CASE("ptx: barriers among two of four warps") {
 
 TEST_CASE("ptx: two floats as bf16 round like one") {
     const float up = 1 + 0x1p-8f, tie = 1 + 3 * 0x1p-8f;    // ties: to the even one below, and above
-    const std::vector<float> x = {0,        -0.0f,   1,       up,        tie,       up + 0x1p-20f, -up,  3.14159f,
-                                  INFINITY, -INFINITY, FLT_MAX, FLT_MIN, 1e-40f, -1e-40f,        NAN,  -7.25f};
+    const std::vector<float> x = {0,        -0.0f,     1,       up,      tie,    up + 0x1p-20f, -up, 3.14159f,
+                                  INFINITY, -INFINITY, FLT_MAX, FLT_MIN, 1e-40f, -1e-40f,       NAN, -7.25f};
     Array<float> in(memory(), Numbers(x.begin(), x.end()));
     Array<int> out(memory(), 16);
     launch(pack_kernel, {1, 8}, static_cast<int*>(out), static_cast<float*>(in));

@@ -17,7 +17,9 @@ bool is_collective(const emu::Entry& e) { return e.what.find("nccl") == 0; }
 
 // When each entry begins and ends on a device that begins everything as soon as it may: its stream has come to it, and
 // what it waits for is there. A collective takes `wire`, other work 1, and records and waits nothing.
-struct Span { double begin, end; };
+struct Span {
+    double begin, end;
+};
 std::vector<Span> run_journal(const Journal& journal, double wire) {
     std::map<cudaStream_t, double> free;
     std::map<std::pair<cudaEvent_t, uint64_t>, double> recorded;
@@ -46,8 +48,8 @@ Recorded record_step(Comm& comm, const Config& c, int zero, Element wire) {
     constexpr int B = 2, S = 8;
     Model g(cuda_ops<float>(Dtype::fp32));
     g.store.comm = &comm;
-    toy_model(g, c, {.use = Use::train, .B = B, .S = S, .rank = comm.rank, .ranks = comm.ranks, .zero = zero,
-                     .wire = wire});
+    toy_model(g, c,
+              {.use = Use::train, .B = B, .S = S, .rank = comm.rank, .ranks = comm.ranks, .zero = zero, .wire = wire});
     const std::vector<int> in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Recorded r;
     for (const bool kept : {false, true}) {
@@ -171,13 +173,14 @@ TEST_CASE("nccl: a collective that fails on the device ends the run while all wa
     for (const int way : {0, 1, 2}) {
         CAPTURE(way);
         const double start = now_seconds();
-        const auto all = run_watched("rank: a collective fails", 3, " EMU_NCCL_FAIL=1:2 TEST_WAY=" +
-                                     std::to_string(way));
+        const auto all =
+            run_watched("rank: a collective fails", 3, " EMU_NCCL_FAIL=1:2 TEST_WAY=" + std::to_string(way));
         CHECK(now_seconds() - start < 10);
         for (const Ended& e : all) {
             CHECK_MESSAGE(e.status == int(Exit::peer), e.text);
-            const size_t at = e.text.find("): a collective has failed: remote process exited or there was a network "
-                                          "error (NCCL_DEBUG=INFO tells more)");
+            const size_t at = e.text.find(
+                "): a collective has failed: remote process exited or there was a network "
+                "error (NCCL_DEBUG=INFO tells more)");
             REQUIRE_MESSAGE(at != std::string::npos, e.text);
             CHECK_MESSAGE(e.text.rfind("rank 1 (", at) != std::string::npos, e.text);
         }
@@ -237,8 +240,9 @@ TEST_CASE("nccl: a run whose ranks do not all come to NCCL ends after --timeout"
     const double start = now_seconds();
     for (const Ended& e : run_watched("rank: does not come to NCCL", 2)) {
         CHECK_MESSAGE(e.status == int(Exit::peer), e.text);
-        CHECK_MESSAGE(e.text.find("rank 0 of 2 cannot open NCCL: not all ranks came within 2 s (--timeout)") !=
-                      std::string::npos, e.text);
+        CHECK_MESSAGE(
+            e.text.find("rank 0 of 2 cannot open NCCL: not all ranks came within 2 s (--timeout)") != std::string::npos,
+            e.text);
     }
     CHECK(now_seconds() - start > 2);
     CHECK(now_seconds() - start < 10);

@@ -3,10 +3,8 @@
 #include "test/ahead_checks.h"
 
 namespace {
-Table table_of(bool half) {
-    return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32));
-}
-}   // namespace
+Table table_of(bool half) { return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32)); }
+}    // namespace
 
 TEST_CASE("cuda sampling: a token that the device draws is at most five launches a layer and six") {
     if (!cuda_emulated()) SKIP("only the emulator counts launches");
@@ -21,13 +19,15 @@ TEST_CASE("cuda sampling: a token that the device draws is at most five launches
             Array<int> said(g.op, Numbers(size_t(B * c.V)));
             Array<uint64_t> at(g.op, Numbers(size_t(3 * B)));
             const Drawing drawing = {.counts = or_null(draw.penalises(), said),
-                                     .at = reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(at)), .draw = draw,
+                                     .at = reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(at)),
+                                     .draw = draw,
                                      .V = c.V};
             for (int i = 0; i < 6; i++) {    // from the second on as recorded
                 const int64_t before = cuda_launches();
                 extend(g, cache, i > 2 ? nullptr : toy_tokens(B, c.V, uint64_t(i)).data(), 1, {}, {},
-                         Pages::Sums::steps, &drawing);
-                CAPTURE(i); CAPTURE(B);
+                       Pages::Sums::steps, &drawing);
+                CAPTURE(i);
+                CAPTURE(B);
                 CHECK(cuda_launches() - before <= 5 * c.L + 6);
             }
         }

@@ -25,7 +25,7 @@ int bit(unsigned set, unsigned from) {
 std::string text(const uint3& i) {
     return "(" + std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z) + ")";
 }
-}   // namespace
+}    // namespace
 
 Block::Block() {
     shared_bytes = (config.shared_limit + (64 << 10)) & ~size_t{4095};    // and room for the red zones
@@ -121,16 +121,14 @@ void* Block::static_shared(const void* key, size_t bytes, size_t align) {
 void Block::finish() {
     try {
         for (size_t i = 0; i < at_end.size(); i++) at_end[i]();
-    } catch (...) {
-        error = std::current_exception();
-    }
+    } catch (...) { error = std::current_exception(); }
     if (ASAN) return;
     auto check = [&](size_t end, const char* what) {
         for (size_t i = 0; i < RED_ZONE; i++)
             if (static_cast<unsigned char>(shared[end + i]) != 0xff)
-                error = std::make_exception_ptr(
-                    Error(std::string("block ") + text(blockIdx) + " wrote " + std::to_string(i) +
-                          " bytes behind its " + what + " (AddressSanitizer says where)"));
+                error = std::make_exception_ptr(Error(std::string("block ") + text(blockIdx) + " wrote " +
+                                                      std::to_string(i) + " bytes behind its " + what +
+                                                      " (AddressSanitizer says where)"));
     };
     check(dynamic_bytes, "dynamic shared memory");
     for (Array& a : statics) check(a.at + a.bytes, ("SHARED() array of " + std::to_string(a.bytes) + " bytes").c_str());
@@ -240,9 +238,7 @@ EMU_UNSEEN void Block::entry() {
             b.kernel(b.kernel_arg);
             Hidden hidden;
             next = b.leave();
-        } catch (...) {
-            b.error = std::current_exception();
-        }
+        } catch (...) { b.error = std::current_exception(); }
         publish(&b.ends[b.runs % 2]);
         Fiber* done = self;
         done->exited = true;
@@ -422,7 +418,10 @@ void Block::shuffle_ranks() {
 }
 
 void Block::deadlock() {
-    struct Place { const Fiber* first; int threads; };
+    struct Place {
+        const Fiber* first;
+        int threads;
+    };
     std::vector<Place> places;
     int exited = 0;
     for (int i = 0; i < threads; i++) {
@@ -443,4 +442,4 @@ void Block::deadlock() {
     throw Error(s + " " + std::to_string(exited) + " have exited");
 }
 
-}   // namespace emu
+}    // namespace emu

@@ -26,9 +26,9 @@ struct Fiber {
     uint3 index{};    // threadIdx
     int id = 0, stack = -1;
     bool started = false, exited = false, waited = false;    // waited: for the grid in front
-    const char* waits_for = nullptr;    // last
+    const char* waits_for = nullptr;                         // last
     Location at;
-    bool (*ready)(void*) = nullptr;     // for a polling wait
+    bool (*ready)(void*) = nullptr;    // for a polling wait
     void* ready_arg = nullptr;
     std::vector<Copy> copies;
     std::vector<size_t> copy_groups;    // where each committed group of them ends
@@ -58,7 +58,7 @@ struct Barrier {
 
 struct Warp {
     unsigned alive = 0;
-    unsigned open = 0;    // which of the meetings have begun
+    unsigned open = 0;                             // which of the meetings have begun
     std::vector<std::function<void()>> pending;    // wgmma operations on their way
     std::vector<size_t> groups;                    // where each committed group of them ends
     Meeting meetings[16];
@@ -108,10 +108,10 @@ class Block {
     void* static_shared(const void* key, size_t bytes, size_t align);
     bool is_shared(const void* p) const { return p >= shared && p < shared + shared_bytes; }
 
-    char* shared = nullptr;      // dynamic shared memory, then the static arrays
+    char* shared = nullptr;    // dynamic shared memory, then the static arrays
     size_t dynamic_bytes = 0;
-    std::shared_ptr<void> units;                   // the state of asynchronous units (hopper_on_cpu.h)
-    std::vector<std::function<void()>> at_end;     // what they do, or complain of, when all threads have exited
+    std::shared_ptr<void> units;                  // the state of asynchronous units (hopper_on_cpu.h)
+    std::vector<std::function<void()>> at_end;    // what they do, or complain of, when all threads have exited
     Rng rng{0};
     // Addresses for ThreadSanitizer: a run comes behind what the host did, and behind the last run.
     char begins, ends[2];
@@ -137,7 +137,10 @@ class Block {
     void shuffle_ranks();
 
     size_t shared_bytes = 0, shared_used = 0, static_end = 0;
-    struct Array { const void* key; size_t at, bytes; };
+    struct Array {
+        const void* key;
+        size_t at, bytes;
+    };
     std::vector<Array> statics;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
@@ -146,12 +149,12 @@ class Block {
     unsigned ready[32];          // for each warp, the lanes that can run
     unsigned ready_ranks = 0;    // the warps that have such, by rank: the order in which they run
     int rank[32], warp_at[32];
-    bool fair = false;           // whether the next to run is drawn from all
+    bool fair = false;    // whether the next to run is drawn from all
     Run how = Run::whole;
-    bool must_wait = false;      // for the grid in front
-    unsigned held[32] = {};                   // for each warp, the lanes that wait for it
+    bool must_wait = false;    // for the grid in front
+    unsigned held[32] = {};    // for each warp, the lanes that wait for it
     int threads = 0, alive = 0;
-    uint3 index{};               // blockIdx
+    uint3 index{};    // blockIdx
     unsigned runs = 0;
     std::vector<Fiber*> pollers;
     std::vector<std::function<void()>> engine;
@@ -166,4 +169,4 @@ class Block {
     std::vector<int> free_stacks;
 };
 
-}   // namespace emu
+}    // namespace emu

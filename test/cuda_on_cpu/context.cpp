@@ -38,4 +38,4 @@ EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry
 }
 #endif
 
-}   // namespace emu
+}    // namespace emu

@@ -11,4 +11,4 @@ void swap_context(Context* from, Context to);
 // A context that begins in entry(), which does not return, on this stack.
 void make_context(Context& c, char* stack, size_t bytes, void (*entry)());
 
-}   // namespace emu
+}    // namespace emu

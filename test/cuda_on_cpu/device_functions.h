@@ -14,7 +14,9 @@ inline void __syncwarp(unsigned mask = ~0u, EMU_AT) {
     emu::block->meet("__syncwarp", at, mask, nullptr, nullptr, true);
 }
 // There is no weak memory here: a fence that is missing is not noticed.
-namespace emu { inline char fences; }
+namespace emu {
+inline char fences;
+}
 inline void __threadfence() {    // for ThreadSanitizer; blocks run one after another
     emu::Hidden hidden;
     emu::observe(&emu::fences);
@@ -43,7 +45,10 @@ template <class T> T shuffle(const char* what, Location at, unsigned mask, T val
     return e.out;
 }
 
-struct Vote { bool in; unsigned out; };
+struct Vote {
+    bool in;
+    unsigned out;
+};
 inline void vote(Meeting& m) {
     unsigned set = 0;
     for (unsigned l = m.arrived; l; l &= l - 1)
@@ -51,7 +56,7 @@ inline void vote(Meeting& m) {
     for (unsigned l = m.arrived; l; l &= l - 1) static_cast<Vote*>(m.slot[__builtin_ctz(l)])->out = set;
 }
 
-}   // namespace emu
+}    // namespace emu
 
 template <class T> T __shfl_sync(unsigned mask, T v, int lane, int width = 32, EMU_AT) {
     const int me = emu::self->lane();
@@ -93,7 +98,7 @@ template <class T, class F> T atomic_update(T* p, F f) {
     return before;
 }
 template <class T> using Same = std::common_type_t<T>;
-}   // namespace emu
+}    // namespace emu
 
 template <class T> T atomicAdd(T* p, emu::Same<T> v) {
     return emu::atomic_update(p, [&](T a) { return static_cast<T>(a + v); });

@@ -39,20 +39,22 @@ struct Error : std::runtime_error {
 };
 
 struct Config {
-    uint64_t seed = 0;            // EMU_SEED=0, then schedule()
-    int devices;                  // EMU_DEVICES=0 is a machine without a GPU
-    int capability;               // EMU_CC=80
-    int multiprocessors;          // EMU_SMS=4
-    size_t memory_bytes;          // EMU_MEMORY_MB=4096: of the device
-    unsigned os_threads;          // EMU_THREADS=1: the blocks of a large launch run on so many (with seed 0)
-    size_t cublaslt;              // EMU_CUBLASLT=130000: its version
-    bool runs;                    // EMU_RUN=1. 0: launches are noted and nothing is computed (launch.h)
-    size_t shared_limit;          // shared memory of one block, by capability
+    uint64_t seed = 0;                 // EMU_SEED=0, then schedule()
+    int devices;                       // EMU_DEVICES=0 is a machine without a GPU
+    int capability;                    // EMU_CC=80
+    int multiprocessors;               // EMU_SMS=4
+    size_t memory_bytes;               // EMU_MEMORY_MB=4096: of the device
+    unsigned os_threads;               // EMU_THREADS=1: the blocks of a large launch run on so many (with seed 0)
+    size_t cublaslt;                   // EMU_CUBLASLT=130000: its version
+    bool runs;                         // EMU_RUN=1. 0: launches are noted and nothing is computed (launch.h)
+    size_t shared_limit;               // shared memory of one block, by capability
     size_t stack_bytes = 128 << 10;    // one fiber's stack
 };
 extern Config config;
 // What a multiprocessor holds at a time, and the bytes of shared memory that one block may have.
-struct Multiprocessor { size_t warps, blocks, shared_limit; };
+struct Multiprocessor {
+    size_t warps, blocks, shared_limit;
+};
 Multiprocessor multiprocessor_of(int capability);
 // The device's clock: it stands still, unless a test says how long something takes (cublasLt.h).
 inline double clock_ms = 0;
@@ -87,4 +89,4 @@ inline void observe(void* at) {
     if (TSAN) __tsan_acquire(at);
 }
 
-}   // namespace emu
+}    // namespace emu

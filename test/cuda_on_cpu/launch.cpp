@@ -113,7 +113,7 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
         for (size_t i = blocks.size(); i > 1; i--) std::swap(blocks[i - 1], blocks[order.below(i)]);
     return blocks;
 }
-}   // namespace
+}    // namespace
 
 int blocks_that_fit(size_t threads, size_t shared) {    // 1 KiB is the system's
     const Multiprocessor m = multiprocessor_of(config.capability);
@@ -157,7 +157,7 @@ struct Noted {    // each kernel's, with how often
         fclose(f);
     }
 } noted;
-}   // namespace
+}    // namespace
 
 static std::map<const void*, int> carveouts;    // percent that a kernel prefers
 void set_carveout(const void* kernel, int percent) {
@@ -192,9 +192,7 @@ void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
             begun[i]->start(blocks[i], g, body, arg, Run::ahead);
             begun[i]->resume();
         }
-    } catch (const Error& e) {
-        fail_at_launch(g, e);
-    }
+    } catch (const Error& e) { fail_at_launch(g, e); }
 }
 
 void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
@@ -217,9 +215,7 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
     if (!team.error) return;
     try {
         std::rethrow_exception(team.error);
-    } catch (const Error& e) {
-        fail_at_launch(g, e);
-    }
+    } catch (const Error& e) { fail_at_launch(g, e); }
 }
 
-}   // namespace emu
+}    // namespace emu

@@ -52,20 +52,23 @@ uintptr_t address_in_file(const void* kernel);    // as nm shows it
 void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = true, const char* what = "work",
              std::function<void()> begin = {});
 
-template <class... P, class... A>
-void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
+template <class... P, class... A> void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
     check_launch(g);
     if (!note_launch({reinterpret_cast<const void*>(kernel), g.blocks, g.threads.x * g.threads.y * g.threads.z,
                       g.shared, g.overlaps}))
         return;
     std::tuple<std::decay_t<P>...> params(std::forward<A>(args)...);
     auto body = [kernel, params] { std::apply(kernel, params); };
-    struct Call { decltype(body) f; Begun begun; };
+    struct Call {
+        decltype(body) f;
+        Begun begun;
+    };
     const auto call = std::make_shared<Call>(Call{body, {}});
     const auto of_thread = [](void* c) { static_cast<Call*>(c)->f(); };
     auto begin = [=] { begin_grid(g, of_thread, call.get(), call->begun); };
-    enqueue(stream, [=] { run_grid(g, of_thread, call.get(), call->begun); }, true, "kernel",
-            g.overlaps ? std::function<void()>(begin) : nullptr);
+    enqueue(
+        stream, [=] { run_grid(g, of_thread, call.get(), call->begun); }, true, "kernel",
+        g.overlaps ? std::function<void()>(begin) : nullptr);
 }
 
-}   // namespace emu
+}    // namespace emu

@@ -33,7 +33,7 @@ constexpr size_t SLOT = 256 << 10;    // bytes
 typedef std::chrono::steady_clock Clock;
 
 struct Call {
-    int kind;            // 0: all_reduce, 1: reduce_scatter, 2: all_gather
+    int kind;    // 0: all_reduce, 1: reduce_scatter, 2: all_gather
     int type;
     size_t n;
     bool same(const Call& o) const { return kind == o.kind && type == o.type && n == o.n; }
@@ -46,7 +46,7 @@ struct Shared {
     struct Rank {
         std::atomic<int> pid;
         std::atomic<uint64_t> called, begun, arrived;    // collectives, and those on the device; meetings
-        Call call;                               // the collective that it is in
+        Call call;                                       // the collective that it is in
     } rank[MAX_RANKS];
     alignas(64) char slot[MAX_RANKS][SLOT];
 };
@@ -69,12 +69,12 @@ bool has_died(int pid) {
 
 struct ncclComm {
     Shared* s;
-    int rank, ranks, id;                       // id: the descriptor behind the id, if it was made here, else -1
+    int rank, ranks, id;    // id: the descriptor behind the id, if it was made here, else -1
     std::atomic<bool> aborted{false}, ending{false}, failed{false};
-    uint64_t fails_at = 0;                     // which collective, from 1 on
+    uint64_t fails_at = 0;    // which collective, from 1 on
     std::thread device = {};
     bool blocking = true;
-    std::function<void()> under_way = {};      // the call that is, if it does not block
+    std::function<void()> under_way = {};    // the call that is, if it does not block
     int asked = 0;
 
     ncclResult_t begin(std::function<void()> call);

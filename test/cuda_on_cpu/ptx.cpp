@@ -7,7 +7,7 @@ namespace emu {
 namespace {
 typedef uint32_t Pairs __attribute__((vector_size(16)));
 typedef float Four __attribute__((vector_size(16)));
-}   // namespace
+}    // namespace
 
 // The sum over k may be taken in any order: here as the registers hold it, k = t, t + 1, t + 8, t + 9 from each lane.
 void mma(Meeting& m) {
@@ -65,4 +65,4 @@ void land(const Copy& c) {
     std::memset(static_cast<char*>(c.to) + c.bytes, 0, c.zeros);
 }
 
-}   // namespace emu
+}    // namespace emu

@@ -88,14 +88,15 @@ void check_copy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
         (kind == cudaMemcpyDeviceToHost && find(to, 1) && find(to, 1)->second.device))
         throw Error("cudaMemcpy: what is called host memory is the device's");
 }
-}   // namespace
+}    // namespace
 
 Multiprocessor multiprocessor_of(int capability) {
     switch (capability) {    // CUDA C++ Programming Guide, technical specifications per compute capability
         case 80: return {64, 32, 163 << 10};
         case 86: return {48, 16, 99 << 10};
         case 87: return {48, 16, 163 << 10};
-        case 89: case 120: return {48, 24, 99 << 10};
+        case 89:
+        case 120: return {48, 24, 99 << 10};
         default: return {64, 32, 227 << 10};
     }
 }
@@ -131,7 +132,7 @@ DeviceAccess::~DeviceAccess() {
     Entered entered;
     if (--accesses == 0) shade_all();
 }
-}   // namespace emu
+}    // namespace emu
 
 using namespace emu;
 
@@ -197,13 +198,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
     const char* what = kind == cudaMemcpyHostToDevice ? "upload" : kind == cudaMemcpyDeviceToHost ? "download" : "copy";
     if (pageable_from) {    // such a copy has read its source on return
         const char* bytes = static_cast<const char*>(from);
-        enqueue(s, [=, kept = std::vector<char>(bytes, bytes + n)] { std::memcpy(to, kept.data(), n); }, true, what);
+        enqueue(
+            s, [=, kept = std::vector<char>(bytes, bytes + n)] { std::memcpy(to, kept.data(), n); }, true, what);
         return cudaSuccess;
     }
-    enqueue(s, [=] {
-        check_copy(to, from, n, kind);    // again: a graph may outlive memory
-        std::memmove(to, from, n);
-    }, true, what);
+    enqueue(
+        s,
+        [=] {
+            check_copy(to, from, n, kind);    // again: a graph may outlive memory
+            std::memmove(to, from, n);
+        },
+        true, what);
     return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // and such a one is over
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
@@ -213,10 +218,13 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind
 cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s) {
     if (!config.runs) return cudaSuccess;
     must_be_on_device("cudaMemset", p, n);
-    enqueue(s, [=] {
-        must_be_on_device("cudaMemset", p, n);
-        std::memset(p, value, n);
-    }, true, "memset");
+    enqueue(
+        s,
+        [=] {
+            must_be_on_device("cudaMemset", p, n);
+            std::memset(p, value, n);
+        },
+        true, "memset");
     return cudaSuccess;
 }
 cudaError_t cudaMemset(void* p, int value, size_t n) {

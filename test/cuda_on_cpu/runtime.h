@@ -23,16 +23,17 @@ enum cudaError_t {
     cudaErrorStreamCaptureIsolation = 905,
     cudaErrorCapturedEvent = 907,
 };
-enum cudaMemcpyKind {
-    cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3
-};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaDeviceAttr { cudaDevAttrClockRate = 13 };    // in kHz
 enum cudaFuncAttribute {
-    cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 enum cudaStreamCaptureStatus {
-    cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive,
+    cudaStreamCaptureStatusInvalidated
 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
@@ -65,7 +66,9 @@ template <class... P>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(P...), int threads, size_t shared) {
     return *blocks = emu::blocks_that_fit(size_t(threads), shared), cudaSuccess;
 }
-struct cudaFuncAttributes { int numRegs, ptxVersion; };
+struct cudaFuncAttributes {
+    int numRegs, ptxVersion;
+};
 template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
     return *of = {255, emu::config.capability}, cudaSuccess;
 }
@@ -114,7 +117,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 // ---- the emulator's own ---------------------------------------------------------------------------------------------
 
 namespace emu {
-struct MemoryUse { size_t device_bytes, device_blocks, host_blocks; };
+struct MemoryUse {
+    size_t device_bytes, device_blocks, host_blocks;
+};
 MemoryUse memory_use();
 // Whether all of [p, p + n) lies in one allocation of the device.
 bool on_device(const void* p, size_t n);
@@ -144,4 +149,4 @@ struct Entered {
 };
 cudaError_t set_error(cudaError_t e);
 cudaError_t refuse_while_capturing();
-}   // namespace emu
+}    // namespace emu

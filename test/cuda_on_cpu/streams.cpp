@@ -19,7 +19,9 @@ struct Work {
     std::function<void()> begin;    // null but for a kernel that overlaps the one in front
 };
 }
-struct CUgraph_st { std::vector<emu::Work> work; };
+struct CUgraph_st {
+    std::vector<emu::Work> work;
+};
 struct CUgraphExec_st : CUgraph_st {};
 struct CUstream_st {
     struct Item {
@@ -86,13 +88,12 @@ cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
     s.capture_error = cudaErrorStreamCaptureInvalidated;
     return set_error(e);
 }
-}   // namespace
+}    // namespace
 
 Entered::Entered() { api.lock(); }
 Entered::~Entered() { api.unlock(); }
 
-void enqueue(cudaStream_t s, std::function<void()> work, bool at_once, const char* what,
-             std::function<void()> begin) {
+void enqueue(cudaStream_t s, std::function<void()> work, bool at_once, const char* what, std::function<void()> begin) {
     Entered entered;
     if (!s) {
         DeviceAccess access;
@@ -128,7 +129,7 @@ cudaError_t refuse_while_capturing() {
         if (s->capturing) return capture_fails(*s, cudaErrorStreamCaptureUnsupported);
     return cudaSuccess;
 }
-}   // namespace emu
+}    // namespace emu
 
 using namespace emu;
 
@@ -188,7 +189,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     Entered entered;
     e->captured = s && s->capturing;
     if (e->captured) return cudaSuccess;
-    enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = clock_ms; }, true, "record");
+    enqueue(
+        s, [e, record = ++e->recorded] { e->done = record, e->when = clock_ms; }, true, "record");
     if (journal && s) journal->back().event = e, journal->back().number = e->recorded;
     return cudaSuccess;
 }

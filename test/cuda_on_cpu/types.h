@@ -14,11 +14,19 @@
 // __noinline__ stays undefined: libstdc++ spells an attribute that way. __shared__ too: shared memory is SHARED() or
 // dynamic_shared<>(), which start out as NaN and have red zones.
 
-#define EMU_VECTOR(T, name, align2, align4)                            \
-    struct name##2 { alignas(align2) T x; T y; };                      \
-    struct name##3 { T x, y, z; };                                     \
-    struct name##4 { alignas(align4) T x; T y, z, w; };                \
-    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }      \
+#define EMU_VECTOR(T, name, align2, align4)                       \
+    struct name##2 {                                              \
+        alignas(align2) T x;                                      \
+        T y;                                                      \
+    };                                                            \
+    struct name##3 {                                              \
+        T x, y, z;                                                \
+    };                                                            \
+    struct name##4 {                                              \
+        alignas(align4) T x;                                      \
+        T y, z, w;                                                \
+    };                                                            \
+    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; } \
     constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 EMU_VECTOR(float, float, 8, 16)
 EMU_VECTOR(int, int, 8, 16)

@@ -15,7 +15,7 @@
 enum class TablePart { all, products, attention };
 struct TestTable {
     std::variant<const Ops<float>*, const Ops<bf16>*, const Ops<float, bf16>*> op;
-    Dtype dtype;              // says how much the products may round
+    Dtype dtype;    // says how much the products may round
     TablePart part = TablePart::all;
     bool same_bits = true;    // promised of its products, whatever the number of threads
 };
@@ -28,16 +28,18 @@ void set_order(int order);      // 0: the usual one
 extern const int EVERY;         // a test of many sizes takes one in so many
 // The part of the user's limit that the tests allow an output of an operation: measured, then rounded up.
 double share(const std::string& op, const Check::Output& output);
-extern const bool FAST_EXP;     // the device's exp and division are off by some units of the last place
+extern const bool FAST_EXP;    // the device's exp and division are off by some units of the last place
 
 // f(op, test table) for every table that is like no other in this part.
 template <class F> void each_table(TablePart part, F f) {
     for (const TestTable& t : test_tables()) {
         if (t.part != TablePart::all && t.part != part) continue;
-        std::visit([&](auto* op) {
-            CAPTURE(std::string(op->name));
-            f(*op, t);
-        }, t.op);
+        std::visit(
+            [&](auto* op) {
+                CAPTURE(std::string(op->name));
+                f(*op, t);
+            },
+            t.op);
     }
 }
 template <class F> void each_table(F f) {
@@ -53,14 +55,15 @@ template <class F> void each_order(F f) {
     set_order(0);
 }
 
-#define EXPECT(check)                                                                              \
-    do {                                                                                           \
-        Check expected_ = (check);                                                                 \
-        CAPTURE(expected_.shape); CAPTURE(expected_.output); CAPTURE(expected_.worst);             \
-        for (const Check::Output& o_ : expected_.outputs)                                          \
-            CHECK_MESSAGE(o_.error <= share(expected_.op, o_),                                     \
-                          expected_.op << ": " << o_.name << " " << o_.error);                     \
-        CHECK_MESSAGE(expected_.ok(), expected_.op);                                               \
+#define EXPECT(check)                                                                                               \
+    do {                                                                                                            \
+        Check expected_ = (check);                                                                                  \
+        CAPTURE(expected_.shape);                                                                                   \
+        CAPTURE(expected_.output);                                                                                  \
+        CAPTURE(expected_.worst);                                                                                   \
+        for (const Check::Output& o_ : expected_.outputs)                                                           \
+            CHECK_MESSAGE(o_.error <= share(expected_.op, o_), expected_.op << ": " << o_.name << " " << o_.error); \
+        CHECK_MESSAGE(expected_.ok(), expected_.op);                                                                \
     } while (0)
 
 typedef std::vector<unsigned char> Bits;

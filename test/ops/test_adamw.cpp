@@ -4,7 +4,7 @@
 
 namespace {
 const AdamW RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
-const std::vector<int64_t> SIZES = {1,  2,  3,  4,  5,   7,   8,   15,   16,   17,   31,   33,
+const std::vector<int64_t> SIZES = {1,  2,  3,  4,   5,   7,    8,    15,   16,   17,   31,  33,
                                     63, 64, 65, 127, 129, 1023, 1024, 1025, 4099, 8191, 8193};
 // What gate leaves for adamw after so many updates.
 Step step_of(int64_t updates, float scale = 1) {
@@ -27,7 +27,7 @@ Numbers some_decays(int64_t n) {    // one for 64 elements
     for (size_t i = 0; i < d.size(); i++) d[i] = i % 3 != 1;
     return d;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("adamw: against the reference") {
     each_order([] {

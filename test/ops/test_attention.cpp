@@ -40,7 +40,13 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     Array<float> statistics(m, saved_lse), lse_out(m, int64_t(lse.size()));
     op.attention_forward(out, lse_out, in, B, S, h);
     op.attention_backward(gradient, dy_in, y_in, in, statistics, B, S, h);
-    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window); CAPTURE(h.stride);
+    CAPTURE(B);
+    CAPTURE(S);
+    CAPTURE(h.NH);
+    CAPTURE(h.NKV);
+    CAPTURE(h.HS);
+    CAPTURE(h.window);
+    CAPTURE(h.stride);
     CHECK(of_largest(out.read(), exact, 0x1p-8) < 0x1p-9 * 1.5);
     CHECK(of_largest(lse_out.read(), saved_lse) < 2e-6);    // float throughout
     CHECK(of_largest(gradient.read(), dqkv) < 0x1p-9 * 2);
@@ -76,17 +82,17 @@ void both_ways(const std::vector<Shape>& shapes) {
         }
     });
 }
-}   // namespace
+}    // namespace
 
 // S, head size, heads a group, window and documents: each pair of values in some line.
 TEST_CASE("attention: every mask, group and head size against the reference") {
-    both_ways({{2, 1, {2, 2, 1}},           {1, 2, {4, 2, 64, 2}, 1},      {2, 7, {6, 1, 3, 1}, 3},
-               {1, 31, {2, 2, 7, 65}},      {2, 33, {4, 2, 8, 7}, 3},      {1, 63, {6, 1, 32, 2}},
-               {1, 64, {2, 2, 40, 1}, 40},  {1, 64, {6, 1, 64}, 1},        {2, 65, {2, 1, 64, 63}, 40},
-               {1, 65, {2, 2, 96, 2}, 3},   {1, 127, {1, 1, 128, 65}, 3},  {1, 128, {3, 1, 8, 128}, 40},
-               {1, 129, {2, 1, 7}, 40},     {1, 129, {1, 1, 96, 1}},       {1, 130, {2, 2, 64, 64}, 1},
-               {1, 200, {2, 1, 40, 65}},    {1, 200, {1, 1, 64}, 130},     {1, 130, {1, 1, 16, 2}},
-               {1, 33, {1, 1, 257}},        {1, 65, {2, 1, 256, 7}, 40}});
+    both_ways({{2, 1, {2, 2, 1}},          {1, 2, {4, 2, 64, 2}, 1},     {2, 7, {6, 1, 3, 1}, 3},
+               {1, 31, {2, 2, 7, 65}},     {2, 33, {4, 2, 8, 7}, 3},     {1, 63, {6, 1, 32, 2}},
+               {1, 64, {2, 2, 40, 1}, 40}, {1, 64, {6, 1, 64}, 1},       {2, 65, {2, 1, 64, 63}, 40},
+               {1, 65, {2, 2, 96, 2}, 3},  {1, 127, {1, 1, 128, 65}, 3}, {1, 128, {3, 1, 8, 128}, 40},
+               {1, 129, {2, 1, 7}, 40},    {1, 129, {1, 1, 96, 1}},      {1, 130, {2, 2, 64, 64}, 1},
+               {1, 200, {2, 1, 40, 65}},   {1, 200, {1, 1, 64}, 130},    {1, 130, {1, 1, 16, 2}},
+               {1, 33, {1, 1, 257}},       {1, 65, {2, 1, 256, 7}, 40}});
 }
 
 TEST_CASE("attention: lengths and head sizes against the reference") {
@@ -168,10 +174,10 @@ TEST_CASE("attention: strides and global keys beside a window against the refere
             h.HS = sizes[(k + k / 9) % 4], h.window = window;
             if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], patterned(h, stride, globals)});
         }
-    shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});        // several tiles of a stream
+    shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});    // several tiles of a stream
     shapes.push_back({1, 600, patterned({2, 2, 64, 40}, 130, 300)});
     shapes.push_back({1, 130, patterned(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3)});
-    shapes.push_back({8, 130, patterned({4, 4, 32, 20}, 3, 2)});        // many heads: the CPU does not split dQ
+    shapes.push_back({8, 130, patterned({4, 4, 32, 20}, 3, 2)});    // many heads: the CPU does not split dQ
     both_ways(shapes);
 }
 
@@ -219,7 +225,8 @@ TEST_CASE("attention: large scores") {
         for (const double scale : {6.0, 30.0}) {
             const double limit = half ? 1 : scale < 10 ? 10 : 100;
             const Check check = check_attention_forward(op, 1, 100, {2, 1, 32}, scale);
-            CAPTURE(scale); CAPTURE(check.worst);
+            CAPTURE(scale);
+            CAPTURE(check.worst);
             CHECK(check.worst < limit);
         }
         const Check backward = check_attention_backward(op, 1, 100, {2, 1, 64}, 3);
@@ -301,10 +308,10 @@ TEST_CASE("attention: gradients of the reference") {
     const int B = 2, S = 5;
     const TrueSpans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, TrueSpans::prefix);
     const TrueSpans all(S, {{2}, {}}, TrueSpans::all);
-    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
-                    all.in({2, 1, 2}), patterned({2, 1, 2, 1}, 2, 0), patterned({2, 2, 2, 2}, 0, 1),
-                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true),
-                    dropping({4, 2, 3}, 0.4f, 3)}) {
+    for (Heads h :
+         {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
+          all.in({2, 1, 2}), patterned({2, 1, 2, 1}, 2, 0), patterned({2, 2, 2, 2}, 0, 1), shaped({2, 1, 3}, 0.7f, 0),
+          shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true), dropping({4, 2, 3}, 0.4f, 3)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
         std::vector<float> lse(size_t(B) * h.NH * S);
         auto loss = [&] {

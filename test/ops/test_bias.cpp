@@ -48,7 +48,10 @@ TEST_CASE("bias: attention with biases against the reference") {
         each_shape([&](int B, int S, Heads h) {
             if (h.keys && (h.stride || h.globals)) return;
             for (const Check& check : {check_attention_forward(op, B, S, h), check_attention_backward(op, B, S, h)}) {
-                CAPTURE(check.op); CAPTURE(check.shape); CAPTURE(check.output); CAPTURE(check.worst);
+                CAPTURE(check.op);
+                CAPTURE(check.shape);
+                CAPTURE(check.output);
+                CAPTURE(check.worst);
                 CHECK(check.ok());
             }
         });
@@ -67,7 +70,8 @@ TEST_CASE("bias: the gradient of attention's biases against the reference, the s
     each_table(TablePart::attention, [](auto& op, const TestTable&) {
         each_shape([&](int B, int S, Heads h) {
             const Check check = check_attention_bias_backward(op, B, S, h);
-            CAPTURE(check.shape); CAPTURE(check.worst);
+            CAPTURE(check.shape);
+            CAPTURE(check.worst);
             CHECK(check.ok());
         });
     });
@@ -91,9 +95,9 @@ TEST_CASE("bias: the gradient of attention's biases against the reference, the s
 
 TEST_CASE("bias: the reference's gradient equals central differences") {
     const Ops<double>& op = reference_ops();
-    for (const Heads& plain : {Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3},
-                               Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .reach = 9},
-                               Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3, .dropout = {0.3f, 1, 2}}}) {
+    for (const Heads& plain :
+         {Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3}, Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .reach = 9},
+          Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3, .dropout = {0.3f, 1, 2}}}) {
         const int B = 2, S = 7, n = plain.NH * (2 * plain.reach + 1);
         Heads h = plain;
         const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), g = random_normal(B * S * h.width(), 2);

@@ -8,7 +8,10 @@ int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NK
 int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
 const Element TYPES[] = {Element::bf16, Element::fp8, Element::int8};
 
-struct Call { int B, S, pos, maxT; Heads h; };
+struct Call {
+    int B, S, pos, maxT;
+    Heads h;
+};
 void cached(std::vector<Call> calls, Element type = Element::f64) {
     each_table([&](auto& op) {
         for (const Call& c : calls) EXPECT(check_attention_cached(op, c.B, c.S, c.pos, c.maxT, c.h, 1, type));
@@ -26,7 +29,12 @@ Numbers rows(const Numbers& x, int B, int S, int from, int to) {
 template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, std::vector<int> calls, int spare) {
     int S = 0, pos = 0;
     for (int n : calls) S += n;
-    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
+    CAPTURE(B);
+    CAPTURE(S);
+    CAPTURE(h.NH);
+    CAPTURE(h.NKV);
+    CAPTURE(h.HS);
+    CAPTURE(h.window);
     const Memory m(op);
     const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1));
     Numbers whole(size_t(heads(B, S, h)));
@@ -53,7 +61,7 @@ template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, s
     CHECK(cache.same());
     CHECK(cache.intact());
 }
-}   // namespace
+}    // namespace
 
 // On a GPU with 64 elements a head a round is 64 keys, and the only head of a sequence is split into as many parts as
 // rounds.
@@ -69,11 +77,20 @@ TEST_CASE("attention cached: one position, wherever the splits end") {
 }
 
 TEST_CASE("attention cached: head sizes, groups, windows") {
-    cached({{2, 1, 40, 50, {2, 2, 1}},       {1, 1, 700, 701, {3, 1, 3, 600}},    {3, 1, 9, 10, {4, 2, 7, 1}},
-            {1, 1, 520, 530, {6, 2, 8}},     {1, 1, 300, 301, {4, 2, 20}},        {2, 1, 140, 150, {5, 1, 32, 130}},
-            {1, 1, 97, 98, {8, 1, 80}},      {1, 1, 97, 98, {6, 3, 96, 40}},      {2, 1, 60, 77, {4, 1, 128}},
-            {1, 1, 40, 41, {4, 2, 257}},     {1, 1, 20, 21, {2, 1, 1024}},        {1, 1, 5, 6, {1, 1, 1032}},
-            {1, 1, 140, 141, {70, 2, 8}},    {2, 1, 150, 151, {40, 40, 16}}});
+    cached({{2, 1, 40, 50, {2, 2, 1}},
+            {1, 1, 700, 701, {3, 1, 3, 600}},
+            {3, 1, 9, 10, {4, 2, 7, 1}},
+            {1, 1, 520, 530, {6, 2, 8}},
+            {1, 1, 300, 301, {4, 2, 20}},
+            {2, 1, 140, 150, {5, 1, 32, 130}},
+            {1, 1, 97, 98, {8, 1, 80}},
+            {1, 1, 97, 98, {6, 3, 96, 40}},
+            {2, 1, 60, 77, {4, 1, 128}},
+            {1, 1, 40, 41, {4, 2, 257}},
+            {1, 1, 20, 21, {2, 1, 1024}},
+            {1, 1, 5, 6, {1, 1, 1032}},
+            {1, 1, 140, 141, {70, 2, 8}},
+            {2, 1, 150, 151, {40, 40, 16}}});
 }
 
 // Every count of heads that share keys, and both widths of a lane's part, with and without caps.
@@ -81,15 +98,22 @@ TEST_CASE("attention cached: each kernel on a GPU") {
     for (Element type : {Element::f64, Element::bf16, Element::fp8, Element::int8})
         for (int NH : {1, 2, 4})
             for (int HS : {64, 264})
-                cached({{1, 1, 70, 71, {NH, 1, HS}}, {1, 1, 70, 71, shaped({NH, 1, HS}, 0.3f, 1)},
-                        {1, 3, 70, 73, {NH, 1, HS}}, {1, 3, 70, 73, shaped({NH, 1, HS}, 0.3f, 1)}}, type);
+                cached({{1, 1, 70, 71, {NH, 1, HS}},
+                        {1, 1, 70, 71, shaped({NH, 1, HS}, 0.3f, 1)},
+                        {1, 3, 70, 73, {NH, 1, HS}},
+                        {1, 3, 70, 73, shaped({NH, 1, HS}, 0.3f, 1)}},
+                       type);
 }
 
 TEST_CASE("attention cached: a scale, soft caps and ALiBi") {
-    cached({{2, 1, 40, 50, shaped({2, 2, 64}, 0.3f, 0)},      {1, 1, 700, 701, shaped({3, 1, 16, 600}, 0, 1)},
-            {2, 1, 300, 301, shaped({6, 2, 20}, 0.2f, 2)},    {1, 1, 600, 601, shaped({4, 4, 64}, 0, 0, true)},
-            {1, 1, 97, 98, shaped({5, 1, 80}, 0, 0, true)},   {1, 1, 20, 21, shaped({2, 1, 1032}, 0.1f, 2, true)},
-            {2, 33, 40, 80, shaped({4, 2, 40, 20}, 0, 2)},    {1, 70, 60, 133, shaped({3, 1, 8}, 0, 0, true)}});
+    cached({{2, 1, 40, 50, shaped({2, 2, 64}, 0.3f, 0)},
+            {1, 1, 700, 701, shaped({3, 1, 16, 600}, 0, 1)},
+            {2, 1, 300, 301, shaped({6, 2, 20}, 0.2f, 2)},
+            {1, 1, 600, 601, shaped({4, 4, 64}, 0, 0, true)},
+            {1, 1, 97, 98, shaped({5, 1, 80}, 0, 0, true)},
+            {1, 1, 20, 21, shaped({2, 1, 1032}, 0.1f, 2, true)},
+            {2, 33, 40, 80, shaped({4, 2, 40, 20}, 0, 2)},
+            {1, 70, 60, 133, shaped({3, 1, 8}, 0, 0, true)}});
     each_table([](auto& op) {
         in_calls(op, 2, shaped({4, 2, 20, 100}, 0.3f, 1), {7, 1, 1, 150, 1}, 0);
         in_calls(op, 1, shaped({6, 2, 64}, 0, 0, true), {255, 1, 1, 1, 300, 1}, 5);
@@ -129,10 +153,16 @@ TEST_CASE("attention cached: a few positions of each sequence") {
 
 TEST_CASE("attention cached: narrow types hold what the reference's do") {
     for (Element type : TYPES)
-        cached({{1, 1, 0, 1, {1, 1, 64}},          {3, 1, 40, 50, {2, 2, 20}},       {1, 1, 700, 701, {3, 1, 3, 600}},
-                {2, 1, 300, 301, shaped({6, 2, 64}, 0.2f, 2)},                       {1, 1, 40, 41, {4, 1, 257}},
-                {2, 1, 97, 98, shaped({8, 1, 80}, 0, 0, true)},                      {1, 1, 5, 6, {1, 1, 1032}},
-                {2, 33, 40, 80, {4, 2, 40, 20}},   {2, 70, 0, 70, {2, 1, 7}},        {1, 66, 300, 366, {2, 2, 64}}},
+        cached({{1, 1, 0, 1, {1, 1, 64}},
+                {3, 1, 40, 50, {2, 2, 20}},
+                {1, 1, 700, 701, {3, 1, 3, 600}},
+                {2, 1, 300, 301, shaped({6, 2, 64}, 0.2f, 2)},
+                {1, 1, 40, 41, {4, 1, 257}},
+                {2, 1, 97, 98, shaped({8, 1, 80}, 0, 0, true)},
+                {1, 1, 5, 6, {1, 1, 1032}},
+                {2, 33, 40, 80, {4, 2, 40, 20}},
+                {2, 70, 0, 70, {2, 1, 7}},
+                {1, 66, 300, 366, {2, 2, 64}}},
                type);
 }
 
@@ -206,7 +236,10 @@ TEST_CASE("attention cached: the same bits in any order") {
 
 // A pattern's keys are far ones, and the rest of the window.
 TEST_CASE("attention cached: strides and global keys, one position") {
-    cached({{1, 1, 40, 50, patterned({2, 2, 16, 8}, 4, 0)},      {2, 1, 300, 301, patterned({4, 2, 64, 50}, 16, 4)},
-            {1, 1, 5, 6, patterned({2, 1, 8, 10}, 3, 2)},        {1, 1, 700, 701, patterned({2, 2, 20, 1}, 1, 0)},
-            {2, 1, 600, 601, patterned({2, 1, 64, 100}, 0, 70)}, {1, 1, 90, 91, patterned({2, 2, 16, 8}, 128, 1)}});
+    cached({{1, 1, 40, 50, patterned({2, 2, 16, 8}, 4, 0)},
+            {2, 1, 300, 301, patterned({4, 2, 64, 50}, 16, 4)},
+            {1, 1, 5, 6, patterned({2, 1, 8, 10}, 3, 2)},
+            {1, 1, 700, 701, patterned({2, 2, 20, 1}, 1, 0)},
+            {2, 1, 600, 601, patterned({2, 1, 64, 100}, 0, 70)},
+            {1, 1, 90, 91, patterned({2, 2, 16, 8}, 128, 1)}});
 }

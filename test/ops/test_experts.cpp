@@ -4,7 +4,9 @@
 #include "tools/selftest/experts.h"
 
 namespace {
-struct Count { int E, K; };
+struct Count {
+    int E, K;
+};
 constexpr Spread SPREADS[] = {Spread::random, Spread::ties, Spread::one};
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
 
@@ -12,7 +14,7 @@ constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_
 Router router(Count c, int kind) {
     return {.E = c.E, .K = c.K, .sigmoid = kind % 2 > 0, .normalise = kind / 2 % 2 > 0};
 }
-}   // namespace
+}    // namespace
 
 // ---- routing --------------------------------------------------------------------------------------------------------
 
@@ -20,8 +22,18 @@ TEST_CASE("experts: routing against the reference") {
     each_order([] {
         each_table([](auto& op) {
             int kind = 0;
-            for (Count c : {Count{1, 1}, {2, 1}, {2, 2}, {7, 3}, {8, 2}, {31, 4}, {32, 32}, {33, 1}, {64, 8}, {65, 6},
-                            {130, 9}, {512, 3}})
+            for (Count c : {Count{1, 1},
+                            {2, 1},
+                            {2, 2},
+                            {7, 3},
+                            {8, 2},
+                            {31, 4},
+                            {32, 32},
+                            {33, 1},
+                            {64, 8},
+                            {65, 6},
+                            {130, 9},
+                            {512, 3}})
                 for (auto [B, S] : {std::pair{1, 1}, {5, 1}, {2, 3}, {3, 47}}) {
                     const Router r = router(c, kind);
                     const Spread spread = SPREADS[kind / 4 % 3];
@@ -71,7 +83,7 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
             const Router r = router(c, kind);
             const Numbers sound = router_logits(r.E, N, Spread::random);
             Numbers spoilt = sound;
-            for (int i = 0; i < r.E; i++) spoilt[size_t(4 * r.E + i)] = NAN;             // position 4: none is a number
+            for (int i = 0; i < r.E; i++) spoilt[size_t(4 * r.E + i)] = NAN;    // position 4: none is a number
             spoilt[size_t(11 * r.E + 1)] = NAN, spoilt[size_t(13 * r.E)] = INFINITY;
             auto harmed = [&](int64_t n) { return n == 4 || n == 11 || n == 13; };
             each_table([&]<class T, class P>(const Ops<T, P>& op) {
@@ -269,9 +281,7 @@ TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone
             op.experts_backward(dx, {dw, true}, dy_in, x_in, w, in.in(), r, N, C, OC);
             expect_nan(y.read(), [&](int64_t i) { return i / OC == bad; });
             expect_nan(dx.read(), [&](int64_t i) { return i / C == bad; });
-            expect_nan(dw.read(), [&](int64_t i) {
-                return i / (OC * C) == expert && (i % C == 3 || i / C % OC == 2);
-            });
+            expect_nan(dw.read(), [&](int64_t i) { return i / (OC * C) == expert && (i % C == 3 || i / C % OC == 2); });
         });
 }
 
@@ -283,23 +293,23 @@ TEST_CASE("experts: a row's product does not depend on what else is in the batch
         const Numbers logits = router_logits(r.E, N, Spread::random);
         TrueRoutes routes(logits, r, B, S);
         TrueRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
-        each_table(TablePart::products, [&, S = S, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op,
-                                                                                     const TestTable& t) {
-            if (!t.same_bits) return;
-            const Memory m(op);
-            TableRoutes in(m, routes), in_one(m, second);
-            Array<InputType<T, P>> h(m, random_normal(N * C, 1)), x(m, N * r.K * C), one_x(m, S * r.K * C);
-            Array<T> y(m, N * r.K * OC), out(m, N * OC), one_y(m, S * r.K * OC), one_out(m, S * OC);
-            Array<P> w(m, random_normal(r.E * OC * C, 3));
-            op.experts_gather(x, h, in.in(), r, N, C);
-            op.experts_forward(y, x, w, in.in(), r, N, C, OC);
-            op.experts_combine(out, nullptr, y, nullptr, in.in(), r, N, OC);
-            op.experts_gather(one_x, h + S * C, in_one.in(), r, S, C);
-            op.experts_forward(one_y, one_x, w, in_one.in(), r, S, C, OC);
-            op.experts_combine(one_out, nullptr, one_y, nullptr, in_one.in(), r, S, OC);
-            const Bits all = out.bits(), alone = one_out.bits();
-            CHECK(std::equal(alone.begin(), alone.end(), all.begin() + long(alone.size())));
-        });
+        each_table(TablePart::products,
+                   [&, S = S, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+                       if (!t.same_bits) return;
+                       const Memory m(op);
+                       TableRoutes in(m, routes), in_one(m, second);
+                       Array<InputType<T, P>> h(m, random_normal(N * C, 1)), x(m, N * r.K * C), one_x(m, S * r.K * C);
+                       Array<T> y(m, N * r.K * OC), out(m, N * OC), one_y(m, S * r.K * OC), one_out(m, S * OC);
+                       Array<P> w(m, random_normal(r.E * OC * C, 3));
+                       op.experts_gather(x, h, in.in(), r, N, C);
+                       op.experts_forward(y, x, w, in.in(), r, N, C, OC);
+                       op.experts_combine(out, nullptr, y, nullptr, in.in(), r, N, OC);
+                       op.experts_gather(one_x, h + S * C, in_one.in(), r, S, C);
+                       op.experts_forward(one_y, one_x, w, in_one.in(), r, S, C, OC);
+                       op.experts_combine(one_out, nullptr, one_y, nullptr, in_one.in(), r, S, OC);
+                       const Bits all = out.bits(), alone = one_out.bits();
+                       CHECK(std::equal(alone.begin(), alone.end(), all.begin() + long(alone.size())));
+                   });
     }
 }
 
@@ -375,13 +385,13 @@ TEST_CASE("experts: gradients of the reference") {
         CHECK(gradient_error(factors, dfactors, loss) < 1e-7);
         CHECK(gradient_error(h, gh, loss) < 1e-7);    // the residual passes dy on
     }
-    {   // A position's gradient is the sum of its rows': combine without weights is gather's backward.
+    {    // A position's gradient is the sum of its rows': combine without weights is gather's backward.
         Numbers y(x.size()), dh(h.size());
         op.experts_combine(dh.data(), nullptr, x.data(), nullptr, routes.in(), r, N, C);
         CHECK(gradient_error(h, dh, [&] {
-            op.experts_gather(y.data(), h.data(), routes.in(), r, N, C);
-            return dot(y, x);
-        }) < 1e-7);
+                  op.experts_gather(y.data(), h.data(), routes.in(), r, N, C);
+                  return dot(y, x);
+              }) < 1e-7);
     }
 }
 

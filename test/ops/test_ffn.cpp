@@ -10,14 +10,14 @@ template <class F> void each_act(F f) {
         f(act);
     }
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("activation: against the reference") {
     each_order([] {
         each_table([](auto& op) {
             int k = 0;
-            for (int n : {1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 64, 65, 1023, 1025, 2047, 2048, 2049, 4095, 4097, 4103, 12293,
-                          20000})
+            for (int n :
+                 {1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 64, 65, 1023, 1025, 2047, 2048, 2049, 4095, 4097, 4103, 12293, 20000})
                 each_act([&](Act act) {
                     if (act != Act::gelu_tanh && k++ % 3) return;
                     EXPECT(check_activation_forward(op, act, false, 1, n));
@@ -29,12 +29,23 @@ TEST_CASE("activation: against the reference") {
 }
 
 TEST_CASE("activation: gated, against the reference") {
-    struct Shape { int N, F; };
+    struct Shape {
+        int N, F;
+    };
     each_order([] {
         each_table([](auto& op) {
             int k = 0;
-            for (auto [N, F] : {Shape{1, 1}, {3, 2}, {2, 7}, {5, 8}, {7, 33}, {4, 96}, {1, 2048}, {3, 1025}, {2, 4104},
-                                {2, 8197}, {40, 264}})
+            for (auto [N, F] : {Shape{1, 1},
+                                {3, 2},
+                                {2, 7},
+                                {5, 8},
+                                {7, 33},
+                                {4, 96},
+                                {1, 2048},
+                                {3, 1025},
+                                {2, 4104},
+                                {2, 8197},
+                                {40, 264}})
                 each_act([&, N = N, F = F](Act act) {
                     if (act != Act::silu && k++ % 3) return;
                     EXPECT(check_activation_forward(op, act, true, N, F));
@@ -70,7 +81,8 @@ TEST_CASE("activation: as exact as the type everywhere") {
                     backward = std::fmax(backward, std::fabs(got_dx[i] - dx[i]) / std::fmax(1, std::fabs(dx[i])));
                 }
             }
-            CAPTURE(forward); CAPTURE(backward);
+            CAPTURE(forward);
+            CAPTURE(backward);
             const double exact = act == Act::gelu ? 3e-7 : 1.5e-7;    // a polynomial's error and rounding
             CHECK(forward < (sizeof(InputType<T, P>) == 2 ? 0x1p-8 : FAST_EXP ? 2e-6 : exact));
             CHECK(backward < (sizeof(T) == 2 ? 0x1p-8 : FAST_EXP ? 4e-6 : 5e-7));
@@ -79,7 +91,7 @@ TEST_CASE("activation: as exact as the type everywhere") {
 }
 
 TEST_CASE("activation: large, tiny and no numbers") {
-    const Numbers x = {0,  -0.0, 1e-30, -1e-30, 1e-4, -1e-4, 0.5, -0.5, 4,   -4,   9,
+    const Numbers x = {0,  -0.0, 1e-30, -1e-30, 1e-4, -1e-4, 0.5,  -0.5, 4,     -4, 9,
                        -9, 20,   -20,   300,    -300, 1e4,   -1e4, 1e15, -1e15, NAN};
     const int n = int(x.size());
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
@@ -95,7 +107,11 @@ TEST_CASE("activation: large, tiny and no numbers") {
             op.activation_backward(adx, ady, ax, act, false, 1, n);
             const Numbers got_y = ay.read(), got_dx = adx.read();
             for (size_t i = 0; i < x.size(); i++) {
-                CAPTURE(x[i]); CAPTURE(got_y[i]); CAPTURE(got_dx[i]); CAPTURE(y[i]); CAPTURE(dx[i]);
+                CAPTURE(x[i]);
+                CAPTURE(got_y[i]);
+                CAPTURE(got_dx[i]);
+                CAPTURE(y[i]);
+                CAPTURE(dx[i]);
                 if (std::isnan(x[i])) {
                     CHECK(std::isnan(got_y[i]));
                     if (act != Act::relu) CHECK(std::isnan(got_dx[i]));    // relu's is 0 or 1

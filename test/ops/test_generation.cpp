@@ -4,12 +4,25 @@
 
 // Every 16-byte width of a row and none; rows that one warp adds up, and several; more outputs than blocks.
 TEST_CASE("generation: a norm within its product is the two in turn, to the bit") {
-    struct Shape { int C, OC; };
+    struct Shape {
+        int C, OC;
+    };
     each_order([] {
         each_table(TablePart::products, [](auto& op, const TestTable&) {
             int k = 0;
-            for (auto [C, OC] : {Shape{1, 1}, {7, 3}, {8, 5}, {64, 33}, {100, 96}, {200, 1}, {513, 20}, {768, 301},
-                                 {1024, 7}, {1032, 9}, {2056, 5}, {2500, 6}, {4104, 3}})
+            for (auto [C, OC] : {Shape{1, 1},
+                                 {7, 3},
+                                 {8, 5},
+                                 {64, 33},
+                                 {100, 96},
+                                 {200, 1},
+                                 {513, 20},
+                                 {768, 301},
+                                 {1024, 7},
+                                 {1032, 9},
+                                 {2056, 5},
+                                 {2500, 6},
+                                 {4104, 3}})
                 for (int N = 1; N <= 5; N++, k++)
                     EXPECT(check_norm_linear_forward(op, N, C, OC, NORM_FORMS[k % 7], k % 3 > 0));
         });
@@ -17,7 +30,9 @@ TEST_CASE("generation: a norm within its product is the two in turn, to the bit"
 }
 
 TEST_CASE("generation: a norm within the ffn's first product and its activation, to the bit") {
-    struct Shape { int C, F; };
+    struct Shape {
+        int C, F;
+    };
     each_order([] {
         each_table(TablePart::products, [](auto& op, const TestTable&) {
             int k = 0;
@@ -54,15 +69,25 @@ TEST_CASE("generation: a row's outputs do not depend on the rows beside it") {
 
 TEST_CASE("generation: rotation and QK-norm within attention over the cache are the two in turn, to the bit") {
     const Turn::Normed none = Turn::Normed::none, head = Turn::Normed::head, all = Turn::Normed::all;
-    struct Form { Heads h; Turn t; };
-    const Form forms[] = {{{2, 2, 64}, {64, false, none}},     {{4, 2, 128}, {128, false, head, 1e-6f, 1}},
-                          {{6, 2, 96}, {96, true, none}},      {{8, 2, 64, 20}, {64, false, head}},
-                          {{5, 1, 64}, {32, true, head}},      {{3, 3, 256}, {64, false, none}},
-                          {{7, 1, 32}, {32, false, head}},     {{2, 1, 80}, {80, false, none}},
-                          {{4, 4, 96}, {24, false, none}},     {{2, 1, 64}, {0, false, head}},
+    struct Form {
+        Heads h;
+        Turn t;
+    };
+    const Form forms[] = {{{2, 2, 64}, {64, false, none}},
+                          {{4, 2, 128}, {128, false, head, 1e-6f, 1}},
+                          {{6, 2, 96}, {96, true, none}},
+                          {{8, 2, 64, 20}, {64, false, head}},
+                          {{5, 1, 64}, {32, true, head}},
+                          {{3, 3, 256}, {64, false, none}},
+                          {{7, 1, 32}, {32, false, head}},
+                          {{2, 1, 80}, {80, false, none}},
+                          {{4, 4, 96}, {24, false, none}},
+                          {{2, 1, 64}, {0, false, head}},
                           // In turn, indeed:
-                          {{2, 1, 20}, {20, false, none}},     {{4, 2, 64}, {64, false, all}},
-                          {{2, 1, 264}, {64, false, none}},    {{2, 2, 64}, {18, false, head}}};
+                          {{2, 1, 20}, {20, false, none}},
+                          {{4, 2, 64}, {64, false, all}},
+                          {{2, 1, 264}, {64, false, none}},
+                          {{2, 2, 64}, {18, false, head}}};
     each_order([&] {
         each_table([&](auto& op) {
             for (const Form& f : forms) {

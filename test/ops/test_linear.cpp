@@ -6,12 +6,13 @@
 
 namespace {
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
-struct Shape { int N, C, OC; };
+struct Shape {
+    int N, C, OC;
+};
 
 // Each argument that may be null is, in some shape of each list.
 template <class T, class P> void each_use(const Ops<T, P>& op, Dtype dtype, Shape s, int variant) {
-    for (int i : {0, 1})
-        EXPECT(check_linear_forward(op, s.N, s.C, s.OC, i, RESIDUALS[(variant + i) % 3], dtype));
+    for (int i : {0, 1}) EXPECT(check_linear_forward(op, s.N, s.C, s.OC, i, RESIDUALS[(variant + i) % 3], dtype));
     EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype, variant % 5 > 1));
 }
 void each_shape(std::vector<Shape> shapes) {
@@ -20,13 +21,24 @@ void each_shape(std::vector<Shape> shapes) {
         for (Shape s : shapes) each_use(op, t.dtype, s, variant++);
     });
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("linear: against the reference, small") {
     std::vector<Shape> shapes;
     for (int N : {1, 2, 3, 4, 5, 7, 31, 65})
-        for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {3, 20}, {7, 1}, {7, 24}, {8, 7}, {24, 100}, {31, 48},
-                             {32, 257}, {33, 50}, {96, 24}, {96, 113}, {100, 96}})
+        for (auto [C, OC] : {std::array{1, 1},
+                             {1, 8},
+                             {3, 20},
+                             {7, 1},
+                             {7, 24},
+                             {8, 7},
+                             {24, 100},
+                             {31, 48},
+                             {32, 257},
+                             {33, 50},
+                             {96, 24},
+                             {96, 113},
+                             {100, 96}})
             shapes.push_back({N, C, OC});
     each_shape(shapes);
 }
@@ -35,8 +47,14 @@ TEST_CASE("linear: against the reference, long rows and several blocks") {
     std::vector<Shape> shapes;
     for (int N : {1, 2, 3, 4, 5, 7, 31, 65}) shapes.push_back({N, 769, 50});
     // Few rows: of groups of one to four; too long for L1; a multiple of a page
-    for (Shape s : {Shape{6, 70, 19}, {9, 33, 21}, {16, 40, 20}, {17, 40, 20}, {16, 512, 50}, {2, 4099, 7},
-                    {4, 3072, 18}, {8, 3072, 5}})
+    for (Shape s : {Shape{6, 70, 19},
+                    {9, 33, 21},
+                    {16, 40, 20},
+                    {17, 40, 20},
+                    {16, 512, 50},
+                    {2, 4099, 7},
+                    {4, 3072, 18},
+                    {8, 3072, 5}})
         shapes.push_back(s);
     // Several blocks of each dimension, either operand the larger one
     for (Shape s : {Shape{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}, {2500, 16, 16}})
@@ -77,8 +95,8 @@ TEST_CASE("linear: with GELU, against the reference") {
             EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype, true, false));
         };
         for (int N : {1, 3, 4, 5, 33})
-            for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24},
-                                 {100, 96}})
+            for (auto [C, OC] :
+                 {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24}, {100, 96}})
                 both_ways({N, C, OC});
         both_ways({49, 100, 130}), both_ways({200, 1700, 50});
     });
@@ -150,11 +168,21 @@ TEST_CASE("linear: the same bits each time and in any order") {
     each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
         if (!t.same_bits) return;
         const Memory m(op);
-        for (const Shape shape : {Shape{3, 24, 104}, {700, 24, 104}, {3, 200, 300}, {3, 3072, 70}, {13, 65, 83},
-                                  {64, 96, 288}, {33, 769, 50}, {2048, 16, 16}, {256, 384, 1152}, {512, 128, 65}}) {
+        for (const Shape shape : {Shape{3, 24, 104},
+                                  {700, 24, 104},
+                                  {3, 200, 300},
+                                  {3, 3072, 70},
+                                  {13, 65, 83},
+                                  {64, 96, 288},
+                                  {33, 769, 50},
+                                  {2048, 16, 16},
+                                  {256, 384, 1152},
+                                  {512, 128, 65}}) {
             const int N = shape.N, C = shape.C, OC = shape.OC;
             if (EVERY > 1 && int64_t(N) * C * OC > 3000000) continue;
-            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            CAPTURE(N);
+            CAPTURE(C);
+            CAPTURE(OC);
             const Numbers dw_start = random_normal(int64_t(OC) * C, 9), db_start = random_normal(std::max(OC, C), 9);
             Array<InputType<T, P>> x(m, random_normal(N * C, 1));
             Array<T> dy(m, random_normal(N * OC, 4)), pre_in(m, random_normal(N * C, 5));

@@ -11,8 +11,8 @@ const Linear LINEARS[] = {Linear::elu, Linear::retention, Linear::gated};
 struct Shape {
     int B, S, NH, NKV, HS, document = 0;
 };
-const Shape SHAPES[] = {{2, 1, 2, 2, 8},      {1, 36, 2, 1, 16},    {3, 37, 3, 3, 7},      {1, 131, 4, 2, 64},
-                        {2, 72, 6, 2, 20},    {1, 73, 2, 1, 65},    {1, 90, 2, 2, 33, 20}, {2, 100, 4, 2, 16, 6},
+const Shape SHAPES[] = {{2, 1, 2, 2, 8},       {1, 36, 2, 1, 16}, {3, 37, 3, 3, 7},      {1, 131, 4, 2, 64},
+                        {2, 72, 6, 2, 20},     {1, 73, 2, 1, 65}, {1, 90, 2, 2, 33, 20}, {2, 100, 4, 2, 16, 6},
                         {1, 150, 2, 1, 8, 60}, {1, 67, 1, 1, 128}};
 template <class F> void each_shape(F f) {
     for (const Shape& s : SHAPES) {

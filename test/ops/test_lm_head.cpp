@@ -10,7 +10,10 @@ template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int
 }
 // Scaled, capped where it shows, both, and capped where the logits are small against the cap.
 constexpr Logits SHAPES[] = {{0.3f, 0}, {1, 2}, {1.7f, 5}, {1, 300}};
-struct Row { double loss; Numbers gradient; };
+struct Row {
+    double loss;
+    Numbers gradient;
+};
 // One row of V logits, and NaN in its padding.
 template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, int V, int target) {
     const Memory m(op);
@@ -20,7 +23,7 @@ template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, 
     op.cross_entropy(loss, x, x, y, 1, {}, 1, V, int(logits.size()));
     return {loss.read()[0], x.read()};
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("cross entropy: against the reference") {
     each_order([] {

@@ -15,7 +15,7 @@ void shapes(std::vector<int> Cs, std::vector<int> Ns, std::vector<NormForm> form
             }
     });
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("norm: against the reference, rows of a warp") {
     shapes({1, 2, 3, 7, 8, 31, 32, 33, 96, 100, 256, 768, 769}, {1, 2, 7, 31, 33, 65});
@@ -40,7 +40,7 @@ TEST_CASE("norm: many rows, each block takes several times four") {
         }
         set_order(0);
         EXPECT(check_norm_backward(op, rows, 16));
-        EXPECT(check_norm_backward(op, 1600, 640));     // a warp has a second row
+        EXPECT(check_norm_backward(op, 1600, 640));    // a warp has a second row
         EXPECT(check_norm_backward(op, 1100, 1000));
         EXPECT(check_norm_backward(op, 1030, 7, RMSNORM));
         EXPECT(check_norm_forward(op, rows, 7));
@@ -71,7 +71,9 @@ TEST_CASE("norm: x plus a multiple of b") {
 }
 
 TEST_CASE("norm: the same bits in any order") {
-    struct Shape { int N, C; };
+    struct Shape {
+        int N, C;
+    };
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         for (const Shape shape : {Shape{37, 776}, {9, 101}, {2, 2400}, {77, 100}}) {
             const int N = shape.N, C = shape.C;

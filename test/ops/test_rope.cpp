@@ -4,7 +4,10 @@
 
 namespace {
 typedef Turn::Normed Normed;
-struct Form { Heads h; Turn t; };
+struct Form {
+    Heads h;
+    Turn t;
+};
 // Half turned and whole, in both orders of pairs, with both norms; heads that are no multiple of a vector.
 const Form FORMS[] = {
     {{2, 2, 8}, {8}},
@@ -27,10 +30,12 @@ const Form FORMS[] = {
     {{4, 2, 64}, {64, true, Normed::head}},
     {{4, 2, 64}, {64, true, Normed::all}},
 };
-}   // namespace
+}    // namespace
 
 TEST_CASE("rope: against the reference") {
-    struct Shape { int B, S, pos; };
+    struct Shape {
+        int B, S, pos;
+    };
     each_order([] {
         each_table([](auto& op) {
             for (const Form& f : FORMS)

@@ -3,26 +3,26 @@
 #include "tools/selftest/sampling.h"
 
 namespace {
-const Draw DRAWS[] = {{.temperature = 0},
-                      {},
-                      {.temperature = 0.7},
-                      {.top_k = 1},
-                      {.temperature = 6, .top_k = 2},    // no more than there are parts
-                      {.temperature = 6, .top_k = 3},
-                      {.temperature = 0.8, .top_k = 7},
-                      {.top_k = 50},
-                      {.top_k = 1030},
-                      {.top_p = 0.01},
-                      {.temperature = 3, .top_p = 0},
-                      {.temperature = 3, .top_p = 0.9},
-                      {.temperature = 1.5, .min_p = 0.02},
-                      {.repetition = 1.3},
-                      {.temperature = 0, .repetition = 1.3, .presence = 0.4},
-                      {.frequency = 0.3, .seed = uint64_t(1) << 40},
-                      {.temperature = 5, .top_k = 200, .top_p = 0.95, .min_p = 0.01},
-                      {.temperature = 2, .top_k = 30, .top_p = 0.8, .min_p = 0.1, .repetition = 1.1, .presence = 0.2,
-                       .frequency = 0.1}};
-}   // namespace
+const Draw DRAWS[] = {
+    {.temperature = 0},
+    {},
+    {.temperature = 0.7},
+    {.top_k = 1},
+    {.temperature = 6, .top_k = 2},    // no more than there are parts
+    {.temperature = 6, .top_k = 3},
+    {.temperature = 0.8, .top_k = 7},
+    {.top_k = 50},
+    {.top_k = 1030},
+    {.top_p = 0.01},
+    {.temperature = 3, .top_p = 0},
+    {.temperature = 3, .top_p = 0.9},
+    {.temperature = 1.5, .min_p = 0.02},
+    {.repetition = 1.3},
+    {.temperature = 0, .repetition = 1.3, .presence = 0.4},
+    {.frequency = 0.3, .seed = uint64_t(1) << 40},
+    {.temperature = 5, .top_k = 200, .top_p = 0.95, .min_p = 0.01},
+    {.temperature = 2, .top_k = 30, .top_p = 0.8, .min_p = 0.1, .repetition = 1.1, .presence = 0.2, .frequency = 0.1}};
+}    // namespace
 
 // One part of the vocabulary and several, whole and not; more rows than run at a time.
 TEST_CASE("sample: against the reference") {
@@ -90,8 +90,8 @@ TEST_CASE("sample: rows without a finite logit, and with one that is infinite") 
         const int V = 1500;
         Numbers none(V, -INFINITY), spoiled(V, double(NAN)), endless = random_normal(V, 1);
         endless[1300] = endless[1400] = INFINITY;
-        for (const Draw& draw : {Draw{.temperature = 0}, Draw{}, Draw{.min_p = 0.1}, Draw{.top_k = 3},
-                                 Draw{.top_p = 0.5}})
+        for (const Draw& draw :
+             {Draw{.temperature = 0}, Draw{}, Draw{.min_p = 0.1}, Draw{.top_k = 3}, Draw{.top_p = 0.5}})
             for (auto& [logits, id] : {std::pair{none, 0}, {spoiled, 0}, {endless, 1300}}) {
                 Array<T> x(m, logits);
                 Array<int> ids(m, 1);

@@ -23,7 +23,8 @@ Numbers flat(const Rows& rows) {
 void expect_rows(const Rows& got, const Rows& expected, double tolerance = 1e-12) {
     for (size_t i = 0; i < expected.size(); i++)
         for (size_t j = 0; j < expected[i].size(); j++) {
-            CAPTURE(i); CAPTURE(j);
+            CAPTURE(i);
+            CAPTURE(j);
             CHECK(std::fabs(got[i][j] - expected[i][j]) <= tolerance);    // also fails for NaN
         }
 }
@@ -97,9 +98,8 @@ TEST_CASE("textbook: the same three tokens, each of which sees none that follows
     //     weights 1 / (1 + e^2) = 0.1192 and 0.8808
     // The third sees all, as without a mask.
     const double sum = 1 + E * E;
-    const Rows output = {V[0],
-                         {1 / sum, (2 + E * E) / sum, 4 * E * E / sum, 3},
-                         {(1 + 2 * E) / (2 + E), 3 / (2 + E), 2, 3}};
+    const Rows output = {
+        V[0], {1 / sum, (2 + E * E) / sum, 4 * E * E / sum, 3}, {(1 + 2 * E) / (2 + E), 3 / (2 + E), 2, 3}};
     expect_rows(output, {{1, 2, 0, 3}, {0.1192, 1.1192, 3.5232, 3}, {1.3642, 0.6358, 2, 3}}, 5e-5);
     expect_attention(output, TrueSpans::causal);
 }
@@ -131,8 +131,7 @@ Softmax softmax_of(int HS, float scale) {
     Numbers qkv = random_normal(int64_t(S) * h.qkv_width(), uint64_t(HS));
     // Value j is 1 at j and 0 elsewhere: then the output is the weights, and its gradient theirs.
     for (int s = 0; s < S; s++)
-        for (int i = 0; i < HEADS * HS; i++)
-            qkv[size_t(s * h.qkv_width() + 2 * h.width() + i)] = i % HS == s;
+        for (int i = 0; i < HEADS * HS; i++) qkv[size_t(s * h.qkv_width() + 2 * h.width() + i)] = i % HS == s;
     Numbers y(size_t(S * h.width())), dy(y.size()), none(size_t(HEADS * (2 * S - 1))), dscores(none);
     std::vector<float> lse(size_t(HEADS * S));
     h.bias = reinterpret_cast<const float*>(none.data());

@@ -42,8 +42,9 @@ int bench(const Engine& e) {
     const MPI_Op sum = MPI_SUM;
 #endif
     const bool prints = e.comm->rank == 0;
-    if (prints) printf("%s, %d ranks, milliseconds\n%8s %9s %9s %9s %9s %7s\n", e.comm->name().c_str(), e.comm->ranks,
-                       "MB", "ours", "by bf16", "MPI's", "memcpy", "ratio");
+    if (prints)
+        printf("%s, %d ranks, milliseconds\n%8s %9s %9s %9s %9s %7s\n", e.comm->name().c_str(), e.comm->ranks, "MB",
+               "ours", "by bf16", "MPI's", "memcpy", "ratio");
     for (int64_t n : {int64_t(8), int64_t(1024), int64_t(250000), int64_t(10000000), int64_t(40000000)}) {
         auto* x = static_cast<float*>(e.device->allocate(n * 4));
         auto* y = static_cast<float*>(e.device->allocate(n * 4));
@@ -57,8 +58,9 @@ int bench(const Engine& e) {
         const double half = median_seconds(e, times, [&] { ours(Element::bf16); });
         const double theirs = median_seconds(e, times, [&] { reduce(MPI_IN_PLACE, x, int(n), type, sum, world); });
         const double copy = median_seconds(e, times, [&] { memcpy(y, x, size_t(n) * 4); });
-        if (prints) printf("%8.3f %9.3f %9.3f %9.3f %9.3f %7.2f\n", double(n) * 4e-6, f32 * 1e3, half * 1e3,
-                           theirs * 1e3, copy * 1e3, f32 / theirs);
+        if (prints)
+            printf("%8.3f %9.3f %9.3f %9.3f %9.3f %7.2f\n", double(n) * 4e-6, f32 * 1e3, half * 1e3, theirs * 1e3,
+                   copy * 1e3, f32 / theirs);
         e.device->release(x, n * 4);
         e.device->release(y, n * 4);
     }

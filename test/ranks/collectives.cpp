@@ -57,9 +57,8 @@ template <class T> void expect_same_everywhere(const Engine& e, const std::vecto
 }
 
 // Elements [from, from + got.size()) of the sum of all inputs.
-template <class T>
-void expect_sum(const Engine& e, const std::vector<T>& got, const Inputs<T>& in, int64_t from, Element wire,
-                const char* what) {
+template <class T> void expect_sum(const Engine& e, const std::vector<T>& got, const Inputs<T>& in, int64_t from,
+                                   Element wire, const char* what) {
     const bool exact = e.ordered && wire == element<T> && wire != Element::bf16;
     const double eps = wire == Element::f64 ? 0x1p-52 : wire == Element::f32 ? 0x1p-23 : 0x1p-8;
     int64_t wrong = 0, first = -1;
@@ -81,8 +80,8 @@ void expect_sum(const Engine& e, const std::vector<T>& got, const Inputs<T>& in,
            got.size(), static_cast<long long>(first), first < 0 ? 0 : value(got[size_t(first)]));
 }
 
-template <class T> std::vector<T> all_reduced(const Engine& e, const Inputs<T>& in, int64_t n, Element wire,
-                                              const char* what) {
+template <class T>
+std::vector<T> all_reduced(const Engine& e, const Inputs<T>& in, int64_t n, Element wire, const char* what) {
     Guarded<T> x(e, n);
     x.set(in.mine(e).data(), 0, n);
     e.comm->all_reduce(x.data(), n, element<T>, wire);
@@ -90,8 +89,8 @@ template <class T> std::vector<T> all_reduced(const Engine& e, const Inputs<T>& 
     return x.get(what);
 }
 template <class T> void test_all_reduce(const Engine& e, Element wire, int64_t n) {
-    const std::string what = std::string("all_reduce of ") + std::to_string(n) + " " + text(element<T>) +
-                             " by " + text(wire);
+    const std::string what = std::string("all_reduce of ") + std::to_string(n) + " " + text(element<T>) + " by " +
+                             text(wire);
     const Inputs<T> in(e, n, uint64_t(n) + 1);
     const std::vector<T> got = all_reduced(e, in, n, wire, what.c_str());
     expect_sum(e, got, in, 0, wire, what.c_str());

@@ -9,7 +9,7 @@
 struct Engine {
     Comm* comm = nullptr;
     const Table* device = nullptr;    // its memory
-    bool ordered = false;                  // sums are taken in the order of ranks: their bits are known
+    bool ordered = false;             // sums are taken in the order of ranks: their bits are known
 };
 
 // Counts and says what went wrong, with the rank.

@@ -132,7 +132,7 @@ template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>
     }
     demand(check, promised, "the bits that are promised");
 }
-}   // namespace
+}    // namespace
 
 template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master) {
     const Memory mem(op);
@@ -209,9 +209,19 @@ template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
     Check check("gate", {{"n", n}});
     Numbers squares = random_normal(n, 1);
     for (double& x : squares) x = x * x + 0.1;
-    struct Case { double loss, square; Limits limits; int64_t updates; };
-    for (const Case& c : {Case{3, 1, {}, 0}, {3, 1, {1}, 1}, {3, 1, {1e9}, 2000}, {3, 1, {1, 0.1}, 3},
-                          {3, 1, {0, 10, 0.1}, 4}, {NAN, 1, {}, 5}, {INFINITY, 1, {1}, 6}, {3, NAN, {1}, 7},
+    struct Case {
+        double loss, square;
+        Limits limits;
+        int64_t updates;
+    };
+    for (const Case& c : {Case{3, 1, {}, 0},
+                          {3, 1, {1}, 1},
+                          {3, 1, {1e9}, 2000},
+                          {3, 1, {1, 0.1}, 3},
+                          {3, 1, {0, 10, 0.1}, 4},
+                          {NAN, 1, {}, 5},
+                          {INFINITY, 1, {1}, 6},
+                          {3, NAN, {1}, 7},
                           {3, INFINITY, {1}, 0}}) {
         squares[size_t(n / 2)] = c.square;
         Step expected = {};
@@ -243,8 +253,8 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, in
     for (size_t i = 0; i < floats.size(); i++) {
         const Philox4 random = philox(9, 1, i);
         uint32_t bits = random.v[0];
-        if (random.v[1] % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;           // halfway
-        if (random.v[1] % 16 == 1) bits = (bits & 0x80000000) | 0x7f800000;      // infinite
+        if (random.v[1] % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;         // halfway
+        if (random.v[1] % 16 == 1) bits = (bits & 0x80000000) | 0x7f800000;    // infinite
         memcpy(&floats[i], &bits, 4);
         if (std::isnan(floats[i])) floats[i] = NAN;    // one way to be none, as it passes through double here
         expected[i] = from_float<P>(floats[i]);

@@ -81,7 +81,7 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
     return out;
 }
 
-}   // namespace
+}    // namespace
 
 TrueSpans::TrueSpans(int S, const std::vector<std::vector<int>>& places, Kind kind)
     : keys(places.size() * size_t(S), {S, 0}), queries(keys) {
@@ -121,8 +121,7 @@ static Numbers flat(const std::vector<Span>& spans) {
 }
 TableSpans::TableSpans(Memory m, const TrueSpans& spans) : keys(m, flat(spans.keys)), queries(m, flat(spans.queries)) {}
 
-template <class T, class P>
-Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
+template <class T, class P> Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
     const Memory m(op);
     const BothHeads both(m, B, S, h);
     Check check = named("attention_forward", B, S, h, {});
@@ -140,8 +139,7 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double
     return check;
 }
 
-template <class T, class P>
-Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
+template <class T, class P> Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
     const Memory m(op);
     const BothHeads both(m, B, S, h);
     Check check = named("attention_backward", B, S, h, {});
@@ -160,14 +158,13 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, doubl
     const char* names[] = {"dq", "dk", "dv"};
     const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
     for (int i = 0; i < 3; i++)
-        check.note(names[i], error<T>(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]),
-                                      h.HS, i < 2 || !op.attention_rounds));
+        check.note(names[i], error<T>(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
+                                      i < 2 || !op.attention_rounds));
     if (!out.intact()) check.note("beyond dqkv", INFINITY);
     return check;
 }
 
-template <class T, class P>
-Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) {
+template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) {
     const Memory m(op);
     const BothHeads both(m, B, S, h);
     Check check = named("attention_bias_backward", B, S, h, {});

@@ -28,8 +28,7 @@ struct TableSpans {
 };
 
 // h: with spans of the host, if any; where it has a reach, biases are drawn.    scale: of q, k, v
-template <class T, class P>
-Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
+template <class T, class P> Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
 Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h);

@@ -43,11 +43,9 @@ template <class T> struct CacheArrays<T>::Part {
     Part(Memory m, const Numbers& f) : factors(m, f), reference_factors(f.begin(), f.end()) {}
 };
 
-template <class T>
-CacheArrays<T>::CacheArrays(Memory m, Element type, int NKV, int HS, int width, const std::vector<int>& held,
-                            double scale)
-    : m(m), HS(HS), table(held.size() * size_t(width)),
-      device_table(m, Numbers(table.size())) {
+template <class T> CacheArrays<T>::CacheArrays(Memory m, Element type, int NKV, int HS, int width,
+                                               const std::vector<int>& held, double scale)
+    : m(m), HS(HS), table(held.size() * size_t(width)), device_table(m, Numbers(table.size())) {
     std::iota(table.begin(), table.end(), 0);
     for (size_t i = 0; i < table.size(); i++)
         std::swap(table[i], table[size_t(random_tokens(1, int(i) + 1, 70 + i)[0])]);
@@ -74,10 +72,22 @@ CacheArrays<T>::CacheArrays(Memory m, Element type, int NKV, int HS, int width, 
     }
     m.upload(static_cast<int*>(device_table), table.data(), int64_t(table.size() * sizeof(int)));
     Part &k = *parts[0], &v = *parts[1];
-    device_pages = {type, k.rows->device(), v.rows->device(), factor ? static_cast<float*>(k.factors) : nullptr,
-                    factor ? static_cast<float*>(v.factors) : nullptr, NKV, device_table, width};
-    reference_pages = {type == element_of<T> ? Element::f64 : type, k.rows->reference(), v.rows->reference(),
-                       k.reference_factors.data(), v.reference_factors.data(), NKV, table.data(), width};
+    device_pages = {type,
+                    k.rows->device(),
+                    v.rows->device(),
+                    factor ? static_cast<float*>(k.factors) : nullptr,
+                    factor ? static_cast<float*>(v.factors) : nullptr,
+                    NKV,
+                    device_table,
+                    width};
+    reference_pages = {type == element_of<T> ? Element::f64 : type,
+                       k.rows->reference(),
+                       v.rows->reference(),
+                       k.reference_factors.data(),
+                       v.reference_factors.data(),
+                       NKV,
+                       table.data(),
+                       width};
 }
 template <class T> CacheArrays<T>::~CacheArrays() {
     for (Part* p : parts) delete p;
@@ -101,13 +111,20 @@ static const char* name_of(Element type) {
     return type == Element::bf16 ? " bf16" : type == Element::fp8 ? " fp8" : type == Element::int8 ? " int8" : "";
 }
 
-template <class T, class P>
-Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale,
-                             Element type) {
+template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h,
+                                                         double scale, Element type) {
     const Memory m(op);
     Check check("attention_cached",
-                {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}, {"pos", pos},
-                 {"maxT", maxT}, {"stride", h.stride}, {"globals", h.globals}},
+                {{"B", B},
+                 {"S", S},
+                 {"NH", h.NH},
+                 {"NKV", h.NKV},
+                 {"HS", h.HS},
+                 {"window", h.window},
+                 {"pos", pos},
+                 {"maxT", maxT},
+                 {"stride", h.stride},
+                 {"globals", h.globals}},
                 std::string(h.alibi ? " alibi" : "") + (h.softcap != 0 ? " softcap" : "") + name_of(type));
     std::vector<int> held, at;
     for (int b = 0; b < B; b++) {
@@ -141,8 +158,7 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     return check;
 }
 
-template <class T, class P>
-Check check_cache_turn(const Ops<T, P>& op, int n, Heads h, Turn t, Element type) {
+template <class T, class P> Check check_cache_turn(const Ops<T, P>& op, int n, Heads h, Turn t, Element type) {
     const Memory m(op);
     Check check("cache_turn", {{"n", n}, {"NKV", h.NKV}, {"HS", h.HS}, {"dims", t.dims}},
                 std::string(t.interleaved ? " interleaved" : "") + name_of(type));

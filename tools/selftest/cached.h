@@ -12,15 +12,14 @@ template <class T> struct CacheArrays {
     Pages device() { return device_pages; }
     Pages reference() { return reference_pages; }
     int pages() const { return int(table.size()) + 1; }    // one is nobody's
-    bool same();      // both hold the same rows
-    bool intact();    // nothing was written beyond the device's
+    bool same();                                           // both hold the same rows
+    bool intact();                                         // nothing was written beyond the device's
 
   private:
-
     Memory m;
     int64_t rows, HS;
     std::vector<int> table;
-    struct Part;                            // keys or values
+    struct Part;    // keys or values
     Part* parts[2];
     Array<int> device_table;
     Pages device_pages, reference_pages;
@@ -28,9 +27,8 @@ template <class T> struct CacheArrays {
 
 // Sequence b begins its S positions at pos - 5 b; of several it has S - 3 b, the rest is padding, whose y must be 0, or
 // finite where pos is 0. type f64: T's own.
-template <class T, class P>
-Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1,
-                             Element type = Element::f64);
+template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h,
+                                                         double scale = 1, Element type = Element::f64);
 // n pages of a cache.
 template <class T, class P>
 Check check_cache_turn(const Ops<T, P>& op, int n, Heads h, Turn t, Element type = Element::f64);

@@ -86,7 +86,10 @@ template <class X> class Array {
 template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cast<X*>(array) : nullptr; }
 
 // The outcome of one operation at one size.
-struct Size { const char* name; int64_t value; };
+struct Size {
+    const char* name;
+    int64_t value;
+};
 struct Check {
     std::string op, shape;    // "norm_backward", "N=33 C=768"
     double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure

@@ -15,8 +15,8 @@ Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, i
     const Numbers wpe = rounded<P>(random_normal(int64_t(std::max(0, pos) + B + S) * C, 2));
     const std::vector<int> tok = random_tokens(int64_t(B) * S, V, 3);
     Numbers expected(size_t(B) * size_t(S) * size_t(C));
-    reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(),
-                                      positions ? wpe.data() : nullptr, B, S, C, places.data());
+    reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(), positions ? wpe.data() : nullptr, B, S,
+                                      C, places.data());
     Array<T> x(m, int64_t(expected.size()));
     Array<P> e(m, wte), w(m, wpe);
     Array<int> t(m, Numbers(tok.begin(), tok.end())), at(m, Numbers(places.begin(), places.end()));

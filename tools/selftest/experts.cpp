@@ -36,7 +36,7 @@ std::string text(Router r, Spread spread) {
 void expect_same(Check& check, const char* what, const Array<int>& got, const std::vector<int>& expected) {
     check.note(what, got.intact() && got.read() == numbers(expected) ? 0 : INFINITY);
 }
-}   // namespace
+}    // namespace
 
 template <class T, class P>
 Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, Spread spread, bool with_totals) {
@@ -154,12 +154,11 @@ Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC,
     return check;
 }
 
-template <class T, class P>
-Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread, Dtype dtype,
-                             bool add) {
+template <class T, class P> Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC,
+                                                         Spread spread, Dtype dtype, bool add) {
     const Memory m(op);
-    Check check = named("experts_backward", r, {{"N", N}, {"C", C}, {"OC", OC}},
-                        text(r, spread) + (add ? "" : " assigned"));
+    Check check =
+        named("experts_backward", r, {{"N", N}, {"C", C}, {"OC", OC}}, text(r, spread) + (add ? "" : " assigned"));
     TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K, weights = int64_t(r.E) * OC * C;
     const Numbers x = factor(operand<InputType<T, P>>(dtype, rows * C, 2), add);
@@ -233,8 +232,8 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     test.row("experts_combine_backward", [&] { return check_experts_combine_backward(op, olmoe, 1024, 2048, true); });
     for (Spread spread : {Spread::random, Spread::one}) {
         test.row("experts_forward", [&] { return check_experts_forward(op, olmoe, N, C, F, spread, dtype); });
-        test.row("experts_backward", [&] { return check_experts_backward(op, olmoe, N, C, F, spread, dtype,
-                                                                            spread == Spread::random); });
+        test.row("experts_backward",
+                 [&] { return check_experts_backward(op, olmoe, N, C, F, spread, dtype, spread == Spread::random); });
     }
     test.row("row_gate_forward", [&] { return check_row_gate_forward(op, 1024, 2048); });
     test.row("row_gate_backward", [&] { return check_row_gate_backward(op, 1024, 2048, true); });

@@ -32,11 +32,9 @@ Check check_experts_combine(const Ops<T, P>& op, Router r, int N, int C, Residua
 template <class T, class P>
 Check check_experts_combine_backward(const Ops<T, P>& op, Router r, int N, int C, bool in_place);
 template <class T, class P>
-Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread,
-                            Dtype dtype = DTYPE<P>);
-template <class T, class P>
-Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread,
-                             Dtype dtype = DTYPE<P>, bool add = true);
+Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread, Dtype dtype = DTYPE<P>);
+template <class T, class P> Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC,
+                                                         Spread spread, Dtype dtype = DTYPE<P>, bool add = true);
 template <class T, class P> Check check_row_gate_forward(const Ops<T, P>& op, int N, int F);
 // in_place: dx is dy
 template <class T, class P> Check check_row_gate_backward(const Ops<T, P>& op, int N, int F, bool in_place);

@@ -7,7 +7,7 @@ Check named(const char* op, Act act, bool gated, int N, int F, bool in_place = f
     return Check(op, {{"N", N}, {"F", F}},
                  std::string(" ") + ACT_NAME[int(act)] + (gated ? " gated" : "") + (in_place ? " in place" : ""));
 }
-}   // namespace
+}    // namespace
 
 // Inputs reach to where GELU is x or 0.
 template <class T, class P> Check check_activation_forward(const Ops<T, P>& op, Act act, bool gated, int N, int F) {

@@ -36,7 +36,7 @@ std::string text_of(NormForm form, bool bias) {
     return std::string(form.norm.rms ? " rms" : "") + (form.w ? "" : " no weight") + (form.b ? "" : " no norm's bias") +
            (bias ? "" : " no bias");
 }
-}   // namespace
+}    // namespace
 
 template <class T, class P>
 Check check_norm_linear_forward(const Ops<T, P>& op, int N, int C, int OC, NormForm form, bool bias) {
@@ -77,8 +77,15 @@ Check check_norm_ffn_forward(const Ops<T, P>& op, int N, int C, int F, Act act, 
 template <class T, class P>
 Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h, Turn t, Element type) {
     Check check("rope_attention_cached",
-                {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}, {"dims", t.dims},
-                 {"norm", int(t.norm)}, {"pos", pos}},
+                {{"B", B},
+                 {"S", S},
+                 {"NH", h.NH},
+                 {"NKV", h.NKV},
+                 {"HS", h.HS},
+                 {"window", h.window},
+                 {"dims", t.dims},
+                 {"norm", int(t.norm)},
+                 {"pos", pos}},
                 t.interleaved ? " interleaved" : "");
     if (!op.rope_attention_cached) return check;
     const Memory m(op);

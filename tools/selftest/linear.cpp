@@ -4,11 +4,13 @@
 
 namespace {
 Check named(const char* op, Dtype dtype, int N, int C, int OC, const std::string& more = "") {
-    const char* type = dtype == Dtype::tf32 ? " tf32" : dtype == Dtype::fp8 ? " fp8"
-                       : dtype == Dtype::fp8_block ? " fp8-block" : "";
+    const char* type = dtype == Dtype::tf32        ? " tf32"
+                       : dtype == Dtype::fp8       ? " fp8"
+                       : dtype == Dtype::fp8_block ? " fp8-block"
+                                                   : "";
     return Check(op, {{"N", N}, {"C", C}, {"OC", OC}}, type + more);
 }
-}   // namespace
+}    // namespace
 
 template <class T, class P>
 Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias, Residual residual, Dtype dtype) {
@@ -46,9 +48,11 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     Array<InputType<T, P>> x_in(m, x);
     Array<P> w_in(m, w);
     Numbers dx(static_cast<size_t>(int64_t(N) * C));
-    reference_ops().linear_backward(dx.data(), {dw.data(), add}, db.data(), dy.data(), x.data(), w.data(), N, C, OC, {});
+    reference_ops().linear_backward(dx.data(), {dw.data(), add}, db.data(), dy.data(), x.data(), w.data(), N, C, OC,
+                                    {});
     op.linear_backward(with_dx ? static_cast<T*>(dx_out) : nullptr, {dw_out, add},
-                       bias ? static_cast<Grad<P>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC, precision_of(dtype));
+                       bias ? static_cast<Grad<P>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC,
+                       precision_of(dtype));
     if (with_dx) check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC) + fp8_limit(dtype, 2));
     check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N) + fp8_limit(dtype, 2));
     if (bias) check.expect("db", db_out, db, product_limit<Grad<P>, T>(dtype, N));
@@ -83,8 +87,7 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
 }
 
 template <class T, class P>
-Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias,
-                                 bool add) {
+Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias, bool add) {
     const Memory m(op);
     Check check = named("linear_gelu_backward", dtype, N, C, OC, add ? "" : " assigned");
     if (!op.linear_gelu_backward) return check;

@@ -42,15 +42,11 @@ inline Numbers factor(Numbers x, bool add) {
 
 // dtype says how much the products may round; add: Into's
 enum class Residual { none, apart, in_y };
+template <class T, class P> Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
+                                                       Residual residual, Dtype dtype = DTYPE<P>);
+template <class T, class P> Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx,
+                                                        bool bias, Dtype dtype = DTYPE<P>, bool add = true);
 template <class T, class P>
-Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias, Residual residual,
-                           Dtype dtype = DTYPE<P>);
-template <class T, class P>
-Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype = DTYPE<P>,
-                            bool add = true);
-template <class T, class P>
-Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>,
-                                bool bias = true);
-template <class T, class P>
-Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>,
-                                 bool bias = true, bool add = true);
+Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>, bool bias = true);
+template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC,
+                                                             Dtype dtype = DTYPE<P>, bool bias = true, bool add = true);

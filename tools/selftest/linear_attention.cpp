@@ -57,8 +57,8 @@ Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h,
     // Each against itself: they differ by orders of magnitude.
     Numbers parts = statistics.read();
     for (size_t i = 0; i < parts.size(); i++) parts[i] /= double(norms[i]);
-    check.note("norms", statistics.intact() ? Check::error_over_limit(parts, Numbers(parts.size(), 1), 1e-5)
-                                            : INFINITY);
+    check.note("norms",
+               statistics.intact() ? Check::error_over_limit(parts, Numbers(parts.size(), 1), 1e-5) : INFINITY);
     return check;
 }
 
@@ -82,8 +82,8 @@ Check check_linear_attention_backward(const Ops<T, P>& op, int B, int S, Heads h
     const Numbers got = out.read();
     const int q = h.NH * h.HS, kv = h.NKV * h.HS, row = h.qkv_width();
     for (auto [name, from, n] : {std::tuple{"dq", 0, q}, {"dk", q, kv}, {"dv", q + kv, kv}})
-        check.note(name, out.intact() ? Check::error_over_limit(columns(got, row, from, n),
-                                                                columns(dqkv, row, from, n), 2 * LIMIT<T>, 1e-2)
+        check.note(name, out.intact() ? Check::error_over_limit(columns(got, row, from, n), columns(dqkv, row, from, n),
+                                                                2 * LIMIT<T>, 1e-2)
                                       : INFINITY);
     if (h.gates()) check.expect("dgates", gates_out, dgates, 4 * LIMIT<T>, 1e-3);
     return check;
@@ -113,8 +113,8 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
                                in.device_or_null(h), B, S, p, h);
     Numbers got_states = device_states.read();
     for (size_t i = 0; i < states.size(); i++)    // what lies between the states
-        if (int64_t(i) % stride >= h.state() && (std::isnan(states[i]) ? std::isnan(got_states[i])
-                                                                       : states[i] == got_states[i]))
+        if (int64_t(i) % stride >= h.state() &&
+            (std::isnan(states[i]) ? std::isnan(got_states[i]) : states[i] == got_states[i]))
             got_states[i] = states[i] = 0;
     check.note("y", out.intact() ? Check::error_over_limit(out.read(), y, LIMIT<InputType<T, P>>) : INFINITY,
                sizeof(InputType<T, P>) == 2);

@@ -4,5 +4,4 @@
 
 // in_place: dlogits are written over the logits
 template <class T, class P>
-Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place,
-                          Logits z = {});
+Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place, Logits z = {});

@@ -21,7 +21,7 @@ Check named(const char* op, int N, int C, NormForm f) {
     if (!f.b) form += " no b";
     return Check(op, {{"N", N}, {"C", C}}, form);
 }
-}   // namespace
+}    // namespace
 
 // Y: of the output; run: the table's operation
 template <class Y, class T, class P, class F>
@@ -72,8 +72,8 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     Array<Grad<P>> adw(m, dw), adb(m, db);
     Array<float> mean(m, Numbers(means.begin(), means.end())), rstd(m, Numbers(rstds.begin(), rstds.end()));
     reference_ops().norm_backward(dx.data(), has_w ? dw.data() : nullptr, has_b ? db.data() : nullptr, dy.data(),
-                                  x.data(), has_w ? w.data() : nullptr, norm.rms ? nullptr : means.data(),
-                                  rstds.data(), norm, N, C);
+                                  x.data(), has_w ? w.data() : nullptr, norm.rms ? nullptr : means.data(), rstds.data(),
+                                  norm, N, C);
     op.norm_backward(adx, or_null(has_w, adw), or_null(has_b, adb), ady, ax, or_null(has_w, aw),
                      or_null(!norm.rms, mean), rstd, norm, N, C);
     check.expect("dx", adx, dx, ROUNDING<T>);

@@ -9,8 +9,13 @@ struct NormForm {
 };
 constexpr NormForm LAYERNORM = {}, RMSNORM = {{true}, true, false};
 // Gemma's, LayerNorm without biases, without both, RMSNorm without weights, and what no model has.
-constexpr NormForm NORM_FORMS[] = {LAYERNORM, RMSNORM, {{true, 1e-6f, 1}, true, false}, {{}, true, false},
-                                   {{}, false, false}, {{true}, false, false}, {{true, 1e-3f, -0.5f}, true, true}};
+constexpr NormForm NORM_FORMS[] = {LAYERNORM,
+                                   RMSNORM,
+                                   {{true, 1e-6f, 1}, true, false},
+                                   {{}, true, false},
+                                   {{}, false, false},
+                                   {{true}, false, false},
+                                   {{true, 1e-3f, -0.5f}, true, true}};
 
 template <class T, class P> Check check_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form = LAYERNORM);
 template <class T, class P>

@@ -28,7 +28,7 @@ template <class P> Numbers weights(int n, float plus, uint64_t stream) {
 int query_weights(Heads h, Turn t) { return t.norm == Turn::Normed::all ? h.NH * h.HS : h.HS; }
 int key_weights(Heads h, Turn t) { return t.norm == Turn::Normed::all ? h.NKV * h.HS : h.HS; }
 std::vector<float> as_floats(const Numbers& x) { return std::vector<float>(x.begin(), x.end()); }
-}   // namespace
+}    // namespace
 
 template <class T, class P>
 Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, Turn t, bool in_place) {

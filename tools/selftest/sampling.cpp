@@ -43,9 +43,8 @@ Check check_sample(const Ops<T, P>& op, int N, int V, int Vp, Draw draw, Logits 
     Array<T> x(m, logits);
     Array<int> chosen(m, N), counts_there(m, said);
     Array<double> biases_there(m, biases);
-    op.sample(chosen, or_null(counted, counts_there),
-              reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places_there)), positions_there,
-              bias ? nullptr : positions_there + N, x, or_null(bias, biases_there), draw, z, N, V, Vp);
+    op.sample(chosen, or_null(counted, counts_there), reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places_there)),
+              positions_there, bias ? nullptr : positions_there + N, x, or_null(bias, biases_there), draw, z, N, V, Vp);
     auto same = [&](const char* what, const auto& got, const auto& expected) {
         check.note(what, got.intact() && got.read() == Numbers(expected.begin(), expected.end()) ? 0 : INFINITY);
     };

@@ -61,7 +61,7 @@ Status selftest(Options& o) {
     for (const std::string& type : types) TRY(run_type(o, type));
     return o.test.close(now_seconds() - start);
 }
-}   // namespace
+}    // namespace
 
 Command selftest_command() {
     auto o = std::make_shared<Options>();

@@ -6,9 +6,9 @@
 #include "check.h"
 
 struct Selftest {
-    std::string filter;      // only operations with this text in their name
-    bool json = false;       // one object per line
-    int V = 50257;           // vocabulary: GPT-2's. Most of the time goes into numbers for it
+    std::string filter;    // only operations with this text in their name
+    bool json = false;     // one object per line
+    int V = 50257;         // vocabulary: GPT-2's. Most of the time goes into numbers for it
     int Vp() const { return int(round_up(V, 128)); }
     FILE* out = stdout;
     int checks = 0, failed = 0;

@@ -124,9 +124,7 @@ inline void lt_multiply_fp8(float* sum, const float* a, const float* b, int64_t 
     }
 }
 
-inline size_t lt_bytes(const LtLayout& l) {
-    return size_t((l.columns - 1) * l.ld + l.rows) * l.size();
-}
+inline size_t lt_bytes(const LtLayout& l) { return size_t((l.columns - 1) * l.ld + l.rows) * l.size(); }
 inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_bytes) {
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
 }
@@ -147,13 +145,19 @@ struct LtCall {
     void check() const {
         const LtLayout aux = {p.d.type, p.m(), p.n(), p.op.aux_ld};
         const LtLayout vector = {p.d.type, p.sums() ? p.sums() : p.m(), 1, 1};
-        const struct { const void* at; size_t bytes; bool written; } all[] = {
-            {a, lt_bytes(p.a), false}, {b, lt_bytes(p.b), false}, {d, lt_bytes(p.d), true},
-            {c, c == d ? 0 : lt_bytes(p.c), false}, {workspace, algorithm.workspace(p), true},
-            {p.op.aux, p.has_aux() ? lt_bytes(aux) : 0, p.has_bias()},
-            {p.op.a_scale, p.op.a_scale ? p.scale_bytes(p.op.a_mode, p.m()) : 0, false},
-            {p.op.b_scale, p.op.b_scale ? p.scale_bytes(p.op.b_mode, p.n()) : 0, false},
-            {p.op.bias, p.has_bias() || p.sums() ? lt_bytes(vector) : 0, p.sums() > 0}};
+        const struct {
+            const void* at;
+            size_t bytes;
+            bool written;
+        } all[] = {{a, lt_bytes(p.a), false},
+                   {b, lt_bytes(p.b), false},
+                   {d, lt_bytes(p.d), true},
+                   {c, c == d ? 0 : lt_bytes(p.c), false},
+                   {workspace, algorithm.workspace(p), true},
+                   {p.op.aux, p.has_aux() ? lt_bytes(aux) : 0, p.has_bias()},
+                   {p.op.a_scale, p.op.a_scale ? p.scale_bytes(p.op.a_mode, p.m()) : 0, false},
+                   {p.op.b_scale, p.op.b_scale ? p.scale_bytes(p.op.b_mode, p.n()) : 0, false},
+                   {p.op.bias, p.has_bias() || p.sums() ? lt_bytes(vector) : 0, p.sums() > 0}};
         for (const auto& one : all) {
             if (!on_device(one.at, one.bytes)) throw Error("cublasLtMatmul: an operand is not the device's memory");
             for (const auto& other : all)
@@ -190,8 +194,9 @@ struct LtCall {
             const int64_t from = k * int64_t(part) / int64_t(algorithm.parts);
             const int64_t to = k * int64_t(part + 1) / int64_t(algorithm.parts);
             if (p.op.blocks()) multiply_blocks(sum, A, B, from, to);
-            else (p.a.fp8() ? lt_multiply_fp8 : lt_multiply)(sum.data(), A.data() + from * m, B.data() + from * n, m, n,
-                                                             to - from);
+            else
+                (p.a.fp8() ? lt_multiply_fp8 : lt_multiply)(sum.data(), A.data() + from * m, B.data() + from * n, m, n,
+                                                            to - from);
         }
         finish(sum);
         if (p.op.epilogue == CUBLASLT_EPILOGUE_BGRADB)
@@ -245,7 +250,7 @@ struct LtCall {
     }
 };
 
-}  // namespace emu
+}    // namespace emu
 
 using cublasLtHandle_t = emu::LtHandle*;
 using cublasLtMatmulDesc_t = emu::LtOperation*;
@@ -255,10 +260,10 @@ using cublasLtMatmulPreference_t = emu::LtPreference*;
 inline size_t cublasLtGetVersion() { return emu::config.cublaslt; }
 inline const char* cublasLtGetStatusString(cublasStatus_t s) {
     switch (s) {
-    case CUBLAS_STATUS_SUCCESS: return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "not initialized";
-    case CUBLAS_STATUS_INVALID_VALUE: return "invalid value";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "not supported";
+        case CUBLAS_STATUS_SUCCESS: return "success";
+        case CUBLAS_STATUS_NOT_INITIALIZED: return "not initialized";
+        case CUBLAS_STATUS_INVALID_VALUE: return "invalid value";
+        case CUBLAS_STATUS_NOT_SUPPORTED: return "not supported";
     }
     return "unknown";
 }
@@ -273,16 +278,16 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
                                                      const void* from, size_t bytes) {
     emu::LtOperation& op = emu::lt(d);
     switch (what) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return emu::lt_set(op.ta, from, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return emu::lt_set(op.tb, from, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return emu::lt_set(op.epilogue, from, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return emu::lt_set(op.bias, from, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return emu::lt_set(op.aux, from, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu::lt_set(op.aux_ld, from, bytes);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu::lt_set(op.a_scale, from, bytes);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu::lt_set(op.b_scale, from, bytes);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return emu::lt_set(op.a_mode, from, bytes);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return emu::lt_set(op.b_mode, from, bytes);
+        case CUBLASLT_MATMUL_DESC_TRANSA: return emu::lt_set(op.ta, from, bytes);
+        case CUBLASLT_MATMUL_DESC_TRANSB: return emu::lt_set(op.tb, from, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE: return emu::lt_set(op.epilogue, from, bytes);
+        case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return emu::lt_set(op.bias, from, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return emu::lt_set(op.aux, from, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu::lt_set(op.aux_ld, from, bytes);
+        case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu::lt_set(op.a_scale, from, bytes);
+        case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu::lt_set(op.b_scale, from, bytes);
+        case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return emu::lt_set(op.a_mode, from, bytes);
+        case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return emu::lt_set(op.b_mode, from, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -298,9 +303,9 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
                                                            size_t bytes) {
     emu::LtPreference& p = emu::lt(preference);
     switch (what) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return emu::lt_set(p.workspace, from, bytes);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return emu::lt_set(p.reductions, from, bytes);
-    default: return emu::lt_set(p.alignment[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], from, bytes);
+        case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return emu::lt_set(p.workspace, from, bytes);
+        case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return emu::lt_set(p.reductions, from, bytes);
+        default: return emu::lt_set(p.alignment[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], from, bytes);
     }
 }
 

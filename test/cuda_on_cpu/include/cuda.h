@@ -15,7 +15,7 @@ enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 struct CUtensorMap {
     const char* base;
     int64_t dim[4], stride[4];    // bytes
-    int box[4], swizzle;                // swizzle: bytes
+    int box[4], swizzle;          // swizzle: bytes
 };
 
 // Holds the caller to the driver's rules for bf16 and a swizzle.

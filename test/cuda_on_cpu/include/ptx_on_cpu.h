@@ -12,9 +12,15 @@ inline float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 inline float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
 
 // ptx.cpp
-struct Mma { float* d; const uint32_t *a, *b; };
+struct Mma {
+    float* d;
+    const uint32_t *a, *b;
+};
 void mma(Meeting& m);
-struct LoadMatrix { uint32_t row[4]; uint32_t* r; };
+struct LoadMatrix {
+    uint32_t row[4];
+    uint32_t* r;
+};
 void ldmatrix(Meeting& m);
 void ldmatrix_trans(Meeting& m);
 void land(const Copy& c);
@@ -27,7 +33,7 @@ inline void load_matrix(uint32_t* r, const void* row, void (*act)(Meeting&), Loc
     block->meet("ldmatrix", at, ~0u, &l, act);
 }
 
-}   // namespace emu
+}    // namespace emu
 
 inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], EMU_AT) {
     emu::Mma x{d, a, b};
@@ -82,11 +88,16 @@ inline void grid_arrive(unsigned* count, unsigned last) {
 }
 inline void grid_wait(const unsigned* count, unsigned arrivals, EMU_AT) {
     emu::Hidden hidden;
-    struct Wait { const unsigned *count, arrivals; } w{count, arrivals};
-    emu::block->wait_until("grid_wait", at, [](void* p) {
-        const auto& w = *static_cast<Wait*>(p);
-        return *w.count >= w.arrivals;
-    }, &w);
+    struct Wait {
+        const unsigned *count, arrivals;
+    } w{count, arrivals};
+    emu::block->wait_until(
+        "grid_wait", at,
+        [](void* p) {
+            const auto& w = *static_cast<Wait*>(p);
+            return *w.count >= w.arrivals;
+        },
+        &w);
     emu::observe(const_cast<unsigned*>(count));
 }
 
