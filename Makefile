@@ -69,7 +69,7 @@ ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
 override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
 $(if $(ARCH),,$(error ARCH=native: expected a GPU, nvidia-smi names none))
 endif
-KERNELS := $(wildcard layers/attention/*.cu layers/*.cu) comm/nccl.cu
+KERNELS := $(wildcard layers/attention/*.cu layers/matmul/*.cu layers/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
 # If ARCH has changed since the last time, the kernels are compiled again.
@@ -83,11 +83,12 @@ CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64
 EMU_FLAGS := $(if $(shell grep -m1 -ow fma /proc/cpuinfo),-mfma) -O2 -fno-strict-aliasing -Wno-unknown-pragmas \
              -Wno-attributes=clang:: -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
-ROOMS := base files data model comm checkpoint infer train tools tools/selftest
-REFERENCE := $(wildcard layers/reference*.cpp layers/attention/*reference.cpp)
-SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quantised.cpp layers/quantise.cpp \
-       layers/packed.cpp layers/packed_ops.cpp
+ROOMS := base files data data/tokenizer_files model comm checkpoint infer $(wildcard infer/*/) train tools \
+         $(wildcard tools/*/)
+REFERENCE := $(wildcard layers/reference/*.cpp)
+SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(addsuffix /*.cpp,$(ROOMS:%/=%)))) \
+       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quant/decode.cpp layers/quant/encode.cpp \
+       layers/quant/packed.cpp layers/quant/packed_ops.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)

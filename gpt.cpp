@@ -15,11 +15,14 @@ Precision Gpt::precision_of(int l) const {
     return fp8 ? Precision::fp8 : pass.precision;
 }
 
-Dropout Gpt::dropout(Dropped where, int l) const {
-    const float rate = where == Dropped::probabilities ? plan.attention_dropout : plan.dropout;
-    constexpr uint64_t STREAM = 0x64726F70, PLACES = 1 << 12;    // no other stream of the seed; more than a step has
-    const Philox4 seed = philox(step.seed, STREAM, uint64_t(step.number) * PLACES + uint64_t(3 * l + int(where)));
-    const int64_t first = where == Dropped::probabilities ? pass.first_sequence : pass.first_sequence * pass.S * c.C;
+Dropout Gpt::dropout(DropoutSite where, int l) const {
+    const float rate = where == DropoutSite::probabilities ? plan.attention_dropout : plan.dropout;
+    constexpr uint64_t STREAM = 0x64726F70,
+                       SITES_PER_STEP = 1 << 12;    // no other stream of the seed; more than a step has
+    const Philox4 seed =
+        philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(3 * l + int(where)));
+    const int64_t first = where == DropoutSite::probabilities ? pass.first_sequence
+                                                              : pass.first_sequence * pass.S * c.C;
     return pass.training && rate > 0 ? Dropout{rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first} : Dropout{};
 }
 
@@ -28,7 +31,7 @@ Heads Gpt::heads(int l) const {
     h.keys = pass.spans ? batch.keys() : nullptr;
     h.queries = pass.spans ? batch.queries() : nullptr;
     h.bias = reinterpret_cast<const float*>(bias);
-    h.dropout = dropout(Dropped::probabilities, l);
+    h.dropout = dropout(DropoutSite::probabilities, l);
     return h;
 }
 
@@ -81,7 +84,7 @@ Branch Gpt::attention_branch(int l) const {
             norm,
             c.sum_norm(),
             c.branch_scale,
-            dropout(Dropped::attention, l)};
+            dropout(DropoutSite::attention, l)};
 }
 Branch Gpt::ffn_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
@@ -99,13 +102,13 @@ Branch Gpt::ffn_branch(int l) const {
             norm,
             c.sum_norm(),
             c.branch_scale,
-            dropout(Dropped::ffn, l)};
+            dropout(DropoutSite::ffn, l)};
 }
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 void Gpt::forward(bool training) {
-    static_cast<Batch::Sizes&>(pass) = batch.take();
+    static_cast<Batch::Sizes&>(pass) = batch.use_uploaded();
     pass.training = training;
     pass.precision = Precision::prefill;
     pass.first_sequence = step.sequences + int64_t(plan.rank) * pass.B;
@@ -122,16 +125,15 @@ void Gpt::forward(bool training) {
 void Gpt::embed_forward(const KvCache* cache) {
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     Activation* x = c.embed_norm ? embedded : a[0].x;
-    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C,
-                         cache ? cache->place : nullptr);
+    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C, cache ? cache->pos : nullptr);
     scale_and_drop(op, x, c.embed_scale, int64_t(N) * C, {});
     if (c.embed_norm) op.stream_norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
-    scale_and_drop(op, a[0].x, 1, int64_t(N) * C, dropout(Dropped::embeddings));
-    relative_bias_forward(op, bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
+    scale_and_drop(op, a[0].x, 1, int64_t(N) * C, dropout(DropoutSite::embeddings));
+    relative_bias_forward(op, bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
 }
 
 void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) {
-    heartbeat();
+    count_progress();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Precision precision = precision_of(l);
@@ -153,8 +155,8 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
 
     // Feed-forward branch: dense, experts, or both.
     const Activation* x = c.parallel == Parallel::none ? t.x2 : t.x;
-    norm_ffn_forward(op, t.ln2, x, norm2(l), ffn(l), N, keep || c.routed(l));
-    if (c.routed(l)) experts_forward(l, part != BlockPart::recomputed);
+    norm_ffn_forward(op, t.ln2, x, norm2(l), ffn(l), N, keep || c.has_experts(l));
+    if (c.has_experts(l)) experts_forward(l, part != BlockPart::recomputed);
     // Residual.
     branch_add(op, out, t.x2, ffn_branch(l), N, C);
 }
@@ -167,14 +169,15 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     if (cache) {
         Heads past = h;
         past.keys = past.queries = nullptr;
-        rope_attention_cached(op, t.atty, t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, cache->angles[c.table_of(l)],
-                              cache->layer(l), B, S, cache->place, cache->slot, past, c.turn(l),
+        rope_attention_cached(op, t.atty, t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cache->cos_sin[c.rope_table_of(l)],
+                              cache->layer(l), B, S, cache->pos, cache->cache_pos, past, c.rope(l),
                               h.keys || after_attention);
     } else {
-        rope_forward(op, t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, angles[c.table_of(l)], B, S, nullptr, h, c.turn(l));
+        rope_forward(op, t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, h,
+                     c.rope(l));
     }
     // Positions of a prefix see each other: what attention_cached computed for them is computed again.
-    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
+    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
 }
 void Gpt::linear_attention(int l, KvCache* cache) {
@@ -182,11 +185,12 @@ void Gpt::linear_attention(int l, KvCache* cache) {
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S;
     const Heads h = heads(l);
-    const float* table = (cache ? cache->angles : angles)[c.table_of(l)];
-    rope_forward(op, t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, cache ? cache->place : nullptr, h, c.turn(l));
+    const float* table = (cache ? cache->cos_sin : cos_sin)[c.rope_table_of(l)];
+    rope_forward(op, t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, cache ? cache->pos : nullptr, h, c.rope(l));
     if (p.decayw) op.linear_forward(t.decay_gates, t.ln1, p.decayw, p.decayb, nullptr, B * S, c.C, h.gates(), {});
-    if (cache) op.linear_attention_cached(t.atty, cache->states(l), t.turned, t.decay_gates, B, S, cache->slot, h);
-    else op.linear_attention_forward(t.atty, t.lse, t.turned, t.decay_gates, B, S, h);
+    if (cache)
+        op.linear_attention_cached(t.atty, cache->states(l), t.qkv_rot, t.decay_gates, B, S, cache->cache_pos, h);
+    else op.linear_attention_forward(t.atty, t.lse, t.qkv_rot, t.decay_gates, B, S, h);
 }
 
 // All but the sum of the experts' outputs, which branch_add computes.
@@ -195,7 +199,7 @@ void Gpt::experts_forward(int l, bool counts) {
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int B = pass.B, S = pass.S, C = c.C, F = c.expert_ffn, N = B * S;
-    CHECK(B <= plan.B || plan.use == Use::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
+    CHECK(B <= plan.B || plan.mode == RunMode::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
     counts &= pass.training && step.router_totals;
     double* totals = counts ? step.router_totals + l * (r.E + 2) : nullptr;
     op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E, {});
@@ -228,7 +232,7 @@ void Gpt::loss(bool train, float scale) {
         op.cross_entropy(losses + n, train ? head : nullptr, head, batch.target() + n, scale, c.logits_of(), rows, V,
                          Vp);
         if (!train) continue;
-        Into<Gradient> into = store.into(head_dw);
+        GradTarget<Gradient> into = store.into(head_dw);
         into.add |= n > 0;
         op.linear_backward(op.at(dt, at), into, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp, {});
     }
@@ -242,7 +246,7 @@ void Gpt::loss(bool train, float scale) {
 void Gpt::backward(bool last) {
     const int64_t n = int64_t(pass.B) * pass.S * c.C;
     store.gradients_begin(c.L);
-    relative_bias_clear(op, dbias, c.NH, 2 * RELATIVE_REACH + 1);
+    relative_bias_clear(op, dbias, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
     if (c.sum_norm()) {
         op.copy(dx, dt, op.bytes(dx, n));
     } else {
@@ -270,16 +274,16 @@ void Gpt::recompute(int l) {
     if (plan.recompute == Recompute::none) return;
     norm_forward(op, t.ln1, t.x, norm1(l), N, c.C);
     if (p.qw)
-        op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, angles[c.table_of(l)], B, S, nullptr, c.heads(l),
-                        c.turn(l));
+        op.rope_forward(t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, c.heads(l),
+                        c.rope(l));
     norm_forward(op, t.ln2, c.parallel == Parallel::none ? t.x2 : t.x, norm2(l), N, c.C);
     ffn_activate(op, ffn(l), N);
-    if (c.routed(l))
+    if (c.has_experts(l))
         op.activation_forward(t.expert_act, t.expert_up, c.activation, c.gated, N * c.experts_used, c.expert_ffn);
 }
 
 void Gpt::block_backward(int l) {
-    heartbeat();
+    count_progress();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -290,23 +294,23 @@ void Gpt::block_backward(int l) {
     // Feed-forward branch. Parallel branches read the same x: nothing is added to dx before both have read it.
     Activation* const dffn_in = c.parallel == Parallel::none ? dt : dffn;
     const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.post2w, d.post2b, ffn_branch(l), N, C);
-    const FfnGradients to = {
-        store.into(d.fcw), d.fcb,        store.into(d.fc2w), d.fc2b, store.into(d.shared_gatew), dwide,
-        dactivated,        dshared_gate, dgathered};
+    const FfnGradients to = {store.into(d.fcw), d.fcb,      store.into(d.fc2w), d.fc2b,   store.into(d.shared_gatew),
+                             dqkv_or_dup,       dactivated, dshared_gate,       dgathered};
     ffn_backward(op, dffn_in, to, dy, t.ln2, ffn(l), N);
-    if (c.routed(l)) experts_backward(l, dffn_in, dy);
+    if (c.has_experts(l)) experts_backward(l, dffn_in, dy);
     if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x2, norm2(l), N, C);
 
     // Attention branch.
     dy = branch_backward(op, {dx, dbranch, dt}, d.post1w, d.post1b, attention_branch(l), N, C);
     op.linear_backward(dt, store.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C, precision);
-    Activation* const dgates = op.at(dwide, round_up(int64_t(N) * h.qkv_width(), 64));
+    Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
-        op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.decay_gates, t.lse, B, S, h);
-    else op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
-    relative_bias_scores_backward(op, dbias, dt, t.atty, t.turned, t.lse, B, S, h);
-    rope_backward(op, dwide, d.qw, d.kw, t.qkv, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S, h, c.turn(l));
-    op.linear_backward(dt, store.into(d.qkvw), d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width(), precision);
+        op.linear_attention_backward(dqkv_or_dup, dgates, dt, t.atty, t.qkv_rot, t.decay_gates, t.lse, B, S, h);
+    else op.attention_backward(dqkv_or_dup, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
+    relative_bias_scores_backward(op, dbias, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
+    rope_backward(op, dqkv_or_dup, d.qw, d.kw, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], t.qk_rstd, B, S, h,
+                  c.rope(l));
+    op.linear_backward(dt, store.into(d.qkvw), d.qkvb, dqkv_or_dup, t.ln1, p.qkvw, N, C, h.qkv_width(), precision);
     add_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
 
     // Norms of the block's input, which both branches read if they are parallel.
@@ -325,13 +329,13 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     op.experts_combine_backward(dgathered, dfactors, dy, t.expert_out, t.factors, t.routes, r, N, C);
     op.experts_backward(dactivated, store.into(d.expert_downw), dgathered, t.expert_act, p.expert_downw, t.routes, r, N,
                         F, C);
-    op.activation_backward(dwide, dactivated, t.expert_up, c.activation, c.gated, N * r.K, F);
+    op.activation_backward(dqkv_or_dup, dactivated, t.expert_up, c.activation, c.gated, N * r.K, F);
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
-    op.experts_backward(dgathered, store.into(d.expert_upw), dwide, gathered, p.expert_upw, t.routes, r, N, C,
+    op.experts_backward(dgathered, store.into(d.expert_upw), dqkv_or_dup, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
     const float per_position = 1 / float(step.positions ? step.positions : int64_t(N) * plan.ranks);
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
-                       plan.router_z * per_position, B, S);
+                       plan.router_z_loss * per_position, B, S);
     op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
     // The router's part: dgathered has been read.
     add_linear_backward(op, to, dgathered, store.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
@@ -341,7 +345,7 @@ void Gpt::embed_backward() {
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     const int64_t n = int64_t(N) * C;
     Activation* d = dx;
-    scale_and_drop(op, dx, 1, n, dropout(Dropped::embeddings));
+    scale_and_drop(op, dx, 1, n, dropout(DropoutSite::embeddings));
     if (c.embed_norm) {
         op.zero(dt, op.bytes(dt, n));
         op.norm_backward(dt, dw.lnew, dw.lneb, dx, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), N, C);
@@ -350,5 +354,5 @@ void Gpt::embed_backward() {
     scale_and_drop(op, d, c.embed_scale, n, {});
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * C) : nullptr;
     op.embedding_backward(dw.wte, dwpe, d, batch.tok(), B, S, C, c.V);
-    relative_bias_backward(op, dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
+    relative_bias_backward(op, dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
 }

@@ -75,18 +75,18 @@ struct Gpt {
     Input* lnf = nullptr;                          // (N,C): x_last normed; where a norm is its end: x_last, or a copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                                         // (N,C): gradients of the residual stream
-    Activation* dt = nullptr;            // (N,max(C,NH*HS)): gradient of what is added to it
-    Activation* dwide = nullptr;         // (N,max(F or 2*F,(NH+2*NKV)*HS, decay gates)); (N*K,up width)
-    Activation* dactivated = nullptr;    // (N,F): gradient of the activation's output; dwide if it gates nothing
-    Activation* dbranch = nullptr;       // (N,C): gradient of what a branch's norm or factor reads; later what
-                                         // attention's input gets through the decay gates
-    Activation* dffn = nullptr;          // (N,C): gradient of the ffn's input, if attention reads the same one
-    Input* gathered = nullptr;           // (N*K,C): what goes to experts
-    Activation* dgathered = nullptr;     // (N*K,C): its gradient; before and after that (N,C): what the shared
-                                         // expert's gate and the router add to the ffn's input's gradient
+    Activation* dt = nullptr;             // (N,max(C,NH*HS)): gradient of what is added to it
+    Activation* dqkv_or_dup = nullptr;    // (N,max(F or 2*F,(NH+2*NKV)*HS, decay gates)); (N*K,up width)
+    Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dwide if it gates nothing
+    Activation* dbranch = nullptr;        // (N,C): gradient of what a branch's norm or factor reads; later what
+                                          // attention's input gets through the decay gates
+    Activation* dffn = nullptr;           // (N,C): gradient of the ffn's input, if attention reads the same one
+    Input* gathered = nullptr;            // (N*K,C): what goes to experts
+    Activation* dgathered = nullptr;      // (N*K,C): its gradient; before and after that (N,C): what the shared
+                                          // expert's gate and the router add to the ffn's input's gradient
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dfactors = nullptr;                                     // (N,K)
-    float* angles[2] = {};                   // (plan.S,2,rope_dims/2), one after the other: Config::table_of
+    float* cos_sin[2] = {};                  // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Parameter* sinusoids = nullptr;          // (T,C), in place of wpe
     const Parameter* positions = nullptr;    // added to embeddings: wpe, from its first position on, or sinusoids
     // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
@@ -97,9 +97,9 @@ struct Gpt {
 
   private:
     // Where dropout draws, each with another stream; layer l has three.
-    enum class Dropped { embeddings, probabilities, attention, ffn };
+    enum class DropoutSite { embeddings, probabilities, attention, ffn };
     Precision precision_of(int l) const;
-    Dropout dropout(Dropped where, int l = 0) const;
+    Dropout dropout(DropoutSite where, int l = 0) const;
     Heads heads(int l) const;    // with the batch's spans and dropout
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;

@@ -11,11 +11,11 @@
 #include "base/countdown.h"
 #include "base/file.h"
 #include "files/json.h"
-#include "infer/beam.h"
-#include "infer/eval.h"
-#include "infer/json_schema.h"
-#include "infer/talk.h"
-#include "infer/texts.h"
+#include "infer/decode/beam.h"
+#include "infer/eval/eval_command.h"
+#include "infer/sampling/json_schema.h"
+#include "infer/chat/interactive.h"
+#include "infer/eval/text_loss.h"
 
 namespace {
 template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
@@ -61,19 +61,19 @@ Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
 }
 
 // The options together with the model's own, which may be a penalty.
-Status check_choices(const std::vector<std::string>& given, const Sampling& s) {
-    const Penalties& p = s.penalties;
+Status check_choices(const std::vector<std::string>& given, const Sampling& sampling) {
+    const Penalties& p = sampling.penalties;
     if (was_given(given, "--penalty-last") && p.repetition == 1 && p.presence == 0 && p.frequency == 0)
         return fail(Exit::usage,
                     "--penalty-last needs --repetition-penalty, --presence-penalty or "
                     "--frequency-penalty");
-    return check_sampling(given, s);
+    return check_sampling(given, sampling);
 }
 
 // ---- sample ---------------------------------------------------------------------------------------------------------
 
 struct SampleOptions {
-    Source source;
+    ModelOptions model_options;
     std::vector<std::string> prompt;
     std::string prompt_file, prompts_file, field, format = "auto";
     int longest_line = 32;
@@ -85,7 +85,7 @@ struct SampleOptions {
     bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
     GrammarFiles form;
-    CacheChoice cache;
+    CacheFlags cache;
     DeviceOptions device;
     std::vector<std::string> given;    // names of the options that were set
 };
@@ -122,12 +122,12 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
 }
 
 // A table of positions keeps its length. Where a shorter context is asked for (0: none is), the cache is shorter.
-Status shorten(CacheChoice& cache, const Config& c, int context) {
+Status shorten(CacheFlags& cache, const Config& c, int context) {
     if (c.position != Position::learned || !context || context >= c.T) return {};
     if (cache.positions > context)
         return fail(Exit::usage, "--cache %d, --context %d: a cache is no longer than the context", cache.positions,
                     context);
-    if (c.sees != Sees::causal)
+    if (c.mask_kind != MaskKind::causal)
         return fail(Exit::usage, "--context %d: the model's prompts see all of themselves at once; leave it out",
                     context);
     if (!cache.positions) cache.positions = context;
@@ -193,7 +193,7 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
 }
 
 // Generates, and prints what comes: one sample as it grows, several in their order.
-Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
+Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOptions options,
                      const std::vector<std::string>& prompts) {
     const int64_t all = int64_t(prompts.size()) * o.num;
     const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && !o.json;
@@ -205,38 +205,39 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
     std::vector<std::string> notes;
     bool begun = false;
     int64_t cut = 0;    // texts that --tokens ended
-    auto say = [](const std::string& text) { Progress().note("note: " + text); };
-    if (o.sampling.temperature == 0 && !narrowing(o.sampling).empty() && !o.search.beams)
-        say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
+    auto notify = [](const std::string& text) { Progress().note("note: " + text); };
+    if (o.sampling.temperature == 0 && !truncation_flags(o.sampling).empty() && !o.search.beams)
+        notify(
+            "--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
             "--top-n-sigma change nothing");
-    what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
+    options.note = [&](const std::string& text) { begun ? notes.push_back(text) : notify(text); };
     auto begin = [&] { return std::exchange(begun, true) || put(o.no_echo ? "" : prompts[0]); };
     Countdown countdown = {"sample", "samples"};
-    if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
+    if (stream) options.text = [&](int, std::string_view text) { return begin() && put(text); };
     else
-        what.each = [&](const Sample& sample) {
+        options.each = [&](const Sample& sample) {
             if (terminal) countdown.progress.clear();
             cut += sample.finish_reason == std::string("length");
             return begun = true, put(shown(o, sample, prompts[size_t(sample.number / o.num)], m.tokenizer));
         };
-    if (all > what.batch) what.progress = std::ref(countdown);
+    if (all > options.batch) options.progress = std::ref(countdown);
     const double start = now_seconds();
-    const Generated out =
-        TRY(o.search.beams ? beam_search(*m.g, m.tokenizer, what, o.search) : generate(*m.g, m.tokenizer, what));
+    const GenerationResult out = TRY(o.search.beams ? beam_search(*m.model, m.tokenizer, options, o.search)
+                                                    : generate(*m.model, m.tokenizer, options));
     const double seconds = now_seconds() - start;
     countdown.progress.clear();
     for (size_t i = 0; i < out.scores.size() && !stream; i++)
-        if (!what.each({.number = int(i),
-                        .text = out.texts[i],
-                        .score = out.scores[i],
-                        .finish_reason = out.finish_reasons[i]}))
+        if (!options.each({.number = int(i),
+                           .text = out.texts[i],
+                           .score = out.scores[i],
+                           .finish_reason = out.finish_reasons[i]}))
             return output_failed();
     if (stream && (!begin() || !put("\n"))) return output_failed();
-    for (const std::string& text : notes) say(text);
+    for (const std::string& text : notes) notify(text);
     if (stream) cut = out.finish_reasons[0] == std::string("length");
     if (cut && o.sampling.grammar)
-        say(counted(cut, "text") + " of " + std::to_string(all) + (cut > 1 ? " are" : " is") + " cut off after " +
-            counted(o.tokens, "token") + ", before the grammar's end; more --tokens let texts end");
+        notify(counted(cut, "text") + " of " + std::to_string(all) + (cut > 1 ? " are" : " is") + " cut off after " +
+               counted(o.tokens, "token") + ", before the grammar's end; more --tokens let texts end");
     fprintf(stderr, "%s in %s, %.1f tokens/s%s (%s)\n", counted(out.tokens, "token").c_str(),
             human_time(seconds).c_str(), double(out.tokens) / seconds,
             drafts_text(o.speculation, out.drafted, out.accepted).c_str(), m.device.c_str());
@@ -251,45 +252,47 @@ Status sample(SampleOptions o) {
     if (all >= INT32_MAX) return fail(Exit::usage, "--num %d of %zu prompts: too many", o.num, prompts.size());
     size_t longest_prompt = 0;
     for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
-    const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
-    int count = 0;                                      // sequences at once
-    Opened m, draft;
-    TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
+    const int64_t prompt_tokens = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
+    int count = 0;                                                // sequences at once
+    LoadedModel m, draft;
+    TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
         // Prompts are fed in pieces of so many rows. A context that runs full is fed again.
-        const int rows = filling_rows(gpu);
+        const int rows = saturating_rows(gpu);
         count = o.search.beams ? o.search.beams : int(std::min<int64_t>(all, o.batch ? o.batch : gpu ? 64 : 16));
-        const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
-        const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
-        const int64_t S = std::min<int64_t>(longest, pieces ? std::max(1, rows / count) : c.T);
-        return Room{count, int(std::max<int64_t>(S, 1 + o.speculation.most()))};
+        const int64_t longest = prompt_tokens + o.tokens > c.T ? std::max<int64_t>(prompt_tokens, c.T / 2)
+                                                               : prompt_tokens;
+        const bool chunked = c.mask_kind == MaskKind::causal;    // else the prompt's tokens see each other
+        const int64_t S = std::min<int64_t>(longest, chunked ? std::max(1, rows / count) : c.T);
+        return Capacity{count, int(std::max<int64_t>(S, 1 + o.speculation.most()))};
     }));
-    TRY(writes_text(m));
-    TRY(has_tokenizer(m));
-    TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
+    TRY(check_generative(m));
+    TRY(check_tokenizer(m));
+    TRY(load_generation_defaults(m, o.given, &o.sampling, &o.tokens));
     TRY(check_choices(o.given, o.sampling));
     if (const std::string& path = o.speculation.path; !path.empty())
-        TRY(open_draft(draft, m, o.source, o.device, path, count, fed));
+        TRY(load_draft_model(draft, m, o.model_options, o.device, path, count, prompt_tokens));
 
-    Generation what;
+    GenerationOptions options;
     for (const std::string& prompt : prompts) {
-        what.prompts.push_back(m.tokenizer.encode_prompt(prompt));
-        if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m);
+        options.prompts.push_back(m.tokenizer.encode_prompt(prompt));
+        if (options.prompts.back().empty()) options.prompts.back() = beginning_of_text(m);
     }
-    what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
-    o.speculation.draft = draft.g.get();
-    what.batch = count, what.speculation = o.speculation;
-    TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
-    what.sampling.seed = uint64_t(o.seed);
-    what.end_of_text = !o.ignore_end, what.logprobs = o.logprobs;
-    if (!o.ignore_end) append(what.stop, m.generation.stop);
-    return write_samples(o, m, std::move(what), prompts);
+    options.num = o.num, options.tokens = o.tokens, options.sampling = o.sampling, options.stop = o.stop,
+    options.cache = o.cache;
+    o.speculation.draft = draft.model.get();
+    options.batch = count, options.speculation = o.speculation;
+    TRY(shorten(options.cache, m.model->c, o.model_options.context_extension.context));
+    options.sampling.seed = uint64_t(o.seed);
+    options.end_of_text = !o.ignore_end, options.logprobs = o.logprobs;
+    if (!o.ignore_end) append(options.stop, m.generation.stop);
+    return write_samples(o, m, std::move(options), prompts);
 }
 
 // ---- chat ----------------------------------------------------------------------------------------------------------
 
 struct ChatFlags {
-    Source source;
-    std::string look;    // --template
+    ModelOptions model_options;
+    std::string chat_template;    // --template
     bool json = false;
     ChatOptions chat;
     GrammarFiles form;
@@ -301,38 +304,39 @@ Status chat(ChatFlags o) {
     o.chat.sampling.grammar = TRY(read_grammar(o.form));
     TRY(check_sampling(o.given, o.chat.sampling));
     TRY(check_speculation(o.given, o.chat.speculation));
-    Opened m, draft;
-    TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
-        return Room{1, c.sees == Sees::causal ? std::min(c.T, filling_rows(gpu)) : c.T};
+    LoadedModel m, draft;
+    TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
+        return Capacity{1, c.mask_kind == MaskKind::causal ? std::min(c.T, saturating_rows(gpu)) : c.T};
     }));
-    TRY(writes_text(m));
-    TRY(has_tokenizer(m));
-    const ChatFormat format = TRY(chat_format(m.path, o.look, m.tokenizer));
-    Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
-    if (!look.ok()) return fail(look.status.code, "%s: %s", format.name.c_str(), look.status.message.c_str());
-    TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
+    TRY(check_generative(m));
+    TRY(check_tokenizer(m));
+    const ChatFormat format = TRY(chat_format(m.path, o.chat_template, m.tokenizer));
+    Result<ChatTemplate> chat_template = ChatTemplate::parse(format.chat_template);
+    if (!chat_template.ok())
+        return fail(chat_template.status.code, "%s: %s", format.name.c_str(), chat_template.status.message.c_str());
+    TRY(load_generation_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
     TRY(check_choices(o.given, o.chat.sampling));
     ChatOptions& c = o.chat;
     c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
     append(c.stop, m.generation.stop);
     append(c.stop, format.stop);
     if (const std::string& path = c.speculation.path; !path.empty())
-        TRY(open_draft(draft, m, o.source, o.device, path, 1, m.g->c.T));
-    c.speculation.draft = draft.g.get();
-    Chat session(*m.g, m.tokenizer, look.take(), c);
+        TRY(load_draft_model(draft, m, o.model_options, o.device, path, 1, m.model->c.T));
+    c.speculation.draft = draft.model.get();
+    Chat session(*m.model, m.tokenizer, chat_template.take(), c);
     TRY(session.open());
     if (isatty(STDIN_FILENO))
         Progress().note(formatted("%s, %s parameters, a context of %d tokens (%s); /help for help, Ctrl-D ends",
                                   escape_control(m.path).c_str(),
-                                  human_count(double(config_parameters(m.g->c))).c_str(), session.options.context,
+                                  human_count(double(config_parameters(m.model->c))).c_str(), session.options.context,
                                   m.device.c_str()));
-    return talk(session, o.json);
+    return run_interactive(session, o.json);
 }
 
 constexpr const char* DRAFTS = "Drafts: the model checks several tokens at once";
 constexpr const char* PENALTIES = "Biases and penalties, in this order, before the choice";
-FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
-    FlagGroup group{"Choice of tokens, in order (defaults: generation_config.json)", sampling_flags(s)};
+FlagGroup choice_of_tokens(Sampling& sampling, const std::vector<Flag>& more) {
+    FlagGroup group{"Choice of tokens, in order (defaults: generation_config.json)", sampling_flags(sampling)};
     append(group.rows, more);
     return group;
 }
@@ -344,8 +348,8 @@ Command sample_command() {
               "flatgpt sample runs/a --prompt \"It is a truth\" --tokens 200 --temperature 0.8 --top-k 50 --seed 1"};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
-          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+         {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--prompt",
            &o->prompt,
            "text to continue, or several of them; none: begin a new document",
@@ -376,7 +380,7 @@ Command sample_command() {
            "with --json: the log-probability of each generated token, and the so many "
            "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none",
            0, 1e6},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
+          {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         line_flags("Lines of prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
         choice_of_tokens(o->sampling, {{"--stop", &o->stop, "end a sample before this text"},
                                        {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
@@ -393,8 +397,8 @@ Command sample_command() {
            -100, 100}}},
         {DRAFTS, speculation_flags(o->speculation)},
         {"Cache of keys and values", cache_flags(o->cache)},
-        {"Context", stretch_flags(o->source.stretch)},
-        {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
+        {"Context", context_extension_flags(o->model_options.context_extension)},
+        {"Device", inference_flags(o->device, o->model_options, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;
     c.run = [o] { return sample(*o); };
@@ -408,8 +412,8 @@ Command chat_command() {
     ChatOptions& chat_options = o->chat;
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
-          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+         {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--system", &chat_options.system, "what the model is told before the conversation"},
           {"--tokens",
            &chat_options.tokens,
@@ -430,13 +434,13 @@ Command chat_command() {
            0,
            {"auto", "fp32", "bf16", "fp8", "int8"}},
           {"--verbose", &chat_options.stats, "after each answer its number of tokens and times"},
-          {"--template", &o->look, "a file with a chat template (Jinja) instead of the model's, or chatml"},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
+          {"--template", &o->chat_template, "a file with a chat template (Jinja) instead of the model's, or chatml"},
+          {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(chat_options.sampling, {{"--stop", &chat_options.stop, "end an answer before this text"}}),
         {PENALTIES, penalty_flags(chat_options.sampling.penalties)},
         grammar_flags(o->form),
         {DRAFTS, speculation_flags(chat_options.speculation)},
-        {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
+        {"Device", inference_flags(o->device, o->model_options, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;
     c.run = [o] { return chat(*o); };
@@ -449,8 +453,8 @@ Command eval_command() {
               "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json"};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
-          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+         {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
           {"--text", &o->text,
            "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
@@ -472,7 +476,8 @@ Command eval_command() {
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
+          {"--tokenizer", &o->model_options.tokenizer,
+           "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         line_flags("Lines of texts", "--text", "text", o->field, o->format, o->longest_line),
         {"By position, and needles",
@@ -486,8 +491,8 @@ Command eval_command() {
           {"--seed", &o->needles.seed, "seed that needles and random tokens are drawn by", 0, 9e18},
           {"--csv", &o->csv, "a file for the losses, or what was found"},
           {"--picture", &o->picture, "a .png or .svg of them"}}},
-        {"Context", stretch_flags(o->source.stretch)},
-        {"Device", inference_flags(o->device, o->source,
+        {"Context", context_extension_flags(o->model_options.context_extension)},
+        {"Device", inference_flags(o->device, o->model_options,
                                    "as the run was trained, else bf16 on a GPU and as the file has them on a CPU")},
     });
     c.given = &o->given;

@@ -61,7 +61,7 @@ void say(const std::string& message) {
         end = std::min(message.find('\n', at), message.size());
         const std::string line = message.substr(at, end - at);
         const bool whole = !isatty(STDERR_FILENO) || line.starts_with(" ");
-        fprintf(stderr, "%s\n", (whole ? line : break_line(line, terminal_size().columns)).c_str());
+        fprintf(stderr, "%s\n", (whole ? line : wrap_line(line, terminal_size().columns)).c_str());
     }
 }
 Status run_command(const std::vector<Command>& commands, const std::string& name, std::vector<std::string> args) {
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
             fail(Exit::io, "cannot write to standard output%s%s", failed ? ": " : "", failed ? strerror(errno) : "");
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
-    if (!status.message.empty()) say(prefix + ": " + escape_control(in_short(status.message, 4000)));
+    if (!status.message.empty()) say(prefix + ": " + escape_control(shorten(status.message, 4000)));
     if (status.code == Exit::usage && !status.message.empty()) fprintf(stderr, "try %s --help\n", prefix.c_str());
     return int(status.code);
 }

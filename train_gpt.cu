@@ -9,7 +9,7 @@
 
 #include "base/countdown.h"
 #include "files/json.h"
-#include "model/count.h"
+#include "model/cost_table.h"
 #include "train/train.h"
 
 namespace {
@@ -40,21 +40,21 @@ std::string shell_quoted(const std::string& text) {
 
 Status Trainer::run() {
     if (o.dry_run) {    // predicts one rank, wherever it runs; under a launcher rank 0 prints it
-        const Result<Place> here = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
+        const Result<RankInfo> here = comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
-        ranks.place.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
+        ranks.info.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
         return set_up();
     }
     TRY(ranks.open(o.comm));
     progress.quiet = !ranks.first();
     Status s = set_up();
-    if (!s.ok()) forget_run();
+    if (!s.ok()) remove_empty_run();
     if (s.ok()) catch_signals(!progress.quiet);
     if (s.ok()) s = loop();
-    if (!ranks.watch) return s;
-    if (together) ranks.watch->barrier();                                         // nobody is taken for dead
-    else if (!s.ok()) ranks.watch->leave(s);                                      // ends this process
-    if (together && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 says it
+    if (!ranks.coordinator) return s;
+    if (all_ranks_end) ranks.coordinator->barrier();                                   // nobody is taken for dead
+    else if (!s.ok()) ranks.coordinator->abort(s);                                     // ends this process
+    if (all_ranks_end && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 says it
     if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
     return s;
 }
@@ -64,7 +64,7 @@ Status Trainer::run() {
 // Above every signal's number: rank 0's clock says that a checkpoint is due, which all ranks must write together.
 constexpr int SAVE_DUE = 1024;
 
-int Trainer::word_to_ranks() const {
+int Trainer::stop_flags() const {
     const bool due = o.save_minutes > 0 && now_seconds() - saved_at >= 60 * o.save_minutes;
     return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
 }
@@ -84,7 +84,7 @@ Status Trainer::issue() {
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
                             &targets[size_t(b) * size_t(S)], S, S, &spans);
-        g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.plain() ? nullptr : &spans);
+        g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         g.forward(true);
         g.loss(true, float(1.0 / double(all)));
         g.backward(i + 1 == accumulate);
@@ -95,7 +95,7 @@ Status Trainer::issue() {
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
     g.train.update(
         {float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)}, limits,
-        uint64_t(o.seed), word_to_ranks());
+        uint64_t(o.seed), stop_flags());
     issued++;
     state.epoch = data.position().epoch, state.index = data.position().index;
     return {};
@@ -107,7 +107,7 @@ Step Trainer::outcome() {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
     }
-    if (ranks.count() == 1) stop = stop_signal, save_due = word_to_ranks() >= SAVE_DUE;    // none has to be told
+    if (ranks.count() == 1) stop = stop_signal, save_due = stop_flags() >= SAVE_DUE;    // none has to be told
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
     state.grad_norm.add(s.norm);
@@ -138,7 +138,7 @@ std::string Trainer::experts_json() const {
     std::string load, balance, z;
     const double rows = double(o.total_batch) * config.experts_used;
     for (int l = 0; l < config.L && config.experts; l++) {
-        if (!config.routed(l)) continue;
+        if (!config.has_experts(l)) continue;
         const double* totals = &router_totals[size_t(l * (config.experts + 2))];
         std::string shares;
         for (int i = 0; i < config.experts; i++) shares += formatted(",%.4g", totals[i] / rows);
@@ -159,22 +159,23 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
     if (state.step == first_step + 1)    // measured: all that a step takes is held now
-        bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
+        device_bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
-    const double work = rate * flops / ranks.count();    // FLOP/s of each device
+    const double work = rate * flops_per_token / ranks.count();    // FLOP/s of each device
     // Shares of the peak by the device's properties, and of a large product measured at the start.
-    const std::string speed = device.gpu && device.peak > 0 ? formatted("MFU %.1f%% (%.1f%% of measured)",
-                                                                        100 * work / device.peak, 100 * work / measured)
-                                                            : formatted("%.0f GFLOP/s", work / 1e9);
+    const std::string speed =
+        device.gpu && device.peak > 0
+            ? formatted("MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak, 100 * work / measured_peak)
+            : formatted("%.0f GFLOP/s", work / 1e9);
     // What a terminal of 80 columns cuts off comes last.
     progress.line(formatted("step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
                             val_text.c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
-                            human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed.c_str()) +
+                            human_bytes(double(device.gpu ? device_bytes : resident_bytes())).c_str(), speed.c_str()) +
                       (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
-                  state.step == o.steps || !extra.empty());
-    const bool above = state.loss.least_of_last(GUESS_STEPS) > guess_limit();
+                  state.step == o.steps || !extra_metrics.empty());
+    const bool above = state.loss.min_of_last(GUESS_STEPS) > guess_limit();
     if (above && !above_guessing)
         progress.note(
             formatted("warning: the loss has been far above %.4g, that of a random guess, for %d steps: the "
@@ -187,7 +188,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                        (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
                        ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
                        experts_json();
-    if (whole) state.unwritten += extra + "}\n", extra.clear();
+    if (whole) state.unwritten += extra_metrics + "}\n", extra_metrics.clear();
     return write_rows();
 }
 
@@ -212,10 +213,10 @@ Status Trainer::write_rows() {
 // The checkpoint was written after a row of metrics.jsonl, a validation or a sample had failed.
 Status Trainer::catch_up() {
     if (!state.unwritten.ends_with('\n')) {
-        const Status done = between_steps();
+        const Status done = validate_and_sample();
         if (!done.ok()) (void)write_rows();
         TRY(done);
-        state.unwritten += extra + "}\n", extra.clear();
+        state.unwritten += extra_metrics + "}\n", extra_metrics.clear();
     }
     return write_rows();
 }
@@ -224,10 +225,10 @@ Status Trainer::catch_up() {
 Status Trainer::save() {
     CHECK(issued == state.step, "a step is on its way");
     Model& g = *device.model;
-    if (ranks.watch) {
-        ranks.watch->pulse.at("writing a checkpoint");
-        TRY(same_everywhere(formatted("parameters after step %lld: %016llx\n", (long long)state.step,
-                                      (unsigned long long)g.store.hash())));
+    if (ranks.coordinator) {
+        ranks.coordinator->activity.enter("writing a checkpoint");
+        TRY(check_same_on_ranks(formatted("parameters after step %lld: %016llx\n", (long long)state.step,
+                                          (unsigned long long)g.store.hash())));
     }
     state.algorithms = device_choices();
     saved_at = now_seconds(), save_due = false;
@@ -237,20 +238,20 @@ Status Trainer::save() {
     written = ranks.agree(written);
     if (written.ok()) {
         g.store.collect();
-        written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get(), generation);
+        written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.coordinator.get(), generation);
         g.store.forget();
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
         if (o.keep_best && state.best_step == state.step)    // it is not there
-            std::tie(state.best_step, state.best_loss) = best_before;
+            std::tie(state.best_step, state.best_loss) = previous_best;
         return written;
     }
     return ranks.agree(ranks.first() ? checkpoint_prune(o.out, o.keep) : Status{});
 }
 
 Status Trainer::sample_text() {
-    Generation what;
+    GenerationOptions what;
     what.prompts = {tokenizer.encode_prompt(o.sample_prompt)};
     if (what.prompts[0].empty()) what.prompts = {beginning_of_text(tokenizer, state.documents)};
     what.tokens = o.sample_tokens;
@@ -258,7 +259,7 @@ Status Trainer::sample_text() {
     const std::string text = TRY(generate(*device.model, tokenizer, what)).texts[0];
     progress.note("--- sample after step " + std::to_string(state.step) + " ---\n" +
                   escape_control(o.sample_prompt + text) + "\n---");
-    extra += ",\"sample\":" + json_string(text);
+    extra_metrics += ",\"sample\":" + json_string(text);
     return {};
 }
 
@@ -268,14 +269,14 @@ bool Trainer::due_after(int64_t steps) const {
 }
 
 // Validation, sample: at their steps and at the end. They only read the weights. A resumed run repeats what failed.
-Status Trainer::between_steps() {
+Status Trainer::validate_and_sample() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
     const TrainState before = state;
     Status done;
     if (!o.val.empty() && (due(o.eval_every) || last)) done = validate();
     if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
-    if (!done.ok()) state = before, extra.clear();
+    if (!done.ok()) state = before, extra_metrics.clear();
     return done;
 }
 
@@ -288,20 +289,20 @@ Status Trainer::validate() {
     Objective fixed = objective;    // the same draws each time, those of eval
     fixed.seed = Objective{}.seed;
     const double loss =
-        TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.watch.get(), fixed)).loss;
+        TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.coordinator.get(), fixed)).loss;
     const bool better = loss < state.best_loss;    // never where it is not finite
-    best_before = {state.best_step, state.best_loss};
+    previous_best = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;
     if (better) state.best_loss = loss, state.best_step = state.step;
     val_text = formatted("  val %.4f", loss);
-    extra += ",\"val_loss\":" + json_number(loss);
+    extra_metrics += ",\"val_loss\":" + json_number(loss);
     return {};
 }
 
 // What fails on one rank ends it at once: it cannot save alone.
-Status Trainer::after_saving(Status why) {
-    if (ranks.count() > 1 && !together) return why;
-    for (; state.step < issued; since = now_seconds()) (void)report(outcome(), now_seconds() - since);
+Status Trainer::save_before_exit(Status why) {
+    if (ranks.count() > 1 && !all_ranks_end) return why;
+    for (; state.step < issued; last_step_end = now_seconds()) (void)report(outcome(), now_seconds() - last_step_end);
     if (state.step > first_step) (void)save();    // whose own failure has been noted
     return why;
 }
@@ -310,7 +311,7 @@ Status Trainer::diverged() {
     std::string who;    // the ranks whose own loss it was, if it was not everyone's
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
-        if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
+        if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.coordinator->name(r);
     if (bad > 0 && bad < ranks.count() && std::isfinite(reports[size_t(ranks.rank())].loss))
         return fail(Exit::peer, "the loss of %s was not finite three times in a row (step %lld), that of this rank was",
                     who.c_str(), (long long)state.step);
@@ -323,7 +324,7 @@ Status Trainer::diverged() {
 Status Trainer::stopped() {
     std::string who;    // several, as launchers signal all: the first
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
-        if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.watch->name(r);
+        if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.coordinator->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
             "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
                 (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +
@@ -336,7 +337,7 @@ Status Trainer::stopped() {
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops = training_flops(device.model->op, config, o.seq_len);
+    flops_per_token = training_flops(device.model->op, config, o.seq_len);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
@@ -344,34 +345,35 @@ Status Trainer::loop() {
     if (!state.unwritten.empty()) {
         TRY(catch_up());
         saved = save();
-        if (together) return saved;    // the ranks are apart
+        if (all_ranks_end) return saved;    // the ranks are apart
     }
     auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
     while (goes_on() || issued > state.step) {    // what has been given to the device is awaited
-        if (ranks.watch) ranks.watch->pulse.at("a step"), ranks.watch->pulse.step = state.step + 1;
+        if (ranks.coordinator)
+            ranks.coordinator->activity.enter("a step"), ranks.coordinator->activity.step = state.step + 1;
         // A shard that turns out bad must not cost the steps before it: those are saved first.
         if (issued == state.step) {
-            since = now_seconds();
-            if (Status s = issue(); !s.ok()) return after_saving(s);
+            last_step_end = now_seconds();
+            if (Status s = issue(); !s.ok()) return save_before_exit(s);
         }
         if (ahead && !save_due && !stop && !(ranks.count() == 1 && stop_signal) && !due_after(issued))
-            if (Status s = issue(); !s.ok()) return after_saving(s);
+            if (Status s = issue(); !s.ok()) return save_before_exit(s);
         const Step step = outcome();
-        const double seconds = now_seconds() - since;
-        Status between = issued == state.step ? between_steps() : Status{};
-        if (Status s = report(step, seconds, between.ok()); !s.ok()) return after_saving(s);
-        since = now_seconds();
-        if (!between.ok()) return after_saving(between);
+        const double seconds = now_seconds() - last_step_end;
+        Status between = issued == state.step ? validate_and_sample() : Status{};
+        if (Status s = report(step, seconds, between.ok()); !s.ok()) return save_before_exit(s);
+        last_step_end = now_seconds();
+        if (!between.ok()) return save_before_exit(between);
         if (state.bad_in_a_row >= 3) {
-            together = true;
-            return after_saving(diverged());
+            all_ranks_end = true;
+            return save_before_exit(diverged());
         }
         if (issued > state.step) continue;
         const bool best = o.keep_best && state.best_step == state.step;
         if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) saved = save();
-        if (together) return saved;    // the ranks are apart
+        if (all_ranks_end) return saved;    // the ranks are apart
     }
-    together = true;
+    all_ranks_end = true;
     TRY(saved);
     return state.step < o.steps && !out_of_patience() ? stopped() : finished();
 }
@@ -386,7 +388,7 @@ Status Trainer::finished() {
                                 (long long)o.patience));
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
                           : human_time(now_seconds() - started) + "; saved " + whole);
-    if (const double last = state.loss.least_of_last(1); last > guess_limit())
+    if (const double last = state.loss.min_of_last(1); last > guess_limit())
         progress.note(
             formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "
                       "weights have learnt nothing; a lower --lr, a longer --warmup or a smaller --grad-clip "

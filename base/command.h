@@ -54,12 +54,12 @@ Command eval_command();                     // infer.cpp
 Command tokenize_command();                 // data/tokenize.cpp
 Command train_tokenizer_command();          // data/tokenize.cpp
 Command convert_command();                  // tools/convert.cpp
-Command prune_command();                    // tools/prune.cpp
+Command prune_command();                    // tools/heads/prune.cpp
 Command info_command();                     // tools/info.cpp
-Command bench_command();                    // tools/bench.cpp
+Command bench_command();                    // tools/bench/bench.cpp
 Command selftest_command();                 // tools/selftest/selftest.cpp
 Command plot_command();                     // tools/plot.cpp
-Command inspect_command();                  // tools/inspect.cpp
+Command inspect_command();                  // tools/heads/inspect.cpp
 inline std::vector<Command> commands() {    // in the order of --help
     return {train_command(),    sample_command(),          chat_command(),    eval_command(),
             tokenize_command(), train_tokenizer_command(), convert_command(), prune_command(),

@@ -103,8 +103,8 @@ template <class V> struct [[nodiscard]] Result {
 // ---- signs of life --------------------------------------------------------------------------------------------------
 
 // Grows with whatever gets done: by it the ranks of a run see that this process does not stand still.
-inline std::atomic<int64_t> heartbeats{0};
-inline void heartbeat() { heartbeats.fetch_add(1, std::memory_order_relaxed); }
+inline std::atomic<int64_t> progress_count{0};
+inline void count_progress() { progress_count.fetch_add(1, std::memory_order_relaxed); }
 
 // ---- sizes ----------------------------------------------------------------------------------------------------------
 
@@ -118,9 +118,9 @@ inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
 
 // ---- hashing --------------------------------------------------------------------------------------------------------
 
-constexpr uint64_t HASH_START = 0xCBF29CE484222325ull;
+constexpr uint64_t FNV_OFFSET_BASIS = 0xCBF29CE484222325ull;
 // FNV-1a's step, on words of 8 bytes: every changed bit changes the result. Continues h.
-inline uint64_t hash_words(uint64_t h, const void* data, int64_t bytes) {
+inline uint64_t fnv1a_words(uint64_t h, const void* data, int64_t bytes) {
     auto* p = static_cast<const unsigned char*>(data);
     for (; bytes > 0; bytes -= 8, p += 8) {
         uint64_t word = 0;

@@ -73,7 +73,7 @@ std::string counted(int64_t n, const char* noun) { return std::to_string(n) + " 
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
 
-std::string break_line(const std::string& text, int width) {
+std::string wrap_line(const std::string& text, int width) {
     std::string out;
     int column = 0;
     for (size_t at = 0; at < text.size();) {
@@ -113,7 +113,7 @@ std::string cut(const std::string& text, int width) {
 }
 // A line for people; a text of several lines stays as it is.
 std::string broken(const std::string& text, int width) {
-    return text.find('\n') == std::string::npos ? break_line(text, width) : text;
+    return text.find('\n') == std::string::npos ? wrap_line(text, width) : text;
 }
 // One write, so that lines of several threads or processes do not mix. The last column stays free: some terminals wrap
 // as soon as it is taken.

@@ -19,7 +19,7 @@ std::string human_time(double seconds);              // 1:02:03, 4:05, 12 s
 std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 
 // Broken between words, at their spaces, where it is longer than `width` characters of UTF-8; spaces elsewhere stay.
-std::string break_line(const std::string& text, int width);
+std::string wrap_line(const std::string& text, int width);
 
 // On a terminal the line replaces the last one; elsewhere a line is printed at most every `every` seconds (and when
 // `keep`). A kept line stays on the terminal, too.

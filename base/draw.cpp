@@ -75,17 +75,19 @@ std::string number(double x) { return formatted("%.6g", x); }
 struct Axis {
     double low = INFINITY, high = -INFINITY;
     bool log = false;
-    double place(double v) const { return log ? std::log10(std::max(v, 1.0)) : v; }
+    double axis_value(double v) const { return log ? std::log10(std::max(v, 1.0)) : v; }
     void cover(double v) {
-        low = std::min(low, place(v));
-        high = std::max(high, place(v));
+        low = std::min(low, axis_value(v));
+        high = std::max(high, axis_value(v));
     }
     void settle() {    // a single value gets a range around it
         double pad = high > low ? 0 : std::max(0.5, std::fabs(low) * 0.1);
         low -= pad;
         high += pad;
     }
-    int pixel(double v, int pixels) const { return int(std::lround((place(v) - low) / (high - low) * (pixels - 1))); }
+    int pixel(double v, int pixels) const {
+        return int(std::lround((axis_value(v) - low) / (high - low) * (pixels - 1)));
+    }
 };
 std::vector<double> x_ticks(const Axis& axis, int columns) {
     return axis.log ? log_ticks(axis.low, axis.high) : axis_ticks(axis.low, axis.high, columns / 12);
@@ -122,17 +124,17 @@ void print_x_axis(const Axis& axis, int margin, int columns) {
 }
 }    // namespace
 
-void print_curves(const std::vector<Curve>& curves, const CurveLook& look) {
+void print_curves(const std::vector<Curve>& curves, const CurveStyle& style) {
     Axis ax, ay;
-    ax.log = look.log_x;
+    ax.log = style.log_x;
     for (auto& c : curves)
         for (auto* points : {&c.line, &c.marks})
             for (auto& p : *points) ax.cover(p.x), ay.cover(p.y);
     ax.settle();
     ay.settle();
     TerminalSize size = terminal_size();
-    int height = look.height ? look.height : std::clamp(size.rows - 3, 12, 30);
-    int width = look.width ? look.width : size.columns - 1;
+    int height = style.height ? style.height : std::clamp(size.rows - 3, 12, 30);
+    int width = style.width ? style.width : size.columns - 1;
     int rows = std::max(height - 3 - int(curves.size()), 4), margin = 0;
     std::vector<std::string> label(size_t(rows), "");
     for (double v : axis_ticks(ay.low, ay.high, rows / 3)) {
@@ -142,7 +144,7 @@ void print_curves(const std::vector<Curve>& curves, const CurveLook& look) {
     Canvas canvas(std::max(width - margin - 1, 10), rows);
     bool numbered = curves.size() > 1, colors = stdout_has_colors();
     for (size_t i = 0; i < curves.size(); i++) draw_curve(canvas, curves[i], ax, ay, i, numbered);
-    printf("%*s %s\n", margin, "", look.y_name);
+    printf("%*s %s\n", margin, "", style.y_name);
     for (int r = 0; r < rows; r++) {
         const std::string& text = label[size_t(r)];
         printf("%*s%s%s\n", margin, text.c_str(), text.empty() ? "│" : "┤", canvas.row(r, colors).c_str());
@@ -157,7 +159,7 @@ void print_curves(const std::vector<Curve>& curves, const CurveLook& look) {
 
 // ---- shades ---------------------------------------------------------------------------------------------------------
 
-int shown_width(std::string_view text) {
+int display_width(std::string_view text) {
     int width = 0;
     for (utf8proc_int32_t c = 0; !text.empty();) {
         const auto bytes =
@@ -173,7 +175,7 @@ namespace {
 std::string shaded(double x, int columns, const std::string& text, bool colors) {
     static const char ramp[] = " .:-=+*#%@";
     const double value = std::clamp(std::isfinite(x) ? x : 0.0, 0.0, 1.0);
-    const int width = shown_width(text), left = std::max(0, columns - width) / 2;
+    const int width = display_width(text), left = std::max(0, columns - width) / 2;
     const int right = std::max(0, columns - width - left);
     if (colors)    // 232 to 255 are greys; letters that can be read on them
         return formatted("\x1b[48;5;%d;38;5;%dm", 232 + int(std::lround(value * 23)), value < 0.5 ? 255 : 232) +
@@ -183,10 +185,10 @@ std::string shaded(double x, int columns, const std::string& text, bool colors) 
 }
 }    // namespace
 
-void print_shades(const ShadeMap& map) {
+void print_heatmap(const TextHeatmap& map) {
     const bool colors = stdout_has_colors();
     int margin = 0;
-    for (auto& name : map.row_names) margin = std::max(margin, shown_width(name));
+    for (auto& name : map.row_names) margin = std::max(margin, display_width(name));
     std::string header(size_t(margin + 1), ' ');
     const size_t width = header.size() + size_t(map.columns * map.cell);
     for (size_t j = 0; j < map.column_names.size(); j++) {    // those left out that would touch their neighbour
@@ -199,7 +201,7 @@ void print_shades(const ShadeMap& map) {
     puts(header.c_str());
     for (int i = 0; i < map.rows; i++) {
         const std::string& name = map.row_names[size_t(i)];
-        std::string line = name + std::string(size_t(margin + 1 - shown_width(name)), ' ');
+        std::string line = name + std::string(size_t(margin + 1 - display_width(name)), ' ');
         for (int j = 0; j < map.columns; j++) {
             const size_t at = size_t(i * map.columns + j);
             line += shaded(map.values[at], map.cell, map.texts.empty() ? "" : map.texts[at], colors);
@@ -208,7 +210,7 @@ void print_shades(const ShadeMap& map) {
         puts(line.c_str());
     }
 }
-void print_shade_legend(const std::vector<std::pair<double, std::string>>& values) {
+void print_heatmap_legend(const std::vector<std::pair<double, std::string>>& values) {
     std::string line = "shades:";
     for (auto& [value, name] : values) line += " " + shaded(value, 2, "", stdout_has_colors()) + " " + name;
     puts(line.c_str());

@@ -6,7 +6,7 @@
 
 #include "common.h"
 
-// packed: elements of several formats (layers/packed.h), which have no size of their own.
+// packed: elements of several formats (layers/quant/packed.h), which have no size of their own.
 enum class Element { f32, f64, bf16, fp8, int8, packed };
 constexpr int64_t element_bytes(Element e) {
     return e == Element::f64 ? 8 : e == Element::f32 ? 4 : e == Element::bf16 ? 2 : e == Element::packed ? 0 : 1;

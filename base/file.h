@@ -44,7 +44,7 @@ std::string without_slashes(std::string path);    // those at its end
 
 std::string temporary_name(const std::string& path);
 // Calls `remove` on each temporary name of this path, or of all paths that begin so, whose lock is free. Links stay.
-enum class Paths { one, all_that_begin };
+enum class Paths { one, with_prefix };
 Status remove_leftovers(const std::string& path, Paths paths,
                         const std::function<Status(const std::string& left)>& remove);
 

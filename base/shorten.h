@@ -3,7 +3,7 @@
 #include <string>
 
 // The text, or where it has more bytes than `most` its beginning and its end. No character is cut.
-inline std::string in_short(const std::string& text, size_t most) {
+inline std::string shorten(const std::string& text, size_t most) {
     if (text.size() <= most) return text;
     auto inside = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };    // a character
     size_t begin = most / 2, end = text.size() - most / 2;

@@ -56,7 +56,7 @@ namespace {
 using Sink = std::function<Status(const void*, int64_t)>;
 constexpr int64_t CHUNK = 1 << 20;    // bytes of one write or read
 
-template <class Call> int64_t uninterrupted(Call call) {
+template <class Call> int64_t retry_eintr(Call call) {
     int64_t rc;
     do rc = call();
     while (rc == -EINTR);
@@ -88,9 +88,9 @@ Status remove_directory(const std::string& dir, const Disk& disk) {
     if (!exists(dir)) return {};
     for (const std::string& name : names_in(dir)) {
         std::string path = dir + "/" + name;
-        TRY(disk_status(path, "remove", uninterrupted([&] { return disk.remove(path.c_str()); })));
+        TRY(disk_status(path, "remove", retry_eintr([&] { return disk.remove(path.c_str()); })));
     }
-    return disk_status(dir, "remove", uninterrupted([&] { return disk.remove(dir.c_str()); }));
+    return disk_status(dir, "remove", retry_eintr([&] { return disk.remove(dir.c_str()); }));
 }
 }    // namespace
 
@@ -115,19 +115,19 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 
 namespace {
 // One file, from produce to fsync. A failed fsync is final: what the kernel dropped, a second one would not report.
-Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<Sum>* sums,
+Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<FileChecksum>* sums,
                   const std::function<Status(const Sink&)>& produce) {
     std::string path = dir + "/" + name, waiting;
-    Sum sum{name};
-    int fd = int(uninterrupted([&] { return disk.open_write(path.c_str()); }));
+    FileChecksum sum{name};
+    int fd = int(retry_eintr([&] { return disk.open_write(path.c_str()); }));
     TRY(disk_status(path, "open", fd));
     auto flush = [&]() -> Status {
         for (int64_t done = 0, bytes = int64_t(waiting.size()); done < bytes;) {
             int64_t piece = std::min(CHUNK, bytes - done);
-            int64_t n = uninterrupted([&] { return disk.write(fd, waiting.data() + done, piece); });
+            int64_t n = retry_eintr([&] { return disk.write(fd, waiting.data() + done, piece); });
             if (n == 0) n = -ENOSPC;
             TRY(disk_status(path, "write", n));
-            heartbeat();
+            count_progress();
             done += n;
         }
         waiting.clear();
@@ -141,7 +141,7 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     };
     Status s = produce(put);
     if (s.ok()) s = flush();
-    if (s.ok()) s = disk_status(path, "fsync", uninterrupted([&] { return disk.sync(fd); }));
+    if (s.ok()) s = disk_status(path, "fsync", retry_eintr([&] { return disk.sync(fd); }));
     int closed = disk.close(fd);    // closed even where it is interrupted
     if (s.ok() && closed != -EINTR) s = disk_status(path, "close", closed);
     sums->push_back(sum);
@@ -149,11 +149,11 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
 }
 
 // What this rank saves of weights and moments.
-Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<Sum>* sums) {
+Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<FileChecksum>* sums) {
     std::vector<TensorSource> weights, moments;
-    checkpoint_tensors(g, Part::weights, "", &weights);
-    checkpoint_tensors(g, Part::m, "m.", &moments);
-    checkpoint_tensors(g, Part::v, "v.", &moments);
+    checkpoint_tensors(g, StateKind::weights, "", &weights);
+    checkpoint_tensors(g, StateKind::m, "m.", &moments);
+    checkpoint_tensors(g, StateKind::v, "v.", &moments);
     for (auto& [stem, sources] : {std::pair{"model", &weights}, {"optimizer", &moments}})
         if (!sources->empty())    // more ranks than buckets: some have none
             TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
@@ -162,14 +162,14 @@ Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, s
 }
 
 Status write_text(const Disk& disk, const std::string& dir, const char* name, const std::string& text,
-                  std::vector<Sum>& sums) {
+                  std::vector<FileChecksum>& sums) {
     return write_file(disk, dir, name, &sums,
                       [&](const Sink& sink) { return sink(text.data(), int64_t(text.size())); });
 }
 
 // What says how to use the weights.
 Status write_texts(const Disk& disk, const std::string& dir, const Config& c, const Tokenizer& tokenizer,
-                   const GenerationConfig& generation, std::vector<Sum>& sums) {
+                   const GenerationConfig& generation, std::vector<FileChecksum>& sums) {
     const Vocabulary& v = tokenizer.vocabulary();
     std::vector<int> ends = v.ends;
     if (v.eos >= 0) ends.insert(ends.begin(), v.eos);
@@ -184,7 +184,7 @@ Status write_texts(const Disk& disk, const std::string& dir, const Config& c, co
 
 // What rank 0 adds when all have written theirs; MANIFEST last.
 Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                  const GenerationConfig& generation, const TrainState& state, std::vector<Sum>& sums) {
+                  const GenerationConfig& generation, const TrainState& state, std::vector<FileChecksum>& sums) {
     auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
     if (g.plan.ranks > 1) {
         TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
@@ -193,42 +193,42 @@ Status write_rest(const Disk& disk, const std::string& dir, const Model& g, cons
     TRY(write_texts(disk, dir, g.c, tokenizer, generation, sums));
     TRY(text("state.json", state_json(state)));
     TRY(text("MANIFEST", manifest_text(sums)));
-    return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
+    return disk_status(dir, "fsync", retry_eintr([&] { return disk.sync_dir(dir.c_str()); }));
 }
 
 Status rename_directory(const Disk& disk, const std::string& from, const std::string& to, Overwrite overwrite) {
-    const int64_t rc = uninterrupted([&] { return disk.rename(from.c_str(), to.c_str(), overwrite); });
+    const int64_t rc = retry_eintr([&] { return disk.rename(from.c_str(), to.c_str(), overwrite); });
     if (rc != -EEXIST || overwrite == Overwrite::yes) return disk_status(to, "rename", rc);
     return fail(Exit::usage, "%s: expected a new directory, it is there by now; give another name", to.c_str());
 }
 
 // The files of all ranks, at rank 0.
-void gather_sums(std::vector<Sum>* sums, Watch& watch) {
+void gather_sums(std::vector<FileChecksum>* sums, Coordinator& coordinator) {
     std::string mine;
-    for (const Sum& s : *sums) mine += sum_line(s);
-    std::vector<Sum> all;
-    for (const std::string& text : watch.gather(mine))
+    for (const FileChecksum& s : *sums) mine += checksum_line(s);
+    std::vector<FileChecksum> all;
+    for (const std::string& text : coordinator.gather(mine))
         for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
-            if (Sum s; sum_parse(text.substr(at, end - at), &s)) all.push_back(s);
+            if (FileChecksum s; checksum_parse(text.substr(at, end - at), &s)) all.push_back(s);
     *sums = all;
 }
 }    // namespace
 
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
-                        const Disk& disk, Watch* watch, const GenerationConfig& generation) {
+                        const Disk& disk, Coordinator* coordinator, const GenerationConfig& generation) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
     const bool first = g.plan.rank == 0;
     const std::string dir = step_directory(run, state.step), name = first ? temporary_name(dir) : "";
-    const std::string temporary = watch ? watch->broadcast(name) : name;
-    auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
+    const std::string temporary = coordinator ? coordinator->broadcast(name) : name;
+    auto agree = [&](const Status& s) { return coordinator ? coordinator->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
     TRY(at_first(
-        [&] { return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })); }));
+        [&] { return disk_status(temporary, "mkdir", retry_eintr([&] { return disk.mkdir(temporary.c_str()); })); }));
     std::optional<TemporaryLock> lock;
     if (first) lock.emplace(temporary);
-    std::vector<Sum> sums;
+    std::vector<FileChecksum> sums;
     Status s = agree(write_tensors(disk, temporary, g, &sums));
-    if (s.ok() && watch) gather_sums(&sums, *watch);
+    if (s.ok() && coordinator) gather_sums(&sums, *coordinator);
     if (s.ok())
         s = at_first([&] {
             TRY(write_rest(disk, temporary, g, tokenizer, generation, state, sums));
@@ -241,14 +241,14 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
         return s;
     }
     return at_first([&] {
-        TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
+        TRY(disk_status(run, "fsync", retry_eintr([&] { return disk.sync_dir(run.c_str()); })));
         return remove_directory(temporary, disk);    // the one of the same step that was there before
     });
 }
 
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
-    TRY(remove_leftovers(run + "/step_", Paths::all_that_begin, remove));
+    TRY(remove_leftovers(run + "/step_", Paths::with_prefix, remove));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
     std::string best;    // directory of best_step in the newest whole checkpoint
@@ -268,8 +268,8 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         const std::string away = temporary_name(dir);
         TRY(rename_directory(disk, dir, away, Overwrite::no));
     }
-    TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
-    return remove_leftovers(run + "/step_", Paths::all_that_begin, remove);
+    TRY(disk_status(run, "fsync", retry_eintr([&] { return disk.sync_dir(run.c_str()); })));
+    return remove_leftovers(run + "/step_", Paths::with_prefix, remove);
 }
 
 Status check_export(const std::string& dir, Overwrite overwrite) {
@@ -299,16 +299,16 @@ Status checkpoint_export(const std::string& dir, const WeightsReader& weights, c
     const std::string temporary = temporary_name(dir);
     auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
     TRY(remove_leftovers(dir, Paths::one, remove));
-    TRY(disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })));
+    TRY(disk_status(temporary, "mkdir", retry_eintr([&] { return disk.mkdir(temporary.c_str()); })));
     const TemporaryLock lock(temporary);
-    std::vector<Sum> sums;
+    std::vector<FileChecksum> sums;
     const std::vector<TensorSource> tensors = checkpoint_tensors(weights);
     auto write = [&]() -> Status {
         TRY(write_file(disk, temporary, "model.safetensors", &sums,
                        [&](const Sink& sink) { return safetensors_write(tensors, sink); }));
         TRY(write_texts(disk, temporary, weights.c, tokenizer, generation, sums));
         if (!readme.empty()) TRY(write_text(disk, temporary, "README.md", readme, sums));
-        TRY(disk_status(temporary, "fsync", uninterrupted([&] { return disk.sync_dir(temporary.c_str()); })));
+        TRY(disk_status(temporary, "fsync", retry_eintr([&] { return disk.sync_dir(temporary.c_str()); })));
         TRY(check_export(dir, overwrite));    // still, after minutes
         TRY(rename_directory(disk, temporary, dir, overwrite));
         lock.renamed(dir);
@@ -327,16 +327,16 @@ static Status verify(const ModelSource& m, bool weights) {
     const std::string& dir = m.path;
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
         return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
-    for (const Sum& s : TRY(manifest_read(dir))) {
+    for (const FileChecksum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
         // Where only the frame is checked, the optimizer's files are not read at all.
         if (tensors && !weights && !s.name.starts_with("model")) continue;
-        TRY(sum_check(dir + "/" + s.name, s, weights || !tensors));
+        TRY(checksum_verify(dir + "/" + s.name, s, weights || !tensors));
     }
     return {};
 }
 Status checkpoint_verify(const ModelSource& m) { return verify(m, true); }
-Status checkpoint_verify_frame(const ModelSource& m) { return verify(m, false); }
+Status checkpoint_verify_headers(const ModelSource& m) { return verify(m, false); }
 
 std::vector<std::string> checkpoint_list(const std::string& run) {
     std::vector<std::string> dirs;
@@ -430,7 +430,7 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
     if (which == "last") return ModelSource(TRY(find_last(path, damaged, use)));
     int64_t wanted = atoll(which.c_str());
     if (which == "best") {
-        const std::string last = TRY(find_last(path, damaged, checkpoint_verify_frame));
+        const std::string last = TRY(find_last(path, damaged, checkpoint_verify_headers));
         wanted = TRY(checkpoint_state(last)).best_step;
         if (wanted < 0)
             return fail(Exit::usage,

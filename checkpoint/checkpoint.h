@@ -53,7 +53,7 @@ struct TrainState {
     uint64_t data = 0;               // the loader's fingerprint
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
-    Detector loss, grad_norm;
+    OutlierDetector loss, grad_norm;
     // Optional fields: a default means that the run did not record it.
     int64_t best_step = -1;         // the checkpoint with the lowest validation loss so far
     double best_loss = INFINITY;    // its validation loss
@@ -85,7 +85,7 @@ const Disk& real_disk();
 // exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched. watch: of several
 // ranks, which all come here (after Model::collect); where one fails all fail, the others with exit 7 naming it.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
-                        const Disk& disk = real_disk(), Watch* watch = nullptr,
+                        const Disk& disk = real_disk(), Coordinator* coordinator = nullptr,
                         const GenerationConfig& generation = {});
 // The model alone, as Hugging Face has it: model.safetensors and the files that say how to use it, in a new directory,
 // or in the place of one that holds such files and no others. Exit 2: it is there; 3; 4.
@@ -102,7 +102,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = rea
 Status checkpoint_verify(const ModelSource& m);
 // The same without what safetensors files hold: of the weights the sizes only, nothing of the optimizer's.
 // checkpoint_weights(verify) finds the rest while it loads.
-Status checkpoint_verify_frame(const ModelSource& m);
+Status checkpoint_verify_headers(const ModelSource& m);
 // `path` is a checkpoint or a run. Of a run `which` is "last", the newest that verifies; "best", the best_step of that
 // one's state; or a step. Each damaged one passed over for "last" is reported through `damaged` (may be null). Exit 2:
 // there is no such step, or no validation was recorded, or path is itself a checkpoint and which is not "last". Exit 3:
@@ -120,14 +120,14 @@ Result<Config> checkpoint_config(const ModelSource& m);    // exit 3: what we ca
 // exit 3 where the bytes that were loaded are not those of MANIFEST, if there is one; the model then holds anything.
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 // In which formats the files have the model's matrices. The source must outlive the function. Exit 3, 4.
-Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c);
+Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c);
 Status checkpoint_optimizer(const std::string& dir, Model& g);    // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);      // empty tokenizer where there is none
 std::string checkpoint_tokenizer_file(const std::string& path);    // the file that it is in, path itself if none is
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty where there is none: in a GGUF
 // The model's tensors that this rank saves, as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
-void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);
+void checkpoint_tensors(const Model& g, StateKind part, const std::string& prefix, std::vector<TensorSource>* sources);
 std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
 // The file in which a rank saves tensors, stem "model" or "optimizer"; and of several ranks the index of these files.
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);

@@ -124,7 +124,7 @@ Status keys_parse(const JsonFields& f, Config* c) {
     for (bool sizes : {true, false}) {
         for (const ConfigKey& k : c->family->keys)
             if ((config_row(k.field).presence == ConfigRow::required) == sizes) TRY(key_parse(f, k, c));
-        if (sizes) *c = c->plain();
+        if (sizes) *c = c->family_defaults();
     }
     return {};
 }
@@ -144,9 +144,9 @@ ordered_json class_json(const Config& c) {
 }
 
 Status fixed_check(const JsonFields& f, const Family::Fixed& fixed) {
-    const json::json_pointer place("/" + std::string(fixed.key));
-    if (!fixed.checked || !f.object.contains(place)) return {};
-    const json& found = f.object[place];
+    const json::json_pointer pointer("/" + std::string(fixed.key));
+    if (!fixed.checked || !f.object.contains(pointer)) return {};
+    const json& found = f.object[pointer];
     if (found.is_null() || found == json::parse(fixed.value)) return {};
     return fail(Exit::input, "%s: %s: flatgpt runs only models where it is %s", f.name.c_str(), fixed.key, fixed.value);
 }
@@ -189,7 +189,7 @@ double json_shortest(float x) {
 std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
     const json j = json::parse(class_json(c).dump());
     const Result<Config> read = class_parse({j, "config.json"}, *c.family);
-    const Config kept = read.ok() ? read.value : c.plain();
+    const Config kept = read.ok() ? read.value : c.family_defaults();
     return config_listed(c, &kept);
 }
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "config_json.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 
 namespace {
 using nlohmann::json;
@@ -31,7 +31,7 @@ int every_nth(const std::vector<bool>& marked, bool first, int own) {
 
 Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c) {
     const bool all = std::count(global.begin(), global.end(), true) == int64_t(global.size());
-    if (all && !(c->family->layers & Family::local_turns)) {    // those layers would turn if there were one
+    if (all && !(c->family->layers & Family::rope_if_windowed)) {    // those layers would turn if there were one
         c->window = 0;
         return {};
     }
@@ -83,7 +83,7 @@ Status neo_parse(const JsonFields& f, Config* c) {
 
 Status layers_parse(const JsonFields& f, Config* c) {
     const unsigned layers = c->family->layers;
-    if (layers & Family::turning) {
+    if (layers & Family::no_rope_layers) {
         if (f.has("no_rope_layers")) {
             const char* key = "no_rope_layers";
             const int n = every_nth(TRY(marks(f, key, f.object[key], 0, 1, c->L)), false, c->rope_skip_every);
@@ -97,24 +97,25 @@ Status layers_parse(const JsonFields& f, Config* c) {
     }
     if (layers & Family::neo) return neo_parse(f, c);
     if (layers & Family::use_window) {
-        const bool turning = layers & Family::turning;    // then the layers that do not turn have the window
+        const bool no_rope_layers = layers &
+                                    Family::no_rope_layers;    // then the layers that do not turn have the window
         const bool asked = f.has("use_sliding_window") && f.object["use_sliding_window"] == true;
-        if (!asked && !(turning && f.has("layer_types"))) c->window = 0;
+        if (!asked && !(no_rope_layers && f.has("layer_types"))) c->window = 0;
         int first = 28;    // the classes' own
         if (f.has("max_window_layers")) TRY(f.get("max_window_layers", &first, 0, 1 << 20));
         if (c->window && (layers & Family::types) && !f.has("layer_types")) {
             std::vector<bool> global;
             const bool other = layers & Family::every_other;
             for (int l = 0; l < c->L; l++)
-                global.push_back(turning ? c->turns(l) : other ? l % 2 || l >= first : l < first);
-            TRY(window_pattern(f, turning ? "use_sliding_window" : "max_window_layers", global, c));
+                global.push_back(no_rope_layers ? c->has_rope(l) : other ? l % 2 || l >= first : l < first);
+            TRY(window_pattern(f, no_rope_layers ? "use_sliding_window" : "max_window_layers", global, c));
         }
     }
     if (const char* key = "sliding_window_pattern"; (layers & Family::pattern) && f.has(key))
         TRY(f.get(key, &c->global_every, 1, 1024));
     if (const char* key = "layer_types"; (layers & Family::types) && c->window && f.has(key))
         TRY(window_pattern(f, key, TRY(marks(f, key, f.object[key], TYPES.global, TYPES.local, c->L)), c));
-    if (layers & Family::local_turns) c->rope_skip_every = c->window ? c->global_every : 1;    // 1: none turns
+    if (layers & Family::rope_if_windowed) c->rope_skip_every = c->window ? c->global_every : 1;    // 1: none turns
     return {};
 }
 
@@ -136,9 +137,9 @@ void layers_json(const Config& c, ordered_json* j) {
     if (layers & Family::types)
         (*j)["layer_types"] = list([&](int l) { return c.windowed(l) ? TYPES.local : TYPES.global; });
     // These classes demand a number even where no layer has a window.
-    if ((layers & Family::types) && !(layers & (Family::use_window | Family::local_turns)) && !c.window)
+    if ((layers & Family::types) && !(layers & (Family::use_window | Family::rope_if_windowed)) && !c.window)
         (*j)["sliding_window"] = c.T;
-    if (layers & Family::turning) (*j)["no_rope_layers"] = list([&](int l) { return int(c.turns(l)); });
+    if (layers & Family::no_rope_layers) (*j)["no_rope_layers"] = list([&](int l) { return int(c.has_rope(l)); });
 }
 
 // ---- rotation -------------------------------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ const GgufFileType* find_gguf_file_type(const std::string& name);    // null: th
 // unknown: keys of its architecture that neither llama.cpp nor flatgpt gives a meaning; passed over as llama.cpp does.
 Result<Config> gguf_config(const GgufFile& file, std::vector<std::string>* unknown = nullptr);
 // How the file stores the rows of a tensor of gguf_config's model. The file must outlive the function.
-Stored gguf_stored(const GgufFile& file, const Config& c);
+WeightFormats gguf_stored(const GgufFile& file, const Config& c);
 // As a file of this type would.
-Stored gguf_stored(const GgufFileType& type, const Config& c);
+WeightFormats gguf_stored(const GgufFileType& type, const Config& c);
 // The numbers of gguf_config's model, where they lie in the file, which must outlive the function.
-ReadNumbers gguf_reader(const GgufFile& file, const Config& c);
+ReadElements gguf_reader(const GgufFile& file, const Config& c);
 // The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 
@@ -42,7 +42,7 @@ Status gguf_weights(const GgufFile& file, Model& g);
 // general.* what is known; name: where that lacks one. Exit 2: no architecture of GGUF can say this model, and why;
 // exit 1: a weight that the type cannot hold; 3, 4: as of the reader.
 Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
-                 const GgufKeys& vocabulary, const GgufSink& sink);
+                 const GgufKeys& vocabulary, const FileSink& sink);
 
 // ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------
 
@@ -66,8 +66,8 @@ struct GgufArchitecture {
     // divides the factors of a token's experts by their sum, or never does.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
-    bool finetuned_turns = false;    // rope.scaling.finetuned says whether there is a rotation at all
-    int wide_layers = 0;             // with so many layers scores are divided by sqrt(channels / heads): the 27B models
+    bool finetuned_rope = false;    // rope.scaling.finetuned says whether there is a rotation at all
+    int wide_layers = 0;            // with so many layers scores are divided by sqrt(channels / heads): the 27B models
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // The architecture's keys that are not in `read`. Exit 3: one makes this another model. Else those that are unknown.

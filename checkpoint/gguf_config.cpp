@@ -6,9 +6,9 @@
 #include <map>
 
 #include "checkpoint/gguf.h"
-#include "checkpoint/match.h"
+#include "checkpoint/tensor_check.h"
 #include "model/families.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 
 namespace {
 // llama.cpp's src/models/*.cpp: what each architecture reads, and what it takes for granted.
@@ -72,7 +72,7 @@ const std::vector<GgufArchitecture>& architectures() {
          .biases = Biases::any,
          .permuted = true,
          .rope_freqs = true,
-         .finetuned_turns = true},
+         .finetuned_rope = true},
         {.name = "smollm3", .families = {"smollm3"}, .permuted = true},
     };
     return all;
@@ -250,7 +250,7 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
             if (for_all(row) && row.member != Member(&Config::V) && (row.presence == ConfigRow::required) == sizes)
                 TRY(r.field({key_of(row, *c).c_str(), row.member}, c, row.presence <= ConfigRow::usual));
         if (!sizes) break;
-        *c = c->plain();
+        *c = c->family_defaults();
         c->NKV = c->NH, c->HS = c->C % c->NH ? 0 : c->C / c->NH;
     }
     return {};
@@ -270,7 +270,7 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
 }
 
 Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
-    std::vector<WantedTensor> wanted;
+    std::vector<ExpectedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
     const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !f.find("blk.0.ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
@@ -285,7 +285,7 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
     for (auto& [name, shape] : held)    // one row: for ggml a vector is the same
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
-    return match_tensors(f.metadata().name, wanted, held);
+    return check_tensors(f.metadata().name, wanted, held);
 }
 
 void put(GgufKeys* m, const std::string& key, const GgufValue& v) { m->push_back({key, v}); }
@@ -300,7 +300,7 @@ const GgufArchitecture* find_gguf_architecture(const std::string& name) {
 std::vector<float> gguf_rope_divisors(const Config& c) {
     std::vector<float> divisors;
     for (int i = 0; i < c.rope_dims / 2; i++) {
-        const double part = rope_kept(c, i, std::pow(double(c.rope_theta), -2.0 * i / c.rope_dims));
+        const double part = rope_ramp(c, i, std::pow(double(c.rope_theta), -2.0 * i / c.rope_dims));
         divisors.push_back(float(1 / ((1 - part) / c.rope_factor + part)));
     }
     return divisors;

@@ -10,8 +10,8 @@
 
 #include "base/half.h"
 #include "checkpoint/gguf.h"
-#include "checkpoint/match.h"
-#include "layers/quantised.h"
+#include "checkpoint/tensor_check.h"
+#include "layers/quant/quant.h"
 
 namespace {
 struct NameRow {
@@ -121,7 +121,7 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
 }
 // One tensor of the file: AT_ONCE parts of it are in memory.
 Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
-                   const GgufSink& sink) {
+                   const FileSink& sink) {
     constexpr int AT_ONCE = 32;
     // The file holds a transposed matrix by columns: a part of its rows costs a read a column, so parts are larger.
     const std::vector<Rows> all = rows_of(p, t.cols, w.c.HS, t.layout == FileLayout::transposed ? 1 << 18 : 1 << 16);
@@ -134,7 +134,7 @@ Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, 
             failure.add(encode(w, t, p, all[size_t(i)], format, &blocks[i - begin]), 0, i);
         TRY(failure.status());
         for (int i = begin; i < end; i++) TRY(sink(blocks[i - begin].data(), int64_t(blocks[i - begin].size())));
-        heartbeat();
+        count_progress();
     }
     return {};
 }
@@ -217,14 +217,14 @@ struct Loading {
             if (p.heads) permute(x.data(), spare, rows.count, t.cols, g.c.HS, false);
             if (p.add != 0)
                 for (float& v : x) v -= p.add;
-            g.write(Part::weights, t.offset + rows.memory * t.cols, n, x.data());
+            g.write(StateKind::weights, t.offset + rows.memory * t.cols, n, x.data());
         }
     }
     // Rows that pad the vocabulary.
     void padding(const Tensor& t) {
         const std::vector<float> zeros(size_t((t.rows - t.file_rows) * t.cols));
 #pragma omp single nowait
-        g.write(Part::weights, t.offset + t.file_rows * t.cols, int64_t(zeros.size()), zeros.data());
+        g.write(StateKind::weights, t.offset + t.file_rows * t.cols, int64_t(zeros.size()), zeros.data());
     }
 };
 }    // namespace
@@ -253,7 +253,7 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
     const int layer = atoi(t.name.c_str());
     const float add = c.norm_plus && t.vector && ours.ends_with('w') ? 1 : 0;
     const bool weight = ours.ends_with('w'), up = ours.starts_with("fc") && ours.size() == 3;
-    const bool shared = ours.starts_with("fc") && c.routed(layer), experts = ours.starts_with("expert_");
+    const bool shared = ours.starts_with("fc") && c.has_experts(layer), experts = ours.starts_with("expert_");
     if (ours.starts_with("qkv") && fused_qkv)
         return {{block + (weight ? "attn_qkv.weight" : "attn_qkv.bias"), 0, t.file_rows}};
     if (up && !shared && (fused_up || !c.gated))
@@ -286,25 +286,25 @@ std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
     return t.vector ? std::vector{p.rows} : std::vector{p.rows, t.cols};
 }
 
-Stored gguf_stored(const GgufFile& file, const Config& c) {
+WeightFormats gguf_stored(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t) {
-        std::vector<std::pair<int64_t, StoredRows>> runs;    // by their first row in memory
+        std::vector<std::pair<int64_t, FormatRows>> runs;    // by their first row in memory
         for (const GgufPiece& p : pieces_in(file, t, c))
             for (const Rows& r : rows_of(p, t.cols, c.HS, INT64_MAX / 2))
                 runs.push_back({r.memory, {r.count, file.find(p.name)->format->type}});
         std::sort(runs.begin(), runs.end(), [](auto& a, auto& b) { return a.first < b.first; });
-        std::vector<StoredRows> rows;
+        std::vector<FormatRows> rows;
         for (auto& run : runs) rows.push_back(run.second);
         return rows;
     };
 }
-Stored gguf_stored(const GgufFileType& type, const Config& c) {
+WeightFormats gguf_stored(const GgufFileType& type, const Config& c) {
     return [&type, c](const Tensor& t) {
         auto format = [&](const char* piece) { return format_of(type, t, t.name + piece, c).type; };
         if (t.name.ends_with(".qkvw"))
-            return std::vector<StoredRows>{{(c.NH + c.NKV) * int64_t(c.HS), format("")}, {t.rows, format(".attn_v.")}};
+            return std::vector<FormatRows>{{(c.NH + c.NKV) * int64_t(c.HS), format("")}, {t.rows, format(".attn_v.")}};
         const bool down = t.name.ends_with(".fc2w") || t.name.ends_with(".expert_downw");
-        return std::vector<StoredRows>{{t.rows, format(down ? ".ffn_down" : "")}};
+        return std::vector<FormatRows>{{t.rows, format(down ? ".ffn_down" : "")}};
     };
 }
 
@@ -313,14 +313,14 @@ Status gguf_weights(const GgufFile& file, Model& g) {
     loading.map_rows();
 #pragma omp parallel if (g.op.on_host())
     for (const Tensor& t : g.tensors) {
-        if (!g.store.holds(Part::weights, t.offset, t.size())) continue;
+        if (!g.store.holds(StateKind::weights, t.offset, t.size())) continue;
         for (const GgufPiece& p : pieces_in(file, t, g.c)) loading.piece(t, p);
         if (t.rows > t.file_rows && !g.store.packed.uses_file(t.offset)) loading.padding(t);
     }
     return loading.failure.status();
 }
 
-ReadNumbers gguf_reader(const GgufFile& file, const Config& c) {
+ReadElements gguf_reader(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t, int64_t first, int64_t n, float* to) -> Status {
         const int64_t r0 = first / t.cols, r1 = ceil_div(first + n, t.cols), HS = c.HS;    // whole rows
         std::vector<float> x(size_t((r1 - r0) * t.cols));
@@ -350,7 +350,7 @@ ReadNumbers gguf_reader(const GgufFile& file, const Config& c) {
 }
 
 Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::string& name, const GgufKeys& vocabulary,
-                 const GgufSink& sink) {
+                 const FileSink& sink) {
     const Config& c = w.c;
     const GgufArchitecture& a = *TRY(gguf_architecture_for(c));
     GgufKeys metadata = {{"general.architecture", GgufValue::text(a.name)},
@@ -367,7 +367,7 @@ Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::st
     auto add = [&](const Tensor& t, const GgufPiece& p) {
         const BlockFormat& format = format_of(type, t, p.name, c);
         sources.push_back({p.name, &format, gguf_shape(t, p),
-                           [&w, &t, p, &format](const GgufSink& to) { return write_piece(w, t, p, format, to); }});
+                           [&w, &t, p, &format](const FileSink& to) { return write_piece(w, t, p, format, to); }});
     };
     for (const Tensor& t : w.tensors) {
         for (const GgufPiece& p : gguf_pieces(t, c, a, a.fused_qkv, a.fused_up)) add(t, p);
@@ -376,7 +376,7 @@ Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::st
     const std::vector<float> divisors = gguf_rope_divisors(c);
     const int64_t bytes = int64_t(divisors.size()) * 4;
     if (c.rope_scaling == RopeScaling::llama3)
-        sources.push_back({"rope_freqs.weight", &block_format(BlockType::f32), {bytes / 4}, [&](const GgufSink& to) {
+        sources.push_back({"rope_freqs.weight", &block_format(BlockType::f32), {bytes / 4}, [&](const FileSink& to) {
                                return to(divisors.data(), bytes);
                            }});
     return gguf_write(metadata, sources, sink);

@@ -31,7 +31,7 @@ constexpr Row<int64_t> COUNTS[] = {{"step", &TrainState::step},       {"tokens",
                                    {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
 constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // the sum of two does not overflow
 constexpr Row<uint64_t> HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
-constexpr Row<Detector> DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
+constexpr Row<OutlierDetector> DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
 constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config
 // Written only where they differ from a new state's, which is what a file without them means.
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
@@ -42,9 +42,9 @@ constexpr Row<std::string> OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
                                                {"algorithms", &TrainState::algorithms},
                                                {"unwritten", &TrainState::unwritten}};
 
-int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
+int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, OutlierDetector::WINDOW); }
 
-Status detector_parse(const JsonFields& state, const char* key, Detector* d) {
+Status detector_parse(const JsonFields& state, const char* key, OutlierDetector* d) {
     auto it = state.object.find(key);
     if (it == state.object.end() || !it->is_object() || it->size() != 2 || !it->contains("window"))
         return fail(Exit::input, "%s: %s: expected {seen, window}", state.name.c_str(), key);
@@ -68,7 +68,7 @@ std::string state_json(const TrainState& s) {
     for (auto& row : COUNTS) j[row.key] = s.*row.field;
     for (auto& row : HASHES) j[row.key] = s.*row.field;
     for (auto& row : DETECTORS) {
-        const Detector& d = s.*row.field;
+        const OutlierDetector& d = s.*row.field;
         std::vector<double> window(d.window, d.window + window_size(d.seen));
         for (double x : window) CHECK(std::isfinite(x), "a detector holds %g", x);
         j[row.key] = {{"seen", d.seen}, {"window", window}};

@@ -7,8 +7,10 @@
 
 static constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
 
-std::string sum_line(const Sum& s) { return formatted("%08x %lld %s\n", s.crc, (long long)s.bytes, s.name.c_str()); }
-bool sum_parse(const std::string& line, Sum* s) {
+std::string checksum_line(const FileChecksum& s) {
+    return formatted("%08x %lld %s\n", s.crc, (long long)s.bytes, s.name.c_str());
+}
+bool checksum_parse(const std::string& line, FileChecksum* s) {
     long long bytes = 0;
     int name = 0;
     if (sscanf(line.c_str(), "%8x %lld %n", &s->crc, &bytes, &name) != 2) return false;
@@ -17,19 +19,19 @@ bool sum_parse(const std::string& line, Sum* s) {
     return true;
 }
 
-std::string manifest_text(const std::vector<Sum>& sums) {
+std::string manifest_text(const std::vector<FileChecksum>& sums) {
     std::string text = VERSION_LINE;
-    for (const Sum& s : sums) text += sum_line(s);
+    for (const FileChecksum& s : sums) text += checksum_line(s);
     return text + formatted("%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
 }
 
 // The text is right when the rows read from it give it again.
-Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::string& path) {
-    std::vector<Sum> sums;
+Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path) {
+    std::vector<FileChecksum> sums;
     for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
          begin = end + 1) {
-        Sum s;
-        if (!sum_parse(text.substr(begin, end - begin), &s)) break;    // the last line
+        FileChecksum s;
+        if (!checksum_parse(text.substr(begin, end - begin), &s)) break;    // the last line
         if (s.name.empty() || s.name.find('/') != std::string::npos)
             return fail(Exit::input, "%s: expected the name of a file, found \"%s\"", path.c_str(), s.name.c_str());
         sums.push_back(s);
@@ -39,7 +41,7 @@ Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::stri
     if (manifest_text(sums) != text)
         return fail(Exit::input, "%s: its own checksum is wrong, or it is cut short", path.c_str());
     auto listed = [&](const char* name) {
-        return std::any_of(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == name; });
+        return std::any_of(sums.begin(), sums.end(), [&](const FileChecksum& s) { return s.name == name; });
     };
     for (const char* needed : {"model.safetensors", "config.json", "state.json"})
         if (!listed(needed) && !(needed[0] == 'm' && listed("model.safetensors.index.json")))
@@ -47,12 +49,12 @@ Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::stri
     return sums;
 }
 
-Result<std::vector<Sum>> manifest_read(const std::string& dir) {
+Result<std::vector<FileChecksum>> manifest_read(const std::string& dir) {
     const std::string path = dir + "/MANIFEST";
     return manifest_parse(TRY(read_file(path, 1 << 20)), path);
 }
 
-Status sum_check(const std::string& path, const Sum& expected, bool contents) {
+Status checksum_verify(const std::string& path, const FileChecksum& expected, bool contents) {
     const File file = TRY(File::open(path));
     if (file.bytes() != expected.bytes)
         return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
@@ -71,25 +73,25 @@ Status sum_check(const std::string& path, const Sum& expected, bool contents) {
             if (s.ok()) sums[i] = crc32c(0, piece.data(), bytes);
 #pragma omp critical(sum_status)
             if (!s.ok() && status.ok()) status = s;
-            heartbeat();
+            count_progress();
         }
     }
     TRY(status);
     uint32_t crc = 0;
     for (size_t i = 0; i < sums.size(); i++)
-        crc = crc32c_join(crc, sums[i], std::min(PIECE, expected.bytes - int64_t(i) * PIECE));
+        crc = crc32c_combine(crc, sums[i], std::min(PIECE, expected.bytes - int64_t(i) * PIECE));
     if (crc != expected.crc)
         return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc, crc);
     return {};
 }
 
-void ReadSums::add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
+void ReadChecksums::add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
     const uint32_t crc = crc32c(0, data, bytes);
 #pragma omp critical(sums_add)
     pieces[file].push_back({at, bytes, crc});
 }
 
-Status ReadSums::check(const SafetensorsFile& file, const Sum& expected) {
+Status ReadChecksums::check(const SafetensorsFile& file, const FileChecksum& expected) {
     std::vector<Piece>& all = pieces[&file];
     std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
     all.push_back({file.bytes(), 0, 0});
@@ -103,7 +105,7 @@ Status ReadSums::check(const SafetensorsFile& file, const Sum& expected) {
             crc = crc32c(crc, rest.data(), bytes);
             end += bytes;
         }
-        crc = crc32c_join(crc, p.crc, p.bytes);
+        crc = crc32c_combine(crc, p.crc, p.bytes);
         end += p.bytes;
     }
     if (crc != expected.crc)

@@ -102,8 +102,8 @@ ModelCard checkpoint_card(const ModelSource& m) {
                 card[row.name] = v->texts;
         return card;
     }
-    for (const std::string& place : {m.path, checkpoint_step(m.path) < 0 ? m.path : m.path + "/.."})
-        if (const Result<std::string> readme = read_file(place + "/README.md", MAX_README); readme.ok())
+    for (const std::string& dir : {m.path, checkpoint_step(m.path) < 0 ? m.path : m.path + "/.."})
+        if (const Result<std::string> readme = read_file(dir + "/README.md", MAX_README); readme.ok())
             return card_parse(readme.value);
     return card;
 }

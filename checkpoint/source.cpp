@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "checkpoint.h"
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 #include "foreign.h"
 #include "gguf.h"
 
@@ -14,7 +14,7 @@ ModelSource::ModelSource(const std::string& path) : path(path) {
     struct stat s;
     if (stat(path.c_str(), &s) != 0 || !S_ISREG(s.st_mode)) return;
     Result<GgufFile> file = GgufFile::open(path);
-    opened = file.ok() || gguf_begins(path) ? file.status : check_foreign(path);
+    opened = file.ok() || is_gguf(path) ? file.status : check_foreign(path);
     if (opened.ok()) opened = file.status;
     if (file.ok()) gguf = std::make_shared<const GgufFile>(file.take());
 }

@@ -14,10 +14,10 @@
 #include "foreign.h"
 #include "gguf.h"
 #include "manifest.h"
-#include "match.h"
+#include "tensor_check.h"
 #include "base/file.h"
 #include "files/json.h"
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 #include "model/families.h"
 
 namespace {
@@ -86,7 +86,7 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
 }
 }    // namespace
 
-void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources) {
+void checkpoint_tensors(const Model& g, StateKind part, const std::string& prefix, std::vector<TensorSource>* sources) {
     const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
     for (const Tensor& t : g.tensors) {
         if (owners[size_t(t.bucket)] != g.plan.rank) continue;
@@ -107,7 +107,7 @@ std::vector<TensorSource> checkpoint_tensors(const WeightsReader& w) {
 }
 WeightsReader weights_reader(const Model& g) {
     return {g.c, g.tensors, [&g](const Tensor& t, int64_t first, int64_t n, float* to) {
-                g.read(Part::weights, t.offset + first, n, to);
+                g.read(StateKind::weights, t.offset + first, n, to);
                 return Status{};
             }};
 }
@@ -145,7 +145,7 @@ struct Weights {
     std::shared_ptr<const SafetensorsFiles> files;
     std::map<std::string, Found> tensors;    // by bare names
     // For messages: the file, where there is one, or their directory.
-    const std::string& place(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
+    const std::string& location(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
 // The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
@@ -185,20 +185,20 @@ bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
 }
 
 Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor>& tensors,
-                     const std::vector<std::string>& prefixes, const std::string& place) {
-    std::vector<WantedTensor> wanted;
+                     const std::vector<std::string>& prefixes, const std::string& location) {
+    std::vector<ExpectedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
     for (const std::string& prefix : prefixes)
         for (const Tensor& t : tensors)
             for (const Piece& p : t.pieces)
                 wanted.push_back({prefix + p.name, bare_name(prefix + p.name, *c.family), file_shape(t, p)});
     for (auto& [name, found] : w.tensors) held[name] = found.entry->shape;
-    return match_tensors(place, wanted, held, " (as F32, BF16 or F16)",
+    return check_tensors(location, wanted, held, " (as F32, BF16 or F16)",
                          [&](const std::string& name) { return redundant(name, *w.tensors.at(name).entry, c); });
 }
 
 // A tied model's file may hold the head besides, but as a copy: transformers runs the file's own where it is another.
-Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& place) {
+Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& location) {
     const auto head =
         std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) { return is_head(t.first, *c.family); });
     if (!c.tied || head == w.tensors.end()) return {};
@@ -223,7 +223,7 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
     return fail(Exit::input,
                 "%s: tensor \"%s\": expected a copy of the embeddings, as tie_word_embeddings is true, "
                 "found other numbers; set that to false in config.json",
-                place.c_str(), a.entry->name.c_str());
+                location.c_str(), a.entry->name.c_str());
 }
 
 // Loads tensors from their files into the model: in parallel if the model is in host memory. Its buffers are one piece
@@ -232,8 +232,8 @@ struct Loading {
     const Weights& w;
     Model& g;
     std::string prefix;
-    Part part;
-    ReadSums* sums;    // or null
+    StateKind part;
+    ReadChecksums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
     std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: a file that is read
@@ -261,20 +261,20 @@ struct Loading {
     static constexpr int64_t PIECE = 1 << 16;    // elements: stay in a core's cache from the read to the write
 
     const Found& found(const Piece& p) const { return w.tensors.at(bare_name(prefix + p.name, *g.c.family)); }
-    static int64_t place(const Found& f, int64_t first) {    // a number's, in the file
+    static int64_t location(const Found& f, int64_t first) {    // a number's, in the file
         return f.file->data_begin() + f.entry->begin + first * SafetensorsFile::element_bytes(f.entry->type);
     }
     void read(const Found& f, int64_t first, int64_t count, char* to) {
         const int64_t bytes = count * SafetensorsFile::element_bytes(f.entry->type);
-        const Status s = f.file->read_bytes(place(f, first), to, bytes);
-        failure.add(s, f.file - w.files->data(), place(f, first));
+        const Status s = f.file->read_bytes(location(f, first), to, bytes);
+        failure.add(s, f.file - w.files->data(), location(f, first));
         if (s.ok()) check(f, first, count, to);
     }
     void check(const Found& f, int64_t first, int64_t count, const char* numbers) {
         const int64_t bytes = count * SafetensorsFile::element_bytes(f.entry->type);
-        if (sums) sums->add(f.file, place(f, first), numbers, bytes);
+        if (sums) sums->add(f.file, location(f, first), numbers, bytes);
         if (!all_finite(block_format(block_type(f.entry->type)), numbers, count))
-            broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), place(f, first));
+            broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), location(f, first));
     }
     // Matrices whose format the model keeps stay in their files, where products can take their rows.
     void map_rows() {
@@ -289,7 +289,7 @@ struct Loading {
                 same = same && map && f.entry->type == type;
                 for (const Rows& rows : rows_of(g.c, t, p))
                     for (int64_t r = 0; same && r < rows.count; r++)
-                        all[size_t(rows.memory + r)] = map + place(f, (rows.file + r) * t.cols);
+                        all[size_t(rows.memory + r)] = map + location(f, (rows.file + r) * t.cols);
             }
             if (same) g.store.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
         }
@@ -309,7 +309,7 @@ struct Loading {
             for (int64_t first = 0; first < all; first += PIECE) {
                 if (stays) {
                     check(f, from + first, std::min(PIECE, held - first),
-                          maps->at(f.file).get() + place(f, from + first));
+                          maps->at(f.file).get() + location(f, from + first));
                     continue;
                 }
                 const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);
@@ -404,8 +404,8 @@ Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
         return reader;
     }
     const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
-    TRY(weights_match(w, c, reader.tensors, {""}, w.place(m.path)));
-    TRY(heads_match(w, c, reader.tensors[0], w.place(m.path)));
+    TRY(weights_match(w, c, reader.tensors, {""}, w.location(m.path)));
+    TRY(heads_match(w, c, reader.tensors[0], w.location(m.path)));
     reader.read = FromFiles{w, c};
     return reader;
 }
@@ -423,29 +423,29 @@ Status checkpoint_weight_headers(const ModelSource& m, const Family& family) {
     return weights_of(TRY(m.weights()), family).status;
 }
 
-Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c) {
+Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c) {
     TRY(m.opened);
     if (m.gguf) return gguf_stored(*m.gguf, c);
     const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
     std::map<std::string, BlockType> formats;
     for (const auto& [name, found] : w.tensors) formats[name] = block_type(found.entry->type);
     // Pieces of one tensor that differ become fp32.
-    return Stored([formats, family = c.family](const Tensor& t) {
+    return WeightFormats([formats, family = c.family](const Tensor& t) {
         BlockType format = BlockType::f32;
         for (const Piece& p : t.pieces) {
             const auto found = formats.find(bare_name(p.name, *family));
             const BlockType own = found == formats.end() ? BlockType::f32 : found->second;
             format = &p == &t.pieces[0] || own == format ? own : BlockType::f32;
         }
-        return std::vector<StoredRows>{{t.rows, format}};
+        return std::vector<FormatRows>{{t.rows, format}};
     });
 }
 
-static Status files_match(const Weights& w, const std::string& dir, ReadSums& sums) {
-    const std::vector<Sum> manifest = TRY(manifest_read(dir));
+static Status files_match(const Weights& w, const std::string& dir, ReadChecksums& sums) {
+    const std::vector<FileChecksum> manifest = TRY(manifest_read(dir));
     for (const SafetensorsFile& file : *w.files) {
         auto listed = std::find_if(manifest.begin(), manifest.end(),
-                                   [&](const Sum& s) { return dir + "/" + s.name == file.path(); });
+                                   [&](const FileChecksum& s) { return dir + "/" + s.name == file.path(); });
         if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", file.path().c_str());
         TRY(sums.check(file, *listed));
     }
@@ -457,11 +457,11 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     if (m.gguf) return gguf_weights(*m.gguf, g);
     const std::string& dir = m.path;
     const Weights w = TRY(weights_of(TRY(m.weights()), *g.c.family));
-    TRY(weights_match(w, g.c, g.tensors, {""}, w.place(dir)));
-    TRY(heads_match(w, g.c, g.tensors[0], w.place(dir)));
+    TRY(weights_match(w, g.c, g.tensors, {""}, w.location(dir)));
+    TRY(heads_match(w, g.c, g.tensors[0], w.location(dir)));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
-    ReadSums sums;
-    Loading loading{w, g, "", Part::weights, verify ? &sums : nullptr};
+    ReadChecksums sums;
+    Loading loading{w, g, "", StateKind::weights, verify ? &sums : nullptr};
     TRY(loading.run());
     if (verify) TRY(files_match(w, dir, sums));
     return loading.broken.status();    // after the checksums: damage explains it
@@ -469,7 +469,7 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
     const Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
-    TRY(weights_match(w, g.c, g.tensors, {"m.", "v."}, w.place(dir)));
-    TRY((Loading{w, g, "m.", Part::m, nullptr}.run()));
-    return Loading{w, g, "v.", Part::v, nullptr}.run();
+    TRY(weights_match(w, g.c, g.tensors, {"m.", "v."}, w.location(dir)));
+    TRY((Loading{w, g, "m.", StateKind::m, nullptr}.run()));
+    return Loading{w, g, "v.", StateKind::v, nullptr}.run();
 }

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "wire.h"
+#include "protocol.h"
 
 std::vector<Address> resolve(const std::string& host, int port, std::string* why) {
     addrinfo hints{}, *all = nullptr;

@@ -32,7 +32,7 @@ std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0) {
 #ifndef HAVE_MPI    // built without mpi.h: no MPI, and why
 static const char without[] = "this binary was built without MPI: install libopenmpi-dev and make again";
 Status mpi_available() { return fail(Exit::peer, "%s", without); }
-Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return mpi_available(); }
+Result<std::unique_ptr<Comm>> mpi_open(const RankInfo&) { return mpi_available(); }
 #else
 #include <algorithm>
 #include <chrono>
@@ -164,13 +164,13 @@ struct Job {
     enum Kind { all_reduce, reduce_scatter, all_gather } kind;
     void *out, *x;
     int64_t n;
-    Element type, wire;
+    Element type, comm_dtype;
 };
-struct Bytes {
+struct Buffer {
     void* p;
     int64_t n;
 };
-template <class T> Bytes bytes(T* p, int64_t n) { return {p, n * int64_t(sizeof(T))}; }
+template <class T> Buffer bytes(T* p, int64_t n) { return {p, n * int64_t(sizeof(T))}; }
 
 // x (n) as (ranks,row), the last rows short or empty; moved in chunks of so many columns.
 template <class T> struct Rows {
@@ -180,26 +180,26 @@ template <class T> struct Rows {
     int64_t length(int r, int64_t column) const {
         return std::clamp<int64_t>(std::min(row, n - r * row) - column, 0, chunk);
     }
-    Bytes piece(int r, int64_t column) const { return bytes(at(r, column), length(r, column)); }
+    Buffer piece(int r, int64_t column) const { return bytes(at(r, column), length(r, column)); }
 };
 int64_t row_of(int64_t n, int ranks) { return round_up(ceil_div(n, ranks), 64); }
 int64_t chunk_of(int64_t row, int ranks, int64_t element) {
     return std::min(round_up(row, 64), std::max(STAGE / ranks, MESSAGE) / element / 64 * 64);
 }
 
-class Mover {
+class CollectiveRunner {
   public:
     Library mpi = {};
     int rank = 0, ranks = 1;
 
-    ~Mover() { free(stage); }
+    ~CollectiveRunner() { free(stage); }
     void run(const Job& job) {
         if (job.type == Element::f64) run<double, double>(job);
         else if (job.type == Element::bf16) run<bf16, bf16>(job);
-        else if (job.wire == Element::bf16) run<float, bf16>(job);
+        else if (job.comm_dtype == Element::bf16) run<float, bf16>(job);
         else run<float, float>(job);
     }
-    void must(int rc, const char* what) const {
+    void check_mpi(int rc, const char* what) const {
         if (rc == MPI_SUCCESS) return;
         char text[MPI_MAX_ERROR_STRING] = "";
         int length;
@@ -270,13 +270,13 @@ class Mover {
         requests.clear();
         for (int s = 1; s < ranks; s++) {
             const int r = (rank + ranks - s) % ranks;
-            if (const Bytes b = receive(r); b.n)
-                must(mpi.Irecv(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Irecv");
+            if (const Buffer b = receive(r); b.n)
+                check_mpi(mpi.Irecv(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Irecv");
         }
         for (int s = 1; s < ranks; s++) {    // each rank begins with another receiver
             const int r = (rank + s) % ranks;
-            if (const Bytes b = send(r); b.n)
-                must(mpi.Isend(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Isend");
+            if (const Buffer b = send(r); b.n)
+                check_mpi(mpi.Isend(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Isend");
         }
         wait();
     }
@@ -286,7 +286,7 @@ class Mover {
         using namespace std::chrono;
         const auto start = steady_clock::now();
         for (int done = 0;;) {
-            must(mpi.Testall(int(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), "Testall");
+            check_mpi(mpi.Testall(int(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), "Testall");
             if (done) return;
             if (steady_clock::now() - start < milliseconds(1)) sched_yield();
             else std::this_thread::sleep_for(microseconds(50));
@@ -311,17 +311,17 @@ class Mpi final : public Comm {
   public:
     Status status;    // says how MPI's start went
 
-    explicit Mpi(const Place& place) {
-        rank = place.rank, ranks = place.ranks;
-        mover.mpi = library().value, mover.rank = rank, mover.ranks = ranks;
+    explicit Mpi(const RankInfo& info) {
+        rank = info.rank, ranks = info.ranks;
+        runner.mpi = library().value, runner.rank = rank, runner.ranks = ranks;
         start();
     }
-    std::string name() const override { return "MPI (" + version(mover.mpi) + ")"; }
-    void all_reduce(void* x, int64_t n, Element type, Element wire) override {
-        enqueue({Job::all_reduce, nullptr, x, n, type, wire});
+    std::string name() const override { return "MPI (" + version(runner.mpi) + ")"; }
+    void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) override {
+        enqueue({Job::all_reduce, nullptr, x, n, type, comm_dtype});
     }
-    void reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) override {
-        enqueue({Job::reduce_scatter, out, x, n, type, wire});
+    void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) override {
+        enqueue({Job::reduce_scatter, out, x, n, type, comm_dtype});
     }
     void all_gather(void* x, int64_t n, Element type) override {
         enqueue({Job::all_gather, nullptr, x, n, type, type});
@@ -334,7 +334,7 @@ class Mpi final : public Comm {
 
   private:
     static constexpr int64_t QUEUE = 256;    // collectives that may be under way; the next one waits
-    Mover mover;
+    CollectiveRunner runner;
     std::mutex mutex;
     std::condition_variable_any changed;
     Job queue[QUEUE];
@@ -359,12 +359,12 @@ class Mpi final : public Comm {
         for (int s = 1; s < NSIG; s++) sigaction(s, &before[s], nullptr);
     }
     Status begin() {
-        const Library& mpi = mover.mpi;
+        const Library& mpi = runner.mpi;
         int level = 0, its_rank = -1, its_ranks = 0;
-        mover.must(mpi.Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "Init_thread");
+        runner.check_mpi(mpi.Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "Init_thread");
         mpi.Comm_set_errhandler(mpi.world, mpi.errors_return);
-        mover.must(mpi.Comm_rank(mpi.world, &its_rank), "Comm_rank");
-        mover.must(mpi.Comm_size(mpi.world, &its_ranks), "Comm_size");
+        runner.check_mpi(mpi.Comm_rank(mpi.world, &its_rank), "Comm_rank");
+        runner.check_mpi(mpi.Comm_size(mpi.world, &its_ranks), "Comm_size");
         if (its_rank == rank && its_ranks == ranks) return {};
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI says rank %d of %d%s", rank, ranks, its_rank,
                     its_ranks, its_ranks == 1 ? LAUNCH_ADVICE : "");
@@ -378,13 +378,13 @@ class Mpi final : public Comm {
             if (!changed.wait(lock, stop, [&] { return enqueued > done; })) break;
             const Job job = queue[done % QUEUE];
             lock.unlock();
-            mover.run(job);
+            runner.run(job);
             lock.lock();
             done++;
-            heartbeat();
+            count_progress();
             changed.notify_all();
         }
-        mover.mpi.Finalize();
+        runner.mpi.Finalize();
     }
     void enqueue(const Job& job) {
         wait_until(enqueued + 1 - QUEUE);
@@ -395,19 +395,19 @@ class Mpi final : public Comm {
     void wait_until(int64_t count) {
         std::unique_lock lock(mutex);
         if (done >= count) return;
-        Waiting waiting(pulse);
+        Waiting waiting(activity);
         changed.wait(lock, [&] { return done >= count; });
     }
 };
 }    // namespace
 
 Status mpi_available() { return library().status; }
-Result<std::unique_ptr<Comm>> mpi_open(const Place& place) {
+Result<std::unique_ptr<Comm>> mpi_open(const RankInfo& info) {
     TRY(mpi_available());
-    if (place.ranks > 1 && !launched())
-        return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", place.rank, place.ranks,
+    if (info.ranks > 1 && !launched())
+        return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", info.rank, info.ranks,
                     LAUNCH_ADVICE);
-    auto mpi = std::make_unique<Mpi>(place);
+    auto mpi = std::make_unique<Mpi>(info);
     if (!mpi->status.ok()) return mpi->status;
     return std::unique_ptr<Comm>(std::move(mpi));
 }

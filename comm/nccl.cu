@@ -13,10 +13,10 @@
 
 static const char without[] = "this binary was built without NCCL (nvcc found no nccl.h)";
 Result<std::string> nccl_new_id() { return fail(Exit::peer, "%s", without); }
-Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*, double) {
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Activity*, double) {
     return fail(Exit::peer, "%s", without);
 }
-Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::peer, "%s", without); }
+Result<std::unique_ptr<Comm>> nccl_open(Coordinator&) { return fail(Exit::peer, "%s", without); }
 void nccl_abort(Comm&) {}
 
 #else
@@ -39,8 +39,9 @@ constexpr int MARKS = 1100;
 
 #define NCCL_FUNCTIONS(X)                                                                                       \
     X(GetVersion)                                                                                               \
-    X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) \
-        X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
+    X(GetUniqueId)                                                                                              \
+    X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) \
+        X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
     int version = 0;    // 22809: 2.28.9
@@ -85,33 +86,34 @@ std::string version_text() {
 ncclDataType_t data_type(Element e) {
     return e == Element::f64 ? ncclFloat64 : e == Element::f32 ? ncclFloat32 : ncclBfloat16;
 }
-bool casts(Element type, Element wire) { return type == Element::f32 && wire == Element::bf16; }
+bool casts(Element type, Element comm_dtype) { return type == Element::f32 && comm_dtype == Element::bf16; }
 
 class NcclComm final : public Comm {
   public:
     ~NcclComm() override { close(); }
     Status open(const std::string& id);
-    void stop();               // from any thread: the collectives that are under way end with an error
-    std::string trouble();     // from any thread: why the collectives that are under way have failed; "": they have not
-    Watch* watch = nullptr;    // is told of failures; null: nobody
-    double timeout = 60;       // seconds for all ranks to come
+    void abort();    // from any thread: the collectives that are under way end with an error
+    std::string
+    async_error();    // from any thread: why the collectives that are under way have failed; "": they have not
+    Coordinator* coordinator = nullptr;    // is told of failures; null: nobody
+    double timeout = 60;                   // seconds for all ranks to come
 
     std::string name() const override { return version_text(); }
-    void all_reduce(void* x, int64_t n, Element type, Element wire) override;
-    void reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) override;
+    void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) override;
+    void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) override;
     void all_gather(void* x, int64_t n, Element type) override;
     int64_t mark() override {
         CUDA_CHECK(cudaEventRecord(marks[next_mark % MARKS], stream));
         return next_mark++;
     }
     void join(int64_t m) override { CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), marks[m % MARKS], 0)); }
-    int64_t scratch_bytes(int64_t n, Element type, Element wire) const override {
-        return casts(type, wire) ? round_up(n, 128) * 2 : 0;
+    int64_t scratch_bytes(int64_t n, Element type, Element comm_dtype) const override {
+        return casts(type, comm_dtype) ? round_up(n, 128) * 2 : 0;
     }
 
   private:
     std::atomic<ncclComm_t> comm{nullptr};
-    std::mutex asking;    // held while the communicator is called, asked for errors or aborted: one at a time
+    std::mutex comm_mutex;    // held while the communicator is called, asked for errors or aborted: one at a time
     std::atomic<bool> aborted{false};
     cudaStream_t stream = nullptr;
     cudaEvent_t before, marks[MARKS];
@@ -119,27 +121,27 @@ class NcclComm final : public Comm {
     bf16* staged = nullptr;
     int64_t staged_bytes = 0;
 
-    bool ask(ncclResult_t* state);
-    ncclResult_t settle(ncclResult_t r, bool opening = false);
+    bool poll_state(ncclResult_t* state);
+    ncclResult_t wait_until_done(ncclResult_t r, bool opening = false);
     std::string reason(ncclResult_t r);
     [[noreturn]] void failed(const char* what, ncclResult_t r);
     void begin();
-    template <class F> void hand_over(const char* what, F collective);
+    template <class F> void enqueue(const char* what, F collective);
     bf16* staging(int64_t n);
     void close();
 };
 
 // The state of the calls so far. False: the communicator has been aborted.
-bool NcclComm::ask(ncclResult_t* state) {
-    const std::lock_guard lock(asking);
+bool NcclComm::poll_state(ncclResult_t* state) {
+    const std::lock_guard lock(comm_mutex);
     if (aborted) return false;
     if (const ncclResult_t r = nccl.CommGetAsyncError(comm, state)) *state = r;
     return true;
 }
 
 // The watch's thread may not wait: where the communicator is in use, its user sees the error.
-std::string NcclComm::trouble() {
-    const std::unique_lock lock(asking, std::try_to_lock);
+std::string NcclComm::async_error() {
+    const std::unique_lock lock(comm_mutex, std::try_to_lock);
     if (!lock || aborted) return "";
     ncclResult_t state = ncclSuccess;
     if (const ncclResult_t r = nccl.CommGetAsyncError(comm, &state)) state = r;
@@ -150,14 +152,14 @@ std::string NcclComm::trouble() {
 // Mostly that is sooner than a sleep would end, unless ranks are being connected. `opening`: all ranks come together,
 // which may be late in the watch's timeout, so this rank gives signs of life. Later it gives none while it waits, so
 // that the watch sees which rank the others wait for; where somebody watches, that is who gives up.
-ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
+ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();
-    const Waiting waiting(pulse);
-    while (ask(&r) && r == ncclInProgress) {
+    const Waiting waiting(activity);
+    while (poll_state(&r) && r == ncclInProgress) {
         const double waited = now_seconds() - start;
-        if (waited > timeout && (opening || !pulse)) break;
-        if (opening) heartbeat();
+        if (waited > timeout && (opening || !activity)) break;
+        if (opening) count_progress();
         if (waited < 1e-3) sched_yield();
         else usleep(100);
     }
@@ -182,7 +184,7 @@ void NcclComm::failed(const char* what, ncclResult_t r) {
     }
     // The other ranks wait for this one in their collectives: nothing can go on.
     const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
-    if (watch) watch->leave(why);
+    if (coordinator) coordinator->abort(why);
     fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
     end_process(Exit::peer);
 }
@@ -201,19 +203,19 @@ Status NcclComm::open(const std::string& id) {
     ncclComm_t made = nullptr;
     ncclResult_t r = nccl.CommInitRankConfig(&made, ranks, unique, rank, &config);
     comm = made;
-    r = made ? settle(r, true) : r;
+    r = made ? wait_until_done(r, true) : r;
     if (r) return fail(Exit::peer, "rank %d of %d cannot open NCCL: %s", rank, ranks, reason(r).c_str());
     return {};
 }
 
 void NcclComm::close() {
-    if (watch) watch->before_exit(nullptr), watch->look_at(nullptr);
+    if (coordinator) coordinator->exit_hook(nullptr), coordinator->health_check(nullptr);
     const ncclComm_t c = comm;
     if (c && !aborted) {
         ncclResult_t state = ncclSuccess;
-        const bool whole = ask(&state) && !state && !settle(nccl.CommFinalize(c));
+        const bool whole = poll_state(&state) && !state && !wait_until_done(nccl.CommFinalize(c));
         if (whole) nccl.CommDestroy(c);
-        else stop();
+        else abort();
     }
     if (!stream) return;
     CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -223,9 +225,9 @@ void NcclComm::close() {
     CUDA_CHECK(cudaFree(staged));
 }
 
-void NcclComm::stop() {
+void NcclComm::abort() {
     {
-        const std::lock_guard lock(asking);
+        const std::lock_guard lock(comm_mutex);
         if (aborted.exchange(true)) return;
     }
     if (comm) nccl.CommAbort(comm);
@@ -235,19 +237,19 @@ void NcclComm::stop() {
 
 void NcclComm::begin() {
     ncclResult_t state = ncclSuccess;
-    if (!ask(&state) || state) failed("a collective before", state);
+    if (!poll_state(&state) || state) failed("a collective before", state);
     CUDA_CHECK(cudaEventRecord(before, cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(stream, before, 0));
 }
 
 // collective(communicator): NCCL's call.
-template <class F> void NcclComm::hand_over(const char* what, F collective) {
+template <class F> void NcclComm::enqueue(const char* what, F collective) {
     ncclResult_t r;
     {
-        const std::lock_guard lock(asking);
+        const std::lock_guard lock(comm_mutex);
         r = aborted ? ncclSystemError : collective(comm.load());
     }
-    r = settle(r);
+    r = wait_until_done(r);
     if (r) failed(what, r);
 }
 
@@ -264,31 +266,31 @@ bf16* NcclComm::staging(int64_t n) {
     return staged;
 }
 
-void NcclComm::all_reduce(void* x, int64_t n, Element type, Element wire) {
+void NcclComm::all_reduce(void* x, int64_t n, Element type, Element comm_dtype) {
     if (n == 0) return;
     begin();
-    if (!casts(type, wire))
-        return hand_over("all_reduce", [&](ncclComm_t c) {
+    if (!casts(type, comm_dtype))
+        return enqueue("all_reduce", [&](ncclComm_t c) {
             return nccl.AllReduce(x, x, size_t(n), data_type(type), ncclSum, c, stream);
         });
     bf16* s = staging(n);
     convert(s, static_cast<const float*>(x), n, stream);
-    hand_over("all_reduce",
-              [&](ncclComm_t c) { return nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream); });
+    enqueue("all_reduce",
+            [&](ncclComm_t c) { return nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream); });
     convert(static_cast<float*>(x), s, n, stream);
 }
 
-void NcclComm::reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) {
+void NcclComm::reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) {
     if (n == 0) return;
     begin();
-    if (!casts(type, wire))
-        return hand_over("reduce_scatter", [&](ncclComm_t c) {
+    if (!casts(type, comm_dtype))
+        return enqueue("reduce_scatter", [&](ncclComm_t c) {
             return nccl.ReduceScatter(x, out, size_t(n), data_type(type), ncclSum, c, stream);
         });
     bf16 *s = staging(ranks * n), *mine = s + rank * n;
     convert(s, static_cast<const float*>(x), ranks * n, stream);
-    hand_over("reduce_scatter",
-              [&](ncclComm_t c) { return nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream); });
+    enqueue("reduce_scatter",
+            [&](ncclComm_t c) { return nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream); });
     convert(static_cast<float*>(out), mine, n, stream);
 }
 
@@ -296,8 +298,7 @@ void NcclComm::all_gather(void* x, int64_t n, Element type) {
     if (n == 0) return;
     begin();
     const char* mine = static_cast<const char*>(x) + rank * n * element_bytes(type);
-    hand_over("all_gather",
-              [&](ncclComm_t c) { return nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream); });
+    enqueue("all_gather", [&](ncclComm_t c) { return nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream); });
 }
 }    // namespace
 
@@ -313,32 +314,34 @@ Result<std::string> nccl_new_id() {
     return std::string(reinterpret_cast<const char*>(&id), sizeof id);
 }
 
-Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse, double timeout) {
+Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Activity* activity,
+                                        double timeout) {
     TRY(load());
     auto c = std::make_unique<NcclComm>();
-    c->rank = rank, c->ranks = ranks, c->pulse = pulse, c->timeout = timeout;
+    c->rank = rank, c->ranks = ranks, c->activity = activity, c->timeout = timeout;
     TRY(c->open(id));
     return std::unique_ptr<Comm>(std::move(c));
 }
 
-Result<std::unique_ptr<Comm>> nccl_open(Watch& watch) {
-    const Result<std::string> id = watch.rank() == 0 ? nccl_new_id() : Result<std::string>(load());
-    TRY(watch.agree(id.status));
-    const std::string mine = version_text(), said = watch.broadcast(id.value + mine);
-    const bool same = said.size() > sizeof(ncclUniqueId) && said.substr(sizeof(ncclUniqueId)) == mine;
-    TRY(watch.agree(same ? Status() : fail(Exit::peer, "%s here, another on rank 0: all need the same", mine.c_str())));
-    auto comm =
-        nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse, watch.timeout());
+Result<std::unique_ptr<Comm>> nccl_open(Coordinator& coordinator) {
+    const Result<std::string> id = coordinator.rank() == 0 ? nccl_new_id() : Result<std::string>(load());
+    TRY(coordinator.agree(id.status));
+    const std::string mine = version_text(), received = coordinator.broadcast(id.value + mine);
+    const bool same = received.size() > sizeof(ncclUniqueId) && received.substr(sizeof(ncclUniqueId)) == mine;
+    TRY(coordinator.agree(same ? Status()
+                               : fail(Exit::peer, "%s here, another on rank 0: all need the same", mine.c_str())));
+    auto comm = nccl_join(received.substr(0, sizeof(ncclUniqueId)), coordinator.rank(), coordinator.ranks(),
+                          &coordinator.activity, coordinator.timeout());
     if (comm.ok()) {
         auto* const c = static_cast<NcclComm*>(comm.value.get());
-        c->watch = &watch;
-        watch.look_at([c] { return c->trouble(); });
-    } else if (watch.ranks() > 1) {
-        watch.leave(comm.status);    // the others wait for this rank in NCCL, not in the watch
+        c->coordinator = &coordinator;
+        coordinator.health_check([c] { return c->async_error(); });
+    } else if (coordinator.ranks() > 1) {
+        coordinator.abort(comm.status);    // the others wait for this rank in NCCL, not in the watch
     }
     return comm;
 }
 
-void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).stop(); }
+void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).abort(); }
 
 #endif

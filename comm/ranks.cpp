@@ -12,11 +12,11 @@
 #include <sstream>
 #include <thread>
 
-#include "wire.h"
+#include "protocol.h"
 
 // ---- tokens ---------------------------------------------------------------------------------------------------------
 
-Token comm_token(const std::string& job) {
+JobToken job_token(const std::string& job) {
     uint64_t a = 0x666c6174677074, b = job.size();
     for (size_t at = 0; at < job.size(); at += 8) {
         uint64_t word = 0;
@@ -25,10 +25,10 @@ Token comm_token(const std::string& job) {
         a = uint64_t(r.v[0]) << 32 | r.v[1], b ^= uint64_t(r.v[2]) << 32 | r.v[3];
     }
     const Philox4 r = philox(a, b, ~uint64_t(0));
-    return Token(reinterpret_cast<const char*>(r.v), 16);
+    return JobToken(reinterpret_cast<const char*>(r.v), 16);
 }
-Token comm_random_token() {
-    Token t(16, '\0');
+JobToken random_job_token() {
+    JobToken t(16, '\0');
     CHECK(getrandom(t.data(), t.size(), 0) == 16, "no random numbers: %s", strerror(errno));
     return t;
 }
@@ -36,7 +36,7 @@ Token comm_random_token() {
 // ---- all of it, for the commands ------------------------------------------------------------------------------------
 
 namespace {
-std::string hex(const Token& t) {
+std::string hex(const JobToken& t) {
     std::string s;
     for (unsigned char c : t) s += "0123456789abcdef"[c >> 4], s += "0123456789abcdef"[c & 15];
     return s;
@@ -49,7 +49,7 @@ std::string text_of(const std::string& path) {    // a file of /proc; "" where i
 }
 // The ranks of this job whose processes on this machine a signal has stopped: "rank 1 (pid 4711)". The launcher's
 // variables in a process's environment give its rank.
-std::string stopped_here(const Place& mine) {
+std::string stopped_here(const RankInfo& mine) {
     std::string list;
     std::error_code error;
     for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
@@ -59,7 +59,7 @@ std::string stopped_here(const Place& mine) {
         const size_t state = stat.rfind(") ") + 2;    // "4711 (flatgpt) T ..."
         if (stat.size() <= state || stat[state] != 'T') continue;
         const std::string all = '\0' + text_of(at->path().string() + "/environ");
-        const Result<Place> theirs = comm_place({}, [&](const char* name) -> const char* {
+        const Result<RankInfo> theirs = comm_rank_info({}, [&](const char* name) -> const char* {
             const std::string key = '\0' + std::string(name) + "=";
             const size_t found = all.find(key);
             return found == all.npos ? nullptr : all.c_str() + found + key.size();
@@ -85,76 +85,77 @@ std::jthread deadline(double seconds, std::function<std::string()> text) {
 }
 
 // MPI carries where rank 0 listens and a token that nobody can guess: "addresses port token", or why there is none.
-Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<Comm>* comm, double timeout) {
+Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std::unique_ptr<Comm>* comm,
+                                                       double timeout) {
     Listener listener;
-    std::string told;
-    if (place.rank == 0) {
+    std::string endpoint;
+    if (info.rank == 0) {
         Result<Listener> l = Listener::open("", 0);
         if (l.ok()) {
             listener = l.value;
-            told = Listener::addresses() + " " + std::to_string(listener.port) + " " + hex(comm_random_token());
-        } else told = "! " + l.status.message;
+            endpoint = Listener::addresses() + " " + std::to_string(listener.port) + " " + hex(random_job_token());
+        } else endpoint = "! " + l.status.message;
     }
     {
         const std::jthread guard = deadline(timeout, [&] {
-            const std::string stopped = stopped_here(place);
+            const std::string stopped = stopped_here(info);
             return formatted("rank %d: MPI has not brought all %d ranks together within %.3g s (--timeout): ",
-                             place.rank, place.ranks, timeout) +
+                             info.rank, info.ranks, timeout) +
                    (stopped.empty() ? "one has not started, or has stopped" : "stopped by a signal: " + stopped);
         });
-        *comm = TRY(mpi_open(place));
-        told = mpi_broadcast(**comm, told);
+        *comm = TRY(mpi_open(info));
+        endpoint = mpi_broadcast(**comm, endpoint);
     }
-    if (told.starts_with("! ")) return fail(Exit::peer, "%s", told.c_str() + 2);
-    const size_t a = told.find(' '), b = told.rfind(' ');
-    CHECK(a != std::string::npos && a < b, "'%s'", told.c_str());
-    return Watch::meet(place, listener, told.substr(0, a), atoi(told.c_str() + a + 1), comm_token(told.substr(b + 1)),
-                       timeout);
+    if (endpoint.starts_with("! ")) return fail(Exit::peer, "%s", endpoint.c_str() + 2);
+    const size_t a = endpoint.find(' '), b = endpoint.rfind(' ');
+    CHECK(a != std::string::npos && a < b, "'%s'", endpoint.c_str());
+    return Coordinator::rendezvous(info, listener, endpoint.substr(0, a), atoi(endpoint.c_str() + a + 1),
+                                   job_token(endpoint.substr(b + 1)), timeout);
 }
 
-Result<std::unique_ptr<Watch>> meet_by_port(const Place& place, double timeout) {
+Result<std::unique_ptr<Coordinator>> rendezvous_by_port(const RankInfo& info, double timeout) {
     Listener listener;
     // A name may mean 127.0.1.1 here and this machine's address elsewhere: every address, but for loopback's own.
-    if (place.rank == 0 && place.ranks > 1)
-        listener = TRY(Listener::open(is_loopback(place.host) ? place.host : "", place.port));
-    return Watch::meet(place, listener, place.host, place.port, comm_token(place.job), timeout);
+    if (info.rank == 0 && info.ranks > 1)
+        listener = TRY(Listener::open(is_loopback(info.host) ? info.host : "", info.port));
+    return Coordinator::rendezvous(info, listener, info.host, info.port, job_token(info.job), timeout);
 }
 }    // namespace
 
 Status Ranks::open(const CommOptions& o) {
-    place = TRY(comm_place(o, [](const char* name) -> const char* { return getenv(name); }));
-    if (place.launcher.empty()) return {};
-    const Status here = place.mpi && place.ranks > 1 ? mpi_available() : Status{};
-    const bool mpi = place.mpi && place.ranks > 1 && here.ok();
-    if (!mpi && place.ranks > 1 && (place.host.empty() || place.port == 0))
+    info = TRY(comm_rank_info(o, [](const char* name) -> const char* { return getenv(name); }));
+    if (info.launcher.empty()) return {};
+    const Status here = info.mpi && info.ranks > 1 ? mpi_available() : Status{};
+    const bool mpi = info.mpi && info.ranks > 1 && here.ok();
+    if (!mpi && info.ranks > 1 && (info.host.empty() || info.port == 0))
         return fail(Exit::usage,
                     "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
                     "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
-                    place.launcher.c_str(), place.ranks, here.message.c_str());
-    watch = TRY(mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout));
-    if (comm) comm->pulse = &watch->pulse;
+                    info.launcher.c_str(), info.ranks, here.message.c_str());
+    coordinator = TRY(mpi ? rendezvous_by_mpi(info, &comm, o.timeout) : rendezvous_by_port(info, o.timeout));
+    if (comm) comm->activity = &coordinator->activity;
     return {};
 }
 
 Status Ranks::start(bool gpu) {
-    if (!watch) return {};
+    if (!coordinator) return {};
     if (gpu) {
-        Result<std::unique_ptr<Comm>> c = nccl_open(*watch);
-        if (!c.ok() && place.ranks > 1) return c.status;
-        if (!c.ok()) return no_nccl = c.status.message, Status{};    // alone it does without
+        Result<std::unique_ptr<Comm>> c = nccl_open(*coordinator);
+        if (!c.ok() && info.ranks > 1) return c.status;
+        if (!c.ok()) return nccl_error = c.status.message, Status{};    // alone it does without
         comm = std::move(c.value);
-        watch->before_exit([nccl = comm.get()] { nccl_abort(*nccl); });
-    } else if (!comm && place.ranks == 1) {
+        coordinator->exit_hook([nccl = comm.get()] { nccl_abort(*nccl); });
+    } else if (!comm && info.ranks == 1) {
         return {};
     } else if (!comm) {
         if (Status s = mpi_available(); !s.ok())
             return fail(Exit::peer, "ranks on CPUs need MPI: %s", s.message.c_str());
-        if (!place.mpi && place.launcher != "Slurm")
+        if (!info.mpi && info.launcher != "Slurm")
             return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
-                        place.launcher.c_str(), place.ranks);
-        const Waiting waiting(&watch->pulse);
-        comm = TRY(mpi_open(place));
+                        info.launcher.c_str(), info.ranks);
+        const Waiting waiting(&coordinator->activity);
+        comm = TRY(mpi_open(info));
     }
-    comm->pulse = &watch->pulse;
+    comm->activity = &coordinator->activity;
     return {};
 }

@@ -13,7 +13,7 @@ unsigned pair_of(std::string_view text) {
 bool word_begins(std::string_view text) {
     static const Pretokenizer words = [] {
         Result<Pretokenizer> p =
-            Pretokenizer::compile({{R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])", Cut::Matches::removed}});
+            Pretokenizer::compile({{R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])", Split::Behavior::removed}});
         CHECK(p.ok(), "%s", p.status.message.c_str());
         return p.value;
     }();
@@ -30,14 +30,14 @@ bool word_ends(std::string_view text) {
 }
 }    // namespace
 
-std::string sought_as(const Vocabulary& v, const AddedToken& t) {
+std::string search_text(const Vocabulary& v, const AddedToken& t) {
     const std::string& name = v.name(t);
     return t.normalized || t.user_defined ? normalized(name, v.normalization, t.user_defined) : name;
 }
 
 AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
     for (const AddedToken& t : v.added) {
-        if ((t.normalized || t.user_defined) == in_normalized) tokens.push_back({sought_as(v, t), t});
+        if ((t.normalized || t.user_defined) == in_normalized) tokens.push_back({search_text(v, t), t});
     }
     for (const auto& [name, token] : tokens) {
         if (name.empty() || !names.emplace(name, &token).second) continue;

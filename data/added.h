@@ -9,7 +9,7 @@
 #include "vocabulary.h"
 
 // The bytes by which the token is found, in the text or in the normalized text.
-std::string sought_as(const Vocabulary& v, const AddedToken& token);
+std::string search_text(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {
   public:

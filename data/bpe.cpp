@@ -30,7 +30,7 @@ struct Tokenizer::Tables {
     explicit Tables(Vocabulary vocabulary);
     void encode_chunk(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
     void encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
-    void encode_stretch(Splitter& splitter, std::string_view text, bool special, bool beginning, bool follows,
+    void encode_segment(Splitter& splitter, std::string_view text, bool special, bool beginning, bool follows,
                         std::vector<int>& out) const;
     std::string without_marks(int id) const;
     size_t chunk_end(std::string_view text, size_t limit) const;
@@ -41,10 +41,10 @@ namespace {
 // Shards hold the result: it must never change. What GPT-2's vocabulary does not have is added where it is there.
 template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, Add add, AddText add_text) {
     const Vocabulary plain;
-    const std::vector<Cut>& cuts = v.pattern == Pattern::other ? v.cuts : pattern_row(v.pattern).cuts;
-    for (size_t i = 0; i < cuts.size() && (cuts.size() > 1 || cuts[0] != Cut{cuts[0].regex}); i++) {
-        add_text(cuts[i].regex);
-        add(uint64_t(cuts[i].matches) << 2 | cuts[i].invert << 1 | cuts[i].spelled);
+    const std::vector<Split>& splits = v.pattern == Pattern::other ? v.splits : pattern_row(v.pattern).splits;
+    for (size_t i = 0; i < splits.size() && (splits.size() > 1 || splits[0] != Split{splits[0].regex}); i++) {
+        add_text(splits[i].regex);
+        add(uint64_t(splits[i].behavior) << 2 | splits[i].invert << 1 | splits[i].spelled);
     }
     auto single = [&](const AddedToken& a) {    // merging could end in it, where it may
         bool whole = true;
@@ -63,7 +63,7 @@ template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, 
         if (fields[i] != none[i]) add(0x300 + i), add(uint64_t(fields[i]));
 }
 uint64_t hash_vocabulary(const Vocabulary& v) {
-    uint64_t h = HASH_START;
+    uint64_t h = FNV_OFFSET_BASIS;
     auto add = [&h](uint64_t word) { h = mix(h ^ word, 0); };
     auto add_text = [&](std::string_view text) {
         add(text.size());
@@ -73,8 +73,8 @@ uint64_t hash_vocabulary(const Vocabulary& v) {
             add(word);
         }
     };
-    const std::vector<Cut>& cuts = v.pattern == Pattern::other ? v.cuts : pattern_row(v.pattern).cuts;
-    add_text(cuts.size() == 1 ? cuts[0].regex : std::to_string(cuts.size()));
+    const std::vector<Split>& splits = v.pattern == Pattern::other ? v.splits : pattern_row(v.pattern).splits;
+    add_text(splits.size() == 1 ? splits[0].regex : std::to_string(splits.size()));
     add(v.ignore_merges);
     add(v.tokens.size());
     std::vector<std::string_view> texts(v.tokens.begin(), v.tokens.end());
@@ -95,7 +95,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
     : v(std::move(vocabulary)), pieces(Pretokenizer::known(v.pattern == Pattern::other ? Pattern::none : v.pattern)),
       merger(v), raw(v, false), late(v, true), special(v.tokens.size()) {
     if (v.pattern == Pattern::other) {
-        Result<Pretokenizer> compiled = Pretokenizer::compile(v.cuts);
+        Result<Pretokenizer> compiled = Pretokenizer::compile(v.splits);
         CHECK(compiled.ok(), "%s", compiled.status.message.c_str());    // who read the file has tried it
         pieces = compiled.value;
     }
@@ -117,11 +117,11 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
         for (const std::string& token : v.tokens)
             text.push_back(is_byte_token(token) ? std::string(1, byte_of_token(token)) : with_spaces(token));
     for (const AddedToken& a : v.added) {    // it stands for all that it was found by
-        if (!a.normalized || sought_as(v, a) == v.name(a)) continue;
+        if (!a.normalized || search_text(v, a) == v.name(a)) continue;
         if (text.empty()) text = v.tokens;
         std::string& made = text[size_t(a.id)];
-        if (v.symbols == Symbols::characters) made = with_spaces(sought_as(v, a));
-        else if (!byte_alphabet().bytes(sought_as(v, a), made)) made = sought_as(v, a);
+        if (v.symbols == Symbols::characters) made = with_spaces(search_text(v, a));
+        else if (!byte_alphabet().bytes(search_text(v, a), made)) made = search_text(v, a);
     }
     const std::string follows = normalized("a", v.normalization, true);
     prefix = normalized("a", v.normalization, false);
@@ -149,7 +149,7 @@ std::string Tokenizer::Tables::without_marks(int id) const {
     auto added = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
     const std::string& token = v.tokens[size_t(id)];
     if (is_byte_token(token)) return text[size_t(id)];
-    std::string spelled = added == v.added.end() ? token : sought_as(v, *added);
+    std::string spelled = added == v.added.end() ? token : search_text(v, *added);
     for (size_t at = 0; (at = spelled.find(SPACE_MARK)) != spelled.npos;) spelled.erase(at, 3);
     return spelled;
 }
@@ -191,12 +191,12 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text,
 }
 
 // What lies between two added tokens: normalized, parted at those that are looked for then, marked, cut, merged.
-void Tokenizer::Tables::encode_stretch(Splitter& splitter, std::string_view stretch, bool special, bool beginning,
+void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool special, bool beginning,
                                        bool follows, std::vector<int>& out) const {
     std::string held;
-    if (!is_normalized(stretch, v.normalization, follows)) {
-        held = normalized(stretch, v.normalization, follows);
-        stretch = held;
+    if (!is_normalized(segment, v.normalization, follows)) {
+        held = normalized(segment, v.normalization, follows);
+        segment = held;
     }
     auto ordinary = [&](std::string_view text, bool first) {
         if (text.empty()) return;
@@ -204,11 +204,11 @@ void Tokenizer::Tables::encode_stretch(Splitter& splitter, std::string_view stre
         encode_pieces(splitter, marked(text, v.spaces, beginning && first, follows && first), out);
     };
     size_t from = 0;
-    for (AddedTokens::Found found; late.find(stretch, from, special, found); from = found.end) {
-        if (found.begin > from) ordinary(stretch.substr(from, found.begin - from), from == 0);
+    for (AddedTokens::Found found; late.find(segment, from, special, found); from = found.end) {
+        if (found.begin > from) ordinary(segment.substr(from, found.begin - from), from == 0);
         out.push_back(found.id);
     }
-    ordinary(stretch.substr(from), from == 0);
+    ordinary(segment.substr(from), from == 0);
 }
 
 Tokenizer::Tokenizer() = default;
@@ -282,15 +282,15 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool special, bool fol
     if (!t) return out;
     Splitter splitter(t->pieces);
     size_t from = 0;
-    auto stretch = [&](size_t end) {
+    auto segment = [&](size_t end) {
         const bool beginning = from == 0;
-        t->encode_stretch(splitter, text.substr(from, end - from), special, beginning, follows && beginning, out);
+        t->encode_segment(splitter, text.substr(from, end - from), special, beginning, follows && beginning, out);
     };
     for (AddedTokens::Found found; t->raw.find(text, from, special, found); from = found.end) {
-        if (found.begin > from) stretch(found.begin);
+        if (found.begin > from) segment(found.begin);
         out.push_back(found.id);
     }
-    stretch(text.size());
+    segment(text.size());
     return out;
 }
 
@@ -308,7 +308,7 @@ std::string Tokenizer::decode(const std::vector<int>& ids) const {
     return t->without_marks(ids[0]) + text.substr(token(ids[0]).size());
 }
 
-int Tokenizer::spelled(std::string_view text) const {
+int Tokenizer::first_special(std::string_view text) const {
     if (!t) return -1;
     auto first = [&](const AddedTokens& some, std::string_view in) {
         AddedTokens::Found found;

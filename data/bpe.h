@@ -54,7 +54,7 @@ class Tokenizer {
     // The largest place in (0, limit] where text may be cut with encode(text, special) = encode(first part, special) +
     // encode(rest, special, true), whatever follows text; 0: none.
     size_t safe_cut(std::string_view text, size_t limit, bool special = false) const;
-    int spelled(std::string_view text) const;    // the first special token that the text spells; -1: none
+    int first_special(std::string_view text) const;    // the first special token that the text spells; -1: none
 
   private:
     struct Tables;

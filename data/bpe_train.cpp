@@ -85,7 +85,7 @@ class Merger {
   private:
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> places;    // where its left symbol stands, ascending; some are out of date
+        std::vector<uint32_t> offsets;    // where its left symbol stands, ascending; some are out of date
     };
     struct Candidate {
         int64_t count;
@@ -128,7 +128,7 @@ Merger::Merger(const Counts& counts) {
         if (symbol[i] == END || symbol[i + 1] == END) continue;
         Pair& p = pairs[key(symbol[i], symbol[i + 1])];
         p.count += weight[piece[i]];
-        p.places.push_back(uint32_t(i));
+        p.offsets.push_back(uint32_t(i));
     }
     for (auto& [pair, p] : pairs) queue.push({p.count, pair});
 }
@@ -143,12 +143,12 @@ void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64
     symbol[middle - 1] = symbol[middle] = INSIDE;
     symbol[at] = id;
     symbol[end - 1] = -2 - int(at);
-    auto change = [&](size_t place, int old_left, int old_right, int new_left, int new_right) {
+    auto change = [&](size_t offset, int old_left, int old_right, int new_left, int new_right) {
         pairs[key(old_left, old_right)].count -= n;
         Pair& p = pairs[key(new_left, new_right)];
-        if (p.places.empty()) created.push_back(key(new_left, new_right));
+        if (p.offsets.empty()) created.push_back(key(new_left, new_right));
         p.count += n;
-        p.places.push_back(uint32_t(place));
+        p.offsets.push_back(uint32_t(offset));
     };
     if (symbol[at - 1] != END) {
         size_t previous = before(at);
@@ -170,10 +170,10 @@ bool Merger::step(std::pair<int, int>& merged) {
         int left = int(pair >> 32), right = int(uint32_t(pair));
         auto id = int(token.size());
         token.push_back(token[size_t(left)] + token[size_t(right)]);
-        std::vector<uint32_t> places = std::move(it->second.places);
+        std::vector<uint32_t> offsets = std::move(it->second.offsets);
         pairs.erase(it);
         std::vector<uint64_t> created;
-        for (uint32_t at : places) merge_at(at, left, right, id, created);    // from the left: aaa becomes (aa)a
+        for (uint32_t at : offsets) merge_at(at, left, right, id, created);    // from the left: aaa becomes (aa)a
         pairs.erase(pair);
         for (uint64_t p : created) queue.push({pairs[p].count, p});
         merged = {left, right};

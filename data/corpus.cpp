@@ -93,13 +93,13 @@ TextFormat text_format(const std::string& name) {
 
 bool Corpus::named_json(const std::string& path) const {
     if (config.format != TextFormat::automatic) return config.format == TextFormat::jsonl;
-    return !config.field.empty() || ends_with_any(unpacked_name(path), {".jsonl", ".ndjson"});
+    return !config.field.empty() || ends_with_any(decompressed_name(path), {".jsonl", ".ndjson"});
 }
 
 // Whether the lines of the file, just opened, are JSON. Exit 3: it is a table, or JSON of another layout.
 Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
     if (config.format == TextFormat::text) return false;
-    const std::string name = unpacked_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
+    const std::string name = decompressed_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
     const bool called_json = name.ends_with(".json"), lines = named_json(path);
     if (ends_with_any(name, {".csv", ".tsv"}))
         return fail(Exit::input,

@@ -35,7 +35,7 @@ struct Loader::State {
     LoaderConfig c;
     std::vector<Shard> shards;
     std::vector<int64_t> before;    // before[i]: samples of the shards before i; the last one: all
-    int64_t epoch = 0;              // samples of an epoch: all, or most_tokens' worth
+    int64_t epoch = 0;              // samples of an epoch: all, or max_tokens' worth
     Position at;                    // where the next batch begins
 
     // Shared with the reader. Batches [taken, made) wait in the ring; the reader fills the one after.
@@ -48,16 +48,16 @@ struct Loader::State {
     std::jthread reader;    // the last member: it ends before the others go
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
-    int64_t sample_at(Position place) const {
-        if (c.shuffle) return shuffled(c.seed, place.epoch, epoch, place.index);
-        return int64_t(__int128(place.index) * before.back() / epoch);
+    int64_t sample_at(Position order_pos) const {
+        if (c.shuffle) return shuffled(c.seed, order_pos.epoch, epoch, order_pos.index);
+        return int64_t(__int128(order_pos.index) * before.back() / epoch);
     }
     Position after(Position p) const { return normal({p.epoch, p.index + int64_t(c.ranks) * c.B}); }
 
     Status read(Position p, int* out) const {
         for (int b = 0; b < c.B; b++) {
-            Position place = normal({p.epoch, p.index + int64_t(c.rank) * c.B + b});
-            int64_t sample = sample_at(place);
+            Position order_pos = normal({p.epoch, p.index + int64_t(c.rank) * c.B + b});
+            int64_t sample = sample_at(order_pos);
             auto shard = std::upper_bound(before.begin(), before.end(), sample) - before.begin() - 1;
             int64_t first = (sample - before[size_t(shard)]) * c.S;
             TRY(shard_read(shards[size_t(shard)], first, c.S + 1, c.vocab, out + int64_t(b) * (c.S + 1)));
@@ -86,7 +86,7 @@ struct Loader::State {
 
 Result<Loader> Loader::open(const LoaderConfig& c) {
     CHECK(c.B > 0 && c.S > 0 && c.vocab > 0 && c.ranks > 0 && c.rank >= 0 && c.rank < c.ranks);
-    CHECK(c.most_tokens >= 0 && (c.most_tokens == 0 || !c.shuffle), "some samples, in a shuffled order");
+    CHECK(c.max_tokens >= 0 && (c.max_tokens == 0 || !c.shuffle), "some samples, in a shuffled order");
     Loader loader;
     loader.s = std::make_shared<State>();
     State& s = *loader.s;
@@ -96,9 +96,9 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
         s.shards.push_back(TRY(shard_open(path, c.raw_u16)));
         s.before.push_back(s.before.back() + std::max<int64_t>(0, s.shards.back().tokens - 1) / c.S);
     }
-    TRY(shards_whole(s.shards, c.parts));
+    TRY(check_shard_sets(s.shards, c.allow_partial_set));
     const int64_t all = s.before.back();
-    s.epoch = c.most_tokens ? std::min(all, ceil_div(c.most_tokens, c.S)) : all;
+    s.epoch = c.max_tokens ? std::min(all, ceil_div(c.max_tokens, c.S)) : all;
     if (all == 0)
         return fail(Exit::input,
                     "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "

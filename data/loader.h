@@ -19,7 +19,7 @@ class Tokenizer;
 // Shards that were written together, and the place of one among them.
 struct ShardSet {
     uint64_t id = 0;    // a hash of all their tokens; 0: unknown
-    int place = 0, shards = 0;
+    int index = 0, shards = 0;
 };
 struct Shard {
     std::string path;
@@ -42,11 +42,11 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
 struct TokenizerSource {
     std::string name, advice;
 };
-Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
-                    const TokenizerSource& whose);
+Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
+                             const TokenizerSource& whose);
 // Exit 3, with the file's name, where a shard is there twice, or (parts: false) a set lacks one or has one that belongs
 // to another set. Shards whose set is unknown fit anywhere.
-Status shards_whole(const std::vector<Shard>& shards, bool parts);
+Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set);
 bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
 // shard_open, or a token is outside [0, vocab).
@@ -76,13 +76,13 @@ class ShardWriter {
 struct LoaderConfig {
     std::string pattern;    // glob
     bool raw_u16 = false;
-    bool parts = false;    // a part of a set of shards is enough
-    int B = 0, S = 0;      // what one call of next gives
+    bool allow_partial_set = false;    // a part of a set of shards is enough
+    int B = 0, S = 0;                  // what one call of next gives
     int vocab = 0;
     int rank = 0, ranks = 1;
     uint64_t seed = 1;
-    bool shuffle = true;        // false: the order of the files (validation)
-    int64_t most_tokens = 0;    // an epoch is as many samples as these take, spread evenly over all; 0: all samples
+    bool shuffle = true;       // false: the order of the files (validation)
+    int64_t max_tokens = 0;    // an epoch is as many samples as these take, spread evenly over all; 0: all samples
 };
 
 // Place i of epoch e's order of n samples: a bijection on [0, n), in O(1) time and memory.

@@ -27,7 +27,7 @@ char byte_of_token(std::string_view name) { return char(16 * hex_digit(name[3]) 
 
 PairTable::PairTable(const std::vector<Merge>& merges) : slots(slots_for(merges.size())), mask(slots.size() - 1) {
     for (size_t i = 0; i < merges.size(); i++) {    // the last of equal pairs counts, as in Hugging Face
-        Slot& s = slots[place(uint32_t(merges[i].left), uint32_t(merges[i].right))];
+        Slot& s = slots[bucket(uint32_t(merges[i].left), uint32_t(merges[i].right))];
         s = {uint32_t(merges[i].left), uint32_t(merges[i].right), uint32_t(i)};
     }
 }
@@ -36,7 +36,7 @@ TextTable::TextTable(size_t entries) : slots(slots_for(entries)), mask(slots.siz
 void TextTable::add(std::string_view text, int id) {
     if (text.size() <= PieceKey::LONGEST) {
         PieceKey k = key_of(text);
-        slots[place(k)] = {k, id};
+        slots[bucket(k)] = {k, id};
     } else {
         longer.emplace(text, id);
     }

@@ -51,7 +51,7 @@ class PairTable {
   public:
     static constexpr uint32_t NONE = UINT32_MAX;
     explicit PairTable(const std::vector<Merge>& merges);
-    uint32_t rank(int left, int right) const { return slots[place(uint32_t(left), uint32_t(right))].rank; }
+    uint32_t rank(int left, int right) const { return slots[bucket(uint32_t(left), uint32_t(right))].rank; }
 
   private:
     struct Slot {
@@ -59,7 +59,7 @@ class PairTable {
     };
     std::vector<Slot> slots;
     size_t mask;
-    size_t place(uint32_t left, uint32_t right) const {
+    size_t bucket(uint32_t left, uint32_t right) const {
         size_t i = mix(left, right) & mask;
         while (slots[i].left != NONE && (slots[i].left != left || slots[i].right != right)) i = (i + 1) & mask;
         return i;
@@ -72,7 +72,7 @@ class TextTable {
     explicit TextTable(size_t entries);
     void add(std::string_view text, int id);
     int find(std::string_view text) const {    // -1: not there
-        if (text.size() <= PieceKey::LONGEST) return slots[place(key_of(text))].id;
+        if (text.size() <= PieceKey::LONGEST) return slots[bucket(key_of(text))].id;
         auto it = longer.find(text);
         return it == longer.end() ? -1 : it->second;
     }
@@ -85,7 +85,7 @@ class TextTable {
     std::vector<Slot> slots;
     size_t mask;
     std::unordered_map<std::string_view, int> longer;
-    size_t place(const PieceKey& k) const {
+    size_t bucket(const PieceKey& k) const {
         size_t i = k.hash() & mask;
         while (slots[i].id >= 0 && !(slots[i].key == k)) i = (i + 1) & mask;
         return i;

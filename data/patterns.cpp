@@ -72,12 +72,12 @@ const char* const DEFAULT_FAST = "[" MARKS "]++| ?+\\p{L}++|[0-9]{3}|(?:(?![0-9]
 const char* const CODER_FAST = "[\\r\\n]|" RUNS("[A-Za-z]", "\\p{L}")
     RUNS("[.,;]", "\\p{P}") "(?:(?!" BLANK "?+[\\p{L}\\p{P}]|\\p{N})" CJK ")++|\\p{N}";
 
-std::vector<Cut> cuts(std::initializer_list<const char*> regexes) {
-    std::vector<Cut> all;
+std::vector<Split> splits(std::initializer_list<const char*> regexes) {
+    std::vector<Split> all;
     for (const char* regex : regexes) all.push_back({regex});
     return all;
 }
-Cut spelled(const char* regex) { return {regex, Cut::Matches::isolated, false, true}; }
+Split spelled(const char* regex) { return {regex, Split::Behavior::isolated, false, true}; }
 }    // namespace
 
 const std::vector<PatternRow>& pattern_rows() {
@@ -87,7 +87,7 @@ const std::vector<PatternRow>& pattern_rows() {
          {{"gpt-2 phi-2 jais trillion granite-docling jina-es jina-de jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert "
            "gigachat roberta-bpe jina-v1-en jina-v2-code exaone4"},
           {.names = "mpt olmo", .nfc = true}},
-         cuts({GPT2_REGEX}),
+         splits({GPT2_REGEX}),
          GPT2_FAST},
         {Pattern::cl100k,
          "cl100k",
@@ -96,54 +96,54 @@ const std::vector<PatternRow>& pattern_rows() {
            .ignore_merges = true,
            .bos = true},
           {.names = "glm4 glm5", .ignore_merges = true}},
-         cuts({CL100K(R"(\p{N}{1,3})")}),
+         splits({CL100K(R"(\p{N}{1,3})")}),
          CL100K_FAST},
         {Pattern::qwen2,
          "qwen2",
          {{.names = "qwen2 stablelm2 deepseek-r1-qwen", .nfc = true},
           {"megrez hunyuan solar-open grok-2 kormo f2llmv2"}},
-         cuts({CL100K(R"(\p{N})")}),
+         splits({CL100K(R"(\p{N})")}),
          QWEN2_FAST},
         {Pattern::o200k,
          "o200k",
          {{"gpt-4o llama4 kanana2 minimax-m2"}},
-         cuts({O200K(SUFFIXES, R"(\p{N}{1,3})")}),
+         splits({O200K(SUFFIXES, R"(\p{N}{1,3})")}),
          O200K_FAST},
         {Pattern::smollm,
          "smollm",
          {{"smollm starcoder refact codeshell exaone minerva-7b mellum2"}, {.names = "command-r", .nfc = true}},
-         cuts({R"(\p{N})", GPT2_REGEX}),
+         splits({R"(\p{N})", GPT2_REGEX}),
          SMOLLM_FAST},
         {Pattern::tekken,
          "tekken",
          {{.names = "tekken", .ignore_merges = true, .bos = true}},
-         cuts({O200K("", R"(\p{N})")})},
+         splits({O200K("", R"(\p{N})")})},
         {Pattern::qwen35,
          "qwen35",
          {{"qwen35"}},
-         cuts({R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
-               R"(\s*[\r\n]+|\s+(?!\S)|\s+)"})},
+         splits({R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
+                 R"(\s*[\r\n]+|\s+(?!\S)|\s+)"})},
         {Pattern::deepseek_v3,
          "deepseek-v3",
          {{"deepseek-v3 hunyuan-dense joyai-llm"}},
-         cuts({R"(\p{N}{1,3})", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
-               R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)"
-               "\r\n"
-               R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
-               R"( ?[\p{P}\p{S}]+[)"
-               "\r\n"
-               R"(]*|\s*[)"
-               "\r\n"
-               R"(]+|\s+(?!\S)|\s+)"})},
+         splits({R"(\p{N}{1,3})", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
+                 R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)"
+                 "\r\n"
+                 R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+                 R"( ?[\p{P}\p{S}]+[)"
+                 "\r\n"
+                 R"(]*|\s*[)"
+                 "\r\n"
+                 R"(]+|\s+(?!\S)|\s+)"})},
         {Pattern::deepseek_llm,
          "deepseek-llm",
          {{"deepseek-llm"}},
-         cuts({"[\r\n]", "\\s?[" LETTERS "]+", "\\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+",
-               "\\s+$", CJK "+", R"(\p{N})"})},
+         splits({"[\r\n]", "\\s?[" LETTERS "]+", "\\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+",
+                 "\\s+$", CJK "+", R"(\p{N})"})},
         {Pattern::deepseek_coder,
          "deepseek-coder",
          {{"deepseek-coder"}},
-         cuts({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK "+", R"(\p{N})"}),
+         splits({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK "+", R"(\p{N})"}),
          CODER_FAST},
         {Pattern::falcon,
          "falcon",
@@ -152,13 +152,13 @@ const std::vector<PatternRow>& pattern_rows() {
         {Pattern::bloom,
          "bloom",
          {{"bloom poro-chat gpt3-finnish"}},
-         cuts({" ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"})},
+         splits({" ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"})},
         {Pattern::gguf_default,
          "default",
          {{"default"}},
-         cuts({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}),
+         splits({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}),
          DEFAULT_FAST},
-        {Pattern::lines, "lines", {{"gemma4 sarvam-moe"}}, cuts({R"([^\n]+|[\n]+)"})},
+        {Pattern::lines, "lines", {{"gemma4 sarvam-moe"}}, splits({R"([^\n]+|[\n]+)"})},
         {Pattern::none, "none", {}, {}},
     };
     return rows;
@@ -169,13 +169,13 @@ const PatternRow& pattern_row(Pattern pattern) {
     CHECK(row.pattern == pattern, "pattern %d is not in its place", int(pattern));
     return row;
 }
-Pattern known_pattern(const std::vector<Cut>& cuts) {
+Pattern known_pattern(const std::vector<Split>& splits) {
     // cl100k with possessive repetitions, as newer files spell it
-    static const std::vector<Cut> possessive = {
+    static const std::vector<Split> possessive = {
         {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|)"
          R"(\s+(?!\S)|\s+)"}};
-    if (cuts == possessive) return Pattern::cl100k;
+    if (splits == possessive) return Pattern::cl100k;
     for (const PatternRow& row : pattern_rows())
-        if (row.cuts == cuts) return row.pattern;
+        if (row.splits == splits) return row.pattern;
     return Pattern::other;
 }

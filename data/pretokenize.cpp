@@ -116,7 +116,7 @@ struct Range {
 struct Pretokenizer::Steps {
     struct Step {
         Held<pcre2_code> code;
-        Cut::Matches matches = Cut::Matches::isolated;
+        Split::Behavior behavior = Split::Behavior::isolated;
         bool invert = false, spelled = false;
     };
     std::vector<Step> all;
@@ -124,17 +124,17 @@ struct Pretokenizer::Steps {
     bool trusted = false;    // its matches always end: no limits
 };
 
-Result<Pretokenizer> Pretokenizer::compile(const std::vector<Cut>& cuts) {
+Result<Pretokenizer> Pretokenizer::compile(const std::vector<Split>& splits) {
     auto made = std::make_shared<Steps>();
-    for (const Cut& cut : cuts) {
+    for (const Split& cut : splits) {
         std::string regex;
         TRY(translate(cut.regex, regex));
         // Oniguruma's Ruby syntax: ^ and $ are those of lines.
         Held<pcre2_code> code(TRY(compile_regex(regex, PCRE2_MULTILINE, true)));
-        made->all.push_back({std::move(code), cut.matches, cut.invert, cut.spelled});
+        made->all.push_back({std::move(code), cut.behavior, cut.invert, cut.spelled});
     }
-    const bool one = cuts.size() == 1;
-    made->streams = one && cuts[0].matches == Cut::Matches::isolated && !cuts[0].invert && !cuts[0].spelled;
+    const bool one = splits.size() == 1;
+    made->streams = one && splits[0].behavior == Split::Behavior::isolated && !splits[0].invert && !splits[0].spelled;
     Pretokenizer p;
     p.steps = std::move(made);
     return p;
@@ -144,7 +144,7 @@ const Pretokenizer& Pretokenizer::known(Pattern pattern) {
     static const std::vector<Pretokenizer> all = [] {
         std::vector<Pretokenizer> made;
         for (const PatternRow& row : pattern_rows()) {
-            Result<Pretokenizer> p = compile(row.fast ? std::vector<Cut>{} : row.cuts);
+            Result<Pretokenizer> p = compile(row.fast ? std::vector<Split>{} : row.splits);
             CHECK(p.ok(), "%s: %s", row.name, p.status.message.c_str());
             if (row.fast) {
                 Result<pcre2_code*> code = compile_regex(row.fast, 0, false);
@@ -244,22 +244,22 @@ struct Splitter::State {
 
 namespace {
 // What Hugging Face's SplitDelimiterBehavior makes of matches and what lies between them.
-void join(std::vector<Range>& all, Cut::Matches how) {
+void join(std::vector<Range>& all, Split::Behavior how) {
     std::vector<Range> out;
     bool previous = false;
-    if (how == Cut::Matches::with_next) std::reverse(all.begin(), all.end());
+    if (how == Split::Behavior::merged_with_next) std::reverse(all.begin(), all.end());
     for (const Range& r : all) {
-        const bool joins = how == Cut::Matches::contiguous ? r.match == previous : r.match && !previous;
+        const bool joins = how == Split::Behavior::contiguous ? r.match == previous : r.match && !previous;
         previous = r.match;
-        if (how == Cut::Matches::removed && r.match) continue;
-        if (how == Cut::Matches::removed || !joins || out.empty()) {
+        if (how == Split::Behavior::removed && r.match) continue;
+        if (how == Split::Behavior::removed || !joins || out.empty()) {
             out.push_back(r);
         } else {
             out.back().begin = std::min(out.back().begin, r.begin);
             out.back().end = std::max(out.back().end, r.end);
         }
     }
-    if (how == Cut::Matches::with_next) std::reverse(out.begin(), out.end());
+    if (how == Split::Behavior::merged_with_next) std::reverse(out.begin(), out.end());
     all = std::move(out);
 }
 }    // namespace
@@ -277,7 +277,7 @@ void Splitter::State::cut(const Pretokenizer::Steps::Step& step, View piece, std
     } else {
         ranges(step.code.get(), piece, step.invert);
     }
-    if (step.matches != Cut::Matches::isolated) join(cutting, step.matches);
+    if (step.behavior != Split::Behavior::isolated) join(cutting, step.behavior);
     for (const Range& r : cutting)
         if (r.end > r.begin) out.push_back(piece.substr(r.begin, r.end - r.begin));
 }

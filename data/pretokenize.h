@@ -9,13 +9,13 @@
 
 // One step of cutting, as tokenizer.json has it: where a regular expression matches (or, inverted, between the matches)
 // a piece is cut out. Each step cuts the pieces of the one before. Digits and Punctuation are such steps, too.
-struct Cut {
-    enum class Matches { isolated, removed, contiguous, with_previous, with_next };
+struct Split {
+    enum class Behavior { isolated, removed, contiguous, merged_with_previous, merged_with_next };
     std::string regex;
-    Matches matches = Matches::isolated;
+    Behavior behavior = Behavior::isolated;
     bool invert = false;
     bool spelled = false;    // sees each byte as its character of GPT-2's alphabet: the steps behind ByteLevel
-    bool operator==(const Cut&) const = default;
+    bool operator==(const Split&) const = default;
 };
 
 // The pre-tokenizers that are known: rows of patterns.cpp. none: a text is one piece. other: any steps from a file.
@@ -48,19 +48,19 @@ struct PatternRow {
     Pattern pattern;
     const char* name;    // for --pattern and messages
     std::vector<GgufPre> gguf;
-    std::vector<Cut> cuts;         // as published
+    std::vector<Split> splits;     // as published
     const char* fast = nullptr;    // one regular expression with the same pieces and no backtracking over runs
 };
 const std::vector<PatternRow>& pattern_rows();    // by Pattern, without `other`
 const PatternRow& pattern_row(Pattern pattern);
-Pattern known_pattern(const std::vector<Cut>& cuts);    // the row with these steps, or Pattern::other
+Pattern known_pattern(const std::vector<Split>& splits);    // the row with these steps, or Pattern::other
 extern const char* const GPT2_REGEX;
 
 // Compiled steps.
 class Pretokenizer {
   public:
     // Exit 3 where PCRE2 cannot compile a step, or would take it for something else than Oniguruma does.
-    static Result<Pretokenizer> compile(const std::vector<Cut>& cuts);
+    static Result<Pretokenizer> compile(const std::vector<Split>& splits);
     static const Pretokenizer& known(Pattern pattern);    // compiled once for each process
 
   private:

@@ -56,20 +56,20 @@ Status parse_origin(std::string_view head, Shard& s) {
     s.documents = documents;
     if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // both are needed to identify one
     memcpy(&s.set.id, head.data() + 28, 8);
-    if (s.set.id) s.set.place = word(head, 9), s.set.shards = word(head, 10);
-    if (s.set.id && (s.set.place < 0 || s.set.place >= s.set.shards || s.set.shards > MAX_SHARDS))
+    if (s.set.id) s.set.index = word(head, 9), s.set.shards = word(head, 10);
+    if (s.set.id && (s.set.index < 0 || s.set.index >= s.set.shards || s.set.shards > MAX_SHARDS))
         return fail(Exit::input,
                     "%s: offset 36: the shard's place in its set: expected less than the %d shards at "
                     "offset 40 and these at most %d, found %d",
-                    s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.place);
+                    s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.index);
     return {};
 }
 // The path of the set's shard at another place: x_train_000.bin, x_train_001.bin; empty if the name has no number.
-std::string sibling(const Shard& s, int place) {
+std::string sibling(const Shard& s, int index) {
     const size_t cut = s.path.rfind('_');
     const bool numbered = cut != s.path.npos && s.path.ends_with(".bin") &&
                           s.path.find_first_not_of("0123456789", cut + 1) == s.path.size() - 4;
-    return numbered ? s.path.substr(0, cut) + formatted("_%03d.bin", place) : "";
+    return numbered ? s.path.substr(0, cut) + formatted("_%03d.bin", index) : "";
 }
 }    // namespace
 
@@ -121,8 +121,8 @@ Result<Shard> shard_open(const std::string& path, bool raw_u16) {
     return s;
 }
 
-Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
-                    const TokenizerSource& whose) {
+Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
+                             const TokenizerSource& whose) {
     const bool none = tokenizer.vocab_size() == 0;
     for (const Shard& s : shards) {
         if (s.tokenizer == 0 || (none ? s.vocab <= vocab : s.tokenizer == tokenizer.fingerprint())) continue;
@@ -135,26 +135,26 @@ Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer
     return {};
 }
 
-Status shards_whole(const std::vector<Shard>& shards, bool parts) {
+Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set) {
     std::map<uint64_t, std::map<int, const Shard*>> sets;
     for (const Shard& s : shards) {
         if (s.set.id == 0) continue;
-        const auto [there, first] = sets[s.set.id].emplace(s.set.place, &s);
+        const auto [there, first] = sets[s.set.id].emplace(s.set.index, &s);
         if (!first)
             return fail(Exit::input, "%s and %s are the same shard; name it once", there->second->path.c_str(),
                         s.path.c_str());
     }
     for (const Shard& one : shards) {
         const auto& set = sets[one.set.id];
-        if (parts || int(set.size()) == one.set.shards) continue;
-        int place = 0;
-        while (set.contains(place)) place++;
-        const std::string path = sibling(one, place);
+        if (allow_partial_set || int(set.size()) == one.set.shards) continue;
+        int index = 0;
+        while (set.contains(index)) index++;
+        const std::string path = sibling(one, index);
         const bool other = std::any_of(shards.begin(), shards.end(), [&](auto& s) { return s.path == path; });
         return fail(Exit::input,
                     "%s: expected all %d shards that were written with it, found %zu; number %d%s%s %s. "
                     "Give all of them (a pattern such as 'x_train_*.bin'), or tokenize the text again",
-                    one.path.c_str(), one.set.shards, set.size(), place, path.empty() ? "" : ", ", path.c_str(),
+                    one.path.c_str(), one.set.shards, set.size(), index, path.empty() ? "" : ", ", path.c_str(),
                     other ? "belongs to another text or another run of tokenize" : "is missing");
     }
     return {};
@@ -276,7 +276,7 @@ Status ShardWriter::finish(const ShardSet& set) {
     }
     header[6] = int32_t(s->documents);
     memcpy(&header[7], &set.id, 8);
-    header[9] = set.place;
+    header[9] = set.index;
     header[10] = set.shards;
     TRY(s->file.write(0, header, sizeof header));
     return s->file.sync();

@@ -85,7 +85,7 @@ struct BadLines {
         if (count++ == 0) first = status.message;
         return {};
     }
-    void tell(Progress& progress) const {
+    void print_notes(Progress& progress) const {
         if (count) progress.note(counted(count, "line") + " left out (--skip-bad-lines); the first: " + first);
     }
 };
@@ -133,7 +133,7 @@ Status train_tokenizer(const TrainOptions& o) {
         progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
     };
     Result<Tokenizer> trained = bpe_train(training);
-    bad.tell(progress);
+    bad.print_notes(progress);
     if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (!trained.ok()) return trained.status;
     TRY(replace_file(o.out, trained.value.to_json(), o.overwrite ? Overwrite::yes : Overwrite::no));
@@ -316,21 +316,21 @@ class Encoder {
     void encode(const Corpus& corpus, std::vector<Segment>& batch) {
         ids.assign(batch.size(), {});
         status.assign(batch.size(), {});
-        std::vector<int> spelled(batch.size(), -1);
+        std::vector<int> first_special(batch.size(), -1);
 #pragma omp parallel for schedule(dynamic)
         for (size_t i = 0; i < batch.size(); i++) {
             status[i] = corpus.json_text(batch[i]);
             if (!status[i].ok()) continue;
             ids[i] = tokenizer.encode(batch[i].text, tokens, !batch[i].begins_document);
-            if (!tokens) spelled[i] = tokenizer.spelled(batch[i].text);
+            if (!tokens) first_special[i] = tokenizer.first_special(batch[i].text);
         }
         for (size_t i = 0; i < batch.size(); i++) {
             if (batch[i].begins_document) counted_one = false;
-            if (spelled[i] < 0 || std::exchange(counted_one, true)) continue;
-            if (documents++ == 0) first = tokenizer.token(spelled[i]);
+            if (first_special[i] < 0 || std::exchange(counted_one, true)) continue;
+            if (documents++ == 0) first = tokenizer.token(first_special[i]);
         }
     }
-    void tell(Progress& progress) const {
+    void print_notes(Progress& progress) const {
         if (documents)
             progress.note(counted(documents, "document") + (documents > 1 ? " spell" : " spells") +
                           " special tokens such as " + escape_control(first) +
@@ -395,8 +395,8 @@ Status tokenize(const TokenizeOptions& o) {
     }
     TRY(train.end());
     TRY(val.end());
-    bad.tell(progress);
-    encoder.tell(progress);
+    bad.print_notes(progress);
+    encoder.print_notes(progress);
     if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
     TRY(publish(train, val, old, o.shard_tokens));

@@ -66,7 +66,7 @@ constexpr std::string_view ANSWER_ENDS[] = {
 struct Vocabulary {
     Symbols symbols = Symbols::bytes;
     Pattern pattern = Pattern::gpt2;
-    std::vector<Cut> cuts;    // where pattern is Pattern::other
+    std::vector<Split> splits;    // where pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
     // By id: bytes; characters' tokens are UTF-8 with marks for spaces, and <0xAB> is a byte; empty where no token has

@@ -94,7 +94,7 @@ void climb(int B, int S, Heads h) {
         ladder.rung(name, check, [&](int set) { f(dqkv[set], dy[set], y[set], qkv[set], lse[set], B, S, h); });
     };
     rung("probabilities in memory, one thread each", three_kernels);
-    rung("tiles in shared memory, FMAs", attention_backward_plain<bf16>);
+    rung("tiles in shared memory, FMAs", attention_backward_simt<bf16>);
     if (cuda_capability() == 90) rung("mma.sync, cp.async", attention_backward_sm80);
     rung(cuda_capability() == 90 ? "wgmma, TMA: production" : "mma.sync, cp.async: production", op.attention_backward);
 }

@@ -79,7 +79,7 @@ void climb(int B, int S, Heads h) {
         ladder.rung(name, check, [&](int set) { f(y[set], lse[set], qkv[set], B, S, h); });
     };
     rung("scores in memory, one thread each", three_kernels);
-    rung("tiles in shared memory, online softmax, FMAs", attention_forward_plain<bf16>);
+    rung("tiles in shared memory, online softmax, FMAs", attention_forward_simt<bf16>);
     if (cuda_capability() == 90) rung("mma.sync, cp.async", attention_forward_sm80);
     rung(cuda_capability() == 90 ? "wgmma, TMA: production" : "mma.sync, cp.async: production", op.attention_forward);
 }

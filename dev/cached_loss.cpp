@@ -11,7 +11,7 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "infer/generate.h"
+#include "infer/decode/generate.h"
 #include "model/decoder.h"
 #include "model/device.h"
 #include "train/train.h"
@@ -26,17 +26,17 @@ static Status cached_loss(char** args) {
     if (length <= PARTS || kept < 0 || sinks < 0 || streams < 1 || int64_t(ids.size()) < int64_t(length) * streams)
         return fail(Exit::usage, "the text has %zu tokens; LENGTH: more than %d", ids.size(), PARTS);
     if (!kept) config.T = std::max(config.T, length);
-    const bool rolls = kept && kept < length;
-    if (const char* why = cache_cannot_roll(config); rolls && why) return fail(Exit::usage, "CACHE %d: %s", kept, why);
-    if (const int least = (pages_for(sinks) + 2) * Pages::SIZE; rolls && kept < least)
+    const bool evicts = kept && kept < length;
+    if (const char* why = why_no_eviction(config); evicts && why) return fail(Exit::usage, "CACHE %d: %s", kept, why);
+    if (const int least = (pages_for(sinks) + 2) * Pages::SIZE; evicts && kept < least)
         return fail(Exit::usage, "CACHE %d: at least %d with SINKS %d", kept, least, sinks);
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     Model& g = *device.model;
-    TRY(g.allocate(config, {Use::infer, streams, 1}));
+    TRY(g.allocate(config, {RunMode::infer, streams, 1}));
     TRY(checkpoint_weights(model, g));
     KvCache cache;
-    const CacheKind kind = {TRY(cache_type(config, type, g.op.activation)), rolls, sinks};
-    TRY(allocate_cache(g, cache, streams, rolls ? kept : length, kind));
+    const CacheOptions kind = {TRY(cache_type(config, type, g.op.activation)), evicts, sinks};
+    TRY(allocate_cache(g, cache, streams, evicts ? kept : length, kind));
     std::vector<float> logits(size_t(streams) * size_t(config.V));
     std::vector<double> sums(PARTS), micros, mebibytes;
     auto part_of = [&](int i) { return int(int64_t(i) * PARTS / (length - 1)); };

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "base/file.h"
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 #include "files/json.h"
 
 using nlohmann::json;

@@ -21,10 +21,12 @@ if ! works; then
 fi
 
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,generation*,gguf*,match}.cpp gpt.cpp \
-    layers/{quant*,packed}.cpp infer/{messages,model_files,template*,grammar*,json_schema*}.cpp \
-    model/{memory,packed_weights,shards,config*,experts,families*,tensors,rope,positions,cache,spans}.cpp |
-    grep -vx 'data/\(tokenize\|corpus\|bpe_train\)\.cpp')    # no parsers; OpenMP
+parsers=$(ls base/*.cpp files/*.cpp data/*.cpp data/*/*.cpp gpt.cpp \
+    checkpoint/{json,config*,generation*,gguf*,tensor_check}.cpp layers/quant/{encode*,decode,packed}.cpp \
+    infer/model_defaults.cpp infer/chat/messages.cpp infer/jinja/*.cpp infer/sampling/{grammar*,json_schema*}.cpp \
+    model/{activations,batch,config*,families*,kv_cache,model,packed_weights,positions,rope_table,spans}.cpp \
+    model/{tensors,train_step,weights}.cpp |
+    grep -vx 'data/\(tokenize\|corpus\|bpe_train\|objective\)\.cpp\|files/picture.cpp')    # no parsers; OpenMP
 library=($(printf "$out/%s.o\n" $parsers) $out/data/gpt2_merges.o)
 entries=("${targets[@]/#/$out/test/fuzz_}")
 make BUILD=$out NVCC= CXX=clang++ FLAGS="$flags -fsanitize=fuzzer-no-link -MMD -MP" "${library[@]}" \

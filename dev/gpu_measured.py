@@ -18,7 +18,7 @@ KINDS = [
     ("products of training", r"linear_\w*(forward|backward) \w+$", 0.15),
     ("short calls", r"sample, \d+ texts?$|attention_cached, 1 x|linear_attention_cached", 0.25),
     ("one row times w: launched again at once, it overlaps itself", r"linear.* 1 row", None),
-    ("attention over many keys: how its rounds wait is not counted", r"attention_cached|cache_turn", None),
+    ("attention over many keys: how its rounds wait is not counted", r"attention_cached|cache_rotate", None),
     ("top-p: how its search's rounds wait is not counted", r"sample", None),
     ("mma.sync, sums without softmax, experts: not looked at", r"", None)]
 

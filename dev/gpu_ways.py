@@ -32,7 +32,7 @@ def way_with(pattern, code):
     return way[::-1]
 
 
-# ---- masks: spans, whose ends never go back, as layers/attention/streams.h has them ----------------------------------
+# ---- masks: spans, whose ends never go back, as layers/attention/visible_keys.h has them ----------------------------------
 
 def causal(S):
     return [(0, i + 1) for i in range(S)]
@@ -136,7 +136,7 @@ class Tiles:
 # ---- attention without softmax ---------------------------------------------------------------------------------------
 
 class Walk:
-    """A walk of layers/attention/linear.cu: it fills shared memory with decays and three operands of a chunk, and
+    """A walk of layers/attention/recurrent.cu: it fills shared memory with decays and three operands of a chunk, and
     multiplies."""
 
     def __init__(self, k, walk):

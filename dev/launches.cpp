@@ -10,10 +10,10 @@
 
 #include "base/console.h"
 #include "files/json.h"
-#include "layers/attention/streams.h"
-#include "model/gpu_plan.h"
+#include "layers/attention/visible_keys.h"
+#include "train/gpu_plan.h"
 #include "test/cuda_on_cpu/runtime.h"
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 
 namespace {
 std::vector<emu::Launched> launched_by(const std::function<void()>& call) {
@@ -25,7 +25,7 @@ std::vector<emu::Launched> launched_by(const std::function<void()>& call) {
     return all;
 }
 
-void print(const char* table, const std::string& name, int64_t times, const Work& work,
+void print(const char* table, const std::string& name, int64_t times, const Cost& work,
            const std::vector<emu::Launched>& launched) {
     const CallSizes& c = work.call;
     const Heads& h = c.heads;
@@ -46,22 +46,22 @@ void print(const char* table, const std::string& name, int64_t times, const Work
         "\"B\":%d,\"S\":%d,\"NH\":%d,\"NKV\":%d,\"HS\":%d,\"softcap\":%g,\"globals\":%d,\"stride\":%d,"
         "\"linear\":%d,\"spans\":[%s],\"launches\":[%s]}\n",
         table, json_string(name).c_str(), (long long)times, work.products, work.arithmetic, work.bytes, c.B, c.S, h.NH,
-        h.NKV, h.HS, double(h.softcap), h.globals, h.stride, int(h.linear), join(spans, ",").c_str(),
+        h.NKV, h.HS, double(h.softcap), h.global_tokens, h.stride, int(h.linear), join(spans, ",").c_str(),
         join(launches, ",").c_str());
 }
 
 // The operations that a model calls, one after the other; those of the same sizes once.
-class Calls : public Count {
+class Calls : public CostTable {
   public:
     struct Row {
         std::string name;
-        Work work;
+        Cost work;
         std::vector<emu::Launched> launched;
         int64_t times;
     };
     std::vector<Row> rows;
     int64_t later = 0;    // how often the host waits for the step before
-    explicit Calls(const Table& like) : Count(like) {
+    explicit Calls(const Table& like) : CostTable(like) {
         current = this;
         table.wait = [](int64_t) { current->waited++; };
     }
@@ -71,10 +71,10 @@ class Calls : public Count {
   private:
     inline static Calls* current = nullptr;
     int64_t waited = 0;
-    void call(const Work& work, const std::function<void()>& run) override {
-        Count::call(work, run);
+    void call(const Cost& work, const std::function<void()>& run) override {
+        CostTable::call(work, run);
         const CallSizes& c = work.call;
-        if (c.operation <= Operation::download_later && c.operation != Operation::zero) return;
+        if (c.operation <= Operation::download_async && c.operation != Operation::zero) return;
         std::string name = operation_name(c.operation);
         if (c.out) name += formatted(" %d to %d", c.in, c.out);
         for (Row& r : rows)
@@ -99,9 +99,9 @@ Status print_calls(const char* table, const Table& op, const Config& c, const Pl
     printf(
         "{\"table\":\"%s\",\"uploads\":%lld,\"downloads\":%lld,\"bytes\":%.17g,\"waits\":%lld,"
         "\"later\":%lld}\n",
-        table, (long long)calls_of(Operation::upload, Operation::upload_ahead),
-        (long long)calls_of(Operation::download, Operation::download_later),
-        bytes_of(Operation::upload, Operation::upload_ahead, Operation::download, Operation::download_later),
+        table, (long long)calls_of(Operation::upload, Operation::upload_async),
+        (long long)calls_of(Operation::download, Operation::download_async),
+        bytes_of(Operation::upload, Operation::upload_async, Operation::download, Operation::download_async),
         (long long)calls_of(Operation::download), (long long)calls.later);
     return {};
 }
@@ -111,13 +111,13 @@ constexpr int SEQUENCES[] = {1, 2, 4, 8, 16, 64};
 
 // A token of so many sequences behind `position` others: the second of two, as the first one's is the host's.
 Status print_token(const std::string& table, const Table& op, const Config& c, int sequences, int position) {
-    const Plan plan = {Use::infer, sequences, std::max(1, position)};
+    const Plan plan = {RunMode::infer, sequences, std::max(1, position)};
     return print_calls(table.c_str(), op, c, plan, [&](Model& g, Calls& calls) {
         KvCache cache;
         CHECK(allocate_cache(g, cache, sequences, std::min(c.T, 2 * (POSITION + DRAFT))).ok(), "no memory for a cache");
         const std::vector<int> prompt(size_t(sequences) * size_t(position), 1);
         if (position) extend(g, cache, prompt.data(), position);
-        TokenSteps steps(g, cache, sequences, c.V);
+        DecodeSteps steps(g, cache, sequences, c.V);
         CHECK(steps.open().ok(), "no memory for tokens");
         steps.step();
         calls.begin();
@@ -127,20 +127,22 @@ Status print_token(const std::string& table, const Table& op, const Config& c, i
 }
 // A prompt from position 0; or a draft behind a prompt: the host gets the logits of all its tokens.
 Status print_prompt(const std::string& table, const Table& op, const Config& c, int tokens, int position) {
-    return print_calls(table.c_str(), op, c, {Use::infer, 1, std::max(tokens, position)}, [&](Model& g, Calls& calls) {
-        KvCache cache;
-        CHECK(allocate_cache(g, cache, 1, tokens + position).ok(), "no memory for a cache");
-        const std::vector<int> tok(size_t(std::max(tokens, position)), 1);
-        std::vector<int> rows(size_t(position ? tokens : 1));
-        std::iota(rows.begin(), rows.end(), position ? 0 : tokens - 1);
-        std::vector<float> logits(rows.size() * size_t(c.V));
-        if (position) extend(g, cache, tok.data(), position);
-        calls.begin();
-        compute_logits(
-            g, extend(g, cache, tok.data(), tokens, {}, {}, position ? Pages::Sums::steps : Pages::Sums::prompt),
-            logits.data(), rows);
-        calls.end();
-    });
+    return print_calls(table.c_str(), op, c, {RunMode::infer, 1, std::max(tokens, position)},
+                       [&](Model& g, Calls& calls) {
+                           KvCache cache;
+                           CHECK(allocate_cache(g, cache, 1, tokens + position).ok(), "no memory for a cache");
+                           const std::vector<int> tok(size_t(std::max(tokens, position)), 1);
+                           std::vector<int> rows(size_t(position ? tokens : 1));
+                           std::iota(rows.begin(), rows.end(), position ? 0 : tokens - 1);
+                           std::vector<float> logits(rows.size() * size_t(c.V));
+                           if (position) extend(g, cache, tok.data(), position);
+                           calls.begin();
+                           compute_logits(g,
+                                          extend(g, cache, tok.data(), tokens, {}, {},
+                                                 position ? Pages::SumOrder::decode : Pages::SumOrder::prefill),
+                                          logits.data(), rows);
+                           calls.end();
+                       });
 }
 
 Status run(const Gpu& gpu, BenchOptions& o, int prompt) {
@@ -151,17 +153,18 @@ Status run(const Gpu& gpu, BenchOptions& o, int prompt) {
     o.json = true, o.device.device = "cuda";
     Config c = config_with(TRY(config_named(o.model)), o.shape);
     c.T = std::max(c.T, o.seq_len);
-    TRY(config_asked_check(o.shape, c));
+    TRY(check_overrides(o.shape, c));
     Bench bench{o, TRY(open_device(o.device, true)), {}};
     printf("{\"gpu\":\"%s\",\"capability\":%d,\"multiprocessors\":%d,\"peak\":%.17g,\"bandwidth\":%.17g}\n", gpu.text,
            gpu.capability, gpu.multiprocessors, gpu.peak, gpu.bandwidth);
-    bench.instead = [](const std::string& name, const Work& work, const std::function<void()>& call) {
+    bench.on_operation = [](const std::string& name, const Cost& work, const std::function<void()>& call) {
         print("bench", name, 1, work, launched_by(call));
     };
     const int B = o.batch, S = o.seq_len;
     TRY(bench_operations(bench, c, B, S));
     const Table& op = bench.device.model->op;
-    TRY(print_calls("step", op, c, {Use::train, B, S}, [](Model& g, Calls& calls) { count_step(g), calls.end(); }));
+    TRY(print_calls("step", op, c, {RunMode::train, B, S},
+                    [](Model& g, Calls& calls) { run_counted_step(g), calls.end(); }));
     for (int sequences : SEQUENCES)
         TRY(print_token(sequences == 1 ? "token" : formatted("token of %d sequences", sequences), op, c, sequences, 0));
     if (c.T >= POSITION + DRAFT) {

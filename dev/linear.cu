@@ -4,8 +4,8 @@
 // The hand-written products show where a library's speed comes from: each output needs C elements of x and of w. One
 // thread per output loads all of them from the caches; in shared memory a load serves 64 outputs; tensor cores do 4096
 // FLOPs per instruction and warp, and are fed by copies that run ahead.
-#include "layers/linear_kernels.cuh"
-#include "layers/ptx.cuh"
+#include "layers/matmul/gemv.cuh"
+#include "layers/ptx/ptx.cuh"
 #include "ladder.h"
 #include "tools/selftest/linear.h"
 
@@ -184,12 +184,12 @@ __global__ void column_kernel(float* out, const T* x, int N, int C) {
     for (int64_t n = 0; n < N; n++) sum += to_float(x[n * C + c]);
     out[c] += sum;
 }
-void backward_column(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+void backward_column(T* dx, GradTarget<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
                      Precision) {
     table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC, {});
     launch(column_kernel, {unsigned(ceil_div(OC, 32)), 32}, db, dy, N, OC);
 }
-void backward_sums(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+void backward_sums(T* dx, GradTarget<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
                    Precision) {
     table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC, {});
     column_sums(db, dy, N, OC);
@@ -209,7 +209,7 @@ void backward_ladder(int N, int C, int OC) {
                     });
 }
 
-void gelu_backward_steps(T* dpre, Into<float> dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
+void gelu_backward_steps(T* dpre, GradTarget<float> dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
                          const T* pre, int N, int C, int OC) {
     table->linear_backward(dpre, dw, db, dy, x, w, N, C, OC, {});
     table->activation_backward(dpre, dpre, pre, Act::gelu_tanh, false, N, C);

@@ -25,7 +25,7 @@ static Status logits(char** args) {
     if (length < 2) return fail(Exit::usage, "%s: expected a text of two tokens or more", args[1]);
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     Model& g = *device.model;
-    TRY(g.allocate(config, {Use::infer, 1, length}));
+    TRY(g.allocate(config, {RunMode::infer, 1, length}));
     TRY(checkpoint_weights(model, g));
     std::vector<float> last(size_t(config.V));
     FILE* out = fopen(args[2], "wb");

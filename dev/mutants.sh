@@ -47,7 +47,7 @@ binary_of() {    # file, test cases
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
         dev/*.cu) echo build/test_all ;;    # runs ladders
-        *.cu | *.cuh | layers/scratch.h | layers/attention/order.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;
+        *.cu | *.cuh | layers/scratch.h | layers/attention/row_order.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;
         *) echo build/test_all ;;
     esac
 }
@@ -59,7 +59,7 @@ can_run() {    # file, flag: is it compiled, and can its tests run?
     case $1 in
         layers/onednn.cpp) grep -q dnnl build/optional ;;
         comm/mpi.cpp) command -v mpirun >/dev/null ;;
-        base/picture.cpp) compgen -G "/usr/lib*/*/libcairo.so.2" >/dev/null ;;
+        files/picture.cpp) compgen -G "/usr/lib*/*/libcairo.so.2" >/dev/null ;;
     esac
 }
 goals_of() {    # binary, file, test cases

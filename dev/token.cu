@@ -21,8 +21,8 @@
 // shares. A row's sum is one warp's: the same bits in any order of blocks. Attention: the keys of a key/value head are
 // split among blocks, and there among warps; HS / 8 lanes hold a row. Each block merges all splits itself, in order.
 #include "layers/activation.cuh"
-#include "layers/hopper.cuh"
-#include "layers/norm_rows.cuh"
+#include "layers/ptx/hopper.cuh"
+#include "layers/matmul/norm_rows.cuh"
 #include "layers/rope.cuh"
 #include "token.h"
 
@@ -37,7 +37,7 @@ struct Call {
     Weights<bf16> w;
     Pages cache[MOST_LAYERS];
     NormOf<bf16> norm;    // the last one
-    TurnCall turn;
+    RopeCall rope;
     Act act;
     float scale;    // makes products scores, in units of log 2
     const int *tok, *pos;
@@ -185,13 +185,13 @@ struct Splits {
 };
 
 // own (G+1,HS) = the queries of key/value head kv and the new key, turned.
-template <int G> __device__ inline void turn_heads(bf16* own, const Call& c, int kv) {
-    const int lane = int(threadIdx.x) % c.turn.lanes, i = int(threadIdx.x) / c.turn.lanes, HS = c.s.HS;
+template <int G> __device__ inline void rope_heads(bf16* own, const Call& c, int kv) {
+    const int lane = int(threadIdx.x) % c.rope.lanes, i = int(threadIdx.x) / c.rope.lanes, HS = c.s.HS;
     if (i > G) return;
-    TurnPiece<8, false> piece(c.turn, lane);
-    const Angles<8> angles(c.turn, piece, c.turn.angles(0));
+    RopeVector<8, false> piece(c.rope, lane);
+    const Rotation<8> rotation(c.rope, piece, c.rope.rotation(0));
     piece.load(c.qkv + (i < G ? kv * G + i : c.s.NH + kv) * HS);
-    angles.turn(piece);
+    rotation.rope(piece);
     piece.store(own + i * HS);
 }
 
@@ -268,7 +268,7 @@ template <int G> __device__ inline void attention(const Call& c, int l) {
     for (int item = int(blockIdx.x); item < NKV * splits.count; item += int(gridDim.x)) {
         const int kv = item % NKV, split = item / NKV, from = split * splits.each, p = splits.keys - 1;
         const int to = min(splits.keys, from + splits.each), t = int(threadIdx.x);
-        turn_heads<G>(own[0].v, c, kv);
+        rope_heads<G>(own[0].v, c, kv);
         __syncthreads();
         attend<G>(parts[t / 32], own[0].v, c, cache, kv, from, to);
         if (from <= p && p < to && t < HS / 8) {
@@ -354,7 +354,7 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
               t.w,
               {},
               {t.w.nw, t.w.nb, s.norm(), s.C},
-              TurnCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.turn()),
+              RopeCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.rope()),
               s.act(),
               LOG2E * s.heads().score_scale(),
               t.tok,
@@ -399,10 +399,11 @@ void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
     };
     rung("the operations in turn", in_turn<bf16>);
     rung("fused: five launches a layer", chain);
-    op.record();
+    op.begin_capture();
     chain(op, token);
-    void* const graph = op.recorded();
-    ladder.rung("the same, replayed: production", check_token(op, checked, chain), [&](int) { op.replay(graph); });
+    void* const graph = op.end_capture();
+    ladder.rung("the same, replayed: production", check_token(op, checked, chain),
+                [&](int) { op.launch_graph(graph); });
     op.release_graph(graph);
     if (cuda_capability() != 90) return void(printf("    one kernel: for sm_90\n"));
     rung("one kernel, loads within a phase", one_kernel<false>);

@@ -19,7 +19,7 @@ struct Shape {
     HOST_DEVICE int qkv() const { return (NH + 2 * NKV) * HS; }
     Heads heads() const { return {NH, NKV, HS}; }
     Norm norm() const { return {llama}; }
-    Turn turn() const { return {llama ? HS : 0}; }
+    QkNormRope rope() const { return {llama ? HS : 0}; }
     Act act() const { return llama ? Act::silu : Act::gelu_tanh; }
     int up() const { return llama ? 2 * F : F; }
     int positions() const { return int(round_up(pos + 2, Pages::SIZE)); }
@@ -85,16 +85,16 @@ template <class T> struct Token {
     const Weights<T> w;
     std::vector<Pages> cache;
     Array<int> tok, pos;
-    Array<float> turns, mean, rstd;
-    Array<T> x, x2, normed, qkv, turned, atty, pre, h, logits;
+    Array<float> cos_sin, mean, rstd;
+    Array<T> x, x2, normed, qkv, qkv_rot, atty, pre, h, logits;
     Array<float> partial;    // the one kernel's: its splits' sums
     Array<int> count;        // and its blocks' arrivals
 
     Token(const Ops<T>& op, const Shape& s, const T* weights, Caches& caches)
-        : m(op), s(s), w(weights_at(s, weights)), tok(m, 1), pos(m, 1), turns(m, angles(s.positions(), s.turn().dims)),
-          mean(m, 1), rstd(m, 1), x(m, s.C), x2(m, s.C), normed(m, s.C), qkv(m, s.qkv()), turned(m, s.qkv()),
-          atty(m, s.NH * s.HS), pre(m, s.up()), h(m, s.F), logits(m, s.Vp),
-          partial(m, s.NH * (s.HS + 2) * ceil_div(s.positions(), LEAST_KEYS)), count(m, Numbers{0}) {
+        : m(op), s(s), w(weights_at(s, weights)), tok(m, 1), pos(m, 1),
+          cos_sin(m, cos_sin_table(s.positions(), s.rope().dims)), mean(m, 1), rstd(m, 1), x(m, s.C), x2(m, s.C),
+          normed(m, s.C), qkv(m, s.qkv()), qkv_rot(m, s.qkv()), atty(m, s.NH * s.HS), pre(m, s.up()), h(m, s.F),
+          logits(m, s.Vp), partial(m, s.NH * (s.HS + 2) * ceil_div(s.positions(), LEAST_KEYS)), count(m, Numbers{0}) {
         for (int l = 0; l < s.L; l++) cache.push_back(caches.at(l, sizeof(T) == 8));
     }
     void set(int token, int position) {
@@ -102,7 +102,7 @@ template <class T> struct Token {
         m.upload(static_cast<int*>(pos), &position, 4);
     }
     bool intact() const {
-        for (const Array<T>* a : {&x, &x2, &normed, &qkv, &turned, &atty, &pre, &h, &logits})
+        for (const Array<T>* a : {&x, &x2, &normed, &qkv, &qkv_rot, &atty, &pre, &h, &logits})
             if (!a->intact()) return false;
         return partial.intact() && count.intact();
     }
@@ -119,8 +119,8 @@ template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
         const Layer<T>& p = t.w.layer[l];
         op.norm_forward(t.normed, t.mean, t.rstd, t.x, p.nw1, p.nb1, s.norm(), 1, C);
         op.linear_forward(t.qkv, t.normed, p.qkvw, p.qkvb, nullptr, 1, C, s.qkv(), {});
-        if (s.llama) op.rope_forward(t.turned, nullptr, t.qkv, nullptr, nullptr, t.turns, 1, 1, t.pos, h, s.turn());
-        op.attention_cached(t.atty, s.llama ? t.turned : t.qkv, t.cache[size_t(l)], 1, 1, t.pos, h);
+        if (s.llama) op.rope_forward(t.qkv_rot, nullptr, t.qkv, nullptr, nullptr, t.cos_sin, 1, 1, t.pos, h, s.rope());
+        op.attention_cached(t.atty, s.llama ? t.qkv_rot : t.qkv, t.cache[size_t(l)], 1, 1, t.pos, h);
         op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C, {});
         op.norm_forward(t.normed, t.mean, t.rstd, t.x2, p.nw2, p.nb2, s.norm(), 1, C);
         op.linear_forward(t.pre, t.normed, p.fcw, p.fcb, nullptr, 1, C, s.up(), {});
@@ -144,8 +144,8 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
         op.norm_linear_forward(t.qkv, t.normed, t.mean, t.rstd, t.x, p.nw1, p.nb1, s.norm(), p.qkvw, p.qkvb, 1, C,
                                s.qkv());
         if (s.llama)
-            op.rope_attention_cached(t.atty, t.turned, nullptr, t.qkv, nullptr, nullptr, t.turns, cache, 1, 1, t.pos,
-                                     t.pos, h, s.turn());
+            op.rope_attention_cached(t.atty, t.qkv_rot, nullptr, t.qkv, nullptr, nullptr, t.cos_sin, cache, 1, 1, t.pos,
+                                     t.pos, h, s.rope());
         else op.attention_cached(t.atty, t.qkv, cache, 1, 1, t.pos, h);
         op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, 1, h.width(), C, {});
         op.norm_ffn_forward(t.h, t.pre, t.normed, t.mean, t.rstd, t.x2, p.nw2, p.nb2, s.norm(), p.fcw, p.fcb, s.act(),

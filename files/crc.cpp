@@ -94,4 +94,6 @@ uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes) {
     return instruction ? by_instruction(crc, data, bytes) : crc32c_table(crc, data, bytes);
 }
 
-uint32_t crc32c_join(uint32_t first, uint32_t second, int64_t bytes) { return multiply(zeros(bytes), first) ^ second; }
+uint32_t crc32c_combine(uint32_t first, uint32_t second, int64_t bytes) {
+    return multiply(zeros(bytes), first) ^ second;
+}

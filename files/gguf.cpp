@@ -237,7 +237,7 @@ Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const st
     return h;
 }
 
-bool gguf_begins(const std::string& path) {
+bool is_gguf(const std::string& path) {
     char magic[4];
     const Result<File> file = File::open(path);
     return file.ok() && file.value.read(0, magic, 4).ok() && memcmp(magic, "GGUF", 4) == 0;

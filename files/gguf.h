@@ -75,7 +75,7 @@ struct GgufHeader {
 typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
 Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);
 
-bool gguf_begins(const std::string& path);    // a file whose first bytes say GGUF
+bool is_gguf(const std::string& path);    // a file whose first bytes say GGUF
 
 class GgufFile {
   public:
@@ -95,13 +95,13 @@ class GgufFile {
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
-typedef std::function<Status(const void* data, int64_t bytes)> GgufSink;
+typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
 struct GgufSource {
     std::string name;
     const BlockFormat* format;
     std::vector<int64_t> shape;                            // the fastest last
-    std::function<Status(const GgufSink& sink)> blocks;    // all of the tensor's bytes, in pieces of any size
+    std::function<Status(const FileSink& sink)> blocks;    // all of the tensor's bytes, in pieces of any size
 };
 // A version 3 file with alignment 32, piece by piece, in the order given. Fails only where the sink or a source does.
 Status gguf_write(const std::vector<std::pair<std::string, GgufValue>>& metadata,
-                  const std::vector<GgufSource>& tensors, const GgufSink& sink);
+                  const std::vector<GgufSource>& tensors, const FileSink& sink);

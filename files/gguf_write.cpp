@@ -39,7 +39,7 @@ struct Header {
 }    // namespace
 
 Status gguf_write(const std::vector<std::pair<std::string, GgufValue>>& metadata,
-                  const std::vector<GgufSource>& tensors, const GgufSink& sink) {
+                  const std::vector<GgufSource>& tensors, const FileSink& sink) {
     Header h;
     h.bytes = "GGUF";
     h.put(uint32_t(3));

@@ -9,7 +9,7 @@
 
 // A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
 struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
-    static constexpr size_t SAID = 320;    // bytes of the file in a message
+    static constexpr size_t MAX_QUOTED = 320;    // bytes of the file in a message
     int max_depth;
     // Each open object's keys; none for an array. They are sorted at the object's end: a hostile file cannot make that
     // quadratic, as it could a hash table.
@@ -49,7 +49,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     }
     bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
         std::string what = e.what();
-        error = "not JSON: " + in_short(what.substr(what.find("] ") + 2), SAID);    // after the library's own tag
+        error = "not JSON: " + shorten(what.substr(what.find("] ") + 2), MAX_QUOTED);    // after the library's own tag
         error_byte = byte;
         return false;
     }
@@ -65,7 +65,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
         std::sort(names.begin(), names.end());
         const auto twice = std::adjacent_find(names.begin(), names.end());
         if (twice == names.end()) return true;
-        error = "the key \"" + in_short(*twice, SAID) + "\" occurs twice";
+        error = "the key \"" + shorten(*twice, MAX_QUOTED) + "\" occurs twice";
         return false;
     }
     bool open() {

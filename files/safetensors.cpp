@@ -150,7 +150,7 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     SafetensorsFile f;
     f.file = TRY(File::open(path));
-    if (torch_begins(f.file)) return f.tensors = TRY(torch_entries(f.file)), std::move(f);
+    if (is_torch_archive(f.file)) return f.tensors = TRY(torch_entries(f.file)), std::move(f);
     uint64_t length = 0;
     if (f.bytes() >= 8) TRY(f.file.read(0, &length, 8));
     f.data = std::min(f.bytes(), 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))));

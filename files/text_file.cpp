@@ -60,7 +60,7 @@ bool is_bzip2(std::string_view head) { return head.substr(4).starts_with("1AY&SY
 bool utf16_bom(std::string_view head) { return head.starts_with("\xFF\xFE"sv) || head.starts_with("\xFE\xFF"sv); }
 }    // namespace
 
-std::string not_text(std::string_view head) {
+std::string not_text_reason(std::string_view head) {
     for (const Signature& s : SIGNATURES) {
         if (head.size() < s.at || !head.substr(s.at).starts_with(s.bytes)) continue;
         if (s.bytes == "BZh" && !(head.size() > 4 && is_bzip2(head))) continue;    // BZh alone may begin a text
@@ -79,7 +79,7 @@ std::string not_text(std::string_view head) {
     return "a binary file: byte " + std::to_string(head.find('\0')) + " is a NUL";
 }
 
-std::string unpacked_name(std::string path) {
+std::string decompressed_name(std::string path) {
     for (char& c : path) c = char(tolower(static_cast<unsigned char>(c)));
     for (std::string_view end : {".gz", ".zst"})
         if (path.ends_with(end)) return path.substr(0, path.size() - end.size());
@@ -217,7 +217,7 @@ Status TextFile::State::start() {
                         path.c_str(), name_of(p), block.empty() ? "nothing" : "other bytes");
     beginning.resize(BLOCK);
     beginning.resize(TRY(unpack(beginning.data(), BLOCK)));
-    if (std::string what = not_text(beginning); !what.empty())
+    if (std::string what = not_text_reason(beginning); !what.empty())
         return fail(Exit::input, "%s: expected text, but %sit is %s", path.c_str(),
                     packing == Packing::none ? "" : "unpacked ", what.c_str());
     if (packing != Packing::none && packing_of(beginning) != Packing::none)

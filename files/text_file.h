@@ -28,6 +28,6 @@ class TextFile {
 };
 
 // The name without .gz or .zst, in lower case: "a/X.JSONL.gz" is "a/x.jsonl".
-std::string unpacked_name(std::string path);
+std::string decompressed_name(std::string path);
 // What a file that begins like this is, if it cannot be read as text, and what to do with it; "" for text.
-std::string not_text(std::string_view head);
+std::string not_text_reason(std::string_view head);

@@ -208,7 +208,7 @@ struct Reader {
     const std::vector<Value>& values;
     const std::string folder;    // NAME/
 
-    const Value& at(int place) const { return values[size_t(place)]; }
+    const Value& at(int index) const { return values[size_t(index)]; }
     Status add(const std::string& name, const Value& t, std::vector<TensorEntry>* all) const {
         auto bad = [&](const char* what) {
             return fail(Exit::input, "%s: tensor \"%s\": %s", file.path().c_str(), name.c_str(), what);
@@ -238,7 +238,7 @@ struct Reader {
 };
 }    // namespace
 
-bool torch_begins(const File& file) {
+bool is_torch_archive(const File& file) {
     char magic[4];
     return file.bytes() > 30 && file.read(0, magic, 4).ok() && (!memcmp(magic, "PK\3\4", 4) || !memcmp(magic, OLD, 4));
 }

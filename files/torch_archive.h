@@ -6,7 +6,7 @@
 #pragma once
 #include "safetensors.h"
 
-bool torch_begins(const File& file);    // as a zip, or as PyTorch's format before 1.6
+bool is_torch_archive(const File& file);    // as a zip, or as PyTorch's format before 1.6
 // As safetensors_parse gives them, but from the beginning of the file; of F32, BF16 and F16 alone, in the order of the
 // dictionary. Every size and offset is compared with the file's. Exit 3: compressed entries, a pickle with more than
 // values, tuples, lists, dictionaries and tensors, a tensor whose numbers do not follow one another; 4.

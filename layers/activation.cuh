@@ -7,7 +7,7 @@
 // CUDA's erfcf, exact to the last place of the smallest numbers, takes twice the instructions.
 #pragma once
 #include "normal.h"
-#include "ptx.cuh"
+#include "layers/ptx/ptx.cuh"
 
 namespace {
 // s = sigmoid(z) and its slope s (1 - s), from a = exp(-|z|): nothing overflows, and NaN stays NaN.

@@ -2,7 +2,7 @@
 //
 // Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with masters, 24 in bf16
 // alone; the sum of squares reads 4. Square root and division are IEEE's, not estimates.
-#include "layers/simd/philox.h"
+#include "layers/simd/philox_vec.h"
 
 namespace ISA {
 // Blocks start at multiples of BLOCK, whatever the number of threads: an element in a loop's scalar tail is always in
@@ -37,7 +37,7 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
 // Steps w, m and v of one row. a is a copy: through a reference the loop reads it again after each store, and takes
 // twice as long.
 INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a, float decay) {
-    const float scale = step.scale, rm = step.m_scale, rv = step.v_scale, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
+    const float scale = step.scale, rm = step.m_correction, rv = step.v_correction, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
         float g = scale * dw[i];
@@ -87,6 +87,6 @@ template <class P> static void adamw(P* w, float* master, float* m, float* v, co
         }
 }
 
-ENTRY(adamw, adamw<P>)
-ENTRY(sum_of_squares, sum_of_squares)
+REGISTER_CPU(adamw, adamw<P>)
+REGISTER_CPU(sum_of_squares, sum_of_squares)
 }    // namespace ISA

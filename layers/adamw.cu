@@ -8,7 +8,7 @@
 //   from_floats, to_floats   6 per element for bf16
 // Sums are in double, in an order that depends on n alone.
 #include "convert.cuh"
-#include "gate.h"
+#include "step_verdict.h"
 
 namespace {
 constexpr int THREADS = 256;
@@ -66,17 +66,17 @@ void add_losses(double* total, const float* loss, int64_t n) {
 
 // ---- gate -----------------------------------------------------------------------------------------------------------
 
-__global__ void gate_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares, int n,
-                            AdamW a, Limits limits) {
+__global__ void step_verdict_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares,
+                                    int n, AdamW a, Limits limits) {
     double sum = 0;
     for (int i = threadIdx.x; i < n; i += 32) sum += squares[i];
     sum = warp_sum(sum);
-    if (threadIdx.x == 0) gate_step(step, loss_scale * *loss_total, sum, a, limits);
+    if (threadIdx.x == 0) decide_step(step, loss_scale * *loss_total, sum, a, limits);
 }
 
-void gate(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
-          Limits limits) {
-    launch(gate_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
+void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
+                  Limits limits) {
+    launch(step_verdict_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
 }
 
 // ---- adamw ----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,8 @@ template <int W, bool MASTER, class T> __device__ inline void adamw_elements(con
         const float g = step.scale * dw[j], was = MASTER ? master[j] : w[j];
         m.v[j] = a.beta1 * m[j] + (1 - a.beta1) * g;
         v.v[j] = a.beta2 * v[j] + (1 - a.beta2) * (g * g);
-        const float x = was - a.lr * (m[j] * step.m_scale / (sqrtf(v[j] * step.v_scale) + a.eps) + decay * was);
+        const float x = was -
+                        a.lr * (m[j] * step.m_correction / (sqrtf(v[j] * step.v_correction) + a.eps) + decay * was);
         if constexpr (MASTER) master.v[j] = x, w.set(j, x);
         else w.v[j] = round_weight<T>(x, word(random, i + j) >> 16);
     }
@@ -146,10 +147,10 @@ template <class T> void adamw(T* w, float* master, float* m, float* v, const Gra
     launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, grid, p, n, step, a, seed);
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.add_losses = add_losses;
     o.sum_of_squares = sum_of_squares;
-    o.gate = gate;
+    o.step_verdict = step_verdict;
     o.adamw = adamw<T>;
     o.from_floats = [](T* to, const float* from, int64_t n) { convert(to, from, n, cuda_stream()); };
     o.to_floats = [](float* to, const T* from, int64_t n) { convert(to, from, n, cuda_stream()); };

@@ -45,8 +45,9 @@ inline void norm_linear(const Table& op, Activation* y, Input* normed, const Act
 }
 
 // dx += dy w, by way of scratch (N,C), and the gradients of a product's weights. w null: nothing.
-inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, Into<Gradient> dw, Gradient* db,
-                                const Activation* dy, const Input* x, const Parameter* w, int N, int C, int OC) {
+inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
+                                Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N, int C,
+                                int OC) {
     if (!w) return;
     op.linear_backward(scratch, dw, db, dy, x, w, N, C, OC, {});
     op.add_scaled(dx, dx, scratch, 1, int64_t(N) * C, {});
@@ -56,8 +57,7 @@ inline void scale_and_drop(const Table& op, Activation* x, float scale, int64_t 
     if (scale != 1 || drop.rate > 0) op.add_scaled(x, nullptr, x, scale, n, drop);
 }
 
-// ---- the ffn: a product, an activation, a product
-// --------------------------------------------------------------------
+// ---- the ffn: a product, an activation, a product --------------------------------------------------------------------
 
 // An ffn as far as its second product: y = act(pre), pre = x w^T + b; then y may be multiplied by a gate for each
 // position, sigmoid(x gate_w^T).     x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
@@ -101,11 +101,11 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
 // Where the gradients of an ffn's weights go, and scratch: of the shapes of pre, y (may be dpre if nothing is gated),
 // row_gate and x.
 struct FfnGradients {
-    Into<Gradient> first_w;
+    GradTarget<Gradient> first_w;
     Gradient* first_b;
-    Into<Gradient> second_w;
+    GradTarget<Gradient> second_w;
     Gradient* second_b;
-    Into<Gradient> row_gate_w;
+    GradTarget<Gradient> row_gate_w;
     Activation *dpre, *dy, *drow_gate, *dx_of_gate;
 };
 // dx (N,C) = the gradient of the ffn's input x, given dout (N,C), of its second product. Nothing if F is 0.
@@ -123,34 +123,32 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
     add_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
 }
 
-// ---- rotation, then attention
-// ----------------------------------------------------------------------------------------
+// ---- rotation, then attention ----------------------------------------------------------------------------------------
 
-// Queries and keys normed and rotated as t says; nothing if it says neither: then `turned` is qkv.
-inline void rope_forward(const Table& op, Activation* turned, float* rstd, const Activation* qkv, const Parameter* qw,
-                         const Parameter* kw, const float* turns, int B, int S, const int* pos, const Heads& h,
-                         const Turn& t) {
-    if (t.dims || qw) op.rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, pos, h, t);
+// Queries and keys normed and rotated as t says; nothing if it says neither: then `qkv_rot` is qkv.
+inline void rope_forward(const Table& op, Activation* qkv_rot, float* rstd, const Activation* qkv, const Parameter* qw,
+                         const Parameter* kw, const float* cos_sin, int B, int S, const int* pos, const Heads& h,
+                         const QkNormRope& t) {
+    if (t.dims || qw) op.rope_forward(qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, pos, h, t);
 }
 inline void rope_backward(const Table& op, Activation* d, Gradient* dqw, Gradient* dkw, const Activation* qkv,
-                          const Parameter* qw, const Parameter* kw, const float* turns, const float* rstd, int B, int S,
-                          const Heads& h, const Turn& t) {
-    if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, turns, rstd, B, S, h, t);
+                          const Parameter* qw, const Parameter* kw, const float* cos_sin, const float* rstd, int B,
+                          int S, const Heads& h, const QkNormRope& t) {
+    if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, cos_sin, rstd, B, S, h, t);
 }
-// y = attention over the cache, of qkv normed and rotated as t says, which `turned` then holds if `keep`.
+// y = attention over the cache, of qkv normed and rotated as t says, which `qkv_rot` then holds if `keep`.
 // Shapes: operations.inc, rope_forward and attention_cached.
-inline void rope_attention_cached(const Table& op, Input* y, Activation* turned, float* rstd, const Activation* qkv,
-                                  const Parameter* qw, const Parameter* kw, const float* turns, const Pages& cache,
-                                  int B, int S, const int* place, const int* pos, const Heads& h, const Turn& t,
+inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot, float* rstd, const Activation* qkv,
+                                  const Parameter* qw, const Parameter* kw, const float* cos_sin, const Pages& cache,
+                                  int B, int S, const int* rope_pos, const int* pos, const Heads& h, const QkNormRope& t,
                                   bool keep) {
     if (op.rope_attention_cached && (t.dims || qw) && !keep)
-        return op.rope_attention_cached(y, turned, rstd, qkv, qw, kw, turns, cache, B, S, place, pos, h, t);
-    rope_forward(op, turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
-    op.attention_cached(y, turned, cache, B, S, pos, h);
+        return op.rope_attention_cached(y, qkv_rot, rstd, qkv, qw, kw, cos_sin, cache, B, S, rope_pos, pos, h, t);
+    rope_forward(op, qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, rope_pos, h, t);
+    op.attention_cached(y, qkv_rot, cache, B, S, pos, h);
 }
 
-// ---- a branch's end and the residual
-// ---------------------------------------------------------------------------------
+// ---- a branch's end and the residual ---------------------------------------------------------------------------------
 
 // out = x + scale * drop(norm(in w^T + b + experts)), or with norm_of_sum norm(x + scale * drop(in w^T + b + experts))
 struct Branch {

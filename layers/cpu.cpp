@@ -146,16 +146,16 @@ Result<Isa> isa_named(const char* key) {
 }
 
 template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) {
-    Ops<float, P> ops = cpu_loops<P>(isa, tiles);
+    Ops<float, P> ops = cpu_kernels<P>(isa, tiles);
     const char* units[] = {ISA_NAME[int(isa)], "AMX", "AMX, pretended"};
     name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" + units[int(tiles)] + ")";
     ops.allocate = ops.allocate_host = allocate;
     ops.release = ops.release_host = release;
     ops.zero = zero;
-    ops.copy = ops.upload = ops.download = ops.upload_ahead = ops.take = ops.download_later = copy;
+    ops.copy = ops.upload = ops.download = ops.upload_async = ops.use_uploaded = ops.download_async = copy;
     const Ops<double>& plain = reference_ops();    // nothing is faster for these
     ops.mark = plain.mark, ops.wait = plain.wait;
-    ops.add_losses = plain.add_losses, ops.gate = plain.gate;
+    ops.add_losses = plain.add_losses, ops.step_verdict = plain.step_verdict;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);
@@ -175,7 +175,7 @@ void* cpu_scratch(int64_t bytes) {
     }
     return scratch.p;
 }
-int64_t cpu_scratch_held() { return scratch.bytes; }
+int64_t cpu_scratch_allocated() { return scratch.bytes; }
 int64_t cpu_scratch_size(int64_t bytes) { return mapped_size(bytes); }
 void cpu_scratch_release() {
     release(scratch.p, scratch.bytes);
@@ -206,7 +206,7 @@ bool cpu_has_vnni(Isa isa) {
     unsigned a, b, c, d;
     return isa == Isa::avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
 }
-int cpu_ahead() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
+int cpu_prefetch_bytes() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
 // Tiles are state of a thread that the kernel saves and restores: it must know them (XCR0), and grant their use to each
 // process (arch_prctl, Linux 5.16). A tile instruction without the grant is SIGILL.
 static bool granted_amx() {
@@ -227,25 +227,25 @@ bool cpu_has_amx_int8() {
     unsigned a, b, c, d;
     return cpu_has_amx() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AMX_INT8;
 }
-template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles) {
+template <class P> CpuKernels<P> cpu_kernels(Isa isa, Tiles tiles) {
     switch (isa) {
-        case Isa::avx512bf16: return avx512bf16::loops<P>(tiles);
-        case Isa::avx512: return avx512::loops<P>(tiles);
-        case Isa::avx2: return avx2::loops<P>(tiles);
-        default: return base::loops<P>(tiles);
+        case Isa::avx512bf16: return avx512bf16::kernels<P>(tiles);
+        case Isa::avx512: return avx512::kernels<P>(tiles);
+        case Isa::avx2: return avx2::kernels<P>(tiles);
+        default: return base::kernels<P>(tiles);
     }
 }
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_vnni(Isa) { return false; }
-int cpu_ahead() { return 8192; }
+int cpu_prefetch_bytes() { return 8192; }
 bool cpu_has_amx() { return false; }
 bool cpu_has_amx_int8() { return false; }
-template <class P> Loops<P> cpu_loops(Isa, Tiles tiles) { return base::loops<P>(tiles); }
+template <class P> CpuKernels<P> cpu_kernels(Isa, Tiles tiles) { return base::kernels<P>(tiles); }
 #endif
-template Loops<float> cpu_loops(Isa, Tiles);
-template Loops<bf16> cpu_loops(Isa, Tiles);
+template CpuKernels<float> cpu_kernels(Isa, Tiles);
+template CpuKernels<bf16> cpu_kernels(Isa, Tiles);
 
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
@@ -278,7 +278,7 @@ Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx) {
     const Result<Isa> set = isa_named(isa);
     TRY(set.status);
     const std::string tiles = amx ? amx : "";
-    if (tiles == "pretend") return CpuChoice{set.value, Tiles::pretended};
+    if (tiles == "pretend") return CpuChoice{set.value, Tiles::emulated};
     if (!tiles.empty() && tiles != "refuse")
         return fail(Exit::usage, "FLATGPT_AMX=%s: expected pretend or refuse", amx);
     const bool amx_is_used = has_amx && tiles.empty() && set.value == Isa::avx512bf16;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ops.h"
-#include "packed.h"
+#include "layers/quant/packed.h"
 
 // Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); that and AVX512-BF16.
 enum class Isa { base, avx2, avx512, avx512bf16 };
@@ -25,13 +25,13 @@ bool cpu_has_vnni(Isa isa);           // the CPU multiplies bytes four at a time
 // How many bytes ahead a loop over weights of floats prefetches. Intel's own prefetchers stop at 4 KiB and are held up
 // from beyond it: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of memory's speed, with 8 at 89 % (2 cores of Xeon
 // with AMX, 2026-11-26). Zen 4 and 5 were measured with 8 alone.
-int cpu_ahead();
+int cpu_prefetch_bytes();
 bool cpu_has_amx();         // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 bool cpu_has_amx_int8();    // and tiles of bytes
 
 // What multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in
 // plain C++, with the same bits. Tiles know bf16: a product of floats is FLOAT_PRODUCTS of theirs (amx.cpp).
-enum class Tiles { none, amx, pretended };
+enum class Tiles { none, amx, emulated };
 constexpr int FLOAT_PRODUCTS = 6;
 
 // The instruction set and its tiles. Environment variables choose:
@@ -56,7 +56,7 @@ const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles = Tiles:
 // One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
 // never shrinks. Its content does not survive the operation.
 void* cpu_scratch(int64_t bytes);
-int64_t cpu_scratch_held();
+int64_t cpu_scratch_allocated();
 int64_t cpu_scratch_size(int64_t bytes);    // bytes held after a request for `bytes`
 void cpu_scratch_release();
 
@@ -68,7 +68,7 @@ float cpu_retention_decay(int i, int n);    // retention_decay()
 // panel, if not 0: B lies in panels of so many columns, of K*panel elements each, and n is a column within one. Only
 // tiles take it, with cb = 1.
 template <class X, class Y> struct Matmul {
-    static constexpr bool halves = sizeof(Y) == 2;
+    static constexpr bool is_bf16 = sizeof(Y) == 2;
     int M, N, K;
     const X* a;
     int64_t ra, ca;
@@ -94,14 +94,15 @@ struct PackedProduct {
     int N, C, OC;
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
-    int ahead = 8192;     // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
-    bool gelu = false;    // y = gelu of that sum
+    int ahead =
+        8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_prefetch_bytes)
+    bool gelu = false;           // y = gelu of that sum
     Precision precision = {};    // prefill: tiles multiply floats, too
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
 // and functions that tests and oneDNN's table call. What products read (Ops::I) is of type P here.
-template <class P> struct Loops : Ops<float, P> {
+template <class P> struct CpuKernels : Ops<float, P> {
     Tiles tiles = Tiles::none;    // by which the entries below and the table's multiply
     void (*matmul)(const Matmul<P, P>& m);
     void (*gradient_matmul)(const Matmul<float, P>& m);
@@ -113,43 +114,43 @@ template <class P> struct Loops : Ops<float, P> {
     int64_t (*scratch[int(Operation::count)])(const CallSizes& call);           // bytes that each asks for; null: none
 };
 // Enters a function of the loops (P: the type of parameters), and what scratch it asks for, into the table.
-#define ENTRY_WITH_SCRATCH(name, function, bytes)                   \
-    void name##_entry(Loops<float>& l) {                            \
+#define REGISTER_CPU_WITH_SCRATCH(name, function, bytes)            \
+    void name##_entry(CpuKernels<float>& l) {                       \
         using P [[maybe_unused]] = float;                           \
         l.name = function, l.scratch[int(Operation::name)] = bytes; \
     }                                                               \
-    void name##_entry(Loops<bf16>& l) {                             \
+    void name##_entry(CpuKernels<bf16>& l) {                        \
         using P [[maybe_unused]] = bf16;                            \
         l.name = function, l.scratch[int(Operation::name)] = bytes; \
     }
-#define ENTRY(name, function) ENTRY_WITH_SCRATCH(name, function, nullptr)
+#define REGISTER_CPU(name, function) REGISTER_CPU_WITH_SCRATCH(name, function, nullptr)
 // The same for function<P, tiles> and bytes<P, tiles>, for the table's tiles.
-#define ENTRY_OF_TILES(name, function, bytes)                                           \
-    template <class P, Tiles tiles> static void enter_##name(Loops<P>& l) {             \
+#define REGISTER_CPU_TILES(name, function, bytes)                                       \
+    template <class P, Tiles tiles> static void enter_##name(CpuKernels<P>& l) {        \
         l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>; \
     }                                                                                   \
-    template <class P> static void enter_##name##_by(Loops<P>& l) {                     \
+    template <class P> static void enter_##name##_by(CpuKernels<P>& l) {                \
         if (l.tiles == Tiles::none) enter_##name<P, Tiles::none>(l);                    \
         if (l.tiles == Tiles::amx) enter_##name<P, Tiles::amx>(l);                      \
-        if (l.tiles == Tiles::pretended) enter_##name<P, Tiles::pretended>(l);          \
+        if (l.tiles == Tiles::emulated) enter_##name<P, Tiles::emulated>(l);            \
     }                                                                                   \
-    void name##_entry(Loops<float>& l) { enter_##name##_by(l); }                        \
-    void name##_entry(Loops<bf16>& l) { enter_##name##_by(l); }
+    void name##_entry(CpuKernels<float>& l) { enter_##name##_by(l); }                   \
+    void name##_entry(CpuKernels<bf16>& l) { enter_##name##_by(l); }
 
 namespace base {
-template <class P> Loops<P> loops(Tiles tiles);
+template <class P> CpuKernels<P> kernels(Tiles tiles);
 }
 namespace avx2 {
-template <class P> Loops<P> loops(Tiles tiles);
+template <class P> CpuKernels<P> kernels(Tiles tiles);
 }
 namespace avx512 {
-template <class P> Loops<P> loops(Tiles tiles);
+template <class P> CpuKernels<P> kernels(Tiles tiles);
 }
 namespace avx512bf16 {
-template <class P> Loops<P> loops(Tiles tiles);
+template <class P> CpuKernels<P> kernels(Tiles tiles);
 }
 
-template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles = Tiles::none);
+template <class P> CpuKernels<P> cpu_kernels(Isa isa, Tiles tiles = Tiles::none);
 
 // onednn.cpp: cpu_ops_isa(cpu_isa()) with oneDNN's matrix products, for bench and tests; null: this build or CPU has
 // none.

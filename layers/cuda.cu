@@ -1,7 +1,7 @@
 // cuda.cu - the device: memory, streams, graphs, scratch, and the table of operations put together.
 //
 // Who waits for what. All operations go to one stream, in order. The host runs ahead, and waits only in download and
-// wait. A second stream brings the next batch: on the device, upload_ahead waits until the batch before has been taken,
+// wait. A second stream brings the next batch: on the device, upload_async waits until the batch before has been taken,
 // and take makes the first stream wait until the upload is there. Copies to the device are staged in a pinned ring, so
 // that a caller may change its memory at once. Half of the ring is reused when the copies from it are done.
 #include <unistd.h>
@@ -36,9 +36,10 @@ struct Ring {
                 CUDA_CHECK(cudaEventSynchronize(done[half]));
             }
             const int64_t n = std::min(bytes - at, HALF - used);
-            char* place = host + half * HALF + used;
-            memcpy(place, static_cast<const char*>(from) + at, size_t(n));
-            CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(to) + at, place, size_t(n), cudaMemcpyHostToDevice, stream));
+            char* staging = host + half * HALF + used;
+            memcpy(staging, static_cast<const char*>(from) + at, size_t(n));
+            CUDA_CHECK(
+                cudaMemcpyAsync(static_cast<char*>(to) + at, staging, size_t(n), cudaMemcpyHostToDevice, stream));
             at += n, used += n;
         }
     }
@@ -206,20 +207,20 @@ void copy(void* to, const void* from, int64_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream));
 }
 void upload(void* to, const void* from, int64_t bytes) { b.ring.put(to, from, bytes); }
-void download_later(void* to, const void* from, int64_t bytes) {
+void download_async(void* to, const void* from, int64_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToHost, b.stream));
 }
 void download(void* to, const void* from, int64_t bytes) {
-    download_later(to, from, bytes);
+    download_async(to, from, bytes);
     CUDA_CHECK(cudaStreamSynchronize(b.stream));
 }
 
-void upload_ahead(void* staged, const void* from, int64_t bytes) {
+void upload_async(void* staged, const void* from, int64_t bytes) {
     CUDA_CHECK(cudaStreamWaitEvent(b.side, b.taken, 0));
     b.ahead.put(staged, from, bytes);
     CUDA_CHECK(cudaEventRecord(b.uploaded, b.side));
 }
-void take(void* to, const void* staged, int64_t bytes) {
+void use_uploaded(void* to, const void* staged, int64_t bytes) {
     CUDA_CHECK(cudaStreamWaitEvent(b.stream, b.uploaded, 0));
     copy(to, staged, bytes);
     CUDA_CHECK(cudaEventRecord(b.taken, b.stream));
@@ -241,11 +242,11 @@ int64_t free_bytes() {
 
 // ---- graphs ---------------------------------------------------------------------------------------------------------
 
-void record() {
+void begin_capture() {
     CUDA_CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
     b.recording = true;
 }
-void* recorded() {
+void* end_capture() {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     b.recording = false;
@@ -255,7 +256,7 @@ void* recorded() {
     b.graphs++;
     return exec;
 }
-void replay(void* graph) { CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), b.stream)); }
+void launch_graph(void* graph) { CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), b.stream)); }
 void release_graph(void* graph) {
     CUDA_CHECK(cudaStreamSynchronize(b.stream));
     CUDA_CHECK(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
@@ -279,9 +280,11 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     o.name = name.c_str(), o.fp8 = is_fp8(dtype);
     o.allocate = allocate, o.release = release, o.allocate_host = allocate_host, o.release_host = release_host;
     o.zero = zero, o.copy = copy, o.upload = upload, o.download = download;
-    o.upload_ahead = upload_ahead, o.take = take, o.download_later = download_later, o.mark = mark, o.wait = wait;
-    o.record = record, o.recorded = recorded, o.replay = replay, o.release_graph = release_graph;
-    for (const CudaEntries& enter : CudaEntries::all()) enter(o, dtype);
+    o.upload_async = upload_async, o.use_uploaded = use_uploaded, o.download_async = download_async, o.mark = mark,
+    o.wait = wait;
+    o.begin_capture = begin_capture, o.end_capture = end_capture, o.launch_graph = launch_graph,
+    o.release_graph = release_graph;
+    for (const CudaRegistration& enter : CudaRegistration::all()) enter(o, dtype);
     o.logits_bytes = cuda_logits_bytes(b.device.memory);
     o.scratch_bytes = scratch_bytes<T>;
     o.free_bytes = free_bytes;
@@ -298,7 +301,7 @@ template <> const Ops<float>& cuda_ops<float>(Dtype dtype) {
 }
 template <> const Ops<bf16>& cuda_ops<bf16>(Dtype dtype) {
     CHECK(b.open && (dtype == Dtype::bf16 || is_fp8(dtype)), "cuda_open comes first");
-    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16), narrow = make_table<bf16>(Dtype::fp8),
+    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16), per_tensor_fp8 = make_table<bf16>(Dtype::fp8),
                            blocks = make_table<bf16>(Dtype::fp8_block);
-    return dtype == Dtype::fp8_block ? blocks : dtype == Dtype::fp8 ? narrow : half;
+    return dtype == Dtype::fp8_block ? blocks : dtype == Dtype::fp8 ? per_tensor_fp8 : half;
 }

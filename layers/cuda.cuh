@@ -37,12 +37,12 @@ void* cuda_scratch(int64_t bytes, int64_t kept = 0);
 // ---- the table's parts ----------------------------------------------------------------------------------------------
 
 // A file's entries: a static object that holds []<class T>(Ops<T>& o, Dtype dtype) { o.x = x<T>; }.
-struct CudaEntries {
+struct CudaRegistration {
     void (*floats)(Ops<float>& o, Dtype dtype);
     void (*halves)(Ops<bf16>& o, Dtype dtype);
-    template <class F> explicit CudaEntries(F f) : floats(f), halves(f) { all().push_back(*this); }
-    static std::vector<CudaEntries>& all() {
-        static std::vector<CudaEntries> list;
+    template <class F> explicit CudaRegistration(F f) : floats(f), halves(f) { all().push_back(*this); }
+    static std::vector<CudaRegistration>& all() {
+        static std::vector<CudaRegistration> list;
         return list;
     }
     void operator()(Ops<float>& o, Dtype dtype) const { floats(o, dtype); }

@@ -1,12 +1,12 @@
 // dropout.h - which random word decides about a number: one definition for every table. Words are those of philox
-// (base/common.h), whose seed is the dropout's; Dropout::least_kept says from which word on a number is kept.
+// (base/common.h), whose seed is the dropout's; Dropout::keep_threshold says from which word on a number is kept.
 #pragma once
 #include "ops.h"
 
 // Numbers in a row: number i lies at place = first + i, and its word is number place % 4 of philox(seed, 0, place / 4).
-HOST_DEVICE static inline bool keeps(const Dropout& d, int64_t i) {
-    const uint64_t place = uint64_t(d.first + i);
-    return philox(d.seed, 0, place / 4).v[place % 4] >= d.least_kept();
+HOST_DEVICE static inline bool is_kept(const Dropout& d, int64_t i) {
+    const uint64_t index = uint64_t(d.first + i);
+    return philox(d.seed, 0, index / 4).v[index % 4] >= d.keep_threshold();
 }
 
 // Attention's probabilities: the pair of a query and a key, by their positions, in head h of sequence b has word
@@ -20,6 +20,6 @@ HOST_DEVICE static inline uint64_t pair_index(int query, int key) {
     return uint64_t(query / 16 * 8 + query % 8) << 32 | uint64_t(key / 16 * 8 + key % 8);
 }
 HOST_DEVICE static inline int pair_word(int query, int key) { return query % 16 / 8 * 2 + key % 16 / 8; }
-HOST_DEVICE static inline bool keeps_pair(const Dropout& d, uint64_t row, int query, int key) {
-    return philox(d.seed, row, pair_index(query, key)).v[pair_word(query, key)] >= d.least_kept();
+HOST_DEVICE static inline bool is_pair_kept(const Dropout& d, uint64_t row, int query, int key) {
+    return philox(d.seed, row, pair_index(query, key)).v[pair_word(query, key)] >= d.keep_threshold();
 }

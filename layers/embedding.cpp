@@ -33,6 +33,6 @@ static void embedding_backward(float* dwte, float* dwpe, const float* dx, const 
     }
 }
 
-ENTRY(embedding_forward, embedding_forward<P>)
-ENTRY(embedding_backward, embedding_backward)
+REGISTER_CPU(embedding_forward, embedding_forward<P>)
+REGISTER_CPU(embedding_backward, embedding_backward)
 }    // namespace ISA

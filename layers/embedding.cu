@@ -13,7 +13,7 @@
 //
 // Bound by memory: dx is read once for each table, 2 C elements per position; the gradients' rows are read and written
 // once, 8 C bytes for each token and position that occurs. The sort moves 20 bytes per position and pass.
-#include "ptx.cuh"
+#include "layers/ptx/ptx.cuh"
 
 namespace {
 // ---- forward --------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
 // ---- positions sorted by token --------------------------------------------------------------------------------------
 
 // A radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A block sorts a tile,
-// each of its warps an eighth of it. place(digit, tile): where the tile's first position with that digit goes.
+// each of its warps an eighth of it. digit_offset(digit, tile): where the tile's first position with that digit goes.
 constexpr int BITS = 8, DIGITS = 1 << BITS, WARPS = DIGITS / 32, ROUNDS = 8, TILE = WARPS * 32 * ROUNDS;
 static_assert(DIGITS == EmbeddingScratch::DIGITS && TILE == EmbeddingScratch::TILE);
 
@@ -58,7 +58,7 @@ __device__ inline int position(const int* order, int i) { return order ? order[i
 __device__ inline int digit_of(const int* tok, int n, int shift) { return tok[n] >> shift & (DIGITS - 1); }
 
 // place (DIGITS, tiles) = how many positions of the tile have the digit.
-__global__ void count_digits(int* place, const int* order, const int* tok, int shift, int N) {
+__global__ void count_digits(int* digit_offset, const int* order, const int* tok, int shift, int N) {
     SHARED(int[DIGITS], count);
     count[threadIdx.x] = 0;
     __syncthreads();
@@ -67,7 +67,7 @@ __global__ void count_digits(int* place, const int* order, const int* tok, int s
         if (i < N) atomicAdd(&count[digit_of(tok, position(order, i), shift)], 1);
     }
     __syncthreads();
-    place[int64_t(threadIdx.x) * gridDim.x + blockIdx.x] = count[threadIdx.x];
+    digit_offset[int64_t(threadIdx.x) * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
 // x[i] = sum of x[:i], by one block; each thread sums a range.
@@ -107,7 +107,7 @@ __device__ inline unsigned peers_of(int digit, bool used) {
 
 // Puts each position of the tile behind the earlier ones with its digit.
 __global__ void __launch_bounds__(DIGITS)
-    scatter(int* to, const int* place, const int* order, const int* tok, int shift, int N) {
+    scatter(int* to, const int* digit_offset, const int* order, const int* tok, int shift, int N) {
     SHARED(int[WARPS][DIGITS], at);    // for each warp and digit: first the count so far, then where they go
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first = blockIdx.x * TILE + warp * 32 * ROUNDS + lane;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(DIGITS)
         __syncwarp();
     }
     __syncthreads();
-    int next = place[int64_t(threadIdx.x) * gridDim.x + blockIdx.x];    // one digit for each thread
+    int next = digit_offset[int64_t(threadIdx.x) * gridDim.x + blockIdx.x];    // one digit for each thread
     for (int w = 0; w < WARPS; w++) {
         const int count = at[w][threadIdx.x];
         at[w][threadIdx.x] = next;
@@ -144,14 +144,14 @@ __global__ void __launch_bounds__(DIGITS)
 }
 
 // The positions sorted by token, equal tokens by position. a, b (N)  place (DIGITS, tiles)
-const int* sort_positions(int* a, int* b, int* place, const int* tok, int N, int V) {
+const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int N, int V) {
     const unsigned tiles = unsigned(ceil_div(N, TILE));
     const int* order = nullptr;
     for (int shift = 0; shift == 0 || (shift < 31 && (V - 1) >> shift); shift += BITS) {
         int* to = order == a ? b : a;
-        launch(count_digits, {tiles, DIGITS}, place, order, tok, shift, N);
-        launch(exclusive_sum, {1, SCAN_THREADS}, place, DIGITS * int(tiles));
-        launch(scatter, {tiles, DIGITS}, to, place, order, tok, shift, N);
+        launch(count_digits, {tiles, DIGITS}, digit_offset, order, tok, shift, N);
+        launch(exclusive_sum, {1, SCAN_THREADS}, digit_offset, DIGITS * int(tiles));
+        launch(scatter, {tiles, DIGITS}, to, digit_offset, order, tok, shift, N);
         order = to;
     }
     return order;
@@ -267,17 +267,17 @@ void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* to
     const EmbeddingScratch parts(N, C);
     char* scratch = static_cast<char*>(cuda_scratch(parts.bytes()));
     int *a = reinterpret_cast<int*>(scratch), *b = reinterpret_cast<int*>(scratch + parts.order);
-    int* place = reinterpret_cast<int*>(scratch + 2 * parts.order);
-    float* partial = reinterpret_cast<float*>(scratch + 2 * parts.order + parts.place);
+    int* digit_offset = reinterpret_cast<int*>(scratch + 2 * parts.order);
+    float* partial = reinterpret_cast<float*>(scratch + 2 * parts.order + parts.digit_offset);
     auto add = [&](float* dw, auto rows) {
         if (rows_align<T>(C)) add_rows<T, VEC<T>>(dw, partial, dx, rows, N, C);
         else add_rows<T, 1>(dw, partial, dx, rows, N, C);
     };
-    add(dwte, ByToken{sort_positions(a, b, place, tok, N, V), tok});
+    add(dwte, ByToken{sort_positions(a, b, digit_offset, tok, N, V), tok});
     if (dwpe) add(dwpe, ByPosition{B, S});
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.embedding_forward = embedding_forward<T>;
     o.embedding_backward = embedding_backward<T>;
 });

@@ -1,6 +1,6 @@
 // ffn.cpp - activations by themselves. Bound by memory beyond L2: 8 bytes per element of y forward, 12 backward; gated
 // 12 and 20. Forward 2 less where y is bf16.
-#include "layers/simd/activation.h"
+#include "layers/simd/activation_vec.h"
 
 namespace ISA {
 constexpr int64_t BLOCK = 4096;
@@ -71,6 +71,6 @@ void exponentials(float* y, const float* x, int64_t n) {
     each_vector(n, [&](int64_t i, auto at) { at.put(y + i, exp(at.get(x + i))); });
 }
 
-ENTRY(activation_forward, activation_forward<P>)
-ENTRY(activation_backward, activation_backward)
+REGISTER_CPU(activation_forward, activation_forward<P>)
+REGISTER_CPU(activation_backward, activation_backward)
 }    // namespace ISA

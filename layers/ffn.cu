@@ -98,21 +98,21 @@ template <class T> void activation_backward(T* dx, const T* dy, const T* x, Act 
 
 // Bit j: dropout keeps element i + j, j < W.
 template <int W> __device__ inline uint32_t kept(const Dropout& drop, int64_t i) {
-    const uint64_t place = uint64_t(drop.first + i);
-    const int skip = int(place % 4);
+    const uint64_t index = uint64_t(drop.first + i);
+    const int skip = int(index % 4);
     uint32_t bits = 0;
 #pragma unroll
     for (int call = 0; call < W / 4 + 1; call++) {
         if (4 * call >= W + skip) break;
-        const Philox4 words = philox(drop.seed, 0, place / 4 + call);
+        const Philox4 words = philox(drop.seed, 0, index / 4 + call);
 #pragma unroll
-        for (int k = 0; k < 4; k++) bits |= uint32_t(words.v[k] >= drop.least_kept()) << (4 * call + k);
+        for (int k = 0; k < 4; k++) bits |= uint32_t(words.v[k] >= drop.keep_threshold()) << (4 * call + k);
     }
     return bits >> skip;
 }
 
 // y = x + scale * b; without x, scale * b. scale: with the factor of dropout.
-template <bool DROPS, class T>
+template <bool HAS_DROPOUT, class T>
 __global__ void add_scaled_kernel(T* y, const T* x, const T* b, float scale, int64_t n, Dropout drop) {
     constexpr int W = VEC<T>;
     const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
@@ -127,8 +127,8 @@ __global__ void add_scaled_kernel(T* y, const T* x, const T* b, float scale, int
     for (int k = 0; k < VECS; k++) {
         int64_t i = first + k * THREADS * W;
         if (i >= n) break;
-        const uint32_t bits = DROPS ? kept<W>(drop, i) : ~0u;
-        auto scaled = [&](int j, float of_b) { return !DROPS || bits >> j & 1 ? scale * of_b : 0.0f; };
+        const uint32_t bits = HAS_DROPOUT ? kept<W>(drop, i) : ~0u;
+        auto scaled = [&](int j, float of_b) { return !HAS_DROPOUT || bits >> j & 1 ? scale * of_b : 0.0f; };
         if (i + W <= n) {
 #pragma unroll
             for (int j = 0; j < W; j++) v[k].set(j, u[k][j] + scaled(j, v[k][j]));
@@ -142,7 +142,7 @@ template <class T> void add_scaled(T* y, const T* x, const T* b, float scale, in
            {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, b, scale * drop.factor(), n, drop);
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.activation_forward = activation_forward<T>;
     o.activation_backward = activation_backward<T>;
     o.add_scaled = add_scaled<T>;

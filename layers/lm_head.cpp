@@ -35,7 +35,7 @@ template <Shape shape> INLINE float row(float* e, const float* x, int target, fl
         const int n = least(size, V - from);
         vf piece_top = set1(-INF), s = {};
         each_vector(n, [&](int64_t i, auto at) {
-            piece_top = max(at.others(shaped<shape>(at.get(x + from + i), l).z, -INF), piece_top);
+            piece_top = max(at.fill_rest(shaped<shape>(at.get(x + from + i), l).z, -INF), piece_top);
         });
         float now = max(piece_top);
         if (now > top) {
@@ -45,7 +45,7 @@ template <Shape shape> INLINE float row(float* e, const float* x, int target, fl
         tops[p] = top > -INF ? top : 0;    // -inf - -inf would be NaN
         each_vector(n, [&](int64_t i, auto at) {
             const Shaped logit = shaped<shape>(at.get(x + from + i), l);
-            vf v = at.others(exp(logit.z - tops[p]), 0);
+            vf v = at.fill_rest(exp(logit.z - tops[p]), 0);
             s += v;
             if (e) at.put(e + from + i, plain ? v : v * logit.slope);
         });
@@ -82,5 +82,5 @@ static void cross_entropy(float* loss, float* dlogits, const float* logits, cons
     run(loss, dlogits, logits, target, scale, l, N, V, Vp);
 }
 
-ENTRY(cross_entropy, cross_entropy)
+REGISTER_CPU(cross_entropy, cross_entropy)
 }    // namespace ISA

@@ -140,5 +140,5 @@ template <class T> void cross_entropy(float* loss, T* dlogits, const T* logits, 
     else with(Shape<false>{z});
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) { o.cross_entropy = cross_entropy<T>; });
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) { o.cross_entropy = cross_entropy<T>; });
 }    // namespace

@@ -1,7 +1,7 @@
 // norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for all its passes, so
 // memory is the bound: 8 bytes per element forward (6 where y is bf16), 16 backward.
 #include "layers/dropout.h"
-#include "layers/simd/philox.h"
+#include "layers/simd/philox_vec.h"
 
 namespace ISA {
 // The factors at c: 1 where there are no weights.
@@ -15,7 +15,7 @@ INLINE void forward_row(Y* y, float* mean, float* rstd, const float* x, const P*
     if (!rms) each_vector(C, [&](int64_t c, auto at) { s += at.get(x + c); });
     const float m = rms ? 0 : sum(s) / float(C);
     each_vector(C, [&](int64_t c, auto at) {
-        vf d = rms ? at.get(x + c) : at.others(at.get(x + c) - m, 0);
+        vf d = rms ? at.get(x + c) : at.fill_rest(at.get(x + c) - m, 0);
         q += d * d;
     });
     const float r = 1 / __builtin_sqrtf(sum(q) / float(C) + norm.eps);
@@ -89,9 +89,9 @@ template <class P> static void norm_backward(float* dx, float* dw, float* db, co
 }
 
 // n <= ONE_THREAD elements with dropout.
-static void add_dropped(float* y, const float* x, const float* b, float scale, int n, Dropout drop) {
+static void add_with_dropout(float* y, const float* x, const float* b, float scale, int n, Dropout drop) {
     const float factor = scale * drop.factor();
-    const vu least_kept = vu{} + drop.least_kept();
+    const vu keep_threshold = vu{} + drop.keep_threshold();
     uint32_t words[RANDOMS + VW];    // a tail reads a whole vector
     for (int count; n > 0; n -= count, drop.first += count, y += count, x += x ? count : 0, b += count) {
         const int skip = int(drop.first % 4);
@@ -100,7 +100,7 @@ static void add_dropped(float* y, const float* x, const float* b, float scale, i
         each_vector(count, [&](int64_t i, auto at) {
             vu word;
             __builtin_memcpy(&word, words + skip + i, sizeof word);
-            const vf add = word >= least_kept ? at.get(b + i) * factor : vf{};
+            const vf add = word >= keep_threshold ? at.get(b + i) * factor : vf{};
             at.put(y + i, x ? at.get(x + i) + add : add);
         });
     }
@@ -109,8 +109,8 @@ static void add_scaled(float* y, const float* x, const float* b, float scale, in
     if (drop.rate > 0) {
 #pragma omp parallel for schedule(static) if (n > ONE_THREAD)
         for (int64_t i = 0; i < n; i += ONE_THREAD)
-            add_dropped(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, n - i)),
-                        {drop.rate, drop.seed, drop.first + i});
+            add_with_dropout(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, n - i)),
+                             {drop.rate, drop.seed, drop.first + i});
         return;
     }
 #pragma omp parallel for schedule(static) if (n > ONE_THREAD)
@@ -123,8 +123,8 @@ static void add_scaled(float* y, const float* x, const float* b, float scale, in
 
 static int64_t backward_scratch(const CallSizes& call) { return norm_scratch(call.rows, call.in); }
 
-ENTRY(norm_forward, (norm_forward<P, P>))
-ENTRY(stream_norm_forward, (norm_forward<float, P>))
-ENTRY_WITH_SCRATCH(norm_backward, norm_backward<P>, backward_scratch)
-ENTRY(add_scaled, add_scaled)
+REGISTER_CPU(norm_forward, (norm_forward<P, P>))
+REGISTER_CPU(stream_norm_forward, (norm_forward<float, P>))
+REGISTER_CPU_WITH_SCRATCH(norm_backward, norm_backward<P>, backward_scratch)
+REGISTER_CPU(add_scaled, add_scaled)
 }    // namespace ISA

@@ -15,9 +15,9 @@
 // product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
 #include <algorithm>
 
-#include "norm_rows.cuh"
-#include "parts.cuh"
-#include "ptx.cuh"
+#include "layers/matmul/norm_rows.cuh"
+#include "layers/ptx/sum_parts.cuh"
+#include "layers/ptx/ptx.cuh"
 
 namespace {
 // What the kernels are compiled for: the two usual norms, each without what it does not need, and everything else.
@@ -155,20 +155,20 @@ template <class T, int VECS> struct Held {
     static constexpr int SLOTS = 2 * VECTORS + 1;    // odd: no bank conflicts
     enum { DY, X, DX };
     Vec<T>* const mine = &dynamic_shared<Vec<T>>() + threadIdx.x * SLOTS;
-    __device__ Vec<T>* at(int turn, int array, int j, int k) const {
-        return mine + turn * VECTORS + (array * R + j) * VECS + k;
+    __device__ Vec<T>* at(int phase, int array, int j, int k) const {
+        return mine + phase * VECTORS + (array * R + j) * VECS + k;
     }
     static __device__ int column(int k) { return int(k * blockDim.x + threadIdx.x) * VEC<T>; }
-    __device__ void fetch(int turn, int64_t first, const T* dy, const T* x, const T* dx, int N, int C) const {
+    __device__ void fetch(int phase, int64_t first, const T* dy, const T* x, const T* dx, int N, int C) const {
 #pragma unroll
         for (int j = 0; j < R; j++)
 #pragma unroll
             for (int k = 0; k < VECS; k++) {
                 const bool there = first + j < N && column(k) < C;
                 const int64_t i = (first + j) * C + column(k);
-                cp_async_16(at(turn, DY, j, k), dy + i, there);
-                cp_async_16(at(turn, X, j, k), x + i, there);
-                cp_async_16(at(turn, DX, j, k), dx + i, there);
+                cp_async_16(at(phase, DY, j, k), dy + i, there);
+                cp_async_16(at(phase, X, j, k), x + i, there);
+                cp_async_16(at(phase, DX, j, k), dx + i, there);
             }
         cp_async_commit();
     }
@@ -191,14 +191,14 @@ __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], cons
 // A step of the kernel below: this thread's share of what its rows sum up to, and of dw and db.
 template <Kind K, class T, int VECS, int R = Held<T, VECS>::R>
 __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS][VEC<T>], float (&db)[VECS][VEC<T>],
-                                         const Held<T, VECS>& held, int turn, const Vec<T> (&weight)[VECS], float plus,
+                                         const Held<T, VECS>& held, int phase, const Vec<T> (&weight)[VECS], float plus,
                                          const float (&m)[R], const float (&r)[R]) {
     typedef Held<T, VECS> H;
 #pragma unroll
     for (int j = 0; j < R; j++)
 #pragma unroll
         for (int k = 0; k < VECS; k++) {
-            const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
+            const Vec<T> dyn = *held.at(phase, H::DY, j, k), xn = *held.at(phase, H::X, j, k);
 #pragma unroll
             for (int i = 0; i < VEC<T>; i++) {
                 const float d = dyn[i], product = d * (K == Kind::rms ? xn[i] : xn[i] - m[j]);
@@ -262,15 +262,15 @@ template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 
             if (column(k) < C) store<W>(dx + n * C + column(k), out[k]);
         }
     }
-    for (int turn = 0; turn < ROW_WARPS; turn++) {
-        if (turn == warp)
+    for (int phase = 0; phase < ROW_WARPS; phase++) {
+        if (phase == warp)
 #pragma unroll
             for (int k = 0; k < V; k++)
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     const int c = column(k) + i;
-                    sums[0][c] = turn ? sums[0][c] + dw[k][i] : dw[k][i];
-                    if (K != Kind::rms) sums[1][c] = turn ? sums[1][c] + db[k][i] : db[k][i];
+                    sums[0][c] = phase ? sums[0][c] + dw[k][i] : dw[k][i];
+                    if (K != Kind::rms) sums[1][c] = phase ? sums[1][c] + db[k][i] : db[k][i];
                 }
         __syncthreads();
     }
@@ -305,8 +305,8 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
         if (int c = H::column(k); c < C) weight[k] = load_any<K, W>(w, c);
     float dw[VECS][W] = {}, db[VECS][W] = {};
     // warp_sums has two turns, too: a warp may write the next rows' sums while another reads these.
-    for (int turn = 0; first < N; first += step, turn ^= 1) {
-        held.fetch(turn ^ 1, first + step, dy, x, dx, N, C);
+    for (int phase = 0; first < N; first += step, phase ^= 1) {
+        held.fetch(phase ^ 1, first + step, dy, x, dx, N, C);
         float m[R], r[R], sums[2 * R] = {};    // sums for each row: w dy, w dy (x - mean)
 #pragma unroll
         for (int j = 0; j < R; j++) {
@@ -315,15 +315,15 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
         }
         statistics = statistic(first + step);
         cp_async_wait<1>();
-        add_rows<K, T, VECS>(sums, dw, db, held, turn, weight, norm.plus, m, r);
+        add_rows<K, T, VECS>(sums, dw, db, held, phase, weight, norm.plus, m, r);
 #pragma unroll
         for (int j = K == Kind::rms; j < 2 * R; j += K == Kind::rms ? 2 : 1) {
             const float sum = warp_sum(sums[j]);
-            if (lane == 0) warp_sums[turn][warp][j] = sum;
+            if (lane == 0) warp_sums[phase][warp][j] = sum;
         }
         __syncthreads();
         float total = 0;    // lane j: the block's total of sums[j]
-        for (int i = 0; i < warps; i++) total += lane < 2 * R ? warp_sums[turn][i][lane] : 0;
+        for (int i = 0; i < warps; i++) total += lane < 2 * R ? warp_sums[phase][i][lane] : 0;
         total *= inv_C;
 #pragma unroll
         for (int j = 0; j < R; j++) {
@@ -333,8 +333,8 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
 #pragma unroll
             for (int k = 0; k < VECS; k++)
                 if (int c = H::column(k); c < C && first + j < N) {
-                    const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
-                    Vec<T> out = *held.at(turn, H::DX, j, k);
+                    const Vec<T> dyn = *held.at(phase, H::DY, j, k), xn = *held.at(phase, H::X, j, k);
+                    Vec<T> out = *held.at(phase, H::DX, j, k);
 #pragma unroll
                     for (int i = 0; i < W; i++) {
                         const float factor = K == Kind::layer ? weight[k][i] : weight[k][i] + norm.plus;
@@ -412,7 +412,7 @@ template <class T> void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* 
     add_parts(dw, C, db, columns - C, partial, C, parts, columns);
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.norm_forward = o.stream_norm_forward = norm_forward<T>;
     o.norm_backward = norm_backward<T>;
 });

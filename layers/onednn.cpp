@@ -32,7 +32,7 @@ memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
 
 // Throws dnnl::error where this CPU has no such product.
 template <class X, class P> Primitive make(const dnnl::engine& engine, const Matmul<X, P>& p) {
-    const auto f32 = memory::data_type::f32, input = p.halves ? memory::data_type::bf16 : f32;
+    const auto f32 = memory::data_type::f32, input = p.is_bf16 ? memory::data_type::bf16 : f32;
     const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // the bias's type
     const memory::desc a({p.M, p.K}, input, memory::dims{p.ra, p.ca}), b({p.K, p.N}, input, memory::dims{p.rb, p.cb});
     const memory::desc c = dense(p.M, p.N, f32), bias = p.bias ? dense(1, p.N, type) : memory::desc();
@@ -64,8 +64,8 @@ template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) 
     static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     static dnnl::stream stream(engine);
     static std::map<Form, std::optional<Primitive>> made;
-    const Form form = {p.M,   p.N,      p.K,          p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, p.residual != nullptr,
-                       p.add, p.halves, cpu_threads()};
+    const Form form = {p.M,   p.N,       p.K,          p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, p.residual != nullptr,
+                       p.add, p.is_bf16, cpu_threads()};
     auto found = made.find(form);
     try {
         if (found == made.end()) {
@@ -89,7 +89,7 @@ template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) 
 
 // The table of the instruction set in use, with the library's products. Forms that oneDNN lacks use our own.
 template <class P> struct OneDnn {
-    static constexpr bool halves = sizeof(P) == 2;
+    static constexpr bool is_bf16 = sizeof(P) == 2;
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }
     static int64_t copy_bytes(int64_t N, int64_t OC) { return int64_t(sizeof(bf16)) * N * OC; }
 
@@ -113,10 +113,10 @@ template <class P> struct OneDnn {
             own().linear_forward(y, x, w, b, residual, N, C, OC, {});
     }
 
-    static void backward(float* dx, Into<float> dw, float* db, const float* dy, const P* x, const P* w, int N, int C,
-                         int OC, Precision) {
+    static void backward(float* dx, GradTarget<float> dw, float* db, const float* dy, const P* x, const P* w, int N,
+                         int C, int OC, Precision) {
         const void* dy_in = dy;
-        if constexpr (halves) {    // a copy of dy (N,OC)
+        if constexpr (is_bf16) {    // a copy of dy (N,OC)
             bf16* to = static_cast<bf16*>(cpu_scratch(copy_bytes(N, OC)));
             own().from_floats(to, dy, int64_t(N) * OC);
             dy_in = to;
@@ -139,14 +139,14 @@ template <class P> struct OneDnn {
                                        .add = dw.add},
                       dy_in))
             own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC, {});
-        if (db) cpu_loops<float>(cpu_isa()).column_sums(db, dy, N, OC);
+        if (db) cpu_kernels<float>(cpu_isa()).column_sums(db, dy, N, OC);
     }
 
     // Leaves out our own products' scratch where oneDNN has no such product: a rare fallback.
     static int64_t scratch_bytes(const CallSizes& call) {
         const bool ours = call.operation != Operation::linear_forward && call.operation != Operation::linear_backward;
         if (ours) return own().scratch_bytes(call);
-        const bool copies = halves && call.operation == Operation::linear_backward;
+        const bool copies = is_bf16 && call.operation == Operation::linear_backward;
         return copies ? cpu_scratch_size(copy_bytes(call.rows, call.out)) : 0;
     }
 };

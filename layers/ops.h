@@ -17,11 +17,11 @@ template <class T, class P> struct InputOf { typedef T type; };
 template <> struct InputOf<float, bf16> { typedef bf16 type; };
 template <class T, class P> using InputType = typename InputOf<T, P>::type;
 // Where the gradient of a matrix goes: it is added to what is there, or assigned.
-template <class G> struct Into {
+template <class G> struct GradTarget {
     G* p;
     bool add;
     template <class X>
-    requires std::is_convertible_v<X, G*> Into(X&& to, bool add) : p(to), add(add) {}
+    requires std::is_convertible_v<X, G*> GradTarget(X&& to, bool add) : p(to), add(add) {}
 };
 
 // Positions from..to-1.
@@ -37,7 +37,7 @@ struct Dropout {
     uint64_t seed = 0;
     int64_t first = 0;    // the number of the first element; in attention: of the first sequence
     // A number stays where its random word (layers/dropout.h) is at least this; then it is multiplied by factor().
-    HOST_DEVICE uint32_t least_kept() const { return uint32_t(rate * 0x1p32f); }
+    HOST_DEVICE uint32_t keep_threshold() const { return uint32_t(rate * 0x1p32f); }
     HOST_DEVICE float factor() const { return 1 / (1 - rate); }
 };
 
@@ -49,9 +49,9 @@ struct Dropout {
 //              square of y 1. Sun et al. 2023
 //   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2), the gates are the layer's. Yang et al. 2023;
 //              the bound, less than 1/7 left of a state, keeps the exponents of a chunk of 36 positions within fp32
-enum class Linear { none, elu, retention, gated };
-constexpr float LINEAR_EPS = 1e-5f;    // added to f(q) . z, or to the mean square, before the division
-constexpr float GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // gated: the factor of log sigmoid, and the bound
+enum class LinearAttention { none, elu, retention, gated };
+constexpr float LINEAR_ATTENTION_EPS = 1e-5f;    // added to f(q) . z, or to the mean square, before the division
+constexpr float GATE_SCALE = 1 / 16.0f, LOG_DECAY_MIN = -2;    // gated: the factor of log sigmoid, and the bound
 // log a of head i of n: a = 1 - 2^x, x from -5 to -9 in equal steps.
 inline double retention_decay(int i, int n) { return std::log1p(-std::exp2(-5 - 4.0 * i / (n > 1 ? n - 1 : 1))); }
 
@@ -64,27 +64,27 @@ struct Heads {
     // and neither end decreases along a sequence. Documents, prefixes and bidirectional attention are spans. A window
     // cuts them, where they are causal.
     const Span *keys = nullptr, *queries = nullptr;
-    // Beyond its window (which there must be, without spans) a query sees the first `globals` keys, and those whose
-    // position is a multiple of `stride`. Child et al. 2019, Beltagy et al. 2020.
-    int stride = 0, globals = 0;
+    // Beyond its window (which there must be, without spans) a query sees the first `global_tokens` keys, and those
+    // whose position is a multiple of `stride`. Child et al. 2019, Beltagy et al. 2020.
+    int stride = 0, global_tokens = 0;
     float scale = 0;       // the factor of the scores; 0: 1/sqrt(HS)
     float softcap = 0;     // scores become softcap * tanh(score / softcap); 0: they stay
     bool alibi = false;    // score - slope * (query's position - key's), with alibi_slope() of the head
     // (NH, 2*reach+1) or null: score += bias[head][reach + key's position - query's]; beyond reach, that at reach. Not
     // with a soft cap or slopes. The reference's are double, as Grad<double> is.
     const float* bias = nullptr;
-    int reach = 0;
+    int max_distance = 0;
     Dropout dropout = {};    // for the probabilities
     // Instead of softmax. Two of the fields above count then: scale (not with elu, where the division would cancel it),
     // and spans, which are documents: each begins with an empty state.
-    Linear linear = Linear::none;
+    LinearAttention linear = LinearAttention::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                                // elements in a row of attention's output
     HOST_DEVICE int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
-    HOST_DEVICE int gates() const { return linear == Linear::gated ? NKV * HS : 0; }    // in a position's row
+    HOST_DEVICE int gates() const { return linear == LinearAttention::gated ? NKV * HS : 0; }    // in a position's row
     // Numbers of a sequence's state: (NKV,HS,HS), then z (NKV,HS).
-    HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == Linear::elu)); }
+    HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == LinearAttention::elu)); }
 };
 
 // Head i's slope, of NH heads: Press et al. 2022, and for numbers that are no power of two as in their code: the next
@@ -101,15 +101,17 @@ struct Pages {
     static constexpr int SIZE = 16;    // positions of a page
     Element type;                      // T's, bf16, fp8 or int8
     void *k, *v;                       // (pages,NKV,SIZE,HS)
-    float *k_factor, *v_factor;        // (pages,NKV,SIZE): each row's; null where the type has none
+    float *k_scale, *v_scale;          // (pages,NKV,SIZE): each row's; null where the type has none
     int NKV;
     const int* table;    // (B,width)
     int width;
     // Whether a position's sums are those of one that comes alone, or those of a prompt's: the CPU adds up in another
     // order. Whoever wants the same bits for any lengths of calls says which; else the length decides.
-    enum class Sums { by_length, prompt, steps } sums = Sums::by_length;
-    static bool steps(Sums sums, int S) { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
-    bool steps(int S) const { return steps(sums, S); }
+    enum class SumOrder { by_length, prefill, decode } sum_order = SumOrder::by_length;
+    static bool decode(SumOrder order, int S) {
+        return order == SumOrder::by_length ? S == 1 : order == SumOrder::decode;
+    }
+    bool decode(int S) const { return decode(sum_order, S); }
     // Every sequence's S positions of the call are its first ones, so the call has all that they see. Padding must then
     // be finite in qkv, as a tile multiplies its values by 0: no operation leaves padding's outputs unwritten.
     bool from_start = false;
@@ -134,13 +136,13 @@ struct Norm {
     float plus = 0;    // weights are w + plus: Gemma's are stored less 1
 };
 // What happens to queries and keys before attention: QK-norm (an RMSNorm), then rotation by their position.
-struct Turn {
+struct QkNormRope {
     int dims = 0;                                       // the first dims of each head turn; 0: none
     bool interleaved = false;                           // pairs are (2i, 2i+1), else (i, i + dims/2)
-    enum class Normed { none, head, all } norm = {};    // over each head, or over all query (key) heads of a position
+    enum class QkNorm { none, head, all } norm = {};    // over each head, or over all query (key) heads of a position
     float eps = 1e-6f, plus = 0;                        // that norm's
-    int sums(int NH, int NKV) const {                   // its rstd: numbers for each position
-        return norm == Normed::none ? 0 : norm == Normed::all ? 2 : NH + NKV;
+    int rstd_count(int NH, int NKV) const {                   // its rstd: numbers for each position
+        return norm == QkNorm::none ? 0 : norm == QkNorm::all ? 2 : NH + NKV;
     }
 };
 // The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with erf;
@@ -149,35 +151,36 @@ enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
 // A router gives each position to K of E experts. Its scores are softmax(z) of its logits z, or sigmoid(z). The K
 // largest count (of equal ones the first), as they are or divided by their sum.
 struct Router {
-    static constexpr int MOST = 512;    // experts
+    static constexpr int MAX_EXPERTS = 512;    // experts
     int E = 0, K = 0;
     bool sigmoid = false, normalise = true;
 };
 // Which rows go to which expert. Row n*K + k is position n's k-th choice. Experts read and write slots: expert e's are
 // offsets[e]..offsets[e+1]-1, with its rows in order. No row is dropped.
 struct Routes {
-    int *expert, *slot;    // (N,K) of each row
-    int* row;              // (N*K) in each slot
-    int* counts;           // (B,E): a sequence's rows for an expert
-    int* offsets;          // (E+1)
+    int *expert, *permuted_row;    // (N,K) of each row
+    int* row;                      // (N*K) in each slot
+    int* counts;                   // (B,E): a sequence's rows for an expert
+    int* offsets;                  // (E+1)
 };
 // The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
 struct Logits {
     float scale = 1, cap = 0;
 };
-// How a token is drawn: of infer/sampler.h's Sampling, which says what each field is, what a device can do by itself.
-struct Draw {
-    static constexpr int MOST = 1 << 20;    // tokens to choose from
+// How a token is drawn: of infer/sampling/sampler.h's Sampling, which says what each field is, what a device can do by
+// itself.
+struct SampleParams {
+    static constexpr int MAX_VOCAB = 1 << 20;    // tokens to choose from
     double temperature = 1;
     int top_k = 0;
     double top_p = 1, min_p = 0, repetition = 1, presence = 0, frequency = 0;
     uint64_t seed = 1;
-    bool operator==(const Draw&) const = default;
+    bool operator==(const SampleParams&) const = default;
     bool penalises() const { return repetition != 1 || presence != 0 || frequency != 0; }
 };
 // Which text's next token: its random number is philox(seed, sequence, place), its row of counts is `text`.
-struct DrawAt {
-    uint64_t sequence, place;
+struct SampleState {
+    uint64_t sequence, pos;
     int64_t text;
 };
 
@@ -190,24 +193,24 @@ struct Limits {
 };
 // What a step came to. Lies on the device: gate writes it, adamw reads it.
 struct Step {
-    double loss, norm;         // mean loss, global gradient norm before clipping
-    int64_t updates;           // applied so far, this one included
-    float scale;               // factor on the gradients: 1, or less where they are clipped
-    float m_scale, v_scale;    // 1 / (1 - beta^updates)
-    int skipped;               // 1: loss or norm not finite, or over its limit. adamw then changes nothing
+    double loss, norm;                   // mean loss, global gradient norm before clipping
+    int64_t updates;                     // applied so far, this one included
+    float scale;                         // factor on the gradients: 1, or less where they are clipped
+    float m_correction, v_correction;    // 1 / (1 - beta^updates)
+    int skipped;                         // 1: loss or norm not finite, or over its limit. adamw then changes nothing
 };
 
 // How a product rounds its factors and orders its sums. A table that lacks a precision computes as with `normal`.
 enum class Precision {
     normal,
-    // Factors have 8 bits (layers/fp8.cuh). Dtype::fp8: x and w are E4M3, dy is E5M2, and each is scaled so that its
-    // largest number becomes the type's largest; an infinity or a NaN in a factor makes all of the product NaN.
+    // Factors have 8 bits (layers/matmul/fp8.cuh). Dtype::fp8: x and w are E4M3, dy is E5M2, and each is scaled so that
+    // its largest number becomes the type's largest; an infinity or a NaN in a factor makes all of the product NaN.
     // Dtype::fp8_block: all are E4M3, scaled by blocks, w's of 128x128, the others' of 128 along the sum; an infinity
     // or a NaN reaches what its block reaches. If N, C or OC is no multiple of 16, the product is computed as with
     // `normal`.
     fp8,
-    // Rows of a prompt, whose sums may differ from those of a row that comes alone (Pages::Sums). A row's bits do not
-    // depend on the other rows. residual is not y.
+    // Rows of a prompt, whose sums may differ from those of a row that comes alone (Pages::SumOrder). A row's bits do
+    // not depend on the other rows. residual is not y.
     prefill,
 };
 enum class Operation {
@@ -223,11 +226,11 @@ struct CallSizes {
     bool bias = false;                    // a linear operation adds a bias, or sums up its gradient
     Precision precision = {};             // a linear operation's
     int B = 0, S = 0, p = 0, maxT = 0;    // p, maxT: of attention_cached
-    bool steps = false;                   // likewise: as Pages::steps says
+    bool decode = false;                  // likewise: as Pages::decode says
     uint32_t formats = 0;                 // a bit for each BlockType that a packed weight has
     Element cache = Element::f32;         // its type
     Heads heads = {};
-    Turn turn = {};
+    QkNormRope rope = {};
 };
 
 // What a device has besides operations. Nothing here depends on types.
@@ -244,9 +247,9 @@ struct Backend {
     void (*wait)(int64_t mark) = nullptr;    // wait(mark()) waits for all operations called before mark
     // Optional (CUDA graphs). Operations called between record and recorded are kept, not run; replay runs them, with
     // the pointers and sizes of the recording. Each must have been called once before it is recorded.
-    void (*record)() = nullptr;
-    void* (*recorded)() = nullptr;
-    void (*replay)(void* graph) = nullptr;
+    void (*begin_capture)() = nullptr;
+    void* (*end_capture)() = nullptr;
+    void (*launch_graph)(void* graph) = nullptr;
     void (*release_graph)(void* graph) = nullptr;
 
     int64_t logits_bytes = 0;    // size of a chunk of logits in the LM head: large enough to keep the device busy
@@ -254,7 +257,7 @@ struct Backend {
     int64_t (*scratch_bytes)(const CallSizes& call) = nullptr;
     // T float: attention_forward and _backward round q, k, v, dy, probabilities and their gradients to bf16 before they
     // multiply them.
-    bool attention_rounds = false;
+    bool attention_rounds_to_bf16 = false;
     bool fp8 = false;    // Precision::fp8 rounds to 8 bits
 };
 
@@ -314,10 +317,10 @@ struct Table : Ops<Activation, Parameter> {
     template <class X> X* at(X* p, int64_t i) const {
         return reinterpret_cast<X*>(reinterpret_cast<char*>(p) + bytes(p, i));
     }
-    bool own_inputs() const { return input != activation; }    // products read a type of their own
+    bool has_input_type() const { return input != activation; }    // products read a type of their own
     // y = x, rounded. Nothing where both are of one type: there y is x.    (n)
     void round_inputs(Input* y, const Activation* x, int64_t n) const {
-        if (own_inputs())    // floats become the parameters' type
+        if (has_input_type())    // floats become the parameters' type
             this->from_floats(reinterpret_cast<Parameter*>(y), reinterpret_cast<const float*>(x), n);
     }
     // Its memory is this process's, and several threads may write it at once.

@@ -10,7 +10,7 @@ struct Peaks {
     double bytes = 0;       // bytes/s: reading on the CPU; a copy's reading and writing on a GPU
     bool tiles = false;     // `products` is that of a CPU's tiles (AMX); fp32 has a sixth of bf16's
     // The least seconds that a work takes, from its `products` and `arithmetic` (FLOPs) and `bytes`.
-    template <class Work> double floor(const Work& w) const {
+    template <class Cost> double floor(const Cost& w) const {
         return std::max(w.products / products + w.arithmetic / flops, w.bytes / bytes);
     }
 };

@@ -8,12 +8,14 @@ namespace {
 struct Group {
     int heads, count, size;
 };
-INLINE Group group_of(int heads, Heads h, Turn t) {
-    const bool all = t.norm == Turn::Normed::all;
+INLINE Group group_of(int heads, Heads h, QkNormRope t) {
+    const bool all = t.norm == QkNormRope::QkNorm::all;
     return {heads, all ? 1 : heads, all ? heads * h.HS : h.HS};
 }
 INLINE int64_t row_of(Heads h) { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
-INLINE int sums_of(Group q, Group k, Turn t) { return t.norm == Turn::Normed::none ? 0 : q.count + k.count; }
+INLINE int sums_of(Group q, Group k, QkNormRope t) {
+    return t.norm == QkNormRope::QkNorm::none ? 0 : q.count + k.count;
+}
 
 // f(i, place, u, v) for the pairs of a head: its elements u = x[i..], v; f returns the new ones through the references.
 template <bool interleaved, class F> INLINE void each_pair(float* y, const float* x, int dims, F f) {
@@ -45,8 +47,8 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
 
 // One head: y = x turned, or turned back. y may be x.
 template <bool interleaved, bool back>
-INLINE void turn(float* y, const float* x, const float* turns, int dims, int HS) {
-    const float *cosines = turns, *sines = turns + dims / 2;
+INLINE void rotate(float* y, const float* x, const float* cos_sin, int dims, int HS) {
+    const float *cosines = cos_sin, *sines = cos_sin + dims / 2;
     each_pair<interleaved>(y, x, dims, [&](int64_t i, auto at, vf& u, vf& v) {
         const vf c = at.get(cosines + i), s = back ? -at.get(sines + i) : at.get(sines + i), u0 = u;
         u = u * c - v * s;
@@ -54,14 +56,14 @@ INLINE void turn(float* y, const float* x, const float* turns, int dims, int HS)
     });
     if (y != x) each_vector(HS - dims, [&](int64_t d, auto at) { at.put(y + dims + d, at.get(x + dims + d)); });
 }
-template <bool back> INLINE void turn(float* y, const float* x, const float* turns, Turn t, int HS) {
-    t.interleaved ? turn<true, back>(y, x, turns, t.dims, HS) : turn<false, back>(y, x, turns, t.dims, HS);
+template <bool back> INLINE void rotate(float* y, const float* x, const float* cos_sin, QkNormRope t, int HS) {
+    t.interleaved ? rotate<true, back>(y, x, cos_sin, t.dims, HS) : rotate<false, back>(y, x, cos_sin, t.dims, HS);
 }
 
 // One position's queries or keys: y = x normed, then turned.
-template <class P> INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* turns,
-                                             Group g, Heads h, Turn t) {
-    for (int i = 0; t.norm != Turn::Normed::none && i < g.count; i++, rstd++) {
+template <class P> INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* cos_sin,
+                                             Group g, Heads h, QkNormRope t) {
+    for (int i = 0; t.norm != QkNormRope::QkNorm::none && i < g.count; i++, rstd++) {
         const float* xi = x + int64_t(i) * g.size;
         float* yi = y + int64_t(i) * g.size;
         vf q = {};
@@ -70,15 +72,15 @@ template <class P> INLINE void forward_group(float* y, float* rstd, const float*
         each_vector(g.size, [&](int64_t d, auto at) { at.put(yi + d, at.get(xi + d) * r * (at.get(w + d) + t.plus)); });
         *rstd = r;
     }
-    const float* from = t.norm == Turn::Normed::none ? x : y;
-    for (int i = 0; i < g.heads; i++) turn<false>(y + i * h.HS, from + i * h.HS, turns, t, h.HS);
+    const float* from = t.norm == QkNormRope::QkNorm::none ? x : y;
+    for (int i = 0; i < g.heads; i++) rotate<false>(y + i * h.HS, from + i * h.HS, cos_sin, t, h.HS);
 }
 
 // The same of its gradients, in place; part (size) += the share of dw.
-template <class P> INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* turns,
-                                              const float* rstd, Group g, Heads h, Turn t) {
-    for (int i = 0; i < g.heads; i++) turn<true>(d + i * h.HS, d + i * h.HS, turns, t, h.HS);
-    for (int i = 0; t.norm != Turn::Normed::none && i < g.count; i++) {
+template <class P> INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* cos_sin,
+                                              const float* rstd, Group g, Heads h, QkNormRope t) {
+    for (int i = 0; i < g.heads; i++) rotate<true>(d + i * h.HS, d + i * h.HS, cos_sin, t, h.HS);
+    for (int i = 0; t.norm != QkNormRope::QkNorm::none && i < g.count; i++) {
         const float *xi = x + int64_t(i) * g.size, r = rstd[i];
         float* di = d + int64_t(i) * g.size;
         vf gx_sum = {};
@@ -95,16 +97,16 @@ template <class P> INLINE void backward_group(float* d, float* part, const float
     }
 }
 
-template <class P> void forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, const float* turns,
-                                int B, int S, const int* pos, Heads h, Turn t) {
+template <class P> void forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, const float* cos_sin,
+                                int B, int S, const int* pos, Heads h, QkNormRope t) {
     const int64_t row = row_of(h);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    const int sums = sums_of(q, k, t), v = (h.NH + h.NKV) * h.HS;
+    const int rstd_count = sums_of(q, k, t), v = (h.NH + h.NKV) * h.HS;
 #pragma omp parallel for schedule(static) if (B * S * row > ONE_THREAD)
     for (int n = 0; n < B * S; n++) {
-        const int place = pos ? (pos[n] > 0 ? pos[n] : 0) : n % S;
-        const float *from = x + n * row, *at = turns + int64_t(place) * t.dims;
-        float *to = y + n * row, *r = rstd + int64_t(n) * sums;
+        const int position = pos ? (pos[n] > 0 ? pos[n] : 0) : n % S;
+        const float *from = x + n * row, *at = cos_sin + int64_t(position) * t.dims;
+        float *to = y + n * row, *r = rstd + int64_t(n) * rstd_count;
         forward_group(to, r, from, qw, at, q, h, t);
         forward_group(to + h.NH * h.HS, r + q.count, from + h.NH * h.HS, kw, at, k, h, t);
         each_vector(y != x ? h.NKV * h.HS : 0, [&](int64_t d, auto p) { p.put(to + v + d, p.get(from + v + d)); });
@@ -112,19 +114,19 @@ template <class P> void forward(float* y, float* rstd, const float* x, const P* 
 }
 
 // Sums of dqw and dkw for each range of rows.
-int64_t partial_sums(Heads h, Turn t) {
+int64_t partial_sums(Heads h, QkNormRope t) {
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    return t.norm == Turn::Normed::none ? 0 : q.size + k.size;
+    return t.norm == QkNormRope::QkNorm::none ? 0 : q.size + k.size;
 }
-int64_t scratch_of(int rows, Heads h, Turn t) {
+int64_t scratch_of(int rows, Heads h, QkNormRope t) {
     return int64_t(sizeof(float)) * least(rows, RANGES) * partial_sums(h, t);
 }
 
 template <class P> void backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, const P* kw,
-                                 const float* turns, const float* rstd, int B, int S, Heads h, Turn t) {
+                                 const float* cos_sin, const float* rstd, int B, int S, Heads h, QkNormRope t) {
     const int64_t row = row_of(h), width = partial_sums(h, t);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    const int parts = least(B * S, RANGES), sums = sums_of(q, k, t);
+    const int parts = least(B * S, RANGES), rstd_count = sums_of(q, k, t);
     float* partial = width ? static_cast<float*>(cpu_scratch(scratch_of(B * S, h, t))) : nullptr;    // (parts,width)
 #pragma omp parallel
     {
@@ -133,7 +135,8 @@ template <class P> void backward(float* d, float* dqw, float* dkw, const float* 
             float* part = partial + p * width;
             each_vector(width, [&](int64_t c, auto at) { at.put(part + c, vf{}); });
             for (int n = int(int64_t(B) * S * p / parts); n < int(int64_t(B) * S * (p + 1) / parts); n++) {
-                const float *at = turns + int64_t(n % S) * t.dims, *r = rstd + int64_t(n) * sums, *from = x + n * row;
+                const float *at = cos_sin + int64_t(n % S) * t.dims, *r = rstd + int64_t(n) * rstd_count,
+                            *from = x + n * row;
                 float* to = d + n * row;
                 backward_group(to, part, from, qw, at, r, q, h, t);
                 backward_group(to + h.NH * h.HS, part + q.size, from + h.NH * h.HS, kw, at, r + q.count, k, h, t);
@@ -147,8 +150,8 @@ template <class P> void backward(float* d, float* dqw, float* dkw, const float* 
 }
 }    // namespace
 
-static int64_t backward_scratch(const CallSizes& call) { return scratch_of(call.rows, call.heads, call.turn); }
+static int64_t backward_scratch(const CallSizes& call) { return scratch_of(call.rows, call.heads, call.rope); }
 
-ENTRY(rope_forward, forward<P>)
-ENTRY_WITH_SCRATCH(rope_backward, backward<P>, backward_scratch)
+REGISTER_CPU(rope_forward, forward<P>)
+REGISTER_CPU_WITH_SCRATCH(rope_backward, backward<P>, backward_scratch)
 }    // namespace ISA

@@ -10,11 +10,11 @@
 //
 // Bound by memory: forward reads and writes every channel that changes once; backward reads d and, with a norm, x, and
 // writes d. Angles (8 bytes for a pair) come from L1 for all but the first head of a row.
-#include "parts.cuh"
+#include "layers/ptx/sum_parts.cuh"
 #include "rope.cuh"
 
 namespace {
-typedef TurnCall Call;
+typedef RopeCall Call;
 
 // ---- forward, and backward without a norm ---------------------------------------------------------------------------
 
@@ -27,17 +27,17 @@ template <int W, class F> __device__ inline void other_slots(const Call& c, int 
 constexpr int MAX_THREADS = 256;
 
 // y may be x where there is no norm.
-template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS, 4)
-    turn_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
-    typedef TurnPiece<W, INTERLEAVED> P;
+template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS, 4)
+    rope_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
+    typedef RopeVector<W, INTERLEAVED> P;
     const int64_t n = blockIdx.x;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     const T* const row = x + n * c.width;
     P first(c, lane);
-    const float* const angle_row = c.angles(n);
-    const Angles<W> angles(c, first, angle_row);
+    const float* const angle_row = c.rotation(n);
+    const Rotation<W> rotation(c, first, angle_row);
     float r[2] = {1, 1};    // NORM all: of queries, of keys
-    if constexpr (NORM == Normed::all) {
+    if constexpr (NORM == QkNorm::all) {
         float squares[2] = {};
         for (int head = group; head < c.heads; head += groups)
             for (int slot = lane; slot < c.slots; slot += c.lanes) {
@@ -56,7 +56,7 @@ template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launc
         const T* const from = row + head * c.h.HS;
         if (there) first.load(from);
         float own = 1;
-        if constexpr (NORM == Normed::head) {
+        if constexpr (NORM == QkNorm::head) {
             float squares = there ? first.squares() : 0;
             if (there)
                 other_slots<W>(c, lane, [&](int slot) {
@@ -68,16 +68,16 @@ template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launc
             if (lane == 0 && changes) rstd[n * c.heads + head] = own;
         } else own = c.key(head) ? r[1] : r[0];
         if (!there) continue;
-        auto finish = [&](P& piece, const Angles<W>& angles) {
-            if (changes && NORM != Normed::none) piece.norm(c.weights(qw, kw, head), own, c.t.plus);
-            if (changes) angles.turn(piece);
+        auto finish = [&](P& piece, const Rotation<W>& rotation) {
+            if (changes && NORM != QkNorm::none) piece.norm(c.weights(qw, kw, head), own, c.t.plus);
+            if (changes) rotation.rotate(piece);
             piece.store(y + n * c.width + head * c.h.HS);
         };
-        finish(first, angles);
+        finish(first, rotation);
         other_slots<W>(c, lane, [&](int slot) {
             P piece(c, slot);
             piece.load(from);
-            finish(piece, Angles<W>(c, piece, angle_row));
+            finish(piece, Rotation<W>(c, piece, angle_row));
         });
     }
 }
@@ -103,9 +103,9 @@ __device__ inline void fold_heads(float* own, const Call& c) {
 }
 
 // partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has one piece of one head, always the same.
-template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_KEPT)
-    turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
-    typedef TurnPiece<W, INTERLEAVED> P;
+template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_KEPT)
+    rope_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
+    typedef RopeVector<W, INTERLEAVED> P;
     const int head = threadIdx.x / c.lanes;
     const bool there = head < c.heads, key = c.key(head);
     P g(c, threadIdx.x % c.lanes), xs = g, w = g;
@@ -119,12 +119,12 @@ template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launc
         if (there) {
             g.load(d + at), xs.load(x + at);
             r = rstd[c.sum_at(n, head)];
-            Angles<W>(c, g, c.angles(n)).turn(g);
+            Rotation<W>(c, g, c.rotation(n)).rotate(g);
 #pragma unroll
             for (int i = 0; i < 2 * W; i++) product += g.x[i] * w.x[i] * xs.x[i];
         }
         float total;
-        if constexpr (NORM == Normed::all) {
+        if constexpr (NORM == QkNorm::all) {
             const float queries = block_sum(key ? 0 : product), keys = block_sum(key ? product : 0);
             total = key ? keys : queries;
         } else total = sum_over(product, c.lanes);
@@ -142,14 +142,14 @@ template <class T, int W, Normed NORM, bool INTERLEAVED> __global__ void __launc
         g.vectors([&](int first, int at) {
             for (int i = 0; i < W; i++) own[head * c.h.HS + at + i] = sums[first + i];
         });
-    if (NORM == Normed::head) fold_heads(own, c);
+    if (NORM == QkNorm::head) fold_heads(own, c);
 }
 
 // The same for heads of any number and size. The block's sums lie in scratch.
-template <class T, Normed NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS)
-    turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd,
+template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS)
+    rope_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd,
                              const Call c) {
-    typedef TurnPiece<1, INTERLEAVED> P;
+    typedef RopeVector<1, INTERLEAVED> P;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
     // f(g, x, w + plus) for this lane's pieces of a head.
@@ -159,7 +159,7 @@ template <class T, Normed NORM, bool INTERLEAVED> __global__ void __launch_bound
             P g(c, slot), xs = g, w = g;
             g.load(d + at), xs.load(x + at), w.load(c.weights(qw, kw, head));
             for (float& weight : w.x) weight += c.t.plus;
-            Angles<1>(c, g, c.angles(n)).turn(g);
+            Rotation<1>(c, g, c.rotation(n)).rotate(g);
             f(g, xs, w);
         }
     };
@@ -170,14 +170,14 @@ template <class T, Normed NORM, bool INTERLEAVED> __global__ void __launch_bound
     };
     for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
         float totals[2] = {};
-        if constexpr (NORM == Normed::all) {
+        if constexpr (NORM == QkNorm::all) {
             for (int head = group; head < c.heads; head += groups)
                 (c.key(head) ? totals[1] : totals[0]) += product(n, head);
             for (float& total : totals) total = block_sum(total);
         }
         for (int head = group; head - group < c.heads; head += groups) {
             const bool there = head < c.heads;
-            const float total = NORM == Normed::all ? (c.key(head) ? totals[1] : totals[0])
+            const float total = NORM == QkNorm::all ? (c.key(head) ? totals[1] : totals[0])
                                                     : sum_over(there ? product(n, head) : 0, c.lanes);
             if (!there) continue;
             const float r = rstd[c.sum_at(n, head)], slope = total / c.count(head) * r * r;
@@ -191,20 +191,20 @@ template <class T, Normed NORM, bool INTERLEAVED> __global__ void __launch_bound
             });
         }
     }
-    if (NORM == Normed::head) fold_heads(own, c);
+    if (NORM == QkNorm::head) fold_heads(own, c);
 }
 
 // ---- launchers ------------------------------------------------------------------------------------------------------
 
 // Calls f(W, norm, interleaved), all constant: vectors where channels, pairs and angles align, and a head's lanes have
 // one piece each.   threads: at most so many, if each has one piece of one head; 0: there may be more pieces
-template <class T, class F> void choose(Heads h, Turn t, int threads, F f) {
+template <class T, class F> void choose(Heads h, QkNormRope t, int threads, F f) {
     const Call wide = Call::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
-    const bool vectors = turns_by_vectors<T>(h, t) && (!threads || wide.heads * wide.lanes <= threads);
+    const bool vectors = rope_by_vectors<T>(h, t) && (!threads || wide.heads * wide.lanes <= threads);
     auto with_norm = [&](auto W, auto interleaved) {
-        if (t.norm == Normed::head) f(W, std::integral_constant<Normed, Normed::head>(), interleaved);
-        else if (t.norm == Normed::all) f(W, std::integral_constant<Normed, Normed::all>(), interleaved);
-        else f(W, std::integral_constant<Normed, Normed::none>(), interleaved);
+        if (t.norm == QkNorm::head) f(W, std::integral_constant<QkNorm, QkNorm::head>(), interleaved);
+        else if (t.norm == QkNorm::all) f(W, std::integral_constant<QkNorm, QkNorm::all>(), interleaved);
+        else f(W, std::integral_constant<QkNorm, QkNorm::none>(), interleaved);
     };
     auto with_width = [&](auto interleaved) {
         if (vectors) with_norm(std::integral_constant<int, VEC<T>>(), interleaved);
@@ -214,52 +214,52 @@ template <class T, class F> void choose(Heads h, Turn t, int threads, F f) {
     else with_width(std::false_type());
 }
 
-template <class T> void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B,
-                               int S, const int* pos, Heads h, Turn t, float sine) {
+template <class T> void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin, int B,
+                               int S, const int* pos, Heads h, QkNormRope t, float sine) {
     choose<T>(h, t, 0, [&](auto W, auto NORM, auto INTERLEAVED) {
-        Call c = Call::of<W>(turns, pos, B * S, S, h, t);
+        Call c = Call::of<W>(cos_sin, pos, B * S, S, h, t);
         c.sine = sine;
         if (y != x) c.copied += h.NKV;
         const int64_t threads = std::min<int64_t>(MAX_THREADS, round_up(int64_t(c.copied) * c.lanes, 32));
-        launch(turn_kernel<T, W, NORM, INTERLEAVED>, {unsigned(c.N), unsigned(threads)}, y, rstd, x, qw, kw, c);
+        launch(rope_kernel<T, W, NORM, INTERLEAVED>, {unsigned(c.N), unsigned(threads)}, y, rstd, x, qw, kw, c);
     });
 }
 }    // namespace
 
-template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B,
-                                     int S, const int* pos, Heads h, Turn t) {
-    rotate(y, rstd, x, qw, kw, turns, B, S, pos, h, t, 1);
+template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin,
+                                     int B, int S, const int* pos, Heads h, QkNormRope t) {
+    rotate(y, rstd, x, qw, kw, cos_sin, B, S, pos, h, t, 1);
 }
 template void rope_forward(float*, float*, const float*, const float*, const float*, const float*, int, int, const int*,
-                           Heads, Turn);
+                           Heads, QkNormRope);
 template void rope_forward(bf16*, float*, const bf16*, const bf16*, const bf16*, const float*, int, int, const int*,
-                           Heads, Turn);
+                           Heads, QkNormRope);
 
 namespace {
 template <class T> void rope_backward(T* d, Grad<T>* dqw, Grad<T>* dkw, const T* x, const T* qw, const T* kw,
-                                      const float* turns, const float* rstd, int B, int S, Heads h, Turn t) {
-    if (t.norm == Normed::none) return rotate<T>(d, nullptr, d, nullptr, nullptr, turns, B, S, nullptr, h, t, -1);
+                                      const float* cos_sin, const float* rstd, int B, int S, Heads h, QkNormRope t) {
+    if (t.norm == QkNorm::none) return rotate<T>(d, nullptr, d, nullptr, nullptr, cos_sin, B, S, nullptr, h, t, -1);
     float* const partial = static_cast<float*>(cuda_scratch(rope_scratch(int64_t(B) * S, h, t)));
     const int parts = std::min(ROPE_PARTS, B * S), width = (h.NH + h.NKV) * h.HS;
     choose<T>(h, t, MAX_KEPT, [&](auto W, auto NORM, auto INTERLEAVED) {
-        if constexpr (NORM != Normed::none) {
-            Call c = Call::of<W>(turns, nullptr, B * S, S, h, t);
+        if constexpr (NORM != QkNorm::none) {
+            Call c = Call::of<W>(cos_sin, nullptr, B * S, S, h, t);
             c.sine = -1;
             const int64_t threads = round_up(int64_t(c.heads) * c.lanes, 32);
             if constexpr (W > 1)
-                launch(turn_backward_kernel<T, W, NORM, INTERLEAVED>, {unsigned(parts), unsigned(threads)}, d, partial,
+                launch(rope_backward_kernel<T, W, NORM, INTERLEAVED>, {unsigned(parts), unsigned(threads)}, d, partial,
                        x, qw, kw, rstd, c);
             else
-                launch(turn_backward_any_kernel<T, NORM, INTERLEAVED>,
+                launch(rope_backward_any_kernel<T, NORM, INTERLEAVED>,
                        {unsigned(parts), unsigned(std::min<int64_t>(MAX_THREADS, threads))}, d, partial, x, qw, kw,
                        rstd, c);
         }
     });
-    const bool all = t.norm == Normed::all;
+    const bool all = t.norm == QkNorm::all;
     add_parts(dqw, all ? h.NH * h.HS : h.HS, dkw, all ? h.NKV * h.HS : h.HS, partial, h.NH * h.HS, parts, width);
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.rope_forward = rope_forward<T>;
     o.rope_backward = rope_backward<T>;
 });

@@ -4,55 +4,55 @@
 #include "cuda.cuh"
 
 namespace {
-typedef Turn::Normed Normed;
+typedef QkNormRope::QkNorm QkNorm;
 
-struct TurnCall {
+struct RopeCall {
     Heads h;
-    Turn t;
-    const float* turns;
+    QkNormRope t;
+    const float* cos_sin;
     const int* pos;
     int N, S;
     float sine;                 // the angle's: times 1, or -1 to turn back
     int lanes, pairs, slots;    // lanes that share a head; its parts of 2 W channels: those that turn, all
     int heads, copied;          // queries and keys; and, if y is not x, values
-    int sums;                   // rstd for each row
+    int rstd_count;             // rstd for each row
     int64_t width;              // elements of a row of qkv
 
-    template <int W> static TurnCall of(const float* turns, const int* pos, int N, int S, Heads h, Turn t) {
-        TurnCall c = {};
-        c.h = h, c.t = t, c.turns = turns, c.pos = pos, c.N = N, c.S = S, c.sine = 1, c.lanes = 1;
+    template <int W> static RopeCall of(const float* cos_sin, const int* pos, int N, int S, Heads h, QkNormRope t) {
+        RopeCall c = {};
+        c.h = h, c.t = t, c.cos_sin = cos_sin, c.pos = pos, c.N = N, c.S = S, c.sine = 1, c.lanes = 1;
         c.pairs = t.dims / 2 / W, c.slots = c.pairs + int(ceil_div(h.HS - t.dims, 2 * W));
         while (c.lanes < 32 && c.lanes < c.slots) c.lanes *= 2;
-        c.heads = c.copied = h.NH + h.NKV, c.sums = t.sums(h.NH, h.NKV), c.width = h.qkv_width();
+        c.heads = c.copied = h.NH + h.NKV, c.rstd_count = t.rstd_count(h.NH, h.NKV), c.width = h.qkv_width();
         return c;
     }
-    __device__ const float* angles(int64_t n) const {
-        return turns + int64_t(pos ? max(pos[n], 0) : int(n % S)) * t.dims;
+    __device__ const float* rotation(int64_t n) const {
+        return cos_sin + int64_t(pos ? max(pos[n], 0) : int(n % S)) * t.dims;
     }
     __device__ bool key(int head) const { return head >= h.NH; }
     // Where a head's weights begin.
     template <class T> __device__ T* weights(T* qw, T* kw, int head) const {
         T* const w = key(head) ? kw : qw;
-        return t.norm == Normed::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
+        return t.norm == QkNorm::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
     }
     __device__ int64_t sum_at(int64_t n, int head) const {
-        return n * sums + (t.norm == Normed::all ? int(key(head)) : head);
+        return n * rstd_count + (t.norm == QkNorm::all ? int(key(head)) : head);
     }
     __device__ float count(int head) const {    // elements of a norm
-        return float(t.norm == Normed::all ? (key(head) ? h.NKV : h.NH) * h.HS : h.HS);
+        return float(t.norm == QkNorm::all ? (key(head) ? h.NKV : h.NH) * h.HS : h.HS);
     }
 };
 
 // 2 W channels of a head: x[0..W-1] at at[0], the others at at[1]; beyond the head's end there are none. Pair i is
 // (x[i], x[W + i]), or (x[2 i], x[2 i + 1]) where pairs are neighbours.
-template <int W, bool INTERLEAVED> struct TurnPiece {
+template <int W, bool INTERLEAVED> struct RopeVector {
     int at[2], HS, slot;
-    bool turns;
+    bool rotates;
     float x[2 * W];
 
-    __device__ TurnPiece(const TurnCall& c, int slot) : HS(c.h.HS), slot(slot), turns(slot < c.pairs) {
-        at[0] = !turns ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
-        at[1] = turns && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
+    __device__ RopeVector(const RopeCall& c, int slot) : HS(c.h.HS), slot(slot), rotates(slot < c.pairs) {
+        at[0] = !rotates ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
+        at[1] = rotates && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
     }
     // f(i, k): element i is the first of the k-th vector.
     template <class F> __device__ void vectors(F f) const {
@@ -94,10 +94,10 @@ template <int W, bool INTERLEAVED> struct TurnPiece {
 };
 
 // The cosines and sines of a piece.
-template <int W> struct Angles {
+template <int W> struct Rotation {
     float cos[W], sin[W];
-    template <class P> __device__ Angles(const TurnCall& c, const P& piece, const float* row) {
-        if (!piece.turns) return;
+    template <class P> __device__ Rotation(const RopeCall& c, const P& piece, const float* row) {
+        if (!piece.rotates) return;
         constexpr int G = W < 4 ? W : 4;
 #pragma unroll
         for (int i = 0; i < W; i += G) {
@@ -107,8 +107,8 @@ template <int W> struct Angles {
             for (int j = 0; j < G; j++) cos[i + j] = a[j], sin[i + j] = b[j] * c.sine;
         }
     }
-    template <bool INTERLEAVED> __device__ void turn(TurnPiece<W, INTERLEAVED>& p) const {
-        if (!p.turns) return;
+    template <bool INTERLEAVED> __device__ void rotate(RopeVector<W, INTERLEAVED>& p) const {
+        if (!p.rotates) return;
 #pragma unroll
         for (int i = 0; i < W; i++) {
             float &u = p.x[INTERLEAVED ? 2 * i : i], &v = p.x[INTERLEAVED ? 2 * i + 1 : W + i];
@@ -125,12 +125,12 @@ __device__ inline float sum_over(float x, int lanes) {
 }
 
 // Whether channels, pairs and angles align to vectors, and each lane of a head has one piece of it.
-template <class T> bool turns_by_vectors(Heads h, Turn t) {
-    const TurnCall c = TurnCall::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
+template <class T> bool rope_by_vectors(Heads h, QkNormRope t) {
+    const RopeCall c = RopeCall::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     return c.slots <= c.lanes && h.HS % VEC<T> == 0 && t.dims / 2 % VEC<T> == 0;
 }
 }    // namespace
 
 // rope.cu: rope_forward of operations.inc.
 template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B,
-                                     int S, const int* pos, Heads h, Turn t);
+                                     int S, const int* pos, Heads h, QkNormRope t);

@@ -3,7 +3,7 @@
 // Rows are taken in pieces of a sequence. Each piece counts its rows of every expert; the counts of all pieces, in
 // order, give each its first slots: a counting sort whose result does not depend on threads. Bound by E exps and K E
 // comparisons a position: next to nothing beside the experts.
-#include "layers/simd/activation.h"
+#include "layers/simd/activation_vec.h"
 
 namespace ISA {
 constexpr int PIECE = 64;    // rows
@@ -11,17 +11,17 @@ constexpr int PIECE = 64;    // rows
 namespace {
 // A position's scores, and the factor that makes of one its share of their sum.
 struct Scores {
-    float score[Router::MOST], to_share, lse;
+    float score[Router::MAX_EXPERTS], to_share, lse;
     INLINE_MEMBER Scores(const float* z, const Router& r) {
         vf most = set1(-__builtin_inff());
-        each_vector(r.E, [&](int64_t i, auto at) { most = max(at.others(at.get(z + i), -__builtin_inff()), most); });
+        each_vector(r.E, [&](int64_t i, auto at) { most = max(at.fill_rest(at.get(z + i), -__builtin_inff()), most); });
         const float top = max(most);
         vf total = {}, gates = {};
         each_vector(r.E, [&](int64_t i, auto at) {
-            const vf e = at.others(exp(at.get(z + i) - top), 0);
+            const vf e = at.fill_rest(exp(at.get(z + i) - top), 0);
             total += e;
             if (!r.sigmoid) return at.put(score + i, e);
-            const vf s = at.others(sigmoid(at.get(z + i)).s, 0);
+            const vf s = at.fill_rest(sigmoid(at.get(z + i)).s, 0);
             gates += s;
             at.put(score + i, s);
         });
@@ -42,7 +42,7 @@ struct Scores {
 
 // Whatever the logits are, NaN too: K different experts.
 static void choose(int* expert, const float* z, const Router& r) {
-    bool taken[Router::MOST] = {};
+    bool taken[Router::MAX_EXPERTS] = {};
     for (int k = 0; k < r.K; k++) {
         int best = -1;
         for (int i = 0; i < r.E; i++)
@@ -129,7 +129,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         const Piece piece(room, i, r);
         each_row(i, [&](int64_t n) {
             for (int64_t row = n * r.K; row < (n + 1) * r.K; row++)
-                to.row[to.slot[row] = piece.slots[to.expert[row]]++] = int(row);
+                to.row[to.permuted_row[row] = piece.slots[to.expert[row]]++] = int(row);
         });
     }
 }
@@ -164,6 +164,6 @@ static void backward(float* dlogits, const float* dfactors, Routes routes, const
     }
 }
 
-ENTRY_WITH_SCRATCH(router_forward, forward, forward_room)
-ENTRY(router_backward, backward)
+REGISTER_CPU_WITH_SCRATCH(router_forward, forward, forward_room)
+REGISTER_CPU(router_backward, backward)
 }    // namespace ISA

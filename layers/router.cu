@@ -71,7 +71,7 @@ template <int R> struct Scores {
 };
 // Calls f(integral constant R) with 32 R >= E.
 template <class F> void for_experts(int E, F f) {
-    CHECK(E <= Router::MOST, "%d experts: at most %d", E, Router::MOST);
+    CHECK(E <= Router::MAX_EXPERTS, "%d experts: at most %d", E, Router::MAX_EXPERTS);
     if (E <= 32) f(std::integral_constant<int, 1>());
     else if (E <= 64) f(std::integral_constant<int, 2>());
     else if (E <= 128) f(std::integral_constant<int, 4>());
@@ -82,14 +82,14 @@ template <class F> void for_experts(int E, F f) {
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 // What router_forward keeps in scratch: arrays as RouterScratch has them.
-struct Kept {
+struct RouterBuffers {
     int parts, per_sequence;
     int* slots;         // (E,parts): a part's rows of an expert; then the first one's slot among the expert's
     float* shares;      // (E,parts)
     double* squares;    // (parts)
     int* rows;          // (E)
     double* balance;    // (E)
-    Kept(const RouterScratch& s, char* at)
+    RouterBuffers(const RouterScratch& s, char* at)
         : parts(s.parts), per_sequence(s.per_sequence), slots(reinterpret_cast<int*>(at + s.slots)),
           shares(reinterpret_cast<float*>(at + s.shares)), squares(reinterpret_cast<double*>(at + s.squares)),
           rows(reinterpret_cast<int*>(at + s.rows)), balance(reinterpret_cast<double*>(at + s.balance)) {}
@@ -101,7 +101,7 @@ struct Kept {
 
 // A part's choices and weights, and what it counts.
 template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
-    choose(float* factors, int* expert, Kept kept, const T* logits, Router r, int S, bool totals) {
+    choose(float* factors, int* expert, RouterBuffers kept, const T* logits, Router r, int S, bool totals) {
     SHARED(int[32 * R], count);
     SHARED(float[WARPS][32 * R], chosen);    // scores; then each warp's sums of shares
     SHARED(double[WARPS], squares);
@@ -151,7 +151,7 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
 }
 
 // A warp has an expert: the first slot of each part's rows among the expert's, and its rows in each sequence.
-__global__ void order_parts(int* counts, Kept kept, int E, int B, int S, bool totals) {
+__global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S, bool totals) {
     const int lane = threadIdx.x % 32, e = int(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
     if (e >= E) return;
     int* slots = kept.slots + int64_t(e) * kept.parts;
@@ -177,7 +177,7 @@ __global__ void order_parts(int* counts, Kept kept, int E, int B, int S, bool to
 }
 
 // One warp: the experts' first slots, and the totals.
-__global__ void order_experts(int* offsets, double* totals, Kept kept, Router r) {
+__global__ void order_experts(int* offsets, double* totals, RouterBuffers kept, Router r) {
     const int lane = threadIdx.x;
     int all = 0;
     for (int from = 0; from < r.E; from += 32) {
@@ -201,7 +201,8 @@ __global__ void order_experts(int* offsets, double* totals, Kept kept, Router r)
 
 // Puts a part's rows into their slots, in order: a thread for each expert.
 constexpr int STAGED = 1024;
-__global__ void place_rows(int* slot, int* row, const int* expert, const int* offsets, Kept kept, Router r, int S) {
+__global__ void permute_rows(int* permuted_row, int* row, const int* expert, const int* offsets, RouterBuffers kept,
+                             Router r, int S) {
     SHARED(int[STAGED], choice);
     const int part = blockIdx.x, e = threadIdx.x, n = kept.positions(part, S) * r.K;
     const int64_t first = kept.first(part, S) * r.K;
@@ -214,7 +215,7 @@ __global__ void place_rows(int* slot, int* row, const int* expert, const int* of
 #pragma unroll 8
         for (int i = 0; i < staged; i++)
             if (choice[i] == e) {
-                slot[first + from + i] = at;
+                permuted_row[first + from + i] = at;
                 row[at++] = int(first + from + i);
             }
     }
@@ -223,14 +224,14 @@ __global__ void place_rows(int* slot, int* row, const int* expert, const int* of
 template <class T>
 void router_forward(float* factors, Routes to, double* totals, const T* logits, Router r, int B, int S) {
     const RouterScratch scratch(B, S, r.E);
-    const Kept kept(scratch, static_cast<char*>(cuda_scratch(scratch.bytes)));
+    const RouterBuffers kept(scratch, static_cast<char*>(cuda_scratch(scratch.bytes)));
     const unsigned parts = unsigned(kept.parts), threads = unsigned(r.E < 128 ? 128 : round_up(r.E, 32));
     for_experts(r.E, [&](auto R) {
         launch(choose<T, R>, {parts, WARPS * 32}, factors, to.expert, kept, logits, r, S, totals != nullptr);
     });
     launch(order_parts, {unsigned(ceil_div(r.E, 4)), 128}, to.counts, kept, r.E, B, S, totals != nullptr);
     launch(order_experts, {1, 32}, to.offsets, totals, kept, r);
-    launch(place_rows, {parts, threads}, to.slot, to.row, to.expert, to.offsets, kept, r, S);
+    launch(permute_rows, {parts, threads}, to.permuted_row, to.row, to.expert, to.offsets, kept, r, S);
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ template <class T> void router_backward(T* dlogits, const float* dfactors, Route
     });
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.router_forward = router_forward<T>;
     o.router_backward = router_backward<T>;
 });

@@ -20,7 +20,7 @@
 //
 // All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
 #include "cuda.cuh"
-#include "draw.h"
+#include "sampling.h"
 
 namespace {
 constexpr int PART = SampleScratch::PART, THREADS = 256, EACH = PART / THREADS;
@@ -94,20 +94,21 @@ __device__ inline void sort(Token* tokens, int n) {
 
 // again: only tokens of at least min_p times the largest weight of all count, and weights are relative to that.
 template <class T, Way way> __global__ void __launch_bounds__(THREADS)
-    parts_kernel(Lists to, const T* logits, const int* said, const double* bias, const DrawAt* at, Draw d, Logits z,
-                 int V, int Vp, bool again) {
+    parts_kernel(Lists to, const T* logits, const int* token_counts, const double* bias, const SampleState* at,
+                 SampleParams d, Logits z, int V, int Vp, bool again) {
     SHARED(Token[PART], tokens);
     const int n = blockIdx.y, from = blockIdx.x * PART, mine = threadIdx.x * EACH;
     const int64_t list = int64_t(n) * gridDim.x + blockIdx.x;
     const T* row = logits + int64_t(n) * Vp;
-    if (said) said += at[n].text * V;
+    if (token_counts) token_counts += at[n].text * V;
     Token own[EACH], top = {-INFINITY, INT32_MAX};
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const int v = from + mine + i;
         own[i] = {-INFINITY, v};
         if (v >= V) continue;
-        own[i].score = score_of(logit_of(to_float(row[v]), z), bias ? bias[v] : 0, said ? said[v] : 0, d);
+        own[i].score =
+            score_of(logit_of(to_float(row[v]), z), bias ? bias[v] : 0, token_counts ? token_counts[v] : 0, d);
         if (before(own[i], top)) top = own[i];
     }
     top = block_first(top);
@@ -249,7 +250,7 @@ template <class Value, class Enough> __device__ int cut(List& list, Value value,
     return id;
 }
 
-__device__ int draw_by_likelihood(List& list, double top, const Draw& d, const DrawAt& at) {
+__device__ int draw_by_likelihood(List& list, double top, const SampleParams& d, const SampleState& at) {
     auto weight = [&](int n) { return list.weight(n); };
     auto all = [&] { return block_sum(list.weight(list.length)); };
     if (d.top_k > 0) cut_by_firsts(list, d.top_k);
@@ -269,19 +270,19 @@ __device__ int draw_by_likelihood(List& list, double top, const Draw& d, const D
         }
         list.length = n;
     }
-    const double part = drawn_part(all(), d, at);
+    const double part = random_part(all(), d, at);
     return cut(list, weight, [&](double sum) { return sum > part; });
 }
 
 // -1: rounding leaves no token
-__device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, double factor, const Draw& d,
-                           const DrawAt& at) {
+__device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, double factor, const SampleParams& d,
+                           const SampleState& at) {
     SHARED(int, part);
     SHARED(double, rest);
     const int t = threadIdx.x;
     const double own = t < parts ? factor * from.all[first_list + t] : 0;
     const Sums<double> sums = block_sums(own);
-    const double drawn = drawn_part(sums.all, d, at);
+    const double drawn = random_part(sums.all, d, at);
     const int found = int(block_first({0, own > 0 && sums.to_here > drawn ? t : INT32_MAX}).id);
     if (found == INT32_MAX) return -1;
     if (t == found) part = t, rest = (drawn - (sums.to_here - own)) / factor;
@@ -296,7 +297,8 @@ __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, dou
 
 // A thread for each part.
 template <Way way> __global__ void __launch_bounds__(1024, 1)
-    choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const Lists from, Draw d, int V, int parts) {
+    choose_kernel(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const Lists from,
+                  SampleParams d, int V, int parts) {
     const int n = blockIdx.x, t = threadIdx.x;
     const int64_t first_list = int64_t(n) * parts, own = first_list + (t < parts ? t : 0);
     const Token top = block_first(t < parts ? Token{from.top[own], from.first[own]} : Token{-INFINITY, INT32_MAX});
@@ -312,19 +314,20 @@ template <Way way> __global__ void __launch_bounds__(1024, 1)
     if (t != 0) return;
     if (id < 0) id = top.id;
     ids[n] = id;
-    if (said) {
-        int& count = said[at[n].text * V + id];
-        count = said_again(count);
+    if (token_counts) {
+        int& count = token_counts[at[n].text * V + id];
+        count = count_token(count);
     }
     // Kernels of the next step read places and positions before they wait for the kernel in front (Launch::overlaps).
     // None of them begins too early: the embedding lets them start only when this kernel has ended.
-    at[n].place++;
-    if (slot) slot[n]++;
-    if (place) place[n]++;
+    at[n].pos++;
+    if (cache_pos) cache_pos[n]++;
+    if (pos) pos[n]++;
 }
 
-template <class T, Way way> void run(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits,
-                                     const double* bias, Draw d, Logits z, int N, int V, int Vp) {
+template <class T, Way way> void run(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos,
+                                     const T* logits, const double* bias, SampleParams d, Logits z, int N, int V,
+                                     int Vp) {
     for (int n = 0; n < N; n += SampleScratch::ROWS) {
         const int rows = N - n < SampleScratch::ROWS ? N - n : SampleScratch::ROWS;
         const SampleScratch s(rows, V);
@@ -332,22 +335,22 @@ template <class T, Way way> void run(int* ids, int* said, DrawAt* at, int* slot,
         const Launch grid = {dim3(unsigned(s.parts), unsigned(rows)), dim3(THREADS)};
         for (bool again : {false, true})
             if (!again || (way == Way::ids && d.min_p > 0))
-                launch(parts_kernel<T, way>, grid, lists, logits + int64_t(n) * Vp, said, bias, at + n, d, z, V, Vp,
-                       again);
+                launch(parts_kernel<T, way>, grid, lists, logits + int64_t(n) * Vp, token_counts, bias, at + n, d, z, V,
+                       Vp, again);
         const Launch threads = {dim3(unsigned(rows)), dim3(unsigned(round_up(s.parts, 32)))};
-        launch(choose_kernel<way>, threads, ids + n, said, at + n, slot ? slot + n : nullptr,
-               place ? place + n : nullptr, lists, d, V, s.parts);
+        launch(choose_kernel<way>, threads, ids + n, token_counts, at + n, cache_pos ? cache_pos + n : nullptr,
+               pos ? pos + n : nullptr, lists, d, V, s.parts);
     }
 }
-template <class T> void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits,
-                               const double* bias, Draw d, Logits z, int N, int V, int Vp) {
-    CHECK(V <= Draw::MOST, "%d tokens", V);
+template <class T> void sample(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const T* logits,
+                               const double* bias, SampleParams d, Logits z, int N, int V, int Vp) {
+    CHECK(V <= SampleParams::MAX_VOCAB, "%d tokens", V);
     if (d.top_k >= V) d.top_k = 0;
-    auto with = [&](auto way) { run<T, way>(ids, said, at, slot, place, logits, bias, d, z, N, V, Vp); };
+    auto with = [&](auto way) { run<T, way>(ids, token_counts, at, cache_pos, pos, logits, bias, d, z, N, V, Vp); };
     if (d.temperature == 0) with(std::integral_constant<Way, Way::likeliest>());
     else if (d.top_k > 0 || d.top_p < 1) with(std::integral_constant<Way, Way::likelihood>());
     else with(std::integral_constant<Way, Way::ids>());
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) { o.sample = sample<T>; });
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) { o.sample = sample<T>; });
 }    // namespace

@@ -1,5 +1,5 @@
 // scratch.h - the scratch that each CUDA operation takes, and where its parts begin: for the launchers, and for a plan
-// of a GPU that is not here (model/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless said otherwise.
+// of a GPU that is not here (train/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless said otherwise.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -17,14 +17,15 @@ inline int64_t cuda_logits_bytes(int64_t memory) {
 // embedding_backward: two orders of the positions, a place for each digit and tile, and two rows of sums for each piece
 // of the positions.
 struct EmbeddingScratch {
-    static constexpr int DIGITS = 256, TILE = 2048;            // the sort's values of a digit; positions of a block
-    static constexpr int MOST_PIECES = 1024, SHORTEST = 16;    // fill a GPU; one thread can still add them up
-    int length, pieces;                                        // positions of a piece; pieces
-    int64_t order, place, partial;
+    static constexpr int DIGITS = 256, TILE = 2048;           // the sort's values of a digit; positions of a block
+    static constexpr int MAX_PIECES = 1024, SHORTEST = 16;    // fill a GPU; one thread can still add them up
+    int length, pieces;                                       // positions of a piece; pieces
+    int64_t order, digit_offset, partial;
     EmbeddingScratch(int64_t N, int64_t C)
-        : length(int(std::max<int64_t>(ceil_div(N, MOST_PIECES), SHORTEST))), pieces(int(ceil_div(N, length))),
-          order(round_up(4 * N, 256)), place(round_up(4 * DIGITS * ceil_div(N, TILE), 256)), partial(8 * pieces * C) {}
-    int64_t bytes() const { return 2 * order + place + partial; }
+        : length(int(std::max<int64_t>(ceil_div(N, MAX_PIECES), SHORTEST))), pieces(int(ceil_div(N, length))),
+          order(round_up(4 * N, 256)), digit_offset(round_up(4 * DIGITS * ceil_div(N, TILE), 256)),
+          partial(8 * pieces * C) {}
+    int64_t bytes() const { return 2 * order + digit_offset + partial; }
 };
 
 // router_forward, for each part of a sequence: its rows of each expert, then their first slots; sums of shares, and of
@@ -47,8 +48,8 @@ inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NOR
 
 // rope_backward: what each block sums up for the weights of QK-norm.
 constexpr int ROPE_PARTS = 512;
-inline int64_t rope_scratch(int64_t N, Heads h, Turn t) {
-    return t.norm == Turn::Normed::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
+inline int64_t rope_scratch(int64_t N, Heads h, QkNormRope t) {
+    return t.norm == QkNormRope::QkNorm::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
 }
 
 // A product: cuBLASLt's workspace (four times what NVIDIA advises for Hopper, as gradients of weights may split a sum
@@ -104,7 +105,7 @@ struct Sm90Scratch {
     // Patterns, biases and dropout are sm80's: here they would cost the others registers.
     static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
-        return size && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
+        return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
     }
     static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
@@ -116,22 +117,22 @@ struct Sm90Scratch {
         bytes = turn + tiles * 4;
     }
 };
-enum class AttentionKernels { plain, sm80, sm90 };
+enum class AttentionKernels { simt, sm80, sm90 };
 inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
 // The newest kernels that take these heads, or those that FLATGPT_ATTENTION=sm90, sm80 or plain names, for measurements
 // and tests. sm90: the GPU has the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     typedef AttentionKernels K;
-    if (type_bytes != 2) return K::plain;    // the others multiply bf16
+    if (type_bytes != 2) return K::simt;    // the others multiply bf16
     const bool fits_80 = attention_fits_sm80(h), fits_90 = sm90 && Sm90Scratch::takes(h);
     const char* asked = getenv("FLATGPT_ATTENTION");
-    if (!asked) return fits_90 ? K::sm90 : fits_80 ? K::sm80 : K::plain;
+    if (!asked) return fits_90 ? K::sm90 : fits_80 ? K::sm80 : K::simt;
     const std::string name = asked;
     CHECK(name == "plain" || name == "sm80" || name == "sm90", "FLATGPT_ATTENTION=%s: expected plain, sm80 or sm90",
           asked);
     CHECK((name != "sm80" || fits_80) && (name != "sm90" || fits_90),
           "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
-    return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::plain;
+    return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::simt;
 }
 // attention_bias_backward: delta, and what each band of tiles sums up along its diagonals.
 struct BiasScratch {
@@ -147,7 +148,7 @@ struct BiasScratch {
 struct LinearAttentionScratch {
     int64_t rows, gates;
     LinearAttentionScratch(int B, int S, Heads h)
-        : rows(round_up(int64_t(B) * S * h.NH * (h.HS + (h.linear == Linear::elu)), 64)),
+        : rows(round_up(int64_t(B) * S * h.NH * (h.HS + (h.linear == LinearAttention::elu)), 64)),
           gates(int64_t(B) * S * h.gates()) {}
     int64_t forward() const { return 4 * rows; }    // bytes
     int64_t backward() const { return 4 * (rows + gates); }
@@ -163,7 +164,7 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: on a multiprocessor
     // From 17 positions on a tile of a prompt's 64 queries does more for the keys that it reads.
-    static constexpr int MOST_POSITIONS = 16;
+    static constexpr int MAX_POSITIONS = 16;
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
     bool takes;    // else computed like a prompt
     int G, E, lanes = 1, items, splits;
@@ -171,7 +172,7 @@ struct CachedPlan {
     CachedPlan(int B, int S, int maxT, bool aligned, Heads h, int multiprocessors) {
         const int queries = S * (h.NH / h.NKV);    // that share a kv head's keys
         E = aligned && h.HS <= 256 ? 8 : 32;
-        takes = S == 1 ? h.HS <= 1024 : S <= MOST_POSITIONS && E == 8;
+        takes = S == 1 ? h.HS <= 1024 : S <= MAX_POSITIONS && E == 8;
         G = E == 32 || queries == 1 ? 1 : S == 1 && queries == 2 ? 2 : 4;
         while (lanes * E < h.HS) lanes *= 2;
         const int64_t all = int64_t(B) * h.NKV * ceil_div(queries, G);
@@ -189,7 +190,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
         case Operation::router_forward: return RouterScratch(c.B, c.S, c.in).bytes;
         case Operation::norm_backward: return norm_scratch(c.rows, c.in);
-        case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.turn);
+        case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.rope);
         case Operation::linear_forward:
             if (c.precision != Precision::fp8 || !Fp8Scratch::takes(c.rows, c.in, c.out)) return WORKSPACE;
             return Fp8Scratch::forward(c.rows, c.in, c.out).bytes();

@@ -1,6 +1,6 @@
 // softcap.cuh - tanh for soft caps: cap * tanh(x / cap), of attention's scores and of logits.
 #pragma once
-#include "ptx.cuh"
+#include "layers/ptx/ptx.cuh"
 
 // Off by 1e-7 at most: from a = exp(-2 |x|), nothing overflows, and NaN stays NaN. tanh.approx is off by 5e-4, which a
 // cap of 30 makes 0.015 of a logit.

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "gpt.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 
 namespace {
 template <class X> struct ActivationRow {
@@ -19,11 +19,11 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, post = c.post_norm() ? C : 0;
-    const bool qk = c.qk_norm != Turn::Normed::none;
-    const int K = c.routed(l) ? c.experts_used : 0, gates = c.gates_shared(l);
+    const bool qk = c.qk_norm != QkNormRope::QkNorm::none;
+    const int K = c.has_experts(l) ? c.experts_used : 0, gates = c.gates_shared_expert(l);
     return {{&A::x, C, never},
             {&A::qkv, c.qkv_width(), cheap},
-            {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::qkv_rot, qk ? c.qkv_width() : 0, none, &A::qkv},
             {&A::decay_gates, c.heads(l).gates(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
@@ -38,13 +38,13 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
-    const int normed = c.pre_norm() || own ? c.C : 0, K = c.routed(l) ? c.experts_used : 0;
+    const int normed = c.pre_norm() || own ? c.C : 0, K = c.has_experts(l) ? c.experts_used : 0;
     return {{&A::ln1, normed, none},
             {&A::atty, c.attention_width(), cheap},
             {&A::ln2, c.parallel == Parallel::one ? 0 : normed, none},
             {&A::fcg, c.ffn_width(l), none},
             {&A::expert_act, K * c.expert_ffn, none},
-            {&A::shared_act, c.gates_shared(l) ? c.ffn_width(l) : 0, none}};
+            {&A::shared_act, c.gates_shared_expert(l) ? c.ffn_width(l) : 0, none}};
 }
 std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
     using A = Activations;
@@ -55,7 +55,7 @@ std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
             {&A::rstd1, pre, cheap},
             {&A::mean2, two * mean, cheap},
             {&A::rstd2, two, cheap},
-            {&A::qk_rstd, c.turn(0).sums(c.NH, c.NKV), cheap},
+            {&A::qk_rstd, c.rope(0).rstd_count(c.NH, c.NKV), cheap},
             {&A::lse, c.NH, cheap},
             {&A::post_mean1, post * mean, cheap},
             {&A::post_rstd1, post, cheap},
@@ -64,8 +64,8 @@ std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
 }
 
 // Each block's arrays. What a block does not keep, all share: the largest, which the first one has that needs it.
-template <class Rows> void place_rows(Layout& at, Gpt& g, int64_t N, Rows rows_of) {
-    const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
+template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows_of) {
+    const bool train = g.plan.mode == RunMode::train;    // else nobody reads a block's activations again
     std::vector<decltype(rows_of(g.c, 0))> rows;
     for (int l = 0; l < g.c.L; l++) rows.push_back(rows_of(g.c, l));
     std::vector<int> holder(rows[0].size(), -1);
@@ -78,29 +78,29 @@ template <class Rows> void place_rows(Layout& at, Gpt& g, int64_t N, Rows rows_o
             for (const auto& others : rows) most = kept ? most : std::max(most, others[i].per_token);
             if (!row.per_token) field = row.instead ? g.a[size_t(l)].*row.instead : nullptr;
             else if (!kept && holder[i] >= 0) field = g.a[size_t(holder[i])].*row.field;
-            else at.take(field, N * most), holder[i] = l;
+            else at.reserve(field, N * most), holder[i] = l;
         }
 }
 // Where rows go: of each block that the backward reads again.
 void place_routes(Layout& at, Gpt& g, int64_t N) {
     const Config& c = g.c;
-    const bool kept = g.plan.use == Use::train && g.plan.recompute != Recompute::blocks;
+    const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;
     const Activations* holder = nullptr;
     for (int l = 0; l < c.L; l++) {
         Activations& a = g.a[size_t(l)];
-        if (!c.routed(l)) continue;
+        if (!c.has_experts(l)) continue;
         if (holder && !kept) {
             a.factors = holder->factors, a.routes = holder->routes;
             continue;
         }
         holder = &a;
         const int64_t rows = N * c.experts_used;
-        at.take(a.factors, rows);
-        for (int** p : {&a.routes.expert, &a.routes.slot, &a.routes.row}) at.take(*p, rows);
-        at.take(a.routes.counts, (g.plan.use == Use::train ? g.plan.B : N) * c.experts);
-        at.take(a.routes.offsets, c.experts + 1);
+        at.reserve(a.factors, rows);
+        for (int** p : {&a.routes.expert, &a.routes.permuted_row, &a.routes.row}) at.reserve(*p, rows);
+        at.reserve(a.routes.counts, (g.plan.mode == RunMode::train ? g.plan.B : N) * c.experts);
+        at.reserve(a.routes.offsets, c.experts + 1);
     }
-    if (holder) at.take(g.gathered, N * c.experts_used * c.C);
+    if (holder) at.reserve(g.gathered, N * c.experts_used * c.C);
 }
 }    // namespace
 
@@ -109,59 +109,60 @@ void lay_out_activations(Layout& at, Gpt& g) {
     const int64_t N = int64_t(g.plan.B) * g.plan.S;
     at.purpose("activations");
     g.a.assign(size_t(c.L), {});
-    const bool own = g.op.own_inputs();
-    place_rows(at, g, N, [&](const Config& config, int l) {
+    const bool own = g.op.has_input_type();
+    lay_out_rows(at, g, N, [&](const Config& config, int l) {
         return activation_rows(config, l, !fuses_gelu(g.op, g.ffn(l)) || g.op.linear_gelu_backward);
     });
-    place_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
-    place_rows(at, g, N, statistic_rows);
+    lay_out_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
+    lay_out_rows(at, g, N, statistic_rows);
     auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type
     for (Activations& a : g.a) {
         if (!c.pre_norm() && !own) a.ln1 = as_input(a.x), a.ln2 = as_input(a.x2);
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     place_routes(at, g, N);
-    at.take(g.x_last, N * c.C);
+    at.reserve(g.x_last, N * c.C);
     if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
-    else at.take(g.lnf, N * c.C);
-    for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.take(*p, N);
+    else at.reserve(g.lnf, N * c.C);
+    for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.reserve(*p, N);
     if (c.norm == NormKind::rms) g.mean_f = nullptr;
     if (c.embed_norm) {
-        at.take(g.embedded, N * c.C);
-        for (float** p : {&g.mean_e, &g.rstd_e}) at.take(*p, N);
+        at.reserve(g.embedded, N * c.C);
+        for (float** p : {&g.mean_e, &g.rstd_e}) at.reserve(*p, N);
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
-    at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
+    at.reserve(g.cos_sin[0], cos_sin_bytes(c, g.plan.S) / int64_t(sizeof(float)));
     if (c.position == Position::sinusoidal && g.op.parameter != Element::packed)
-        at.take(g.sinusoids, int64_t(c.T) * c.C);
+        at.reserve(g.sinusoids, int64_t(c.T) * c.C);
     if (c.position == Position::t5) {
-        at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
-        at.take(g.bucket, 2 * RELATIVE_REACH + 1);
+        at.reserve(g.bias, int64_t(c.NH) * (2 * RELATIVE_MAX_DISTANCE + 1));
+        at.reserve(g.bucket, 2 * RELATIVE_MAX_DISTANCE + 1);
     }
-    for (int** p : {&g.batch.input, &g.batch.staged}) at.take(*p, g.batch.ints());
+    for (int** p : {&g.batch.input, &g.batch.staged}) at.reserve(*p, g.batch.ints());
 }
 
 void lay_out_activation_gradients(Layout& at, Gpt& g) {
     const Config& c = g.c;
     const int64_t N = int64_t(g.plan.B) * g.plan.S;
     at.purpose("activation gradients");
-    if (g.plan.use != Use::train) return;
-    at.take(g.dx, N * c.C);
-    at.take(g.dt, N * std::max(c.C, c.attention_width()));
+    if (g.plan.mode != RunMode::train) return;
+    at.reserve(g.dx, N * c.C);
+    at.reserve(g.dt, N * std::max(c.C, c.attention_width()));
     const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
     const int gates = c.heads(0).gates();    // the first layer has no softmax, if any has none
-    at.take(g.dwide, std::max({N * c.widest_up(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
-    if (c.gated) at.take(g.dactivated, std::max(N * c.widest_up() / 2, rows * c.expert_ffn));
-    else g.dactivated = g.dwide;
+    at.reserve(g.dqkv_or_dup,
+               std::max({N * c.max_up_width(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
+    if (c.gated) at.reserve(g.dactivated, std::max(N * c.max_up_width() / 2, rows * c.expert_ffn));
+    else g.dactivated = g.dqkv_or_dup;
     if (c.experts) {
-        at.take(g.dgathered, rows * c.C);
-        at.take(g.dfactors, rows);
-        at.take(g.drouter_logits, N * c.experts);
-        at.take(g.dshared_gate, N);
+        at.reserve(g.dgathered, rows * c.C);
+        at.reserve(g.dfactors, rows);
+        at.reserve(g.drouter_logits, N * c.experts);
+        at.reserve(g.dshared_gate, N);
     }
-    if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
-    if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates) at.take(g.dbranch, N * c.C);
-    if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
+    if (c.position == Position::t5) at.reserve(g.dbias, int64_t(c.NH) * (2 * RELATIVE_MAX_DISTANCE + 1));
+    if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates) at.reserve(g.dbranch, N * c.C);
+    if (c.parallel != Parallel::none) at.reserve(g.dffn, N * c.C);
 }
 
 void lay_out_logits(Layout& at, Gpt& g) {
@@ -170,5 +171,5 @@ void lay_out_logits(Layout& at, Gpt& g) {
     // Half of all rows at a time, as many as logits_bytes holds at most; from 256 rows on products are at speed.
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
-    at.take(g.head, int64_t(g.head_rows) * g.c.Vp());
+    at.reserve(g.head, int64_t(g.head_rows) * g.c.Vp());
 }

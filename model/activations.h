@@ -10,7 +10,7 @@ struct Gpt;
 struct Activations {
     Activation* x;                // (N,C): the block's input
     Input* ln1;                   // (N,C): normed
-    Activation *qkv, *turned;     // (N,(NH+2*NKV)*HS), the same normed and rotated
+    Activation *qkv, *qkv_rot;    // (N,(NH+2*NKV)*HS), the same normed and rotated
     Input* atty;                  // (N,NH*HS)
     Activation* decay_gates;      // (N,Heads::gates())
     Activation* out1;             // (N,C): attention's projection, or its sum with x, before its norm
@@ -43,7 +43,7 @@ struct Layout {
         used = round_up(used, 4096) + 64 * 17 * int64_t(purposes.size());
         purposes.push_back({name, used});
     }
-    template <class X> void take(X*& p, int64_t n) {
+    template <class X> void reserve(X*& p, int64_t n) {
         used = round_up(used, 64);
         p = base ? reinterpret_cast<X*>(base + used) : nullptr;
         used += op.bytes(p, n);

@@ -4,18 +4,18 @@
 
 static int64_t int_bytes(int64_t n) { return int64_t(sizeof(int)) * n; }
 
-void Batch::configure(const Plan& plan, Sees its_mask) {
+void Batch::configure(const Plan& plan, MaskKind its_mask) {
     mask = its_mask;
     most_S = plan.S;
     most = int64_t(plan.B) * plan.S;
-    may_span = plan.spans || mask != Sees::causal;
+    may_span = plan.spans || mask != MaskKind::causal;
 }
 
 void Batch::upload(const int* from_tok, const int* from_target, int B, int S, const Spans* spans) {
     const int64_t N = int64_t(B) * S;
     CHECK(N > 0 && N <= most && S <= most_S, "B=%d S=%d", B, S);
     Spans whole;
-    for (int b = 0; b < B && !spans && mask == Sees::all; b++) whole.add({Text{}}, S, mask);
+    for (int b = 0; b < B && !spans && mask == MaskKind::all; b++) whole.add({Text{}}, S, mask);
     if (!spans && !whole.keys.empty()) spans = &whole;
     CHECK(!spans || (may_span && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
     next = {B, S, N, spans != nullptr};
@@ -33,11 +33,11 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
         }
     }
-    op.upload_ahead(staged, host.data(), int_bytes(count));
+    op.upload_async(staged, host.data(), int_bytes(count));
 }
 
-Batch::Sizes Batch::take() {
+Batch::Sizes Batch::use_uploaded() {
     CHECK(next.B > 0, "no batch was uploaded");
-    op.take(input, staged, int_bytes(next.spans ? ints() : 2 * most));
+    op.use_uploaded(input, staged, int_bytes(next.spans ? ints() : 2 * most));
     return std::exchange(next, {});
 }

@@ -11,14 +11,14 @@ class Batch {
         bool spans = false;     // keys() and queries() say which positions a position sees
     };
     explicit Batch(const Table& op) : op(op) {}
-    void configure(const Plan& plan, Sees mask);
+    void configure(const Plan& plan, MaskKind mask);
 
     // Uploads the next batch, perhaps while the device still works on the one before. tok null: only the sizes, for a
     // table that only counts.     tok, target (B,S), host; target null: none; a target below 0 does not count
     // spans (B,S): null: as the model's mask says of whole sequences without a prefix
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
     // The batch that was uploaded becomes the one that passes read.
-    Sizes take();
+    Sizes use_uploaded();
 
     // Device memory: input and staged have ints() each. input: tok (N), target (N), and where there may be spans, keys
     // (N) and queries (N).
@@ -31,7 +31,7 @@ class Batch {
 
   private:
     const Table& op;
-    Sees mask = {};
+    MaskKind mask = {};
     int most_S = 0;
     int64_t most = 0;    // positions
     bool may_span = false;

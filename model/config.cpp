@@ -11,14 +11,14 @@
 bool Config::windowed(int l) const {
     return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
 }
-bool Config::turns(int l) const {
+bool Config::has_rope(int l) const {
     // What elu makes of a vector, and what decays channel by channel, does not turn with it.
-    if (recurrent(l) && linear != Linear::retention) return false;
+    if (recurrent(l) && linear != LinearAttention::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
-bool Config::turns_nothing() const {
+bool Config::rope_unused() const {
     bool any = position != Position::rope;
-    for (int l = 0; l < L; l++) any |= turns(l);
+    for (int l = 0; l < L; l++) any |= has_rope(l);
     return !any;
 }
 void Config::fill_experts() {
@@ -28,7 +28,7 @@ void Config::fill_experts() {
     expert_ffn = std::max(1, F / experts_used);
     if (experts_every == 1) F = expert_ffn;    // no layer has another
 }
-int Config::recurrent_before(int l) const {
+int Config::recurrent_layers_below(int l) const {
     int n = 0;
     while (l-- > 0) n += recurrent(l);
     return n;
@@ -41,26 +41,26 @@ Heads Config::heads(int l) const {
             .HS = HS,
             .window = near ? window : 0,
             .stride = near ? stride : 0,
-            .globals = near ? global_tokens : 0,
+            .global_tokens = near ? global_tokens : 0,
             .scale = score_scale,
             .softcap = score_cap,
             .alibi = position == Position::alibi,
-            .reach = position == Position::t5 ? RELATIVE_REACH : 0};
+            .max_distance = position == Position::t5 ? RELATIVE_MAX_DISTANCE : 0};
 }
-Turn Config::turn(int l) const {
-    return {.dims = turns(l) ? rope_dims : 0,
+QkNormRope Config::rope(int l) const {
+    return {.dims = has_rope(l) ? rope_dims : 0,
             .interleaved = rope_interleaved,
             .norm = qk_norm,
             .eps = norm_eps,
             .plus = float(norm_plus)};
 }
-int Config::table_of(int l) const {
+int Config::rope_table_of(int l) const {
     const bool others = rope_local_theta > 0 && (rope_local_theta != rope_theta || rope_scaling != RopeScaling::none);
     return others && windowed(l);
 }
-int Config::reader_of(int table) const {
+int Config::layer_of_rope_table(int table) const {
     for (int l = 0; l < L; l++)
-        if (turns(l) && rope_dims > 0 && table_of(l) == table) return l;
+        if (has_rope(l) && rope_dims > 0 && rope_table_of(l) == table) return l;
     return -1;
 }
 
@@ -92,7 +92,7 @@ std::string value_text(const Config& c, const ConfigRow& row) {
     return number;
 }
 // A field as a flag says it: "--position rope".
-std::string asked_as(const Config& c, const ConfigRow::Member& member) {
+std::string flag_text(const Config& c, const ConfigRow::Member& member) {
     const ConfigRow& row = config_row(member);
     return std::string(row.flag) + " " + value_text(c, row);
 }
@@ -100,8 +100,8 @@ std::string asked_as(const Config& c, const ConfigRow::Member& member) {
 
 // What goes with attention without softmax.
 static Status linear_check(const Config& c) {
-    if (c.linear == Linear::none) return {};
-    const std::string linear = asked_as(c, &Config::linear), position = asked_as(c, &Config::position);
+    if (c.linear == LinearAttention::none) return {};
+    const std::string linear = flag_text(c, &Config::linear), position = flag_text(c, &Config::position);
     const std::string all = linear + " without --softmax-every";
     auto refused = [&](const std::string& other, const char* why) {
         return fail(Exit::usage, "%s, %s: %s; expected one of them", linear.c_str(), other.c_str(), why);
@@ -117,9 +117,9 @@ static Status linear_check(const Config& c) {
                     c.HS);
     if (c.position == Position::alibi || c.position == Position::t5)
         return refused(position, "its biases are softmax's");
-    if (c.score_cap != 0) return refused(asked_as(c, &Config::score_cap), "the cap is for softmax's scores");
-    if (c.sees != Sees::causal)
-        return refused(c.sees == Sees::prefix ? "--objective prefix" : "--objective mlm",
+    if (c.score_cap != 0) return refused(flag_text(c, &Config::score_cap), "the cap is for softmax's scores");
+    if (c.mask_kind != MaskKind::causal)
+        return refused(c.mask_kind == MaskKind::prefix ? "--objective prefix" : "--objective mlm",
                        "a state holds only what comes before");
     if (c.window && !c.softmax_every)
         return fail(Exit::usage, "--window %d, %s: no layer has softmax, whose window it is", c.window, all.c_str());
@@ -149,37 +149,38 @@ Status config_check(const Config& c) {
     if (c.experts && c.experts_every > c.L)
         return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
                     c.experts_every, c.L, c.L);
-    const int most_experts = 1 << 16, with_experts = c.L / c.experts_every;    // names of their tensors are held
-    if (int64_t(c.experts) * with_experts > most_experts)
+    const int max_experts = 1 << 16, with_experts = c.L / c.experts_every;    // names of their tensors are held
+    if (int64_t(c.experts) * with_experts > max_experts)
         return fail(Exit::usage, "--experts %d: %d layers have them; %d in all at most", c.experts, with_experts,
-                    most_experts);
+                    max_experts);
     // What no family has, and the pages of gpt.cpp do not carry.
     auto either = [](bool both, const std::string& what) {
         return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
     };
-    const std::string place = asked_as(c, &Config::place), position = asked_as(c, &Config::position);
-    const std::string scale = asked_as(c, &Config::embed_scale), scaling = asked_as(c, &Config::rope_scaling);
-    TRY(either(c.post_norm() && c.parallel != Parallel::none, place + ", " + asked_as(c, &Config::parallel)));
-    TRY(either(c.post_norm() && c.branch_scale != 1, place + ", a residual scale"));
+    const std::string norm_placement = flag_text(c, &Config::norm_placement),
+                      position = flag_text(c, &Config::position);
+    const std::string scale = flag_text(c, &Config::embed_scale), scaling = flag_text(c, &Config::rope_scaling);
+    TRY(either(c.post_norm() && c.parallel != Parallel::none, norm_placement + ", " + flag_text(c, &Config::parallel)));
+    TRY(either(c.post_norm() && c.branch_scale != 1, norm_placement + ", a residual scale"));
     TRY(either(c.embed_scale != 1 && c.position == Position::learned, scale + ", " + position));
     TRY(either(c.embed_scale == 0 && c.position == Position::sinusoidal, scale + ", " + position));
-    TRY(either(c.score_cap != 0 && c.position == Position::t5, asked_as(c, &Config::score_cap) + ", " + position));
+    TRY(either(c.score_cap != 0 && c.position == Position::t5, flag_text(c, &Config::score_cap) + ", " + position));
     if (c.rope_scaling != RopeScaling::none && c.position != Position::rope)
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
-        return fail(Exit::usage, "%s needs --rope-scaling", asked_as(c, &Config::rope_factor).c_str());
+        return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
         if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
-    if (c.position == Position::alibi && c.sees != Sees::causal)
+    if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "%s, --objective %s: its slopes are for keys before the query; expected another "
                     "--position, or --objective causal",
-                    position.c_str(), c.sees == Sees::prefix ? "prefix" : "mlm");
-    if (c.window && c.sees != Sees::causal)
+                    position.c_str(), c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
+    if (c.window && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "--window %d, --objective %s: windows are for --objective causal; expected one of "
                     "them",
-                    c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+                    c.window, c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
     TRY(linear_check(c));
     if (c.mask >= c.V)
         return fail(Exit::usage,
@@ -198,8 +199,8 @@ Status config_check(const Config& c) {
 
 static const char* const AS_MODEL = "model";    // asks for nothing
 
-Asked config_nothing() {
-    Asked none;
+ConfigOverrides no_overrides() {
+    ConfigOverrides none;
     for (const ConfigRow& row : config_rows()) config_set(none, row, 0);
     none.numbers.resize(config_rows().size()), none.words.assign(config_rows().size(), AS_MODEL);
     return none;
@@ -213,112 +214,114 @@ static std::vector<std::string> flag_words(const ConfigRow& row) {
     return words;
 }
 
-std::vector<Flag> config_flags(Asked& asked) {
+std::vector<Flag> config_flags(ConfigOverrides& overrides) {
     std::vector<Flag> flags;
     for (size_t i = 0; i < config_rows().size(); i++) {
         const ConfigRow& row = config_rows()[i];
         if (!row.flag) continue;
-        Flag flag = {row.flag, &asked.numbers[i], row.help, std::min(row.min, 0.0), row.max};
-        if (auto field = std::get_if<int Config::*>(&row.member)) flag.to = &(asked.*(*field));
-        else if (flag_words(row).size() > 1) flag.to = &asked.words[i], flag.choices = flag_words(row);
+        Flag flag = {row.flag, &overrides.numbers[i], row.help, std::min(row.min, 0.0), row.max};
+        if (auto field = std::get_if<int Config::*>(&row.member)) flag.to = &(overrides.*(*field));
+        else if (flag_words(row).size() > 1) flag.to = &overrides.words[i], flag.choices = flag_words(row);
         flags.push_back(flag);
     }
     return flags;
 }
 
 // What is asked of row i; nothing where its flag was not given.
-static std::optional<double> asked_value(const Asked& asked, size_t i) {
+static std::optional<double> override_value(const ConfigOverrides& overrides, size_t i) {
     const ConfigRow& row = config_rows()[i];
-    if (asked.words[i] != AS_MODEL) {
+    if (overrides.words[i] != AS_MODEL) {
         const std::vector<std::string> words = flag_words(row);
-        return double(std::find(words.begin(), words.end(), asked.words[i]) - words.begin() - 1);
+        return double(std::find(words.begin(), words.end(), overrides.words[i]) - words.begin() - 1);
     }
-    const double value = asked.numbers[i] != 0 ? asked.numbers[i] : config_value(asked, row);
+    const double value = overrides.numbers[i] != 0 ? overrides.numbers[i] : config_value(overrides, row);
     return value != 0 ? std::optional(value) : std::nullopt;
 }
 
-Status config_asked_check(const Asked& asked, const Config& c) {
+Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
     using enum RopeScaling;
     const std::vector<ConfigRow>& rows = config_rows();
     for (size_t i = 0; i < rows.size(); i++)
-        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && asked.words[i] != AS_MODEL &&
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && overrides.words[i] != AS_MODEL &&
             c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
-            return fail(Exit::usage, "%s needs a --rope-factor above 1", asked_as(c, &Config::rope_scaling).c_str());
+            return fail(Exit::usage, "%s needs a --rope-factor above 1", flag_text(c, &Config::rope_scaling).c_str());
     for (size_t i = 0; i < rows.size(); i++) {
-        if (!asked_value(asked, i)) continue;
+        if (!override_value(overrides, i)) continue;
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
             return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
-                        asked_as(c, &Config::position).c_str());
+                        flag_text(c, &Config::position).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope &&
-            c.linear != Linear::none && c.turns_nothing())
+            c.linear != LinearAttention::none && c.rope_unused())
             return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
-                        asked_as(c, &Config::linear).c_str());
-        if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == Linear::none)
+                        flag_text(c, &Config::linear).c_str());
+        if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == LinearAttention::none)
             return fail(Exit::usage, "%s needs --linear-attention: without, all layers have softmax",
-                        asked_as(c, &Config::softmax_every).c_str());
+                        flag_text(c, &Config::softmax_every).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::global_every) && !c.window)
             return fail(Exit::usage, "%s needs --window: without, all is seen",
-                        asked_as(c, &Config::global_every).c_str());
+                        flag_text(c, &Config::global_every).c_str());
     }
-    if (asked.F && c.experts && c.experts_every == 1 && (asked.expert_ffn || c.F != c.expert_ffn))
+    if (overrides.F && c.experts && c.experts_every == 1 && (overrides.expert_ffn || c.F != c.expert_ffn))
         return fail(Exit::usage, "--ffn %d has no effect: each layer has experts, of width %d; expected --expert-ffn",
-                    asked.F, c.expert_ffn);
+                    overrides.F, c.expert_ffn);
     for (const ConfigRow& row : expert_rows())
-        if (asked_value(asked, size_t(&config_row(row.member) - rows.data())) && !c.experts)
-            return fail(Exit::usage, "%s needs --experts", asked_as(c, row.member).c_str());
+        if (override_value(overrides, size_t(&config_row(row.member) - rows.data())) && !c.experts)
+            return fail(Exit::usage, "%s needs --experts", flag_text(c, row.member).c_str());
     if (c.shared_gate && !c.shared_ffn) return fail(Exit::usage, "--shared-gate true needs --shared-ffn");
     return config_check(c);
 }
 
 // Where heads have another size, the same part of them turns.
-static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
+static int rotary_dims(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
-Config config_with(const Config& base, const Asked& asked) {
+Config config_with(const Config& base, const ConfigOverrides& overrides) {
     Config c = base;
     const std::vector<ConfigRow>& rows = config_rows();
-    auto asks = [&](ConfigRow::Member m) { return bool(asked_value(asked, size_t(&config_row(m) - rows.data()))); };
+    auto asks = [&](ConfigRow::Member m) {
+        return bool(override_value(overrides, size_t(&config_row(m) - rows.data())));
+    };
     for (size_t i = 0; i < rows.size(); i++)
-        if (const auto value = asked_value(asked, i)) config_set(c, rows[i], *value);
+        if (const auto value = override_value(overrides, i)) config_set(c, rows[i], *value);
     Config before = base, now = c;
-    before.settle(), now.settle();
+    before.derive(), now.derive();
     for (size_t i = 0; i < rows.size(); i++)
-        if (!asked_value(asked, i) && config_value(before, rows[i]) != config_value(now, rows[i]))
+        if (!override_value(overrides, i) && config_value(before, rows[i]) != config_value(now, rows[i]))
             config_set(c, rows[i], config_value(now, rows[i]));
-    if (asked.HS && base.rope_dims) c.rope_dims = turned_part(base, c.HS);
+    if (overrides.HS && base.rope_dims) c.rope_dims = rotary_dims(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
-    else if (c.F != base.F && !asked.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
+    else if (c.F != base.F && !overrides.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
     // F was the experts' width, as no layer had another.
-    if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !asked.F) c.F = now.F;
+    if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !overrides.F) c.F = now.F;
     c.fill_experts();
     // One expert's factor over their sum is 1: the router would not learn from the loss.
     if (c.experts_used == 1 && base.experts_used != 1 && !asks(&Config::experts_normalised))
         c.experts_normalised = false;
     // Where no layer turns, a family's rotation is left out.
-    if (c.turns_nothing() && c.linear != Linear::none && !asks(&Config::position))
+    if (c.rope_unused() && c.linear != LinearAttention::none && !asks(&Config::position))
         c.position = Position::none, c.rope_dims = 0;
     return c;
 }
 
 // ---- another context ------------------------------------------------------------------------------------------------
 
-Status config_stretch(Config* c, const Stretch& to) {
+Status extend_context(Config* c, const ContextExtension& to) {
     const bool scaled = to.scaling != AS_MODEL;
     if (!to.context && (scaled || to.factor != 0))
         return fail(Exit::usage, "%s needs --context", scaled ? "--rope-scaling" : "--rope-factor");
     if (!to.context) return {};
-    const std::string position = asked_as(*c, &Config::position);
+    const std::string position = flag_text(*c, &Config::position);
     if (c->position == Position::learned && to.context > c->T)
         return fail(Exit::usage, "--context %d: the model has %s, a table of %d; %d at most", to.context,
                     position.c_str(), c->T, c->T);
     if (scaled && c->position != Position::rope)
         return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
     if (!c->rope_original) c->rope_original = c->T;
-    Asked asked = config_nothing();
+    ConfigOverrides overrides = no_overrides();
     const std::vector<ConfigRow>& rows = config_rows();
     for (size_t i = 0; i < rows.size(); i++)
-        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling)) asked.words[i] = to.scaling;
-    Config now = config_with(*c, asked);
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling)) overrides.words[i] = to.scaling;
+    Config now = config_with(*c, overrides);
     if (scaled && now.rope_scaling != RopeScaling::none)
         now.rope_factor = std::max(1.0f, float(to.context) / float(c->rope_original)), now.rope_magnitude = 0;
     if (to.factor != 0) now.rope_factor = float(to.factor);
@@ -326,7 +329,7 @@ Status config_stretch(Config* c, const Stretch& to) {
     *c = now;
     return config_check(*c);
 }
-std::vector<Flag> stretch_flags(Stretch& to) {
+std::vector<Flag> context_extension_flags(ContextExtension& to) {
     return {{"--context", &to.context,
              "most positions of a sequence, also more than the model was trained with, "
              "unless its positions are learned; 0: the model's",
@@ -340,7 +343,7 @@ std::vector<Flag> stretch_flags(Stretch& to) {
 
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other) {
     std::vector<const ConfigRow*> rows;
-    Config usual = other ? *other : c.plain();
+    Config usual = other ? *other : c.family_defaults();
     if (!other && c.position == Position::rope) usual.rope_dims = int(c.HS * c.family->rope.usual);
     for (const ConfigRow& row : config_rows()) {
         const bool differs = config_value(c, row) != config_value(usual, row);

@@ -12,15 +12,20 @@ struct Family;    // model/families.h
 extern const Family GPT2;
 
 enum class NormKind { layer, rms };
-enum class NormPlace { pre, branch, sandwich, post };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
-enum class RouterKind { softmax, sigmoid };              // Router::sigmoid
+enum class NormPlacement {
+    pre,
+    branch,
+    sandwich,
+    post
+};                                             // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
+enum class RouterKind { softmax, sigmoid };    // Router::sigmoid
 enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 // T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
-constexpr int RELATIVE_BUCKETS = 32, RELATIVE_REACH = 128;
+constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
 // Which positions of its text one sees: those before it; also all of the text's prefix; all.
-enum class Sees { causal, prefix, all };
-// How RoPE's angles are scaled; model/rope.h names the sources.
+enum class MaskKind { causal, prefix, all };
+// How RoPE's angles are scaled; model/rope_table.h names the sources.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
 // What a model is. The defaults are GPT-2's; a family's are in its row. A new kind needs a field here, its row in
@@ -47,21 +52,21 @@ struct Config {
     bool experts_normalised = true;    // Router::normalise
     // Norms.
     NormKind norm = NormKind::layer;
-    NormPlace place = NormPlace::pre;
+    NormPlacement norm_placement = NormPlacement::pre;
     Parallel parallel = Parallel::none;
     bool norm_weight = true, norm_bias = true;
     bool norm_plus = false;     // weights are w + 1
     bool embed_norm = false;    // the embeddings are normed
-    Turn::Normed qk_norm = Turn::Normed::none;
+    QkNormRope::QkNorm qk_norm = QkNormRope::QkNorm::none;
     // Attention.
     int window = 0;                       // positions that a query sees, itself included; 0: no limit
     int global_every = 0;                 // each so many-th layer has no window; 0: all have it
     bool global_first = false;            // the first of so many, not the last
     int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
-    Sees sees = Sees::causal;
-    float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
-    Linear linear = Linear::none;            // what attention is in place of softmax
-    int softmax_every = 0;                   // where it is: each so many-th layer has softmax all the same; 0: none
+    MaskKind mask_kind = MaskKind::causal;
+    float score_scale = 0, score_cap = 0;              // Heads::scale, Heads::softcap
+    LinearAttention linear = LinearAttention::none;    // what attention is in place of softmax
+    int softmax_every = 0;    // where it is: each so many-th layer has softmax all the same; 0: none
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;                           // the head is wte
@@ -83,36 +88,42 @@ struct Config {
 
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    int usual_length() const { return std::min(T, 2048); }    // a sequence, where nobody says how long
+    int default_length() const { return std::min(T, 2048); }    // a sequence, where nobody says how long
     // Layer l: it has no softmax; it has the window; it turns; its heads and its turn.
-    bool recurrent(int l) const { return linear != Linear::none && !(softmax_every && (l + 1) % softmax_every == 0); }
+    bool recurrent(int l) const {
+        return linear != LinearAttention::none && !(softmax_every && (l + 1) % softmax_every == 0);
+    }
     bool windowed(int l) const;
-    bool turns(int l) const;
-    bool turns_nothing() const;    // position says rope, but no layer turns
+    bool has_rope(int l) const;
+    bool rope_unused() const;    // position says rope, but no layer turns
     Heads heads(int l) const;
-    Turn turn(int l) const;
-    int recurrent_before(int l) const;    // layers below l without softmax
-    int table_of(int l) const;            // which table of angles layer l reads: 1 where its window gives it others
-    int reader_of(int table) const;       // a layer that reads this table; -1: there is none
+    QkNormRope rope(int l) const;
+    int recurrent_layers_below(int l) const;    // layers below l without softmax
+    int rope_table_of(int l) const;    // which table of angles layer l reads: 1 where its window gives it others
+    int layer_of_rope_table(int table) const;    // a layer that reads this table; -1: there is none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
-    bool routed(int l) const { return experts && (l + 1) % experts_every == 0; }    // layer l has experts
-    int ffn_width(int l) const { return routed(l) ? shared_ffn : F; }       // what every position has; 0: nothing
-    int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }    // the first product: gate, then up
-    int widest_up() const { return (gated ? 2 : 1) * std::max(experts && experts_every == 1 ? 0 : F, shared_ffn); }
+    bool has_experts(int l) const { return experts && (l + 1) % experts_every == 0; }    // layer l has experts
+    int ffn_width(int l) const { return has_experts(l) ? shared_ffn : F; }    // what every position has; 0: nothing
+    int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }      // the first product: gate, then up
+    int max_up_width() const { return (gated ? 2 : 1) * std::max(experts && experts_every == 1 ? 0 : F, shared_ffn); }
     int expert_up_width() const { return (gated ? 2 : 1) * expert_ffn; }
-    bool gates_shared(int l) const { return routed(l) && shared_ffn && shared_gate; }
+    bool gates_shared_expert(int l) const { return has_experts(l) && shared_ffn && shared_gate; }
     Router router_of() const {
         return {
             .E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid, .normalise = experts_normalised};
     }
-    bool pre_norm() const { return place == NormPlace::pre || place == NormPlace::sandwich; }
-    bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed, or its sum
-    bool sum_norm() const { return place == NormPlace::post; }    // the sum: the last one is the final norm
-    Config plain() const;                                         // the family's kinds at these V, T, L, NH, C
-    void settle();                                                // sets the fields that follow from others
+    bool pre_norm() const { return norm_placement == NormPlacement::pre || norm_placement == NormPlacement::sandwich; }
+    bool post_norm() const {
+        return norm_placement != NormPlacement::pre;
+    }    // a branch's output is normed, or its sum
+    bool sum_norm() const {
+        return norm_placement == NormPlacement::post;
+    }                                  // the sum: the last one is the final norm
+    Config family_defaults() const;    // the family's kinds at these V, T, L, NH, C
+    void derive();                     // sets the fields that follow from others
     void fill_experts();    // where there are experts: how many are used, how wide they are, if nothing says it
     bool operator==(const Config&) const = default;
 };
@@ -120,11 +131,11 @@ struct Config {
 // One row per field. The rows drive flags, config.json both ways, range checks, messages and listings.
 struct ConfigRow {
     // required: in every config.json. The others need not be there. Listings have required and usual ones always, some
-    // where they are not 0, rare ones where they are not as in plain().
+    // where they are not 0, rare ones where they are not as in family_defaults().
     enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
-                         NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
-                         RopeScaling Config::*, Sees Config::*, RouterKind Config::*, Linear Config::*>
+                         NormPlacement Config::*, Parallel Config::*, QkNormRope::QkNorm Config::*, Position Config::*,
+                         RopeScaling Config::*, MaskKind Config::*, RouterKind Config::*, LinearAttention Config::*>
         Member;
     Member member;
     const char* name;    // "kv_heads"; null: never listed
@@ -150,25 +161,26 @@ std::string config_names();                              // "gpt2, gpt2-medium, 
 
 // What flags ask for: whole numbers in the fields themselves, others by their rows' places in config_rows(). 0 and
 // "model" where a flag was not given.
-struct Asked : Config {
+struct ConfigOverrides : Config {
     std::vector<double> numbers;
     std::vector<std::string> words;    // where a field has kinds, or is a bool
 };
-Asked config_nothing();
-std::vector<Flag> config_flags(Asked& asked);
+ConfigOverrides no_overrides();
+std::vector<Flag> config_flags(ConfigOverrides& overrides);
 // Exit 2: an option that is asked for has no effect in c without another one.
-Status config_asked_check(const Asked& asked, const Config& c);
+Status check_overrides(const ConfigOverrides& overrides, const Config& c);
 // base with what is asked for. Fields that follow from others are computed again if those have changed.
-Config config_with(const Config& base, const Asked& asked);
+Config config_with(const Config& base, const ConfigOverrides& overrides);
 
 // A model run with another context than it was trained with.
-struct Stretch {
+struct ContextExtension {
     int context = 0;                  // 0: its own
     std::string scaling = "model";    // as --rope-scaling names it, or the model's own
     double factor = 0;                // 0: the new context over the old one
 };
-Status config_stretch(Config* c, const Stretch& to);    // exit 2: its positions end with its context, or do not turn
-std::vector<Flag> stretch_flags(Stretch& to);
+Status extend_context(Config* c,
+                      const ContextExtension& to);    // exit 2: its positions end with its context, or do not turn
+std::vector<Flag> context_extension_flags(ContextExtension& to);
 
 // The fields to list (ConfigRow::Presence). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);

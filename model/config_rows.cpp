@@ -7,18 +7,18 @@ static ConfigRow kind(ConfigRow::Member member, const char* name, const char* ke
     return {member, name, false, flag, key, nullptr, min, max, ConfigRow::rare, help, std::move(choices)};
 }
 #define KIND(member, name, ...) kind(member, name, "flatgpt_" name, nullptr, "", __VA_ARGS__)
-#define ASKED(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
+#define FLATGPT_KEY(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
 
 std::vector<ConfigRow> expert_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
     // clang-format off
     return {
-        {&C::experts, "experts", true, "--experts", "flatgpt_experts", "expert_count", 0, Router::MOST, some,
+        {&C::experts, "experts", true, "--experts", "flatgpt_experts", "expert_count", 0, Router::MAX_EXPERTS, some,
          "experts in place of the feed-forward part, without biases; a router gives each token to some of them; 0: the "
          "model's, none in a new one"},
         {&C::experts_used, "experts_used", false, "--experts-used", "flatgpt_experts_used", "expert_used_count", 0,
-         Router::MOST, some, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
+         Router::MAX_EXPERTS, some, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
         {&C::expert_ffn, "expert_ffn", false, "--expert-ffn", "flatgpt_expert_ffn", "expert_feed_forward_length", 0,
          1 << 18, rare, "with --experts: width of each; 0: the model's (in a new one feed-forward width / experts "
          "used: as many FLOPs as without)"},
@@ -26,11 +26,11 @@ std::vector<ConfigRow> expert_rows() {
          "with --experts: each so many-th layer has them; 0: the model's, all in a new one"},
         {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
          0, 1 << 18, some, "with --experts: width of one more that every token has; 0: the model's, none in a new one"},
-        ASKED(&C::shared_gate, "shared_gate", "--shared-gate", "with --shared-ffn: a sigmoid of the token gates it", 0,
+        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "with --shared-ffn: a sigmoid of the token gates it", 0,
               1),
-        ASKED(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
+        FLATGPT_KEY(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
               {{"softmax"}, {"sigmoid"}}),
-        ASKED(&C::experts_normalised, "experts_normalised", "--normalise-experts",
+        FLATGPT_KEY(&C::experts_normalised, "experts_normalised", "--normalise-experts",
               "with --experts: the factors of a token's experts are divided by their sum; with one expert they are "
               "then 1, and the router does not learn from the loss", 0, 1),
     };
@@ -56,7 +56,7 @@ static std::vector<ConfigRow> linear_rows() {
     using C = Config;
     // clang-format off
     return {
-        ASKED(&C::linear, "linear_attention", "--linear-attention",
+        FLATGPT_KEY(&C::linear, "linear_attention", "--linear-attention",
               "attention without softmax: a state of constant size in place of the keys and values before", 0, 3,
               {{"none"}, {"elu"}, {"retention"}, {"gated"}}),
         {&C::softmax_every, "softmax_every", false, "--softmax-every", "flatgpt_softmax_every", nullptr, 0, 1024,
@@ -69,18 +69,18 @@ static std::vector<ConfigRow> position_rows() {
     using C = Config;
     // clang-format off
     return {
-        ASKED(&C::position, "position", "--position", "how positions are told apart", 0, 5,
+        FLATGPT_KEY(&C::position, "position", "--position", "how positions are told apart", 0, 5,
               {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}}),
         KIND(&C::position_offset, "position_offset", 0, 1024),
         KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
         KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
         KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
-        ASKED(&C::rope_theta, "rope_theta", "--rope-theta", "base of rotation's wavelengths; 0: the model's", 1.01,
+        FLATGPT_KEY(&C::rope_theta, "rope_theta", "--rope-theta", "base of rotation's wavelengths; 0: the model's", 1.01,
               1e12),
         KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
-        ASKED(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
+        FLATGPT_KEY(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
               {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}, {"ntk"}}),
-        ASKED(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1,
+        FLATGPT_KEY(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1,
               1e6),
         KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
         KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
@@ -106,7 +106,7 @@ const std::vector<ConfigRow>& config_rows() {
          "attention heads; 0: the model's"},
         {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
          "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
-        ASKED(&C::activation, "activation", "--activation", "what follows the feed-forward part's first product", 0, 4,
+        FLATGPT_KEY(&C::activation, "activation", "--activation", "what follows the feed-forward part's first product", 0, 4,
              {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
         {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
          0.1, rare, ""},
@@ -115,33 +115,33 @@ const std::vector<ConfigRow>& config_rows() {
         {&C::HS, "head_size", false, "--head-size", "head_dim", "attention.key_length", 1, 1 << 16, rare,
          "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
         // Kinds.
-        ASKED(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
-        ASKED(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
-        ASKED(&C::place, "norm_place", "--norm-place",
+        FLATGPT_KEY(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
+        FLATGPT_KEY(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
+        FLATGPT_KEY(&C::norm_placement, "norm_place", "--norm-place",
               "norms before attention and feed-forward, after them, both, or after their sum with the residual (as in "
               "2017; wants a --warmup)",
               0, 3, {{"pre"}, {"branch"}, {"sandwich"}, {"post"}}),
-        ASKED(&C::parallel, "parallel", "--parallel",
+        FLATGPT_KEY(&C::parallel, "parallel", "--parallel",
               "attention and feed-forward side by side, behind one norm or two", 0, 2, {{"none"}, {"one"}, {"two"}}),
         KIND(&C::norm_weight, "norm_weight", 0, 1),
         KIND(&C::norm_bias, "norm_bias", 0, 1),
         KIND(&C::norm_plus, "norm_plus_one", 0, 1),
         KIND(&C::embed_norm, "embedding_norm", 0, 1),
-        ASKED(&C::qk_norm, "qk_norm", "--qk-norm", "RMSNorm of queries and keys, of each head or all at once", 0, 2,
+        FLATGPT_KEY(&C::qk_norm, "qk_norm", "--qk-norm", "RMSNorm of queries and keys, of each head or all at once", 0, 2,
               {{"none"}, {"head"}, {"all"}}),
         KIND(&C::global_first, "global_first", 0, 1),
-        KIND(&C::sees, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
+        KIND(&C::mask_kind, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
         KIND(&C::mask, "mask_token", -1, 1 << 24),
         KIND(&C::score_scale, "attention_scale", 0, 1000.0),
-        ASKED(&C::score_cap, "attention_softcap", "--score-cap",
+        FLATGPT_KEY(&C::score_cap, "attention_softcap", "--score-cap",
               "attention scores s become X tanh(s / X); 0: the model's", 0, 1000000.0),
         KIND(&C::qkv_bias, "qkv_bias", 0, 1),
         KIND(&C::proj_bias, "projection_bias", 0, 1),
         KIND(&C::up_bias, "ffn_bias", 0, 1),
         KIND(&C::down_bias, "ffn_output_bias", 0, 1),
         KIND(&C::head_bias, "head_bias", 0, 1),
-        ASKED(&C::tied, "tied", "--tied", "the head is the table of embeddings", 0, 1),
-        ASKED(&C::embed_scale, "embedding_scale", "--embedding-scale",
+        FLATGPT_KEY(&C::tied, "tied", "--tied", "the head is the table of embeddings", 0, 1),
+        FLATGPT_KEY(&C::embed_scale, "embedding_scale", "--embedding-scale",
               "factor of the embeddings; 0: the model's (of sinusoidal positions the root of the channels)", -1e6, 1e6),
         KIND(&C::branch_scale, "residual_scale", -1e6, 1e6),
         KIND(&C::logit_scale, "logit_scale", -1e6, 1e6),

@@ -12,46 +12,46 @@ void blocks(Model& g, KvCache* cache, bool last_whole) {
     if (last_whole) g.final_norm();
 }
 
-void draw(Model& g, KvCache& cache, const Drawing& d) {
+void draw(Model& g, KvCache& cache, const SampleArgs& d) {
     CHECK(g.pass.S == 1, "S=%d", g.pass.S);
     for (int n = 0; n < g.pass.B; n += g.head_rows) {
         const int rows = std::min(g.head_rows, g.pass.B - n);
         g.head_forward(g.head, g.op.at(g.lnf, int64_t(n) * g.c.C), rows);
-        g.op.sample(cache.tok + n, d.counts, d.at + n, cache.slot + n, cache.kind.rolls ? nullptr : cache.place + n,
+        g.op.sample(cache.tok + n, d.counts, d.at + n, cache.cache_pos + n, cache.kind.evicts ? nullptr : cache.pos + n,
                     g.head, d.bias, d.draw, g.c.logits_of(), rows, d.V, g.c.Vp());
     }
 }
 
 // The blocks, and what is drawn. A step of one token is recorded, once for each number of sequences: what it reads of
 // them lies on the device. The first step in a row is not recorded, because it allocates what it needs.
-void run(Model& g, KvCache& cache, bool as_before, const Drawing* drawing) {
+void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args) {
     const int B = g.pass.B, S = g.pass.S;
-    if (drawing && *drawing != cache.drawing) {
-        cache.drawing = *drawing;
+    if (sample_args && *sample_args != cache.sample_args) {
+        cache.sample_args = *sample_args;
         as_before = false;
         cache.release_graphs();
     }
-    cache.steps = as_before && cache.drawn == (drawing != nullptr) ? cache.steps + 1 : S == 1;
-    cache.drawn = drawing != nullptr;
-    if (const int64_t rows = int64_t(B) * S; rows > cache.most_rows) {
-        cache.most_rows = rows;    // scratch may grow, and the smaller one would stay as long as a graph holds it
+    cache.steps = as_before && cache.sampled == (sample_args != nullptr) ? cache.steps + 1 : S == 1;
+    cache.sampled = sample_args != nullptr;
+    if (const int64_t rows = int64_t(B) * S; rows > cache.max_rows) {
+        cache.max_rows = rows;    // scratch may grow, and the smaller one would stay as long as a graph holds it
         cache.release_graphs();
     }
     auto step = [&] {
         blocks(g, &cache, S == 1);
-        if (drawing) draw(g, cache, *drawing);
+        if (sample_args) draw(g, cache, *sample_args);
     };
-    // `draw` raises the device's positions; if the cache rolls, `place` counts rows.
-    for (int i = 0; drawing && i < (cache.kind.rolls ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
-    if (!g.op.record || S > 1 || g.pass.spans || g.after_attention) return step();
-    auto graph = cache.graphs.find({B, cache.drawn});
+    // `draw` raises the device's positions; if the cache rolls, `pos` counts rows.
+    for (int i = 0; sample_args && i < (cache.kind.evicts ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
+    if (!g.op.begin_capture || S > 1 || g.pass.spans || g.after_attention) return step();
+    auto graph = cache.graphs.find({B, cache.sampled});
     if (graph == cache.graphs.end()) {
         if (cache.steps < 2) return step();
-        g.op.record();
+        g.op.begin_capture();
         step();
-        graph = cache.graphs.emplace(std::pair(B, cache.drawn), g.op.recorded()).first;
+        graph = cache.graphs.emplace(std::pair(B, cache.sampled), g.op.end_capture()).first;
     }
-    g.op.replay(graph->second);
+    g.op.launch_graph(graph->second);
 }
 
 // Whole prompts are prefixes, whose positions see each other.
@@ -61,7 +61,7 @@ void upload_prefixes(Model& g, const std::vector<int>& lengths) {
     for (int length : lengths) {
         std::vector<Text> texts = {{0, length}};
         if (length < S) texts.push_back({length, length});
-        prompts.add(texts, S, g.c.sees);
+        prompts.add(texts, S, g.c.mask_kind);
     }
     const int64_t bytes = int64_t(sizeof(Span) * prompts.keys.size());
     g.op.upload(g.batch.keys(), prompts.keys.data(), bytes);
@@ -76,32 +76,32 @@ template <class X> void to_front(const Table& op, X* x, int width, const std::ve
 }
 }    // namespace
 
-Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, const CacheKind& kind) {
+Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, const CacheOptions& kind) {
     return cache.allocate(g.op, g.c, g.plan.B * g.plan.S, sequences, positions, kind);
 }
 
 PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::vector<int>& which,
-                   const std::vector<int>& asked_lengths, Pages::Sums sums, const Drawing* drawing) {
+                   const std::vector<int>& asked_lengths, Pages::SumOrder sum_order, const SampleArgs* sample_args) {
     std::vector<int> running = which, lengths = asked_lengths;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     const int B = int(running.size());
     CHECK(int64_t(B) * S <= int64_t(g.plan.B) * g.plan.S, "B=%d S=%d", B, S);
     lengths.resize(size_t(B), S);
     const bool as_before = S == 1 && B == int(cache.running.size());
-    cache.sums = sums;
+    cache.sum_order = sum_order;
     const std::vector<int> first = cache.grow(tok, S, std::move(running), lengths);
 
     g.pass = {};
     g.pass.B = B;
     g.pass.S = S;
-    g.pass.precision = Pages::steps(sums, S) ? Precision::normal : Precision::prefill;
-    const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
-                        std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
-    cache.from_start = S > 1 && prompt && g.pass.precision == Precision::prefill;
-    g.pass.spans = g.c.sees == Sees::prefix && prompt;
+    g.pass.precision = Pages::decode(sum_order, S) ? Precision::normal : Precision::prefill;
+    const bool prefill = (S > 1 || sum_order == Pages::SumOrder::prefill) &&
+                         std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
+    cache.from_start = S > 1 && prefill && g.pass.precision == Precision::prefill;
+    g.pass.spans = g.c.mask_kind == MaskKind::prefix && prefill;
     if (g.pass.spans) upload_prefixes(g, lengths);
     g.store.await();    // not within a recording
-    run(g, cache, as_before, drawing);
+    run(g, cache, as_before, sample_args);
     return {g.pass, lengths, S > 1};
 }
 

@@ -28,8 +28,8 @@ template const Ops<bf16>& cuda_ops(Dtype);
 std::string cuda_choices() { return ""; }
 void cuda_choose(const std::string&) {}
 void cuda_choose_by_time(bool) {}
-Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::device, "%s", without); }
-Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*, double) {
+Result<std::unique_ptr<Comm>> nccl_open(Coordinator&) { return fail(Exit::device, "%s", without); }
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Activity*, double) {
     return fail(Exit::device, "%s", without);
 }
 Result<std::string> nccl_new_id() { return fail(Exit::device, "%s", without); }

@@ -17,7 +17,7 @@ struct Device {
     double peak = 0;              // a GPU's dense FLOP/s of bf16 products, whatever the type, by its clock; 0: unknown
     int64_t context_bytes = 0;    // GPU memory that the driver takes before any allocation
     int64_t total_bytes = 0;      // GPU memory in total
-    bool planned = false;         // a GPU that is not here (model/gpu_plan.h): it has sizes, no operations
+    bool planned = false;         // a GPU that is not here (train/gpu_plan.h): it has sizes, no operations
     double bandwidth = 0, link = 0;    // a planned GPU's bytes/s: of its memory, to other GPUs of its machine
 };
 // train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32; a GPU's products are by the fastest

@@ -75,13 +75,13 @@ const char* missing_for(const std::string& type) {
     return nullptr;
 }
 
-Config Config::plain() const {
+Config Config::family_defaults() const {
     Config c = family->kinds;
     c.V = V, c.T = T, c.L = L, c.NH = NH, c.C = C, c.family = family;
-    c.settle();
+    c.derive();
     return c;
 }
-void Config::settle() {
+void Config::derive() {
     // A gated ffn has three matrices: with 8/3 C as many parameters as 4 C has with two (Shazeer 2020).
     F = gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
     NKV = NH;
@@ -99,7 +99,7 @@ void Config::settle() {
 static Config sized(const Family& family, const Preset& p) {
     Config c;
     c.V = p.V, c.T = p.T, c.L = p.L, c.NH = p.NH, c.C = p.C, c.family = &family;
-    c = c.plain();
+    c = c.family_defaults();
     if (c.position == Position::rope) c.rope_dims = int(p.HS * family.rope.usual);
     c.NKV = p.NKV, c.HS = p.HS, c.F = p.F;
     if (p.more) p.more(c);
@@ -152,7 +152,7 @@ Result<Config> config_named(const std::string& name) {
     const Family* family = colon == name.npos ? &GPT2 : family_named(name.substr(0, colon));
     if (family && size_is_known) {
         const int N = int(depth);
-        Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
+        Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.family_defaults();
         c.fill_experts();
         return c;
     }

@@ -53,13 +53,13 @@ struct Family {
     } rope = {};
     // Which layers have a window or turn.
     enum Layers : unsigned {
-        types = 1,           // layer_types
-        use_window = 2,      // use_sliding_window; with `types` also max_window_layers: from it on layers have one
-        every_other = 64,    // max_window_layers the other way round: of the layers before it 0, 2, 4, ... have one
-        turning = 4,         // no_rope_layers
-        local_turns = 8,     // layers without a window do not turn
-        neo = 16,            // attention_types
-        pattern = 32,        // sliding_window_pattern
+        types = 1,               // layer_types
+        use_window = 2,          // use_sliding_window; with `types` also max_window_layers: from it on layers have one
+        every_other = 64,        // max_window_layers the other way round: of the layers before it 0, 2, 4, ... have one
+        no_rope_layers = 4,      // no_rope_layers
+        rope_if_windowed = 8,    // layers without a window do not turn
+        neo = 16,                // attention_types
+        pattern = 32,            // sliding_window_pattern
     };
     unsigned layers = 0;
 

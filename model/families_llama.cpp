@@ -118,11 +118,12 @@ void gemma_kinds(Config& c) { c.activation = Act::gelu_tanh, c.norm_plus = c.tie
 void gemma_sized(Config& c) { c.embed_scale = std::sqrt(float(c.C)); }
 void gemma2_kinds(Config& c) {
     gemma_kinds(c);
-    c.place = NormPlace::sandwich, c.window = 4096, c.global_every = 2, c.score_cap = 50, c.logit_cap = 30;
+    c.norm_placement = NormPlacement::sandwich, c.window = 4096, c.global_every = 2, c.score_cap = 50, c.logit_cap = 30;
 }
 void gemma3_kinds(Config& c) {
     gemma_kinds(c);
-    c.place = NormPlace::sandwich, c.window = 4096, c.global_every = 6, c.qk_norm = Turn::Normed::head;
+    c.norm_placement = NormPlacement::sandwich, c.window = 4096, c.global_every = 6,
+    c.qk_norm = QkNormRope::QkNorm::head;
     c.rope_theta = 1e6f, c.rope_local_theta = 1e4f;
 }
 void expert_kinds(Config& c, int experts, int used) {
@@ -182,7 +183,7 @@ const std::vector<Family> ROWS = {
                  {"qwen2.5-7b", 152064, 131072, 28, 28, 4, 128, 3584, 18944, qwen_untied}}},
     {.type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
-     .kinds = llama_kinds([](Config& c) { c.qk_norm = Turn::Normed::head; }),
+     .kinds = llama_kinds([](Config& c) { c.qk_norm = QkNormRope::QkNorm::head; }),
      .keys = attention_bias(llama_keys({{"head_dim", &C::HS, ConfigKey::as_is, 128}, RMS_EPS, QWEN_WINDOW}, 32)),
      .rope = ROPE,
      .layers = Family::types | Family::use_window,
@@ -231,7 +232,7 @@ const std::vector<Family> ROWS = {
      .architecture = "Qwen3MoeForCausalLM",
      .kinds = llama_kinds([](Config& c) {
          expert_kinds(c, 128, 8);
-         c.norm_eps = 1e-6f, c.qk_norm = Turn::Normed::head;
+         c.norm_eps = 1e-6f, c.qk_norm = QkNormRope::QkNorm::head;
      }),
      .keys = attention_bias(expert_keys(
          llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK,
@@ -245,7 +246,7 @@ const std::vector<Family> ROWS = {
                   [](Config& c) { c.expert_ffn = 768, c.experts_normalised = true, c.rope_theta = 1e6f; }}}},
     {.type = "olmoe",
      .architecture = "OlmoeForCausalLM",
-     .kinds = llama_kinds([](Config& c) { expert_kinds(c, 64, 8), c.qk_norm = Turn::Normed::all; }),
+     .kinds = llama_kinds([](Config& c) { expert_kinds(c, 64, 8), c.qk_norm = QkNormRope::QkNorm::all; }),
      .keys = attention_bias(expert_keys(llama_keys({RMS_EPS, NORM_TOPK}), "num_experts", 64, 8,
                                         "intermediate_size", 2048)),
      .rope = ROPE,
@@ -257,7 +258,7 @@ const std::vector<Family> ROWS = {
      .kinds = llama_kinds([](Config& c) { c.tied = true, c.rope_skip_every = 4, c.rope_theta = 2e6f; }),
      .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 4)),
      .rope = ROPE,
-     .layers = Family::types | Family::use_window | Family::turning,
+     .layers = Family::types | Family::use_window | Family::no_rope_layers,
      .fixed = PLAIN,
      .names = llama_names(),
      .presets = {{"smollm3-3b", 128256, 65536, 36, 16, 4, 128, 2048, 11008,
@@ -336,7 +337,7 @@ const std::vector<Family> ROWS = {
     {.type = "olmo2",
      .architecture = "Olmo2ForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm_eps = 1e-5f, c.place = NormPlace::branch, c.qk_norm = Turn::Normed::all;
+         c.norm_eps = 1e-5f, c.norm_placement = NormPlacement::branch, c.qk_norm = QkNormRope::QkNorm::all;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS})),
      .rope = ROPE,
@@ -347,7 +348,7 @@ const std::vector<Family> ROWS = {
     {.type = "olmo3",
      .architecture = "Olmo3ForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm_eps = 1e-5f, c.place = NormPlace::branch, c.qk_norm = Turn::Normed::all, c.window = 4096;
+         c.norm_eps = 1e-5f, c.norm_placement = NormPlacement::branch, c.qk_norm = QkNormRope::QkNorm::all, c.window = 4096;
          c.global_every = 4, c.rope_theta = c.rope_local_theta = 5e5f;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS, WINDOW})),
@@ -386,7 +387,7 @@ const std::vector<Family> ROWS = {
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, LAYER_EPS, WINDOW, {"logit_scale", &C::logit_scale}})),
      .rope = ROPE,
-     .layers = Family::types | Family::pattern | Family::local_turns,
+     .layers = Family::types | Family::pattern | Family::rope_if_windowed,
      .fixed = PLAIN,
      .names = llama_names()},
     {.type = "stablelm",

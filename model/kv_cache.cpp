@@ -4,71 +4,71 @@
 #include <algorithm>
 
 #include "base/console.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 
 // ---- pages ----------------------------------------------------------------------------------------------------------
 
 void PageTable::resize(int sequences, int pages) {
     all.assign(size_t(sequences), {});
-    holders.assign(size_t(pages), 0);
-    unused = pages;
+    ref_counts.assign(size_t(pages), 0);
+    free_pages = pages;
 }
-// The first that is free from `wish` on.
-int PageTable::take(int wish) {
-    CHECK(unused > 0, "all of the cache's %zu pages are in use", holders.size());
-    size_t page = size_t(wish) % holders.size();
-    while (holders[page]) page = (page + 1) % holders.size();
-    holders[page] = 1, unused--;
+// The first that is free from `preferred` on.
+int PageTable::allocate_page(int preferred) {
+    CHECK(free_pages > 0, "all of the cache's %zu pages are in use", ref_counts.size());
+    size_t page = size_t(preferred) % ref_counts.size();
+    while (ref_counts[page]) page = (page + 1) % ref_counts.size();
+    ref_counts[page] = 1, free_pages--;
     return int(page);
 }
-void PageTable::leave(int page) { unused += --holders[size_t(page)] == 0; }
+void PageTable::release_page(int page) { free_pages += --ref_counts[size_t(page)] == 0; }
 void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
     Sequence& s = all[size_t(b)];
     const size_t last = size_t(s.length() / Pages::SIZE);
-    if (more > 0 && last < s.pages.size() && users(s.pages[last]) > 1) {
+    if (more > 0 && last < s.pages.size() && ref_count(s.pages[last]) > 1) {
         int& page = s.pages[last];
-        const int own = take(page + 1);
+        const int own = allocate_page(page + 1);
         changed = true;
         copies.push_back({own, page});
-        leave(page);
+        release_page(page);
         page = own;
     }
     s.pos += more;
     // Each sequence has a range of its own to begin with.
-    const int begin = int(int64_t(holders.size()) * b / sequences());
-    for (; !holders.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
-        s.pages.push_back(take(s.pages.empty() ? begin : s.pages.back() + 1));
+    const int begin = int(int64_t(ref_counts.size()) * b / sequences());
+    for (; !ref_counts.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
+        s.pages.push_back(allocate_page(s.pages.empty() ? begin : s.pages.back() + 1));
 }
 void PageTable::fork(int from, int to) {
     changed = true;
     rewind(to, 0);
     Sequence& s = all[size_t(to)];
     s = all[size_t(from)];
-    for (int page : s.pages) holders[size_t(page)]++;
-    for (int page : s.first) holders[size_t(page)]++;
+    for (int page : s.pages) ref_counts[size_t(page)]++;
+    for (int page : s.first) ref_counts[size_t(page)]++;
     if (states) forked.push_back({to, from});
 }
 void PageTable::rewind(int b, int pos) {
     changed = true;
     Sequence& s = all[size_t(b)];
     if (pos == 0) {
-        for (int page : s.first) leave(page);
-        s.first.clear(), s.dropped = 0;
+        for (int page : s.first) release_page(page);
+        s.first.clear(), s.evicted = 0;
     }
-    const int kept = pos - s.dropped;
+    const int kept = pos - s.evicted;
     CHECK(pos <= s.pos && kept >= Pages::SIZE * int(s.first.size()), "rewind from %d to %d", s.pos, pos);
     CHECK(pos == 0 || pos == s.pos || !states, "rewind a state from %d to %d", s.pos, pos);
-    for (size_t n = size_t(pages_for(kept)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
+    for (size_t n = size_t(pages_for(kept)); s.pages.size() > n; s.pages.pop_back()) release_page(s.pages.back());
     s.pos = pos;
 }
-void PageTable::drop(int b, int page) {
+void PageTable::evict(int b, int page) {
     changed = true;
     Sequence& s = all[size_t(b)];
-    leave(s.pages[size_t(page)]);
+    release_page(s.pages[size_t(page)]);
     s.pages.erase(s.pages.begin() + page);
-    s.dropped += Pages::SIZE;
+    s.evicted += Pages::SIZE;
 }
-void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
+void PageTable::copy_sinks(int b, int n, std::vector<Copy>& copies) {
     changed = true;
     Sequence& s = all[size_t(b)];
     const bool before = !s.first.empty();
@@ -76,10 +76,10 @@ void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
     for (int i = 0; i < n; i++) {
         int& page = s.pages[size_t(i)];
         if (!before) {
-            page = take(page);    // what it was is held as `first`
-        } else if (users(page) > 1) {
-            leave(page);
-            page = take(page);
+            page = allocate_page(page);    // what it was is held as `first`
+        } else if (ref_count(page) > 1) {
+            release_page(page);
+            page = allocate_page(page);
         }
         copies.push_back({page, s.first[size_t(i)]});
     }
@@ -87,25 +87,25 @@ void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-static bool has_factors(Element type) { return type == Element::fp8 || type == Element::int8; }
+static bool has_scales(Element type) { return type == Element::fp8 || type == Element::int8; }
 // A layer's part of a page: keys, values, and their factors.
 static int64_t layer_bytes(const Config& c, Element type) {
     const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
-    return 2 * rows * (c.HS * element_bytes(type) + (has_factors(type) ? int64_t(sizeof(float)) : 0));
+    return 2 * rows * (c.HS * element_bytes(type) + (has_scales(type) ? int64_t(sizeof(float)) : 0));
 }
-static int paged_layers(const Config& c) { return c.L - c.recurrent_before(c.L); }
+static int paged_layers(const Config& c) { return c.L - c.recurrent_layers_below(c.L); }
 int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * layer_bytes(c, type); }
 // Numbers of a sequence's states.
-static int64_t state_numbers(const Config& c) { return c.recurrent_before(c.L) * c.heads(0).state(); }
+static int64_t state_numbers(const Config& c) { return c.recurrent_layers_below(c.L) * c.heads(0).state(); }
 int64_t cache_bytes(const Config& c, Element type) {
     return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
 }
 
 // A table of positions ends with the context; a stride counts positions from the first.
-const char* cache_cannot_roll(const Config& c) {
+const char* why_no_eviction(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";
-    if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
+    if (c.mask_kind != MaskKind::causal) return "the model's prompts see all of themselves at once";
     if (c.stride) return "the model's attention has a stride";
     return nullptr;
 }
@@ -114,17 +114,17 @@ int cache_positions(const Config& c) {
     for (int l = 0; l < c.L; l++) {
         const Heads h = c.heads(l);
         if (c.recurrent(l)) continue;
-        if (!h.window || h.globals || cache_cannot_roll(c)) return c.T;
+        if (!h.window || h.global_tokens || why_no_eviction(c)) return c.T;
         window = std::max(window, h.window);
     }
-    return std::min(c.T, window + LONGEST_PIECE + Pages::SIZE);
+    return std::min(c.T, window + MAX_CHUNK + Pages::SIZE);
 }
 
 std::string cache_text(const Config& c) {
     std::string text;
     if (!paged_layers(c))
         return human_bytes(double(cache_bytes(c, Element::f32))) + " of states, whatever the length" +
-               (cache_cannot_roll(c) ? ", which the context limits" : "");
+               (why_no_eviction(c) ? ", which the context limits" : "");
     for (auto [type, name] :
          {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
         text += human_bytes(double(cache_bytes(c, type))) + " as " + name;
@@ -132,27 +132,27 @@ std::string cache_text(const Config& c) {
 }
 
 Status KvCache::allocate(const Table& table_op, const Config& config, int most, int count, int most_positions,
-                         const CacheKind& its_kind) {
+                         const CacheOptions& its_kind) {
     CHECK(!memory && count > 0 && most_positions > 0, "the cache holds %d sequences", table.sequences());
     op = &table_op;
     c = config;
     kind = its_kind;
     positions = most_positions;
     type = kind.type.value_or(op->activation);
-    sink_pages = kind.rolls ? pages_for(kind.sinks) : 0;
-    CHECK(!kind.rolls || positions >= (sink_pages + 2) * Pages::SIZE, "positions=%d", positions);
+    sink_pages = kind.evicts ? pages_for(kind.sinks) : 0;
+    CHECK(!kind.evicts || positions >= (sink_pages + 2) * Pages::SIZE, "positions=%d", positions);
     const bool paged = paged_layers(c) > 0;
     width = paged ? pages_for(positions) : 0;
-    const int turned = c.rope_dims ? count * sink_pages : 0;
-    pages = !paged ? 0 : kind.pages ? kind.pages : count * width + turned;
+    const int rotated = c.rope_dims ? count * sink_pages : 0;
+    pages = !paged ? 0 : kind.pages ? kind.pages : count * width + rotated;
     table.resize(count, pages);
-    table.states = c.linear != Linear::none;
-    const int copied = std::max(count, turned);    // pages at once
+    table.states = c.linear != LinearAttention::none;
+    const int copied = std::max(count, rotated);    // pages at once
     const int64_t row_bytes = paged_layers(c) * round_up(pages * layer_bytes(c, type), 64);
     state_bytes = state_numbers(c) * element_bytes(op->gradient);    // floats, but for the reference
     const int64_t states_bytes = round_up(count * state_bytes, 64);
-    const int64_t angles_bytes = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
-    const int64_t turns_bytes = round_up(angle_bytes(c, turned), 64);
+    const int64_t angles_bytes = round_up(cos_sin_bytes(c, kind.evicts ? most : positions), 64);
+    const int64_t turns_bytes = round_up(cos_sin_bytes(c, rotated), 64);
     const int64_t all_ints = 3 * int64_t(most) + int64_t(count) * (width + 1) + 2 * copied;
     bytes = row_bytes + states_bytes + angles_bytes + turns_bytes + int64_t(sizeof(int)) * all_ints;
     memory = static_cast<char*>(op->allocate(bytes));
@@ -166,9 +166,9 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
                     count, positions, double(bytes) / (1 << 30));
     state = memory + row_bytes;
     float* at = reinterpret_cast<float*>(state + states_bytes);
-    if (!kind.rolls) fill_angles(*op, c, angles, at, positions);
-    else split_angles(c, angles, at, most);
-    split_angles(c, turns, at + angles_bytes / 4, turned);
+    if (!kind.evicts) fill_cos_sin(*op, c, cos_sin, at, positions);
+    else split_cos_sin(c, cos_sin, at, most);
+    split_cos_sin(c, sink_cos_sin, at + angles_bytes / 4, rotated);
     ints = reinterpret_cast<int*>(state + states_bytes + angles_bytes + turns_bytes);
     page_numbers = ints + 3 * most;
     sequences = page_numbers + int64_t(count) * width;
@@ -186,50 +186,51 @@ KvCache::~KvCache() {
 Pages KvCache::layer(int l) const {
     CHECK(!c.recurrent(l), "layer %d keeps a state", l);
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
-    char* k = memory + (l - c.recurrent_before(l)) * round_up(pages * layer_bytes(c, type), 64);
-    Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sums, from_start};
-    if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
+    char* k = memory + (l - c.recurrent_layers_below(l)) * round_up(pages * layer_bytes(c, type), 64);
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sum_order, from_start};
+    if (has_scales(type)) p.k_scale = reinterpret_cast<float*>(k + 2 * rows * row), p.v_scale = p.k_scale + rows;
     return p;
 }
 
 States KvCache::states(int l) const {
     const int64_t all = state_numbers(c), layer = c.heads(l).state();
-    return {state + c.recurrent_before(l) * (state_bytes / all) * layer, all, sequences};
+    return {state + c.recurrent_layers_below(l) * (state_bytes / all) * layer, all, sequences};
 }
 
 // ---- growing --------------------------------------------------------------------------------------------------------
 
 // Gives up what finds no room beside the running sequences' next positions.
 void KvCache::evict_pages(const std::vector<int>& lengths) {
-    std::vector<PageTable::Copy> turned;
-    std::vector<int> dropped;    // by each turned page's sequence
+    std::vector<PageTable::Copy> rotated;
+    std::vector<int> evicted;    // by each turned page's sequence
     for (size_t i = 0; i < lengths.size(); i++) {
-        const int b = running[i], before = table[b].dropped, more = lengths[i];
-        while (kind.rolls && table[b].length() + more > positions) {
+        const int b = running[i], before = table[b].evicted, more = lengths[i];
+        while (kind.evicts && table[b].length() + more > positions) {
             CHECK(int(table[b].pages.size()) > sink_pages, "%d positions at once", more);
-            table.drop(b, sink_pages);
+            table.evict(b, sink_pages);
         }
         const PageTable::Sequence& s = table[b];
         CHECK(s.length() + more <= positions, "pos=%d S=%d max=%d", s.pos, more, positions);
-        if (s.dropped > before && c.rope_dims && sink_pages) {
-            table.turn_first(b, sink_pages, turned);
-            dropped.resize(turned.size(), s.dropped);
+        if (s.evicted > before && c.rope_dims && sink_pages) {
+            table.copy_sinks(b, sink_pages, rotated);
+            evicted.resize(rotated.size(), s.evicted);
         }
     }
-    if (!turned.empty()) turn_sinks(turned, dropped);
+    if (!rotated.empty()) rotate_sinks(rotated, evicted);
 }
 
 // The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours.
 // They are turned from what they were at first: errors do not add up.
-void KvCache::turn_sinks(const std::vector<PageTable::Copy>& turned, const std::vector<int>& dropped) {
-    upload_copies(turned);
+void KvCache::rotate_sinks(const std::vector<PageTable::Copy>& rotated, const std::vector<int>& evicted) {
+    upload_copies(rotated);
     for (int i : {0, 1})
-        if (const int l = c.reader_of(i); l >= 0) upload_angles(*op, c, turns[i], l, dropped, 1, true);
+        if (const int l = c.layer_of_rope_table(i); l >= 0)
+            upload_cos_sin(*op, c, sink_cos_sin[i], l, evicted, 1, true);
     for (int l = 0; l < c.L; l++) {
         if (c.recurrent(l)) continue;
-        Turn turn = c.turn(l);
-        turn.norm = Turn::Normed::none;
-        op->cache_turn(layer(l), copies, int(turned.size()), turns[c.table_of(l)], c.heads(l), turn);
+        QkNormRope rope = c.rope(l);
+        rope.norm = QkNormRope::QkNorm::none;
+        op->cache_rotate(layer(l), copies, int(rotated.size()), sink_cos_sin[c.rope_table_of(l)], c.heads(l), rope);
     }
 }
 
@@ -242,7 +243,7 @@ void KvCache::copy_pages(const std::vector<PageTable::Copy>& pairs) {
     if (pairs.empty()) return;
     upload_copies(pairs);
     for (int l = 0; l < c.L; l++)
-        if (!c.recurrent(l)) op->cache_turn(layer(l), copies, int(pairs.size()), nullptr, c.heads(l), {});
+        if (!c.recurrent(l)) op->cache_rotate(layer(l), copies, int(pairs.size()), nullptr, c.heads(l), {});
 }
 void KvCache::copy_states() {
     auto at = [&](int b) { return state + b * state_bytes; };
@@ -266,7 +267,7 @@ std::vector<int> KvCache::grow(const int* from_tok, int S, std::vector<int> whic
         first.push_back(s.pos);
         for (int n = i * S, k = 0; k < S; n++, k++) {
             host[size_t(n)] = k < length ? s.length() + k : -1;
-            host[size_t(N + n)] = kind.rolls ? n : k < length ? s.pos + k : -1;
+            host[size_t(N + n)] = kind.evicts ? n : k < length ? s.pos + k : -1;
         }
         table.grow(b, length, copied);
     }
@@ -276,12 +277,13 @@ std::vector<int> KvCache::grow(const int* from_tok, int S, std::vector<int> whic
     on_device = host;
     if (from_tok) host.insert(host.end(), from_tok, from_tok + N);
     if (!there) op->upload(ints, host.data(), int64_t(sizeof(int) * host.size()));
-    slot = ints;
-    place = ints + N;
+    cache_pos = ints;
+    pos = ints + N;
     tok = ints + 2 * N;
     if (rebuild || table.changed) upload_table();
     for (int i : {0, 1})
-        if (const int l = c.reader_of(i); l >= 0 && kind.rolls) upload_angles(*op, c, angles[i], l, first, S, false);
+        if (const int l = c.layer_of_rope_table(i); l >= 0 && kind.evicts)
+            upload_cos_sin(*op, c, cos_sin[i], l, first, S, false);
     return first;
 }
 

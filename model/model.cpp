@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "model/positions.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 
 char* HostBuffer::at_least(int64_t bytes) {
     if (bytes > pinned_bytes) {
@@ -35,20 +35,20 @@ Model::~Model() {
 static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const Plan& plan, bool bf16) {
     at.purpose("gradients");
     const int64_t held = s.flat / (s.zero ? s.ranks : 1);
-    at.take(s.grads, s.zero == 2 ? held : s.flat);
+    at.reserve(s.grads, s.zero == 2 ? held : s.flat);
     for (int i = 0; i < 3 && s.zero == 2; i++) {
         int64_t most = 0;
         for (int k = 0; k < int(s.buckets.size()); k++)
             if (s.work_buffer(k) == i) most = std::max(most, s.buckets[size_t(k)].size);
-        at.take(s.work[i], most);
+        at.reserve(s.work[i], most);
     }
     at.purpose("optimizer state");
     if (plan.updates) {
-        at.take(s.m, held);
+        at.reserve(s.m, held);
         at.used += 64 * 17;
-        at.take(s.v, held);
-        if (bf16 && plan.master) at.take(s.master, held);
-        at.take(s.decays, s.flat / 64);
+        at.reserve(s.v, held);
+        if (bf16 && plan.master) at.reserve(s.master, held);
+        at.reserve(s.decays, s.flat / 64);
     }
     step.lay_out(at);
 }
@@ -56,18 +56,18 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
 void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // no other rank has the other shares
     c = config, plan = asked, tensors = config_tensors(c, plan.ranks);
-    batch.configure(plan, c.sees);
-    store.divide(c, plan.rank, plan.ranks, plan.zero, plan.wire);
+    batch.configure(plan, c.mask_kind);
+    store.set_layout(c, plan.rank, plan.ranks, plan.zero, plan.comm_dtype);
     at.purpose("parameters");
     if (op.parameter == Element::packed) {
         char* weights = nullptr;
         store.packed.lay_out(tensors, plan.stored, c.position == Position::sinusoidal ? c.T : 0, c.C);
-        at.take(weights, store.packed.bytes);
-        if (weights) store.packed.place(weights);
+        at.reserve(weights, store.packed.bytes);
+        if (weights) store.packed.assign(weights);
     } else {
-        at.take(store.params, store.flat);
+        at.reserve(store.params, store.flat);
     }
-    if (plan.use == Use::train) lay_out_training(at, store, train, plan, op.parameter == Element::bf16);
+    if (plan.mode == RunMode::train) lay_out_training(at, store, train, plan, op.parameter == Element::bf16);
     lay_out_activations(at, *this);
     lay_out_activation_gradients(at, *this);
     lay_out_logits(at, *this);
@@ -76,7 +76,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
 
 Status Model::allocate(const Config& config, const Plan& asked) {
     TRY(config_check(config));
-    CHECK(op.parameter != Element::packed || asked.use == Use::infer, "packed weights are only read");
+    CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer, "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
           config.T);
     // Experts have several rows for each token.
@@ -93,10 +93,10 @@ Status Model::allocate(const Config& config, const Plan& asked) {
                     "out of memory: the model needs %.2f GiB in one piece, %.2f GiB are free; a smaller --batch%s "
                     "needs less",
                     double(arena_bytes) / (1 << 30), double(op.free_bytes()) / (1 << 30),
-                    asked.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
+                    asked.mode == RunMode::train ? ", or --recompute blocks," : " or --seq-len");
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, config, asked);
-    fill_angles(op, c, angles, angles[0], plan.S);
+    fill_cos_sin(op, c, cos_sin, cos_sin[0], plan.S);
     fill_positions();
     PackedWeights& packed = store.packed;
     w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) {
@@ -104,7 +104,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     });
     if (packed.any()) positions = packed.positions(c.position_offset);
     else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
-    if (plan.use == Use::infer) return {};
+    if (plan.mode == RunMode::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
@@ -119,7 +119,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
 // Tables that are not learned.
 void Model::fill_positions() {
     if (bucket) {
-        const std::vector<int> buckets = relative_buckets(c.sees != Sees::causal);
+        const std::vector<int> buckets = relative_buckets(c.mask_kind != MaskKind::causal);
         op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
     }
     if (c.position != Position::sinusoidal) return;

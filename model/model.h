@@ -28,12 +28,12 @@ struct Model : Gpt {
     // The mean over the batch's targets that count, summed in double and in order.     losses (N), host
     double mean_loss(float* losses = nullptr);
     // Flat buffers as floats (ParamStore).
-    void read(Part part, int64_t offset, int64_t n, float* to) const { store.read(part, offset, n, to); }
-    void write(Part part, int64_t offset, int64_t n, const float* from) { store.write(part, offset, n, from); }
+    void read(StateKind part, int64_t offset, int64_t n, float* to) const { store.read(part, offset, n, to); }
+    void write(StateKind part, int64_t offset, int64_t n, const float* from) { store.write(part, offset, n, from); }
 
     TrainStep train{*this, store};
     std::vector<Tensor> tensors;      // the parameters: one row per tensor
-    std::vector<MemoryRow> memory;    // what allocate took; model/count.h tells beforehand
+    std::vector<MemoryRow> memory;    // what allocate took; model/cost_table.h tells beforehand
     int64_t arena_bytes = 0;          // in all
     HostBuffer host_logits;           // a chunk of logits on its way to the caller
 

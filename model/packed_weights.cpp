@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <map>
 
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 
 namespace {
 bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
 
 // Neighbours of one format become one part. A matrix of experts has parts of each expert's own: its panels are no other
 // one's.
-std::vector<PackedPart> parts_of(const Tensor& t, const Stored& stored) {
-    std::vector<StoredRows> rows = stored ? stored(t) : std::vector<StoredRows>{};
+std::vector<PackedPart> parts_of(const Tensor& t, const WeightFormats& stored) {
+    std::vector<FormatRows> rows = stored ? stored(t) : std::vector<FormatRows>{};
     if (rows.empty()) rows = {{t.rows, BlockType::f32}};
     std::vector<PackedPart> parts;
     const int64_t each = t.rows / t.experts;
@@ -31,7 +31,7 @@ std::vector<PackedPart> parts_of(const Tensor& t, const Stored& stored) {
 }
 }    // namespace
 
-bool all_fp32(const std::vector<Tensor>& tensors, const Stored& stored) {
+bool all_fp32(const std::vector<Tensor>& tensors, const WeightFormats& stored) {
     return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& t) {
         if (!is_matrix(t)) return true;
         const std::vector<PackedPart> parts = parts_of(t, stored);
@@ -39,7 +39,8 @@ bool all_fp32(const std::vector<Tensor>& tensors, const Stored& stored) {
     });
 }
 
-void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const Stored& stored, int64_t positions, int64_t C) {
+void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const WeightFormats& stored, int64_t positions,
+                            int64_t C) {
     entries.clear(), bytes = 0, beside_numbers = positions * C;
     for (const Tensor& t : tensors) {
         entries.push_back(std::make_unique<Entry>(Entry{t}));
@@ -50,7 +51,7 @@ void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const Stored& st
     }
     bytes += 4 * beside_numbers;
 }
-void PackedWeights::place(char* memory) {
+void PackedWeights::assign(char* memory) {
     auto take = [&](int64_t size) { return std::exchange(memory, memory + round_up(size, 64)); };
     for (auto& e : entries) {
         if (e->parts.empty()) e->weight.floats = reinterpret_cast<float*>(take(4 * e->tensor.size()));
@@ -87,8 +88,8 @@ PackedWeights::Entry& PackedWeights::entry(int64_t offset) const {
 Parameter* PackedWeights::positions(int first) {
     for (auto& e : entries)
         if (e->tensor.name == "wpe") {
-            from_first.floats = e->weight.floats + first * e->tensor.cols;
-            return parameter(from_first);
+            positions_from_first.floats = e->weight.floats + first * e->tensor.cols;
+            return parameter(positions_from_first);
         }
     return beside_numbers ? parameter(beside) : nullptr;
 }

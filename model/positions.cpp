@@ -21,10 +21,11 @@ std::vector<float> sinusoids(const Config& c, int positions) {
 std::vector<int> relative_buckets(bool both_sides) {
     const int buckets = both_sides ? RELATIVE_BUCKETS / 2 : RELATIVE_BUCKETS, exact = buckets / 2;
     std::vector<int> all;
-    for (int d = -RELATIVE_REACH; d <= RELATIVE_REACH; d++) {
+    for (int d = -RELATIVE_MAX_DISTANCE; d <= RELATIVE_MAX_DISTANCE; d++) {
         const int n = both_sides ? std::abs(d) : std::max(-d, 0), first = both_sides && d > 0 ? buckets : 0;
         // 1e-9: a distance where a bucket begins is not to fall short of it.
-        const double part = n < exact ? 0 : std::log(double(n) / exact) / std::log(double(RELATIVE_REACH) / exact);
+        const double part = n < exact ? 0
+                                      : std::log(double(n) / exact) / std::log(double(RELATIVE_MAX_DISTANCE) / exact);
         const int far = exact + int(part * (buckets - exact) + 1e-9);
         all.push_back(first + (n < exact ? n : std::min(far, buckets - 1)));
     }

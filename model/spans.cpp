@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
-void Spans::add(const std::vector<Text>& texts, int S, Sees sees) {
+void Spans::add(const std::vector<Text>& texts, int S, MaskKind mask_kind) {
     CHECK(!texts.empty() && texts[0].from == 0, "%zu texts", texts.size());
     for (size_t i = 0; i < texts.size(); i++) {
         const int from = texts[i].from, to = i + 1 < texts.size() ? texts[i + 1].from : S;
         CHECK(from < to && to <= S, "a text at %d..%d of %d", from, to, S);
         // Before `whole`, every position sees every other.
-        const int whole = sees == Sees::all ? to : sees == Sees::prefix ? std::min(texts[i].prefix, to) : from;
+        const int whole = mask_kind == MaskKind::all      ? to
+                          : mask_kind == MaskKind::prefix ? std::min(texts[i].prefix, to)
+                                                          : from;
         for (int s = from; s < to; s++) {
             keys.push_back({from, std::max(s + 1, whole)});
             queries.push_back({s < whole ? from : s, to});

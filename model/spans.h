@@ -11,7 +11,7 @@ struct Text {
 struct Spans {
     std::vector<Span> keys, queries;    // (B,S)
     // One more sequence of S positions, of these texts: the first one begins at 0. Positions of different texts do not
-    // see each other. Within one, a position sees those before it and itself; with Sees::prefix those of the prefix,
-    // too; with Sees::all the whole text.
-    void add(const std::vector<Text>& texts, int S, Sees sees);
+    // see each other. Within one, a position sees those before it and itself; with MaskKind::prefix those of the
+    // prefix, too; with MaskKind::all the whole text.
+    void add(const std::vector<Text>& texts, int S, MaskKind mask_kind);
 };

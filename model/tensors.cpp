@@ -35,7 +35,7 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
     const int F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
-    const bool qk = c.qk_norm != Turn::Normed::none, all = c.qk_norm == Turn::Normed::all;
+    const bool qk = c.qk_norm != QkNormRope::QkNorm::none, all = c.qk_norm == QkNormRope::QkNorm::all;
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
     return {{c.pre_norm() && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
             {c.pre_norm() && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
@@ -51,10 +51,10 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {c.post_norm() && bias, &B::post1b, "post1b", {C}, 0, Init::zero},
             {c.pre_norm() && two && weight, &B::ln2w, "ln2w", {C}, 0, norm_init(c)},
             {c.pre_norm() && two && bias, &B::ln2b, "ln2b", {C}, 0, Init::zero},
-            {c.routed(l), &B::routerw, "routerw", {E}, C, Init::normal},
-            {c.routed(l), &B::expert_upw, "expert_upw", up(FE), C, Init::normal, 0, E},
-            {c.routed(l), &B::expert_downw, "expert_downw", {C}, FE, Init::normal_residual, 0, E},
-            {c.gates_shared(l), &B::shared_gatew, "shared_gatew", {1}, C, Init::normal},
+            {c.has_experts(l), &B::routerw, "routerw", {E}, C, Init::normal},
+            {c.has_experts(l), &B::expert_upw, "expert_upw", up(FE), C, Init::normal, 0, E},
+            {c.has_experts(l), &B::expert_downw, "expert_downw", {C}, FE, Init::normal_residual, 0, E},
+            {c.gates_shared_expert(l), &B::shared_gatew, "shared_gatew", {1}, C, Init::normal},
             {F > 0, &B::fcw, "fcw", up(F), C, Init::normal},
             {F > 0 && c.up_bias, &B::fcb, "fcb", up(F), 0, Init::zero},
             {F > 0, &B::fc2w, "fc2w", {C}, F, Init::normal_residual},
@@ -86,7 +86,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
     auto name = names.end();
-    if (block >= 0 && c.routed(block))
+    if (block >= 0 && c.has_experts(block))
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return shared == n.ours; });
     if (name == names.end())
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
@@ -131,11 +131,11 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
 
 }    // namespace
 
-template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place) {
+template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to) {
     Params<T> p;
     p.block.resize(size_t(c.L));
     walk<T>(c, ranks, &p,
-            [&](const Tensor& t, auto field, auto* owner) { owner->*field = t.size() ? place(t) : nullptr; });
+            [&](const Tensor& t, auto field, auto* owner) { owner->*field = t.size() ? pointer_to(t) : nullptr; });
     return p;
 }
 template Params<Parameter> bind(const Config&, int, const std::function<Parameter*(const Tensor&)>&);

@@ -42,8 +42,8 @@ struct Tensor {
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };
-// Named pointers to the tensors, each place(tensor); null for one of size 0.    T: Parameter or Gradient
-template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
+// Named pointers to the tensors, each pointer_to(tensor); null for one of size 0.    T: Parameter or Gradient
+template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to);
 // Tensors that are reduced, sharded and saved together, in memory order: the embeddings and the head;
 // each block, the last one with ln_f. A bucket divides into equal parts for the ranks; with one rank it has no padding.
 struct Bucket {

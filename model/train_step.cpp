@@ -13,11 +13,11 @@ int64_t TrainStep::result_bytes() const {
 }
 void TrainStep::lay_out(Layout& at) {
     totals.router_totals_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
-    at.take(totals.loss, 1 + int64_t(store.buckets.size()) + 2 * store.ranks + totals.router_totals_count);
+    at.reserve(totals.loss, 1 + int64_t(store.buckets.size()) + 2 * store.ranks + totals.router_totals_count);
     totals.squares = totals.loss + 1;
     totals.reports = reinterpret_cast<RankReport*>(totals.squares + store.buckets.size());
     if (g.c.experts) totals.router_totals = reinterpret_cast<double*>(totals.reports + store.ranks);
-    at.take(verdict, 1);
+    at.reserve(verdict, 1);
     g.step = {totals.loss, totals.router_totals};
 }
 bool TrainStep::allocate() {
@@ -44,25 +44,26 @@ void TrainStep::update(const AdamW& adam, const Limits& limits, uint64_t seed, i
     CHECK(updates - finished < 2, "two updates are pending");
     const int squares = store.sum(totals, signal);
     const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, g.step.targets)) * store.ranks;
-    op.gate(verdict, totals.loss, 1 / all, totals.squares, squares, adam, limits);
-    for (const Share& s : store.updates()) {
-        float* master = store.master ? store.master + s.held : nullptr;
+    op.step_verdict(verdict, totals.loss, 1 / all, totals.squares, squares, adam, limits);
+    for (const Partition& s : store.updates()) {
+        float* master = store.master ? store.master + s.local_first : nullptr;
         // Each share has a seed of its own, as elements are counted from 0.
-        op.adamw(op.at(store.params, s.first), master, store.m + s.held, store.v + s.held, store.share_gradients(s),
-                 store.decays + s.first / 64, s.size, verdict, adam, seed + uint64_t(s.first));
+        op.adamw(op.at(store.params, s.first), master, store.m + s.local_first, store.v + s.local_first,
+                 store.partition_gradients(s), store.decays + s.first / 64, s.size, verdict, adam,
+                 seed + uint64_t(s.first));
         store.update_done(s);
     }
     char* to = results + updates % 2 * result_bytes();
-    op.download_later(to, verdict, int64_t(sizeof(Step)));
+    op.download_async(to, verdict, int64_t(sizeof(Step)));
     // The reports, and what follows them: the routers' totals.
-    op.download_later(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
+    op.download_async(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
     marks[updates++ % 2] = op.mark();
 }
 
 Step TrainStep::finish(std::vector<RankReport>* reports, std::vector<double>* router_totals) {
     CHECK(finished < updates, "no update is pending");
     {
-        Waiting waiting(store.comm ? store.comm->pulse : nullptr);
+        Waiting waiting(store.comm ? store.comm->activity : nullptr);
         op.wait(marks[finished % 2]);
     }
     const char* from = results + finished++ % 2 * result_bytes();

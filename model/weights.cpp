@@ -6,8 +6,8 @@
 
 // ---- who has what ---------------------------------------------------------------------------------------------------
 
-void ParamStore::divide(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_wire) {
-    rank = its_rank, ranks = its_ranks, zero = its_zero, wire = its_wire;
+void ParamStore::set_layout(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_comm_dtype) {
+    rank = its_rank, ranks = its_ranks, zero = its_zero, comm_dtype = its_comm_dtype;
     buckets = config_buckets(c, ranks), owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
     params_ready.assign(buckets.size(), 0);
@@ -20,21 +20,23 @@ void ParamStore::divide(const Config& c, int its_rank, int its_ranks, int its_ze
     cleared.back().size = flat - cleared.back().first;
 }
 
-Share ParamStore::share(int k) const {
+Partition ParamStore::partition(int k) const {
     const Bucket& b = buckets[size_t(k)];
     const int64_t size = b.size / ranks;
     return {k, b.offset + rank * size, size, b.offset / ranks};
 }
-std::vector<Share> ParamStore::updates() const {
+std::vector<Partition> ParamStore::updates() const {
     if (!zero) return {{-1, 0, flat, 0}};
-    std::vector<Share> all;
-    for (int k = 0; k < int(buckets.size()); k++) all.push_back(share(k));
+    std::vector<Partition> all;
+    for (int k = 0; k < int(buckets.size()); k++) all.push_back(partition(k));
     return all;
 }
 Gradient* ParamStore::gradients(int k) const {
     return zero < 2 ? op.at(grads, buckets[size_t(k)].offset) : work[work_buffer(k)];
 }
-Gradient* ParamStore::share_gradients(const Share& s) const { return op.at(grads, zero < 2 ? s.first : s.held); }
+Gradient* ParamStore::partition_gradients(const Partition& s) const {
+    return op.at(grads, zero < 2 ? s.first : s.local_first);
+}
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
@@ -50,17 +52,17 @@ void ParamStore::clear_gradients() {
 void ParamStore::gradients_begin(int k) {
     if (zero < 2) return;
     if (comm) comm->join(work_mark[work_buffer(k)]);
-    const Share s = share(k);
+    const Partition s = partition(k);
     op.zero(gradients(k), op.bytes(grads, buckets[size_t(k)].size));
-    op.copy(op.at(gradients(k), rank * s.size), share_gradients(s), op.bytes(grads, s.size));
+    op.copy(op.at(gradients(k), rank * s.size), partition_gradients(s), op.bytes(grads, s.size));
 }
 
 void ParamStore::gradients_done(int k, bool last) {
     if (k == 0) first_batch = false;    // the embeddings come last
     if (!comm || !(last || zero == 2)) return;
-    const Share s = share(k);
-    if (zero) comm->reduce_scatter(share_gradients(s), gradients(k), s.size, op.gradient, wire);
-    else comm->all_reduce(gradients(k), buckets[size_t(k)].size, op.gradient, wire);
+    const Partition s = partition(k);
+    if (zero) comm->reduce_scatter(partition_gradients(s), gradients(k), s.size, op.gradient, comm_dtype);
+    else comm->all_reduce(gradients(k), buckets[size_t(k)].size, op.gradient, comm_dtype);
     work_mark[work_buffer(k)] = comm->mark();
 }
 
@@ -73,7 +75,8 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     }
     const int n = int(buckets.size());
     await();
-    for (int k = 0; k < n; k++) op.sum_of_squares(totals.squares + k, share_gradients(share(k)), share(k).size);
+    for (int k = 0; k < n; k++)
+        op.sum_of_squares(totals.squares + k, partition_gradients(partition(k)), partition(k).size);
     const double value = signal;
     op.zero(totals.reports, ranks * int64_t(sizeof(RankReport)));
     op.copy(&totals.reports[rank].loss, totals.loss, int64_t(sizeof(double)));
@@ -83,7 +86,7 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     return n;
 }
 
-void ParamStore::update_done(const Share& s) {
+void ParamStore::update_done(const Partition& s) {
     if (!zero) return;
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
@@ -94,23 +97,23 @@ void ParamStore::await_parameters(int k) {
 
 // ---- for files ------------------------------------------------------------------------------------------------------
 
-bool ParamStore::sharded(Part part) const {
-    return part == Part::gradients ? zero == 2 : zero && (part != Part::weights || master);
+bool ParamStore::sharded(StateKind part) const {
+    return part == StateKind::gradients ? zero == 2 : zero && (part != StateKind::weights || master);
 }
-bool ParamStore::holds(Part part, int64_t offset, int64_t n) const {
-    if (!sharded(part) || part == Part::weights) return true;
-    for (const Share& s : updates())
+bool ParamStore::holds(StateKind part, int64_t offset, int64_t n) const {
+    if (!sharded(part) || part == StateKind::weights) return true;
+    for (const Partition& s : updates())
         if (std::max(offset, s.first) < std::min(offset + n, s.first + s.size)) return true;
     return false;
 }
-ParamStore::Buffer ParamStore::buffer(Part part) const {
-    if (part == Part::gradients) return {grads, op.gradient};
-    if (part == Part::weights && !master) return {params, op.parameter};
-    return {part == Part::m ? m : part == Part::v ? v : master, Element::f32};
+ParamStore::Buffer ParamStore::buffer(StateKind part) const {
+    if (part == StateKind::gradients) return {grads, op.gradient};
+    if (part == StateKind::weights && !master) return {params, op.parameter};
+    return {part == StateKind::m ? m : part == StateKind::v ? v : master, Element::f32};
 }
 
-void ParamStore::read(Part part, int64_t offset, int64_t n, float* to) const {
-    heartbeat();
+void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) const {
+    count_progress();
     if (packed.any()) return packed.read(offset, n, to);
     if (sharded(part)) {
         int k = int(buckets.size());
@@ -136,27 +139,27 @@ void ParamStore::put(const Buffer& to, int64_t at, const float* from, int64_t n)
     from_floats(host.data(), to.type, from, n);
     op.upload(to.at(at), host.data(), bytes);
 }
-void ParamStore::write(Part part, int64_t offset, int64_t n, const float* from) {
-    heartbeat();
+void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* from) {
+    count_progress();
     if (packed.any()) return packed.write(offset, n, block_format(BlockType::f32), from);
-    if (part == Part::weights) put({params, op.parameter}, offset, from, n);
-    if (part == Part::weights && !master) return;
+    if (part == StateKind::weights) put({params, op.parameter}, offset, from, n);
+    if (part == StateKind::weights && !master) return;
     if (!sharded(part)) return put(buffer(part), offset, from, n);
-    CHECK(part != Part::gradients, "nobody writes gradients that are sharded");
-    for (const Share& s : updates()) {
+    CHECK(part != StateKind::gradients, "nobody writes gradients that are sharded");
+    for (const Partition& s : updates()) {
         const int64_t begin = std::max(offset, s.first), end = std::min(offset + n, s.first + s.size);
-        if (begin < end) put(buffer(part), s.held + begin - s.first, from + (begin - offset), end - begin);
+        if (begin < end) put(buffer(part), s.local_first + begin - s.first, from + (begin - offset), end - begin);
     }
 }
 
 // One bucket after the other: its shares meet where its gradients are computed.
 void ParamStore::collect() {
-    for (Part part : {Part::weights, Part::m, Part::v}) {
+    for (StateKind part : {StateKind::weights, StateKind::m, StateKind::v}) {
         if (!sharded(part)) continue;
         await();
-        for (const Share& s : updates()) {
+        for (const Partition& s : updates()) {
             float* whole = reinterpret_cast<float*>(gradients(s.bucket));
-            op.copy(whole + rank * s.size, buffer(part).at(s.held), s.size * int64_t(sizeof(float)));
+            op.copy(whole + rank * s.size, buffer(part).at(s.local_first), s.size * int64_t(sizeof(float)));
             comm->all_gather(whole, s.size, Element::f32);
             await();
             if (owners[size_t(s.bucket)] != rank) continue;
@@ -171,12 +174,12 @@ uint64_t ParamStore::hash() const {
     await();
     std::vector<char> host(size_t(op.bytes(params, std::min<int64_t>(flat, 1 << 20))));
     const int64_t size = op.bytes(params, flat);
-    uint64_t h = HASH_START;
+    uint64_t h = FNV_OFFSET_BASIS;
     for (int64_t at = 0; at < size; at += int64_t(host.size())) {
         const int64_t bytes = std::min(int64_t(host.size()), size - at);
         op.download(host.data(), reinterpret_cast<char*>(params) + at, bytes);
-        h = hash_words(h, host.data(), bytes);
-        heartbeat();
+        h = fnv1a_words(h, host.data(), bytes);
+        count_progress();
     }
     return h;
 }
@@ -191,17 +194,17 @@ void ParamStore::init(const Config& c, uint64_t seed) {
     for (size_t i = 0; i < tensors.size(); i++) {
         const Tensor& t = tensors[i];
         const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
-        const int64_t size = t.size(), held = t.file_rows * t.cols;    // rows that pad the vocabulary stay zero
+        const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // rows that pad the vocabulary stay zero
         for (int64_t from = 0; from < size; from += CHUNK) {
             const int64_t n = std::min(CHUNK, size - from);
 #pragma omp parallel for schedule(static)
             for (int64_t k = 0; k < n; k++)
-                host[size_t(k)] = from + k >= held       ? 0
-                                  : t.init == Init::zero ? 0
+                host[size_t(k)] = from + k >= local_first ? 0
+                                  : t.init == Init::zero  ? 0
                                   : t.init == Init::one
                                       ? 1
                                       : float(std * double(philox_normal(seed, i, uint64_t(from + k))));
-            write(Part::weights, t.offset + from, n, host.data());
+            write(StateKind::weights, t.offset + from, n, host.data());
         }
     }
 }

@@ -16,7 +16,7 @@
 #include "model/packed_weights.h"
 
 // The flat buffers as files and tests see them: float, whatever their type. weights: the masters, if there are any.
-enum class Part { weights, gradients, m, v };
+enum class StateKind { weights, gradients, m, v };
 
 // What each rank tells all others in a step's update, so that all decide alike.
 struct RankReport {
@@ -32,17 +32,17 @@ struct StepTotals {
 };
 
 // The part of a bucket that this rank updates.
-struct Share {
+struct Partition {
     int bucket;             // -1: all of them
     int64_t first, size;    // elements; first: in a buffer of all parameters
-    int64_t held;           // its first element in a buffer of this rank's shares alone
+    int64_t local_first;    // its first element in a buffer of this rank's shares alone
 };
 
 struct ParamStore {
     const Table& op;
     Comm* comm = nullptr;    // null: a single process. Set before the first step
     int rank = 0, ranks = 1, zero = 0;
-    Element wire = Element::f32;    // type in which gradients travel
+    Element comm_dtype = Element::f32;    // type in which gradients travel
     std::vector<Bucket> buckets;
     std::vector<int> owners;    // the rank that saves each bucket
     int64_t flat = 0;           // elements of a buffer of all parameters
@@ -57,13 +57,14 @@ struct ParamStore {
 
     explicit ParamStore(const Table& op) : op(op) {}
     ParamStore(const ParamStore&) = delete;
-    void divide(const Config& c, int rank, int ranks, int zero, Element wire);
-    Share share(int bucket) const;
-    std::vector<Share> updates() const;    // what this rank updates: all in one piece, with zero a share of each bucket
-    Gradient* gradients(int bucket) const;              // where they are computed
-    Gradient* share_gradients(const Share& s) const;    // where this rank's sum is kept
+    void set_layout(const Config& c, int rank, int ranks, int zero, Element comm_dtype);
+    Partition partition(int bucket) const;
+    std::vector<Partition> updates()
+        const;    // what this rank updates: all in one piece, with zero a share of each bucket
+    Gradient* gradients(int bucket) const;                      // where they are computed
+    Gradient* partition_gradients(const Partition& s) const;    // where this rank's sum is kept
     // A product's gradient (Tensor::product): assigned in a step's first batch, so that nobody needs to clear it.
-    Into<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
+    GradTarget<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
     // Zero 2's work buffers: one for the embeddings, two that the blocks use in turns.
     static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
 
@@ -74,8 +75,8 @@ struct ParamStore {
     void gradients_done(int bucket, bool last);    // computed; last: in the step's last batch
     // After all gradients: waits for them, fills the squares and this rank's report, sums. Returns how many squares.
     int sum(const StepTotals& totals, int signal);
-    void update_done(const Share& s);     // its parameters are updated: the others get them
-    void await_parameters(int bucket);    // they are complete
+    void update_done(const Partition& s);    // its parameters are updated: the others get them
+    void await_parameters(int bucket);       // they are complete
     void await() const {
         if (comm) comm->join(comm->mark());
     }    // for everything
@@ -84,13 +85,13 @@ struct ParamStore {
 
     void init(const Config& c, uint64_t seed);    // new weights
 
-    bool sharded(Part part) const;                             // this rank has only its shares
-    bool holds(Part part, int64_t offset, int64_t n) const;    // write would keep some of it
+    bool sharded(StateKind part) const;                             // this rank has only its shares
+    bool holds(StateKind part, int64_t offset, int64_t n) const;    // write would keep some of it
     // read: of a sharded part, only what collect has brought: the buckets that this rank owns, until forget.
     // collect: called by all ranks together, between steps; it overwrites the gradients.
     // Packed weights are written as fp32 and read as whole rows.
-    void read(Part part, int64_t offset, int64_t n, float* to) const;
-    void write(Part part, int64_t offset, int64_t n, const float* from);
+    void read(StateKind part, int64_t offset, int64_t n, float* to) const;
+    void write(StateKind part, int64_t offset, int64_t n, const float* from);
     void collect();
     void forget() { collected.clear(); }
     uint64_t hash() const;    // the hash of the parameters that the passes read: the same on all ranks
@@ -101,7 +102,7 @@ struct ParamStore {
         Element type;
         void* at(int64_t i) const { return static_cast<char*>(data) + i * element_bytes(type); }
     };
-    Buffer buffer(Part part) const;
+    Buffer buffer(StateKind part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
     struct Elements {
@@ -111,5 +112,5 @@ struct ParamStore {
     bool first_batch = false;             // products assign
     int64_t work_mark[3] = {};            // the last message sent from each work buffer
     std::vector<int64_t> params_ready;    // marks, by bucket
-    std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket
+    std::map<std::pair<StateKind, int>, std::vector<float>> collected;    // by part and bucket
 };

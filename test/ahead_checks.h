@@ -1,6 +1,6 @@
 // ahead_checks.h - what the tests of drawing on the device share: on the reference, and on the emulated GPU.
 #pragma once
-#include "infer/generate.h"
+#include "infer/decode/generate.h"
 #include "tools/selftest/check.h"
 
 #include "test.h"
@@ -36,9 +36,9 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
     for (const Sampling& s : device_samplings()) {
         if (V < 6 && !s.penalties.bias.empty()) continue;
         const Sampler first = Sampler::open(s, none, V).value;
-        const std::optional<Draw> draw = first.on_device();
+        const std::optional<SampleParams> draw = first.on_device();
         REQUIRE(draw);
-        const std::vector<double> biases = first.said().bias();
+        const std::vector<double> biases = first.token_history().bias();
         Array<double> bias(m, Numbers(biases.begin(), biases.end()));
         for (int done = 0; done < draws; done += N) {
             Numbers logits = rounded<T>(random_normal(int64_t(N) * Vp, ++stream, 3)), counts, at;
@@ -47,18 +47,19 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
             for (size_t i = stream % 29; i < logits.size(); i += 29) logits[i] = i % 2 ? -INFINITY : double(NAN);
             std::vector<Sampler> samplers;
             for (int n = 0; n < N; n++) {
-                samplers.push_back(first.of(uint64_t(n % 5)));
-                samplers.back().see(random_tokens(n % 4, V, stream + 1000));
-                for (int id : random_tokens(n % 7, std::min(V, 20), stream + uint64_t(n))) samplers.back().take({id});
-                for (int count : samplers.back().said().counts()) counts.push_back(count);
+                samplers.push_back(first.for_sequence(uint64_t(n % 5)));
+                samplers.back().accept_prompt(random_tokens(n % 4, V, stream + 1000));
+                for (int id : random_tokens(n % 7, std::min(V, 20), stream + uint64_t(n))) samplers.back().accept({id});
+                for (int count : samplers.back().token_history().counts()) counts.push_back(count);
                 at.insert(at.end(), {double(n % 5), double(done + n), double(n)});
             }
             Array<T> x(m, logits);
-            Array<int> ids(m, N), said(m, counts);
+            Array<int> ids(m, N), token_history(m, counts);
             Array<uint64_t> places(m, at);
-            op.sample(ids, or_null(draw->penalises(), said), reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places)),
-                      nullptr, nullptr, x, or_null(!biases.empty(), bias), *draw, {}, N, V, Vp);
-            const Numbers got = ids.read(), now = said.read();
+            op.sample(ids, or_null(draw->penalises(), token_history),
+                      reinterpret_cast<SampleState*>(static_cast<uint64_t*>(places)), nullptr, nullptr, x,
+                      or_null(!biases.empty(), bias), *draw, {}, N, V, Vp);
+            const Numbers got = ids.read(), now = token_history.read();
             for (int n = 0; n < N; n++) {
                 CAPTURE(s.temperature);
                 CAPTURE(s.top_k);
@@ -69,8 +70,8 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
                 for (int v = 0; v < V; v++) row.push_back(float(logits[size_t(n * Vp + v)]));
                 const Sampler::Choice choice = samplers[size_t(n)].choose(row.data(), uint64_t(done + n));
                 CHECK(got[size_t(n)] == choice.id);
-                samplers[size_t(n)].take(choice);
-                const std::vector<int> expected = samplers[size_t(n)].said().counts();
+                samplers[size_t(n)].accept(choice);
+                const std::vector<int> expected = samplers[size_t(n)].token_history().counts();
                 if (draw->penalises())
                     CHECK(std::equal(expected.begin(), expected.end(), now.begin() + int64_t(n) * V));
             }
@@ -79,22 +80,22 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
 }
 
 // Texts by both tables are the same, of so many tokens. The second one has no `sample`: the host chooses.
-inline int64_t expect_same_texts(const Table& op, const Config& c, Generation what) {
+inline int64_t expect_same_texts(const Table& op, const Config& c, GenerationOptions what) {
     Table host = op;
     host.sample = nullptr;
     const Tokenizer tokenizer = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
-    Generated texts[2];
+    GenerationResult texts[2];
     std::vector<std::string> notes[2];
     for (int i : {0, 1}) {
         Model g(i ? host : op);
-        toy_model(g, c, {Use::infer, 2, c.T});
+        toy_model(g, c, {RunMode::infer, 2, c.T});
         std::vector<std::string> streamed(what.prompts.size() * size_t(what.num));
         what.text = [&](int sequence, std::string_view text) {
             streamed.at(size_t(sequence)) += text;
             return true;
         };
         what.note = [&](const std::string& text) { notes[i].push_back(text); };
-        Result<Generated> r = generate(g, tokenizer, what);
+        Result<GenerationResult> r = generate(g, tokenizer, what);
         REQUIRE_MESSAGE(r.ok(), r.status.message);
         texts[i] = std::move(r.value);
         CHECK(texts[i].texts == streamed);

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "ops/ops.h"
+#include "test/ops/ops.h"
 
 namespace {
 const int THREADS[] = {0, 1, 1, 2, 3};    // 0: as many as there are cores; twice the same
@@ -23,13 +23,13 @@ template <class P> void add(std::vector<TestTable>& tables) {
     for (int i = 0; i < ISA_COUNT; i++) {         // the smallest and the largest vectors
         const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
         if (wanted(Isa(i)) && (i == 0 || best))
-            tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::pretended), DTYPE<P>, TablePart::products, best});
+            tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::emulated), DTYPE<P>, TablePart::products, best});
     }
     const bool amx = cpu_chosen().tiles == Tiles::amx;
     if (amx) tables.push_back({&cpu_ops<P>(), DTYPE<P>, TablePart::products});
     if (wanted(Isa::avx512bf16))    // elsewhere attention has no tiles, nor has it for floats
-        for (Tiles kind : {Tiles::pretended, Tiles::amx})
-            if (kind == Tiles::pretended || (amx && sizeof(P) == 2))
+        for (Tiles kind : {Tiles::emulated, Tiles::amx})
+            if (kind == Tiles::emulated || (amx && sizeof(P) == 2))
                 tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
 }
 }    // namespace

@@ -23,7 +23,7 @@ inline Arrays arrays_of(const std::string& path, std::map<std::string, std::vect
 }
 
 // The model's own numbers under the names, and in the layout, of its family's files.
-inline Arrays in_files(const Model& g, Part part) {
+inline Arrays in_files(const Model& g, StateKind part) {
     std::vector<TensorSource> sources;
     checkpoint_tensors(g, part, "", &sources);
     Arrays all;
@@ -92,7 +92,7 @@ struct Golden {
     // The loss, and each tensor's gradients if the golden has them; whether it has. prefix: positions that all see, and
     // whose tokens nobody guesses.
     bool check_training(Model& g, double loss_tolerance, double tolerance, int prefix = 0) const {
-        load(g, {Use::train, B, S - 1});
+        load(g, {RunMode::train, B, S - 1});
         std::vector<int> in, out;
         Spans spans;
         const std::vector<int> all = tokens();
@@ -100,12 +100,12 @@ struct Golden {
             in.insert(in.end(), all.begin() + b * S, all.begin() + (b + 1) * S - 1);
             out.insert(out.end(), all.begin() + b * S + 1, all.begin() + (b + 1) * S);
             for (int s = 0; s + 1 < prefix; s++) out[size_t(b * (S - 1) + s)] = -1;
-            spans.add({Text{0, prefix}}, S - 1, c.sees);
+            spans.add({Text{0, prefix}}, S - 1, c.mask_kind);
         }
         const double loss = double(expected.at("loss")[0]);
         const double found = train_pass(g, in, out, B, S - 1, prefix ? &spans : nullptr);
         CHECK(found == doctest::Approx(loss).epsilon(loss_tolerance));
-        const Arrays gradients = in_files(g, Part::gradients);
+        const Arrays gradients = in_files(g, StateKind::gradients);
         size_t compared = 0;
         for (const auto& [name, theirs] : expected)
             if (name.starts_with("grad.")) {
@@ -125,10 +125,10 @@ struct Golden {
     }
     // What a kind of model (dev/golden_kinds.py) has of all these; text, training: empty. `every` as in check_logits.
     void check_kind(Model& text, Model& training, double logits, double gradients, double loss, int every = 1) const {
-        load(text, {Use::infer, B, S});
-        if (c.sees == Sees::causal) check_logits(text, logits, every);
+        load(text, {RunMode::infer, B, S});
+        if (c.mask_kind == MaskKind::causal) check_logits(text, logits, every);
         // bf16 decides near ties otherwise. The greedy text's first 4 tokens are the prefix.
-        if (c.sees != Sees::all && text.op.parameter != Element::bf16) check_greedy(text);
-        CHECK(check_training(training, loss, gradients, c.sees == Sees::prefix ? 4 : 0));
+        if (c.mask_kind != MaskKind::all && text.op.parameter != Element::bf16) check_greedy(text);
+        CHECK(check_training(training, loss, gradients, c.mask_kind == MaskKind::prefix ? 4 : 0));
     }
 };

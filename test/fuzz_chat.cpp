@@ -1,6 +1,6 @@
 // fuzz_chat.cpp - libFuzzer: what a model's directory and a user bring to a conversation, as JSON.
-#include "infer/messages.h"
-#include "infer/model_files.h"
+#include "infer/chat/messages.h"
+#include "infer/model_defaults.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     plain(config.status);
     Sampling sampling;
     int tokens = 1;
-    (void)take_defaults(config.value, {}, &sampling, &tokens);
+    (void)apply_generation_defaults(config.value, {}, &sampling, &tokens);
     CHECK(tokens > 0 && sampling.top_k >= 0 && sampling.temperature >= 0 && sampling.penalties.repetition > 0);
     const Result<std::vector<ChatMessage>> messages = messages_parse(text, "fuzz");
     plain(messages.status);

@@ -1,5 +1,5 @@
 // fuzz_gguf_tokenizer.cpp - libFuzzer: a GGUF file's tokenizer encodes and decodes, and is written or refused.
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 #include "test/memory_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

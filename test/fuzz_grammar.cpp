@@ -1,7 +1,7 @@
 // fuzz_grammar.cpp - libFuzzer: any text as a grammar, or as a JSON Schema, is one or an error; the same states are
 // reached twice.
-#include "infer/grammar.h"
-#include "infer/json_schema.h"
+#include "infer/sampling/grammar.h"
+#include "infer/sampling/json_schema.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             id = (id + 1) % tokenizer.vocab_size();
         CHECK(allowed[size_t(id)] == matcher.allows(id) || !allowed[size_t(id)]);    // none: too many
         if (!allowed[size_t(id)] || id == tokenizer.end_of_text()) break;
-        matcher.take(id);
+        matcher.accept(id);
         for (char c : tokenizer.token(id)) state = again.step(state, static_cast<unsigned char>(c));
         CHECK(state != GrammarMachine::DEAD && matcher.done() == again.must_end(state));
     }

@@ -1,7 +1,7 @@
 // fuzz_sentencepiece.cpp - libFuzzer: a tokenizer.model that parses must encode any bytes, in pieces as whole, and be
 // written as a tokenizer.json that reads back. The file and the text are parted by the last 0xFE.
 #include "data/bpe.h"
-#include "data/sentencepiece.h"
+#include "data/tokenizer_files/sentencepiece.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string all(reinterpret_cast<const char*>(data), size);

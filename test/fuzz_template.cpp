@@ -1,5 +1,5 @@
 // fuzz_template.cpp - libFuzzer: any text as a chat template ends, in a text or an error; twice, in the same.
-#include "infer/template.h"
+#include "infer/jinja/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const auto context = nlohmann::ordered_json::parse(

@@ -3,7 +3,7 @@
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 #include "test.h"
 
 inline const std::string FAMILIES = "test/golden/families/";
@@ -36,7 +36,7 @@ struct Parts {
 };
 inline GgufSource source(const std::string& name, BlockType type, const std::vector<int64_t>& shape,
                          const std::string& raw) {
-    auto blocks = [raw](const GgufSink& to) { return to(raw.data(), int64_t(raw.size())); };
+    auto blocks = [raw](const FileSink& to) { return to(raw.data(), int64_t(raw.size())); };
     return {name, &block_format(type), shape, blocks};
 }
 inline std::string bytes_of(const GgufFile& f, const GgufTensor& t) {
@@ -70,7 +70,7 @@ inline Loaded load(const std::string& path) {
     Loaded m;
     const Result<Config> c = checkpoint_config(path);
     REQUIRE_MESSAGE(c.ok(), c.status.message);
-    REQUIRE(m.g->allocate(c.value, {Use::infer, 1, 1}).ok());
+    REQUIRE(m.g->allocate(c.value, {RunMode::infer, 1, 1}).ok());
     const Status s = checkpoint_weights(path, *m.g);
     REQUIRE_MESSAGE(s.ok(), s.message);
     return m;

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "infer/chat.h"
+#include "infer/chat/chat.h"
 #include "speaker.h"
 
 inline std::string turn(const std::string& role, const std::string& text) {
@@ -24,8 +24,8 @@ struct Heard {
         o.ends = {END_OF_TURN};
         return o;
     }
-    Heard(Model& g, ChatOptions o = plain(), const std::string& look = CHATML)
-        : chat(g, tokenizer, ChatTemplate::parse(look).take(), std::move(o)) {
+    Heard(Model& g, ChatOptions o = plain(), const std::string& chat_template = CHATML)
+        : chat(g, tokenizer, ChatTemplate::parse(chat_template).take(), std::move(o)) {
         chat.options.text = [this](std::string_view t) { return text += t, true; };
         chat.options.note = [this](const std::string& t) { notes.push_back(t); };
         chat.options.interrupted = [this] { return patience == 0 || (patience > 0 && --patience < 0); };

@@ -1,6 +1,6 @@
 // model_checks.h - what must hold of every kind of model. Include it after doctest.
 #pragma once
-#include "infer/objective.h"
+#include "data/objective.h"
 #include "toy_model.h"
 
 inline const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
@@ -8,11 +8,13 @@ inline const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 inline const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
 
 // Token 12 masks.
-inline Objective toy_objective(Sees sees) { return {.sees = sees, .mask = 12, .choices = 12, .fraction = 0.3}; }
-inline Config seeing(Config c, Sees sees) {
-    c.sees = sees;
-    if (sees != Sees::causal) c.window = 0;
-    if (sees == Sees::all) c.mask = 12;
+inline Objective toy_objective(MaskKind mask_kind) {
+    return {.mask_kind = mask_kind, .mask = 12, .choices = 12, .fraction = 0.3};
+}
+inline Config seeing(Config c, MaskKind mask_kind) {
+    c.mask_kind = mask_kind;
+    if (mask_kind != MaskKind::causal) c.window = 0;
+    if (mask_kind == MaskKind::all) c.mask = 12;
     return c;
 }
 
@@ -24,7 +26,7 @@ struct Posed {
     const Spans* spans;    // null: none
     Posed(const Config& c, int B, int S, const Objective& objective = {})
         : B(B), S(S), in(toy_tokens(B * S, c.V, 1)), out(toy_tokens(B * S, c.V, 2)),
-          spans(objective.plain() ? nullptr : &all) {
+          spans(objective.is_plain_causal() ? nullptr : &all) {
         for (int b = 0; b < B; b++) objective.apply(b, &in[size_t(b * S)], &out[size_t(b * S)], S, S, &all);
     }
     Posed(const Posed&) = delete;
@@ -35,7 +37,7 @@ inline double routing_loss(Model& g) {
     double sum = 0;
     for (int l = 0; l < g.c.L && g.train.totals.router_totals; l++) {
         const double* totals = g.train.totals.router_totals + l * (g.c.experts + 2) + g.c.experts;
-        sum += double(g.plan.balance) * g.pass.S * totals[0] + double(g.plan.router_z) * totals[1];
+        sum += double(g.plan.balance) * g.pass.S * totals[0] + double(g.plan.router_z_loss) * totals[1];
     }
     return sum / double(g.pass.B * g.pass.S);
 }
@@ -71,14 +73,14 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     const int B = 2, S = 7;
     Model g(reference_ops());
     toy_model(g, c,
-              {.use = Use::train,
+              {.mode = RunMode::train,
                .B = B,
                .S = S,
-               .spans = !objective.plain(),
+               .spans = !objective.is_plain_causal(),
                .dropout = dropout,
                .attention_dropout = dropout,
                .balance = 0.3f,
-               .router_z = 0.05f});
+               .router_z_loss = 0.05f});
     const Posed asked(c, B, S, objective);
     double* gradients = typed<double>(g, g.store.grads);
     for (int pass = 0; pass < 2; pass++) {    // nothing of the first must be left in the second
@@ -111,7 +113,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
 inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}, float dropout = 0) {
     const int B = 3, S = 33;
     const Posed asked(c, B, S, objective);
-    Plan plan = {.use = Use::train,
+    Plan plan = {.mode = RunMode::train,
                  .B = B,
                  .S = S,
                  .spans = asked.spans != nullptr,
@@ -119,9 +121,9 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
                  .attention_dropout = dropout};
     Model r(reference_ops());
     toy_model(r, c, plan);
-    std::vector<float> weights = flat_part(r, Part::weights);
+    std::vector<float> weights = flat_part(r, StateKind::weights);
     for (float& w : weights) w = to_float(to_bf16(w));    // what parameters of any type hold
-    r.write(Part::weights, 0, r.store.flat, weights.data());
+    r.write(StateKind::weights, 0, r.store.flat, weights.data());
     double loss = train_pass(r, asked.in, asked.out, B, S, asked.spans);
     auto expected = flat_grads(r);
     each_cpu_model([&](auto model, double tolerance) {
@@ -129,7 +131,7 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
             auto g = model();
             plan.master = master;
             toy_model(*g, c, plan);
-            g->write(Part::weights, 0, g->store.flat, weights.data());
+            g->write(StateKind::weights, 0, g->store.flat, weights.data());
             CHECK(train_pass(*g, asked.in, asked.out, B, S, asked.spans) ==
                   doctest::Approx(loss).epsilon(slack * tolerance / 5));
             const std::vector<float> grads = flat_grads(*g);
@@ -154,7 +156,7 @@ inline void check_prompt(Model& g, double tolerance) {
             const auto row = in.begin() + b * S;
             part.insert(part.end(), row + (s == prompt ? 0 : s - 1), row + s);
             all.insert(all.end(), row, row + s);
-            spans.add({Text{0, prompt}}, s, Sees::prefix);
+            spans.add({Text{0, prompt}}, s, MaskKind::prefix);
         }
         compute_logits(g, extend(g, cache, part.data(), s == prompt ? prompt : 1), cached.data());
         g.batch.upload(all.data(), nullptr, B, s, &spans);

@@ -1,7 +1,7 @@
 // schema_grammar.h - a JSON Schema's grammar, and which texts it allows.
 #pragma once
-#include "infer/grammar.h"
-#include "infer/json_schema.h"
+#include "infer/sampling/grammar.h"
+#include "infer/sampling/json_schema.h"
 #include "test.h"
 
 inline std::shared_ptr<const Grammar> schema_grammar(const std::string& schema) {

@@ -14,7 +14,7 @@ inline Tokenizer chat_tokenizer() {
 // A model that can hold few activations at a time: prompts are fed in pieces of 8 tokens.
 struct SmallSpeaker {
     Model g{cpu_ops<float>()};
-    explicit SmallSpeaker(int T, Linear linear = Linear::none) {
+    explicit SmallSpeaker(int T, LinearAttention linear = LinearAttention::none) {
         const Config c{.V = CHAT_TOKENS, .T = T, .L = 2, .NH = 2, .C = 32, .F = 64, .linear = linear};
         REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
         g.init(1);
@@ -22,7 +22,7 @@ struct SmallSpeaker {
 };
 // Says printable ASCII; what, depends on all tokens before.
 struct Talker : SmallSpeaker {
-    explicit Talker(int T, Linear linear = Linear::none) : SmallSpeaker(T, linear) {
+    explicit Talker(int T, LinearAttention linear = LinearAttention::none) : SmallSpeaker(T, linear) {
         float* params = typed<float>(g, g.store.params);
         for (const Tensor& t : g.tensors)
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)

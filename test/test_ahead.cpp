@@ -9,9 +9,9 @@ namespace {
 int in_flight, most_in_flight, steps;
 Ops<double> watched() {
     Ops<double> op = reference_ops();
-    op.sample = [](int* ids, int* said, DrawAt* at, int* slot, int* place, const double* logits, const double* bias,
-                   Draw draw, Logits z, int N, int V, int Vp) {
-        reference_ops().sample(ids, said, at, slot, place, logits, bias, draw, z, N, V, Vp);
+    op.sample = [](int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const double* logits,
+                   const double* bias, SampleParams draw, Logits z, int N, int V, int Vp) {
+        reference_ops().sample(ids, token_counts, at, cache_pos, pos, logits, bias, draw, z, N, V, Vp);
         most_in_flight = std::max(most_in_flight, ++in_flight), steps++;
     };
     op.wait = [](int64_t) { in_flight--; };
@@ -20,8 +20,8 @@ Ops<double> watched() {
 }
 // A tied head would say the last token again and again.
 Config toy(int V, int T) { return {.V = V, .T = T, .L = 1, .NH = 2, .C = 16, .F = 32, .tied = false}; }
-Generation asked(const Config& c, int prompts, int tokens) {
-    Generation what;
+GenerationOptions asked(const Config& c, int prompts, int tokens) {
+    GenerationOptions what;
     for (int i = 0; i < prompts; i++) what.prompts.push_back(toy_tokens(3 + 2 * i, std::min(c.V, 94), uint64_t(i)));
     what.tokens = tokens, what.batch = 3;
     what.sampling = {.temperature = 1.5, .top_k = 0};
@@ -43,13 +43,13 @@ TEST_CASE("ahead: settings that need the host") {
     CHECK(!device({.typical_p = 0.9}));
     CHECK(!device({.top_n_sigma = 1}));
     CHECK(!device({.mirostat = 3}));
-    CHECK(!Sampler::open({}, {}, Draw::MOST + 1).value.on_device());
+    CHECK(!Sampler::open({}, {}, SampleParams::MAX_VOCAB + 1).value.on_device());
 }
 
 TEST_CASE("ahead: texts are the host's, with every setting") {
     const Config c = toy(94, 32);
     for (const Sampling& s : device_samplings()) {
-        Generation what = asked(c, 3, 20);
+        GenerationOptions what = asked(c, 3, 20);
         what.num = 2, what.sampling = s;
         expect_same_texts(watched(), c, what);
         CHECK(steps > 0);
@@ -59,7 +59,7 @@ TEST_CASE("ahead: texts are the host's, with every setting") {
 
 TEST_CASE("ahead: ends, stop strings and single tokens, in batches of any size") {
     const Config c = toy(260, 48);    // more tokens than the tokenizer
-    Generation what = asked(c, 5, 30);
+    GenerationOptions what = asked(c, 5, 30);
     what.sampling.penalties.bias = {"256=6"}, what.num = 2;
     for (int batch : {1, 2, 5})
         for (int tokens : {1, 2, 30}) {
@@ -77,7 +77,7 @@ TEST_CASE("ahead: ends, stop strings and single tokens, in batches of any size")
 
 TEST_CASE("ahead: contexts that fill up") {
     Config c = toy(94, 16);
-    Generation what = asked(c, 3, 60);
+    GenerationOptions what = asked(c, 3, 60);
     what.sampling.penalties.repetition = 1.2;
     expect_same_texts(watched(), c, what);    // fed again
     CHECK(steps > 30);
@@ -92,7 +92,7 @@ TEST_CASE("ahead: contexts that fill up") {
 TEST_CASE("ahead: every kind of model") {
     for (const auto& [name, c] : kind_configs({.V = 94, .T = 24, .L = 2, .NH = 2, .C = 16, .F = 24, .NKV = 2})) {
         CAPTURE(std::string(name));
-        Generation what = asked(c, 3, 12);
+        GenerationOptions what = asked(c, 3, 12);
         what.batch = 2, what.stop = {"a", "%", "Z"};
         expect_same_texts(watched(), c, what);
         CHECK(steps > 0);
@@ -101,7 +101,7 @@ TEST_CASE("ahead: every kind of model") {
 
 TEST_CASE("ahead: what needs the logits, or drafts, is the host's") {
     const Config c = toy(94, 32);
-    Generation what = asked(c, 2, 10);
+    GenerationOptions what = asked(c, 2, 10);
     what.logprobs = 2;
     expect_same_texts(watched(), c, what);
     CHECK(steps == 0);
@@ -121,27 +121,28 @@ TEST_CASE("ahead: what needs the logits, or drafts, is the host's") {
 static int64_t refused = -1;
 TEST_CASE("ahead: without memory for it the host chooses, and says so") {
     const Config c = toy(94, 32);
-    Generation what = asked(c, 3, 20);
+    GenerationOptions what = asked(c, 3, 20);
     what.sampling.penalties.repetition = 1.3;
-    const int64_t counts = what.batch * (int64_t(sizeof(DrawAt)) + int64_t(sizeof(int)) * c.V);
+    const int64_t counts = what.batch * (int64_t(sizeof(SampleState)) + int64_t(sizeof(int)) * c.V);
     for (int64_t bytes : {counts, int64_t(sizeof(int)) * 2 * what.batch}) {
         Ops<double> op = watched();
         auto allocate = [](int64_t n) { return n == refused ? nullptr : reference_ops().allocate(n); };
         (bytes == counts ? op.allocate : op.allocate_host) = allocate;
-        Generated texts[2];
+        GenerationResult texts[2];
         std::vector<std::string> notes;
         what.note = [&](const std::string& text) { notes.push_back(text); };
         for (int i : {0, 1}) {
             refused = i ? bytes : -1, steps = 0;
             Model g(op);
-            toy_model(g, c, {Use::infer, 2, c.T});
-            Result<Generated> r = generate(g, Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}), what);
+            toy_model(g, c, {RunMode::infer, 2, c.T});
+            Result<GenerationResult> r =
+                generate(g, Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}), what);
             REQUIRE_MESSAGE(r.ok(), r.status.message);
             texts[i] = std::move(r.value);
             CHECK((steps > 0) == !i);
             CHECK(notes.size() == size_t(i));
         }
-        CHECK(notes.at(0).starts_with(Ahead::NO_MEMORY));
+        CHECK(notes.at(0).starts_with(DeviceSampler::NO_MEMORY));
         CHECK(texts[0].texts == texts[1].texts);
     }
     refused = -1;
@@ -152,7 +153,7 @@ TEST_CASE("ahead: a conversation without memory for it is the host's, and says s
     none.sample = nullptr;
     Model device(op), host(none);
     for (Model* g : {&device, &host})
-        toy_model(*g, {.V = CHAT_TOKENS, .T = 160, .L = 1, .NH = 2, .C = 16, .F = 24}, {Use::infer, 1, 8});
+        toy_model(*g, {.V = CHAT_TOKENS, .T = 160, .L = 1, .NH = 2, .C = 16, .F = 24}, {RunMode::infer, 1, 8});
     ChatOptions o = Heard::plain();
     o.tokens = 20;
     Heard ahead(device, o), plain(host, o);
@@ -160,14 +161,14 @@ TEST_CASE("ahead: a conversation without memory for it is the host's, and says s
     for (const char* line : {"hello", "and what else?"}) CHECK(ahead.ask(line) == plain.ask(line));
     refused = -1;
     CHECK(steps == 0);
-    CHECK(std::count(ahead.notes.begin(), ahead.notes.end(), Ahead::NO_MEMORY) == 1);
+    CHECK(std::count(ahead.notes.begin(), ahead.notes.end(), DeviceSampler::NO_MEMORY) == 1);
 }
 
 TEST_CASE("ahead: a reader that has gone stops everything") {
     const Config c = toy(94, 32);
-    Generation what = asked(c, 2, 20);
+    GenerationOptions what = asked(c, 2, 20);
     Model g(watched());
-    toy_model(g, c, {Use::infer, 2, c.T});
+    toy_model(g, c, {RunMode::infer, 2, c.T});
     int calls = 0;
     what.text = [&](int, std::string_view) { return ++calls < 7; };
     const Tokenizer tokenizer = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
@@ -178,7 +179,7 @@ TEST_CASE("ahead: a reader that has gone stops everything") {
 TEST_CASE("ahead: conversations are the host's, and so is what is kept of them") {
     Ops<double> none = reference_ops();
     none.sample = nullptr;
-    for (Linear linear : {Linear::none, Linear::elu}) {
+    for (LinearAttention linear : {LinearAttention::none, LinearAttention::elu}) {
         Config c = {.V = CHAT_TOKENS,
                     .T = 160,
                     .L = 1,
@@ -191,7 +192,7 @@ TEST_CASE("ahead: conversations are the host's, and so is what is kept of them")
                     .rope_dims = 8};
         c.linear = linear;
         Model device(watched()), host(none);
-        for (Model* g : {&device, &host}) toy_model(*g, c, {Use::infer, 1, 8});
+        for (Model* g : {&device, &host}) toy_model(*g, c, {RunMode::infer, 1, 8});
         for (int k = 0; k < 4; k++) {
             CAPTURE(k);
             ChatOptions o = Heard::plain();
@@ -216,7 +217,8 @@ TEST_CASE("ahead: conversations are the host's, and so is what is kept of them")
                 CHECK(ahead.text == plain.text);
                 CHECK(ahead.notes == plain.notes);
                 CHECK(ahead.chat.history() == plain.chat.history());
-                if (linear == Linear::none) CHECK(ahead.chat.held() == plain.chat.held());
+                if (linear == LinearAttention::none)
+                    CHECK(ahead.chat.cached_positions() == plain.chat.cached_positions());
             }
         }
         CHECK(steps > 100);

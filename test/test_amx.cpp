@@ -1,9 +1,9 @@
 // test_amx.cpp - products by AMX's tiles: the twin of the instructions, and the loops around them, which run on it
 // here. The operations that use them are tested in test/ops/.
 #define ISA twin    // the tiles of simd/tiles.h, as this file is compiled
-#include "layers/simd/tiles.h"
+#include "layers/simd/amx_tiles.h"
 
-#include "ops/ops.h"
+#include "test/ops/ops.h"
 
 namespace {
 uint32_t random_bits(uint64_t stream, uint64_t i) { return philox(3, stream, i).v[0]; }
@@ -185,13 +185,13 @@ template <class X, class Y> struct Case {    // A's type, B's
         const int M = f.M, N = f.N, K = f.K;
         const int64_t ra = f.across_a ? 1 : K, ca = f.across_a ? M : 1;
         const int64_t rb = f.across_b ? N : 1, cb = f.across_b ? 1 : K;
-        Matmul<X, Y> m = {M, N, K, a.data(), ra, ca, b.data(), rb, cb, out.c, f.add, Tiles::pretended};
+        Matmul<X, Y> m = {M, N, K, a.data(), ra, ca, b.data(), rb, cb, out.c, f.add, Tiles::emulated};
         m.bias = f.bias ? bias.data() : nullptr, m.residual = f.residual ? residual.data() : nullptr;
         m.gelu_of = f.slope ? pre.data() : nullptr, m.gelu = f.gelu ? out.gelu.data() : nullptr;
         if constexpr (sizeof(X) == 4) m.row_sums = f.sums ? out.sums.data() : nullptr;
-        const Loops<Y> loops = cpu_loops<Y>(isa);
-        if constexpr (sizeof(X) == sizeof(Y)) loops.matmul(m);
-        else loops.gradient_matmul(m);
+        const CpuKernels<Y> kernels = cpu_kernels<Y>(isa);
+        if constexpr (sizeof(X) == sizeof(Y)) kernels.matmul(m);
+        else kernels.gradient_matmul(m);
         CHECK((out.c.intact() && out.gelu.intact() && out.sums.intact()));
         return out;
     }

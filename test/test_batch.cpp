@@ -2,7 +2,7 @@
 #include <set>
 
 #include "files/json.h"
-#include "infer/generate.h"
+#include "infer/decode/generate.h"
 #include "layers/cpu.h"
 #include "test.h"
 #include "toy_model.h"
@@ -17,7 +17,7 @@ Config rotating() {
 }
 Config gated(int softmax_every) {
     Config c = rotating();
-    c.linear = Linear::gated, c.softmax_every = softmax_every;
+    c.linear = LinearAttention::gated, c.softmax_every = softmax_every;
     return c;
 }
 Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}); }
@@ -34,15 +34,15 @@ std::vector<Ids> some_prompts(int n) {
     }
     return all;
 }
-Generation asked(const std::vector<Ids>& prompts, int tokens, int batch) {
-    Generation what;
+GenerationOptions asked(const std::vector<Ids>& prompts, int tokens, int batch) {
+    GenerationOptions what;
     what.prompts = prompts, what.tokens = tokens, what.batch = batch;
     what.sampling.temperature = 1, what.sampling.top_k = 0;
     what.logprobs = 3;
     return what;
 }
-Generated run(Model& g, const Generation& what) {
-    Result<Generated> r = generate(g, byte_tokenizer(), what);
+GenerationResult run(Model& g, const GenerationOptions& what) {
+    Result<GenerationResult> r = generate(g, byte_tokenizer(), what);
     REQUIRE_MESSAGE(r.ok(), r.status.message);
     return r.take();
 }
@@ -52,7 +52,7 @@ bool same_logprobs(const std::vector<std::vector<TokenLogprob>>& a, const std::v
         for (size_t k = 0; k < a[i].size(); k++) same &= a[i][k].id == b[i][k].id && a[i][k].logprob == b[i][k].logprob;
     return same;
 }
-int64_t rows_computed(Model& g, const Generation& what) {
+int64_t rows_computed(Model& g, const GenerationOptions& what) {
     int64_t rows = 0;
     g.after_attention = [&](int l) { rows += l == 1 ? int64_t(g.pass.B) * g.pass.S : 0; };
     (void)run(g, what);
@@ -71,27 +71,27 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
         CAPTURE(c.experts);
         CAPTURE(c.softmax_every);
         Model g(cpu_packed_ops());
-        toy_model(g, c, {Use::infer, 4, 24});
+        toy_model(g, c, {RunMode::infer, 4, 24});
         const std::vector<Ids> prompts = some_prompts(12);
-        Generation what = asked(prompts, 30, 16);
+        GenerationOptions what = asked(prompts, 30, 16);
         what.num = 2, what.stop = {"a", "Q"};    // they end at all times
-        const Generated all = run(g, what);
+        const GenerationResult all = run(g, what);
         std::set<size_t> lengths;
         for (const std::string& text : all.texts) lengths.insert(text.size());
         CHECK(lengths.size() > 3);
         for (int batch : {1, 2, 5}) {
             what.batch = batch;
-            const Generated some = run(g, what);
+            const GenerationResult some = run(g, what);
             CHECK(some.texts == all.texts);
             for (size_t i = 0; i < all.texts.size(); i++) CHECK(same_logprobs(some.logprobs[i], all.logprobs[i]));
         }
         what.prompts = {prompts.rbegin(), prompts.rend()};
-        const Generated back = run(g, what);
+        const GenerationResult back = run(g, what);
         for (size_t i = 0; i < all.texts.size(); i++)
             CHECK(back.texts[i] == all.texts[all.texts.size() - 2 - i + 2 * (i % 2)]);
         for (size_t p : {0, 3, 8}) {
             what.prompts = {prompts[p]};
-            const Generated alone = run(g, what);
+            const GenerationResult alone = run(g, what);
             for (size_t k : {0, 1}) CHECK(same_logprobs(alone.logprobs[k], all.logprobs[2 * p + k]));
         }
     }
@@ -99,8 +99,8 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
 
 TEST_CASE("batch: more prompts than the activations have rows, handed out in order as they end") {
     Model g(cpu_packed_ops());
-    toy_model(g, rotating(), {Use::infer, 1, 6});
-    Generation what = asked(some_prompts(60), 12, 16);
+    toy_model(g, rotating(), {RunMode::infer, 1, 6});
+    GenerationOptions what = asked(some_prompts(60), 12, 16);
     what.stop = {"a"};
     const std::vector<std::string> texts = run(g, what).texts;
     std::vector<std::string> handed;
@@ -127,19 +127,19 @@ TEST_CASE("batch: more prompts than the activations have rows, handed out in ord
 
 TEST_CASE("batch: what prompts begin with alike is computed once") {
     Model g(cpu_packed_ops());
-    toy_model(g, rotating(), {Use::infer, 1, 64});
+    toy_model(g, rotating(), {RunMode::infer, 1, 64});
     std::vector<Ids> prompts;
     for (int i = 0; i < 10; i++)
         prompts.push_back(joined(toy_tokens(90, PLAIN.V, 1), toy_tokens(5, PLAIN.V, uint64_t(10 + i))));
     for (int batch : {1, 4, 16})    // who ran before, who runs, who joins at the same time
         CHECK(rows_computed(g, asked(prompts, 2, batch)) == 90 + 10 * (5 + 1));
-    Generation what = asked({prompts[0]}, 2, 3);
+    GenerationOptions what = asked({prompts[0]}, 2, 3);
     what.num = 7;    // those that join later feed the last token again, once for all of them
     CHECK(rows_computed(g, what) == 95 + 1 + 1 + 7);
     for (size_t i = 0; i < 10; i++) prompts[i][3] = int(i);    // nothing in common worth a page
     CHECK(rows_computed(g, asked(prompts, 2, 4)) > 10 * 90);
     Model states(cpu_packed_ops());
-    toy_model(states, gated(2), {Use::infer, 1, 64});
+    toy_model(states, gated(2), {RunMode::infer, 1, 64});
     CHECK(rows_computed(states, asked({prompts[0], prompts[0]}, 2, 1)) == 2 * (95 + 1));
 }
 
@@ -159,16 +159,16 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
     window.window = 12, window.T = 600;
     small.L = 1, small.T = 80;
     Model weak(cpu_packed_ops());
-    toy_model(weak, small, {Use::infer, 5, 16});
+    toy_model(weak, small, {RunMode::infer, 5, 16});
     for (const Config& c : {learned, rotating(), window}) {
         Model g(cpu_packed_ops());
-        toy_model(g, c, {Use::infer, 5, 16});
+        toy_model(g, c, {RunMode::infer, 5, 16});
         int64_t accepted = 0, rejected = 0;
         for (int k = 0; k < 7; k++) {
             CAPTURE(c.window);
             CAPTURE(int(c.position));
             CAPTURE(k);
-            Generation what = asked(some_prompts(6), 60, 1 + k);
+            GenerationOptions what = asked(some_prompts(6), 60, 1 + k);
             what.sampling.seed = uint64_t(k);
             // The last ones go beyond the context, or a cache of 64 positions that rolls.
             if (k == 1) what.sampling.temperature = 0;
@@ -177,10 +177,10 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
             if (k == 4) what.sampling.mirostat = 2, what.num = 2;
             if (k == 5) what.tokens = 150, what.sampling.temperature = 0.3;
             if (k == 6) what.cache.positions = 64, what.tokens = 90, what.sampling.temperature = 0.3;
-            const Generated plain = run(g, what);
+            const GenerationResult plain = run(g, what);
             auto same = [&](Speculation how) {
                 what.speculation = how;
-                const Generated drafted = run(g, what);
+                const GenerationResult drafted = run(g, what);
                 CHECK(drafted.texts == plain.texts);
                 CHECK(drafted.tokens == plain.tokens);
                 CHECK(drafted.drafted > 0);
@@ -200,20 +200,20 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
 
 TEST_CASE("speculation: a draft model with the same weights is always right") {
     Model g(cpu_packed_ops()), twin(cpu_packed_ops());
-    toy_model(g, rotating(), {Use::infer, 4, 24});
-    toy_model(twin, rotating(), {Use::infer, 4, 24});
-    Generation what = asked(some_prompts(6), 41, 4);
+    toy_model(g, rotating(), {RunMode::infer, 4, 24});
+    toy_model(twin, rotating(), {RunMode::infer, 4, 24});
+    GenerationOptions what = asked(some_prompts(6), 41, 4);
     what.speculation = {.draft = &twin, .tokens = 4};
-    const Generated out = run(g, what);
+    const GenerationResult out = run(g, what);
     CHECK(out.accepted > out.drafted * 98 / 100);    // but for near ties: the twin adds up prompts in another order
     CHECK(out.drafted > 6 * 41 * 7 / 10);
 }
 
 TEST_CASE("speculation: what cannot be taken back is not drafted") {
     Model g(cpu_packed_ops()), states(cpu_packed_ops());
-    toy_model(g, rotating(), {Use::infer, 1, 24});
-    toy_model(states, gated(2), {Use::infer, 1, 24});
-    Generation what = asked(some_prompts(1), 5, 1);
+    toy_model(g, rotating(), {RunMode::infer, 1, 24});
+    toy_model(states, gated(2), {RunMode::infer, 1, 24});
+    GenerationOptions what = asked(some_prompts(1), 5, 1);
     what.speculation = {.lookup = 3};
     CHECK(generate(states, byte_tokenizer(), what).status.code == Exit::usage);
     what.speculation = {.draft = &states};
@@ -224,9 +224,9 @@ TEST_CASE("speculation: what cannot be taken back is not drafted") {
 
 TEST_CASE("batch: a text ends where no token fits its grammar and none ends a text, which is said once") {
     Model g(cpu_ops<float>());
-    toy_model(g, PLAIN, {Use::infer, 1, 24});
+    toy_model(g, PLAIN, {RunMode::infer, 1, 24});
     const Tokenizer endless = Tokenizer::from_merges({}, Pattern::gpt2, {});
-    Generation what = asked({{1, 2, 3}}, 9, 4);
+    GenerationOptions what = asked({{1, 2, 3}}, 9, 4);
     what.num = 3;
     what.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;    // the model's 94 tokens are ! to ~
     int notes = 0;
@@ -235,7 +235,7 @@ TEST_CASE("batch: a text ends where no token fits its grammar and none ends a te
         for (double temperature : {0.0, 1.0}) {
             notes = 0;
             what.speculation.draft = draft, what.sampling.temperature = temperature, what.stop = {};
-            const Generated out = generate(g, endless, what).value;
+            const GenerationResult out = generate(g, endless, what).value;
             CHECK(out.texts == std::vector<std::string>{"ab", "ab", "ab"});
             CHECK(out.tokens == 6);
             for (auto& each : out.logprobs) CHECK(each.size() == 2);
@@ -250,7 +250,7 @@ TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another
     Config c = rotating();
     c.V = 257;
     Model g(cpu_ops<float>());
-    toy_model(g, c, {Use::infer, 1, 24});
+    toy_model(g, c, {RunMode::infer, 1, 24});
     const Tokenizer bytes = byte_tokenizer(), more = Tokenizer::from_merges({{1, 2}}, Pattern::gpt2, {});
     const std::string dir = write_model(g, bytes), other = write_model(g, more);
     const std::string file = temporary_directory() + "/p.txt";

@@ -1,5 +1,5 @@
 // test_beam.cpp - beam search against a search over all texts, and against beams whose every text is computed anew.
-#include "infer/beam.h"
+#include "infer/decode/beam.h"
 
 #include <algorithm>
 
@@ -91,15 +91,15 @@ TEST_CASE("beam search: with as many beams as there are texts it finds the best 
     for (double penalty : {0.0, 1.0, 2.0}) {
         Config c = {.V = 4, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32};
         Model g(cpu_ops<float>());
-        toy_model(g, c, {Use::infer, 2, 64});
+        toy_model(g, c, {RunMode::infer, 2, 64});
         std::vector<Said> all;
         const std::vector<int> prompt = {1, 2, 0};
         all_texts(g, prompt, 3, 3, penalty, {}, all);
         REQUIRE(all.size() == 1 + 3 + 9 + 27);
         std::sort(all.begin(), all.end(), better);
-        Generation what;
+        GenerationOptions what;
         what.prompts = {prompt}, what.tokens = 3, what.num = 5;
-        const Result<Generated> found = beam_search(g, ending_at(3), what, {64, penalty});
+        const Result<GenerationResult> found = beam_search(g, ending_at(3), what, {64, penalty});
         REQUIRE_MESSAGE(found.ok(), found.status.message);
         for (size_t i = 0; i < 5; i++) {
             CHECK(found.value.texts[i] == text_of(all[i].tokens, 3));
@@ -111,19 +111,20 @@ TEST_CASE("beam search: with as many beams as there are texts it finds the best 
 TEST_CASE("beam search: few beams are what plain ones are, across pages, with states and windows") {
     Config plain = {.V = 7, .T = 128, .L = 2, .NH = 2, .C = 16, .F = 32};
     Config states = plain, window = plain;
-    states.linear = Linear::retention, states.softmax_every = 2, states.position = Position::rope, states.rope_dims = 4;
+    states.linear = LinearAttention::retention, states.softmax_every = 2, states.position = Position::rope,
+    states.rope_dims = 4;
     window.window = 20, window.position = Position::rope, window.rope_dims = 4;
     for (const Config& c : {plain, states, window}) {
         Model g(cpu_ops<float>());
-        toy_model(g, c, {Use::infer, 1, 32});
+        toy_model(g, c, {RunMode::infer, 1, 32});
         const std::vector<int> prompt = toy_tokens(14, 7, 3);
         for (int beams : {1, 2, 5})
             for (double penalty : {1.0, -1.0, 3.0}) {
                 const int end = penalty > 1 ? 2 : 6;
                 const std::vector<Said> expected = plain_beams(g, prompt, end, 12, penalty, size_t(beams));
-                Generation what;
+                GenerationOptions what;
                 what.prompts = {prompt, prompt}, what.tokens = 12, what.num = beams;
-                const Result<Generated> found = beam_search(g, ending_at(end), what, {beams, penalty});
+                const Result<GenerationResult> found = beam_search(g, ending_at(end), what, {beams, penalty});
                 REQUIRE_MESSAGE(found.ok(), found.status.message);
                 REQUIRE(found.value.texts.size() == size_t(2 * beams));
                 for (size_t i = 0; i < size_t(2 * beams); i++) {
@@ -136,26 +137,26 @@ TEST_CASE("beam search: few beams are what plain ones are, across pages, with st
 
 TEST_CASE("beam search: of equally likely texts the first beam's, then the smallest tokens count") {
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = 7, .T = 128, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 32});
+    toy_model(g, {.V = 7, .T = 128, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 32});
     std::fill_n(typed<float>(g, g.w.wte), 7 * 16, 0.f);
     for (int beams : {1, 3, 10}) {
         const std::vector<Said> expected = plain_beams(g, {1, 2}, 4, 4, 1, size_t(beams));
-        Generation what;
+        GenerationOptions what;
         what.prompts = {{1, 2}}, what.tokens = 4, what.num = beams;
-        const Generated found = beam_search(g, ending_at(4), what, {beams, 1}).value;
+        const GenerationResult found = beam_search(g, ending_at(4), what, {beams, 1}).value;
         for (size_t i = 0; i < size_t(beams); i++) CHECK(found.texts[i] == text_of(expected[i].tokens, 4));
     }
 }
 
 TEST_CASE("beam search: the context ends a text, stop strings cut it, and one that fills the context is refused") {
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});
-    Generation what;
+    toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 16});
+    GenerationOptions what;
     std::string note, streamed;
     what.note = [&](const std::string& text) { note += text; };
     what.text = [&](int, std::string_view text) { return streamed += text, true; };
     what.prompts = {toy_tokens(15, 7, 1)}, what.tokens = 9;
-    Generated out = beam_search(g, ending_at(-1), what, {3, 1}).value;
+    GenerationResult out = beam_search(g, ending_at(-1), what, {3, 1}).value;
     CHECK(out.texts[0].size() == 5);
     CHECK(streamed == out.texts[0]);
     CHECK(note.find("context of 20 tokens ends the text after 5") != std::string::npos);
@@ -168,8 +169,8 @@ TEST_CASE("beam search: the context ends a text, stop strings cut it, and one th
 
 TEST_CASE("generate: logits that are not finite end sampling and beam search") {
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});
-    Generation what;
+    toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 16});
+    GenerationOptions what;
     what.prompts = {toy_tokens(3, 7, 1)}, what.num = 2, what.tokens = 4;
     REQUIRE(beam_search(g, ending_at(-1), what, {3, 1}).ok());
     typed<float>(g, g.w.wte)[6 * 16] = INFINITY;    // a row that the prompt may lack: its logit alone

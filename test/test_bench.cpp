@@ -1,5 +1,5 @@
 // test_bench.cpp - the profile of a step: its sums, its calls, and that it changes nothing.
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 
 #include "base/console.h"
 #include "layers/cpu.h"
@@ -24,7 +24,7 @@ void check_profile(const Table& op, bool fused) {
     double whole = 0;
     uint64_t hashes[2];
     for (Model* g : {&plain, &noted}) {
-        REQUIRE(g->allocate(TOY, {Use::train, B, S}).ok());
+        REQUIRE(g->allocate(TOY, {RunMode::train, B, S}).ok());
         g->init(1);
         TrainingStep step(TOY, B, S);
         for (int i = 0; i < 3; i++) {

@@ -105,7 +105,7 @@ std::vector<std::string> pieces_of(Pattern pattern, std::string_view text) {
 }
 // The published pattern, interpreted, with \s as White_Space.
 std::vector<std::string> pieces_by_definition(Pattern pattern, const std::string& text) {
-    std::string regex = pattern_row(pattern).cuts.at(0).regex;
+    std::string regex = pattern_row(pattern).splits.at(0).regex;
     const std::string space =
         "\\t-\\r \\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
         "\\x{3000}";

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "model/decoder.h"
-#include "infer/generate.h"
+#include "infer/decode/generate.h"
 #include "layers/cpu.h"
 #include "test.h"
 #include "model_checks.h"
@@ -56,7 +56,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     CHECK(t.free() == 4);
     t.fork(0, 1), t.fork(0, 2);
     CHECK(t.free() == 4);    // a shared prompt is held once
-    CHECK(t.users(t[0].pages[2]) == 3);
+    CHECK(t.ref_count(t[0].pages[2]) == 3);
     t.grow(1, 1, copies);    // the last page, which is not full, is copied; so is it for the next one
     t.grow(2, 1, copies);
     t.grow(0, 1, copies);
@@ -71,7 +71,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     CHECK(t.free() == 1);
     t.rewind(1, SIZE + 1);
     CHECK(t.free() == 3);
-    CHECK(t.users(t[0].pages[1]) == 3);
+    CHECK(t.ref_count(t[0].pages[1]) == 3);
     t.grow(1, 1, copies);    // into a page that two others hold
     CHECK(copies.size() == 3);
     CHECK(t[1].pages[1] != t[0].pages[1]);
@@ -79,17 +79,17 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     CHECK(t.free() == 7);
     t.grow(0, 4 * SIZE, copies);
     t.fork(0, 1);
-    t.drop(0, 1);
+    t.evict(0, 1);
     CHECK(t.free() == 3);    // the other one holds it
     CHECK(t[0].length() == 3 * SIZE);
     CHECK(t[0].pages == Ids{t[1].pages[0], t[1].pages[2], t[1].pages[3]});
-    t.turn_first(0, 1, copies);
-    CHECK(t.users(t[0].first[0]) == 2);
+    t.copy_sinks(0, 1, copies);
+    CHECK(t.ref_count(t[0].first[0]) == 2);
     CHECK(t.free() == 2);
-    t.turn_first(0, 1, copies);    // its own copy is used again
+    t.copy_sinks(0, 1, copies);    // its own copy is used again
     CHECK(t.free() == 2);
     t.fork(0, 2);
-    t.turn_first(2, 1, copies);
+    t.copy_sinks(2, 1, copies);
     CHECK(t[2].pages[0] != t[0].pages[0]);
     CHECK(t[2].first == t[0].first);
     for (int b : {0, 1, 2}) t.rewind(b, 0);
@@ -100,7 +100,7 @@ TEST_CASE("cache: copies of a sequence do not disturb each other") {
     const Ids prompt = toy_tokens(21, PLAIN.V, 1), a = toy_tokens(30, PLAIN.V, 2), b = toy_tokens(30, PLAIN.V, 3);
     for (std::optional<Element> type : {std::optional<Element>(), std::optional(Element::int8)}) {
         Model g(cpu_ops<float>());
-        toy_model(g, rotating(), {Use::infer, 2, 32});
+        toy_model(g, rotating(), {RunMode::infer, 2, 32});
         KvCache both, apart;
         REQUIRE(allocate_cache(g, both, 2, 64, {type}).ok());
         REQUIRE(allocate_cache(g, apart, 2, 64, {type}).ok());
@@ -125,7 +125,7 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
     for (const Kind& kind : kind_configs(PLAIN)) {
         CAPTURE(std::string(kind.name));
         Model g(cpu_ops<float>());
-        toy_model(g, kind.c, {Use::infer, B, S});
+        toy_model(g, kind.c, {RunMode::infer, B, S});
         KvCache together, alone;
         REQUIRE(allocate_cache(g, together, B, 64).ok());
         REQUIRE(allocate_cache(g, alone, B, 64).ok());
@@ -169,7 +169,7 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
         Config c = rotating();
         c.parallel = parallel;
         Model g((Table(op)));
-        toy_model(g, c, {Use::infer, B, S});
+        toy_model(g, c, {RunMode::infer, B, S});
         KvCache cache;
         REQUIRE(allocate_cache(g, cache, B, c.T).ok());
         const Ids tokens = toy_tokens(B * S, V, 1), asked = {1, 5, 7, 8, 11};
@@ -226,7 +226,7 @@ TEST_CASE("cache: logits come by one download into pinned memory that the model 
         const Table op = pinning(table);
         {
             Model g(op);
-            toy_model(g, PLAIN, {Use::infer, 3, 8});
+            toy_model(g, PLAIN, {RunMode::infer, 3, 8});
             KvCache cache;
             REQUIRE(allocate_cache(g, cache, 3, 32).ok());
             const Ids in = toy_tokens(3 * 8, PLAIN.V, 1);
@@ -249,8 +249,8 @@ TEST_CASE("cache: narrow types agree with the reference's, and cost little") {
     for (auto [type, cost] : {std::pair{Element::bf16, 2e-2}, {Element::fp8, 0.15}, {Element::int8, 4e-2}}) {
         CAPTURE(int(type));
         Model g(cpu_ops<float>()), reference(reference_ops());
-        toy_model(g, c, {Use::infer, 1, 64});
-        toy_model(reference, c, {Use::infer, 1, 64});
+        toy_model(g, c, {RunMode::infer, 1, 64});
+        toy_model(reference, c, {RunMode::infer, 1, 64});
         KvCache narrow, exact, wide;
         REQUIRE(allocate_cache(g, narrow, 1, 64, {type}).ok());
         REQUIRE(allocate_cache(g, wide, 1, 64).ok());
@@ -278,16 +278,16 @@ TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
         if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
         // A state gives nothing up. Where softmax follows it, the layer with the state adds nothing here.
         const bool mixed = kind.c.softmax_every > 0;
-        if (kind.c.linear != Linear::none && !mixed) continue;
+        if (kind.c.linear != LinearAttention::none && !mixed) continue;
         if (mixed) kind.c.L = 2;
         CAPTURE(std::string(kind.name));
         for (int sinks : {0, 4, 17}) {
             CAPTURE(sinks);
             Model g(cpu_ops<float>());
-            toy_model(g, kind.c, {Use::infer, 1, 64});
+            toy_model(g, kind.c, {RunMode::infer, 1, 64});
             for (const Tensor& t : g.tensors)
                 if (mixed && (t.name.starts_with("0.proj") || t.name.starts_with("0.fc2")))
-                    g.write(Part::weights, t.offset, t.size(), std::vector<float>(size_t(t.size())).data());
+                    g.write(StateKind::weights, t.offset, t.size(), std::vector<float>(size_t(t.size())).data());
             KvCache cache;
             REQUIRE(allocate_cache(g, cache, 1, 64, {{}, true, sinks}).ok());
             const int kept = pages_for(sinks) * Pages::SIZE, free = cache.table.free();
@@ -296,19 +296,19 @@ TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
                 const int n = i == 0 ? 30 : i == 60 ? 12 : 1;
                 head = extend(g, cache, &tokens[size_t(i)], n);
                 i += n;
-                const int dropped = cache.table[0].dropped;
-                CHECK(dropped % Pages::SIZE == 0);
+                const int evicted = cache.table[0].evicted;
+                CHECK(evicted % Pages::SIZE == 0);
                 CHECK(cache.table[0].length() <= 64);
                 CHECK(cache.table[0].length() > 64 - Pages::SIZE - 12 - (i <= 64 ? 64 : 0));
                 if (i % 7 && i < 190) continue;
                 const auto got = logits_of(g);
-                const Ids left = dropped ? joined(part(tokens, 0, kept), part(tokens, kept + dropped, i))
+                const Ids left = evicted ? joined(part(tokens, 0, kept), part(tokens, kept + evicted, i))
                                          : part(tokens, 0, i);
                 const auto want = whole(g, left);
                 worst = std::max(worst, relative_error(got.data(), want.data(), PLAIN.V));
             }
             CHECK(worst < 3e-5);
-            CHECK(cache.table[0].dropped > 100);
+            CHECK(cache.table[0].evicted > 100);
             cache.table.rewind(0, 0);
             CHECK(cache.table.free() == free);
         }
@@ -318,7 +318,7 @@ TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
 TEST_CASE("cache: rolling copies of a sequence have sinks of their own") {
     const Ids tokens = toy_tokens(200, PLAIN.V, 1);
     Model g(cpu_ops<float>());
-    toy_model(g, rotating(), {Use::infer, 2, 32});
+    toy_model(g, rotating(), {RunMode::infer, 2, 32});
     KvCache both, apart;
     for (KvCache* c : {&both, &apart}) REQUIRE(allocate_cache(g, *c, 2, 64, {{}, true, 4}).ok());
     for (int i = 0; i < 90; i++)
@@ -340,7 +340,7 @@ TEST_CASE("cache: what lies before every window can go") {
         if (c.position == Position::learned) c.position = Position::alibi;
         const Ids tokens = toy_tokens(300, c.V, 1);
         Model g(cpu_ops<float>());
-        toy_model(g, c, {Use::infer, 1, 64});
+        toy_model(g, c, {RunMode::infer, 1, 64});
         KvCache all, some;
         REQUIRE(allocate_cache(g, all, 1, 300).ok());
         REQUIRE(allocate_cache(g, some, 1, 20 + 10 + Pages::SIZE, {{}, true}).ok());
@@ -352,7 +352,7 @@ TEST_CASE("cache: what lies before every window can go") {
             i += n;
             CHECK(relative_error(logits_of(g).data(), want.data(), c.V) < 1e-6);
         }
-        CHECK(some.table[0].dropped > 200);
+        CHECK(some.table[0].evicted > 200);
     }
 }
 
@@ -360,7 +360,7 @@ TEST_CASE("cache: 20,000 tokens take the memory of the first hundred") {
     Config c = rotating(1);
     c.V = 20, c.NH = c.NKV = 1, c.C = 16, c.F = 16, c.HS = 16;
     Model g(cpu_ops<float>());
-    toy_model(g, c, {Use::infer, 1, 64});
+    toy_model(g, c, {RunMode::infer, 1, 64});
     KvCache cache;
     REQUIRE(allocate_cache(g, cache, 1, 64, {Element::int8, true, 4}).ok());
     const Ids tokens = toy_tokens(100, c.V, 1);
@@ -377,34 +377,34 @@ TEST_CASE("cache: 20,000 tokens take the memory of the first hundred") {
 TEST_CASE("cache: which one a command gets") {
     Config c = rotating();
     c.T = 1024;
-    auto room = [&](CacheChoice choice, int64_t length) {
-        const Result<CacheRoom> r = cache_room(c, choice, length);
+    auto limits = [&](CacheFlags choice, int64_t length) {
+        const Result<CacheLimits> r = cache_limits(c, choice, length);
         REQUIRE_MESSAGE(r.ok(), r.status.message);
         return r.value;
     };
-    CHECK(room({}, 300).positions == 300);
-    CHECK(!room({}, 1024).rolls);
-    CHECK(room({}, 1025).rolls);
-    CHECK(room({}, 1025).positions == 1024);
-    CHECK(room({}, 1025).sinks == 4);
-    CHECK(!room({}, 1025).exact);
-    CHECK(room({"auto", 100, 20}, 200).sinks == 20);
-    CHECK(cache_room(c, {"auto", 2000, -1}, 10).status.code == Exit::usage);
-    CHECK(!room({"auto", 40, -1}, 100).rolls);
-    CHECK(cache_room(c, {"auto", 40, 4}, 100).status.code == Exit::usage);
+    CHECK(limits({}, 300).positions == 300);
+    CHECK(!limits({}, 1024).evicts);
+    CHECK(limits({}, 1025).evicts);
+    CHECK(limits({}, 1025).positions == 1024);
+    CHECK(limits({}, 1025).sinks == 4);
+    CHECK(!limits({}, 1025).lossless);
+    CHECK(limits({"auto", 100, 20}, 200).sinks == 20);
+    CHECK(cache_limits(c, {"auto", 2000, -1}, 10).status.code == Exit::usage);
+    CHECK(!limits({"auto", 40, -1}, 100).evicts);
+    CHECK(cache_limits(c, {"auto", 40, 4}, 100).status.code == Exit::usage);
     c.window = 30;
-    CHECK(room({}, 2000).exact);
-    CHECK(room({}, 2000).positions == 30 + LONGEST_PIECE + Pages::SIZE);
-    CHECK(room({}, 2000).sinks == 0);
+    CHECK(limits({}, 2000).lossless);
+    CHECK(limits({}, 2000).positions == 30 + MAX_CHUNK + Pages::SIZE);
+    CHECK(limits({}, 2000).sinks == 0);
     c.global_every = 2;
-    CHECK(!room({}, 2000).exact);
+    CHECK(!limits({}, 2000).lossless);
     c = PLAIN;    // learned positions
-    CHECK(!room({}, 2000).rolls);
-    CHECK(!room({"auto", 60, -1}, 100).rolls);
-    CHECK(room({"auto", 60, -1}, 100).positions == 60);
-    CHECK(cache_room(c, {"auto", 0, 4}, 10).status.code == Exit::usage);
-    c.sees = Sees::prefix;
-    CHECK(cache_room(c, {"auto", 60, -1}, 100).status.code == Exit::usage);
+    CHECK(!limits({}, 2000).evicts);
+    CHECK(!limits({"auto", 60, -1}, 100).evicts);
+    CHECK(limits({"auto", 60, -1}, 100).positions == 60);
+    CHECK(cache_limits(c, {"auto", 0, 4}, 10).status.code == Exit::usage);
+    c.mask_kind = MaskKind::prefix;
+    CHECK(cache_limits(c, {"auto", 60, -1}, 100).status.code == Exit::usage);
     CHECK(cache_type(c, "fp32", Element::bf16).status.code == Exit::usage);
     CHECK(cache_type(c, "int8", Element::bf16).value == Element::int8);
     CHECK(!cache_type(c, "auto", Element::bf16).value);

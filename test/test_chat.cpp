@@ -1,10 +1,10 @@
 // test_chat.cpp - conversations by models whose answers are known before they are written: turns, the cache, commands.
-#include "infer/chat.h"
+#include "infer/chat/chat.h"
 
 #include <algorithm>
 
 #include "heard.h"
-#include "infer/talk.h"
+#include "infer/chat/interactive.h"
 
 TEST_CASE("chat: messages of several lines") {
     auto messages = [](const std::vector<std::string>& lines) {
@@ -57,13 +57,13 @@ TEST_CASE("chat: each turn is what a new conversation with the same past gives, 
         for (const char* user : {"hello", "what?", "a longer question, which is fed in several pieces", "ok"}) {
             heard.ask("/save " + file);
             const int64_t before = heard.chat.computed;
-            const int held = heard.chat.held();
+            const int cached_positions = heard.chat.cached_positions();
             const std::string answer = heard.ask(user);
             CHECK(answer.size() == 24);
             past += turn("user", user);
             const int prompt = int(heard.tokenizer.encode(past + ASKS, true).size());
-            CHECK(heard.chat.computed - before == prompt - held + 23);    // the last token is not fed
-            CHECK(heard.chat.held() == prompt + 23);
+            CHECK(heard.chat.computed - before == prompt - cached_positions + 23);    // the last token is not fed
+            CHECK(heard.chat.cached_positions() == prompt + 23);
             past += turn("assistant", answer);
 
             o.seed = heard.chat.answers;
@@ -100,7 +100,7 @@ TEST_CASE("chat: an old turn that changes is computed again") {
     heard.ask("/system");
     CHECK(heard.noted("no system prompt"));
     CHECK(heard.ask("x") != "");
-    CHECK(heard.chat.held() ==
+    CHECK(heard.chat.cached_positions() ==
           int(heard.tokenizer
                   .encode(turn("user", "hello") + turn("assistant", past[1].content) + turn("user", "again") +
                               turn("assistant", answer) + turn("user", "x") + ASKS,
@@ -111,16 +111,16 @@ TEST_CASE("chat: an old turn that changes is computed again") {
 
 // A state cannot be taken apart: it goes back to the last prompt's end, or to nothing.
 TEST_CASE("chat: without softmax an old turn that changes is computed again, and nothing else") {
-    Talker talker(512, Linear::gated);
+    Talker talker(512, LinearAttention::gated);
     ChatOptions o = Heard::plain();
     o.tokens = 10, o.system = "one";
     Heard heard(talker.g, o);
     heard.ask("hello");
     const int64_t first = heard.chat.computed;
-    const int end = heard.chat.held();
+    const int end = heard.chat.cached_positions();
     heard.ask("again");    // goes on from the state
     const int64_t second = heard.chat.computed - first;
-    CHECK(second == heard.chat.held() - end);
+    CHECK(second == heard.chat.cached_positions() - end);
     const std::string before = temporary_directory() + "/before.json", edited = before + "2";
     heard.ask("/save " + before);
     // The last answer is another one: back to the end of its question.
@@ -167,7 +167,7 @@ TEST_CASE("chat: when the context is full the oldest turns go, the system prompt
             CHECK(heard.notes == std::vector<std::string>{"the answer ends after 16 tokens"});
             CHECK(heard.chat.computed - before < 60);    // the rest is in the cache
         }
-        CHECK(heard.chat.held() == tokens() + 15);
+        CHECK(heard.chat.cached_positions() == tokens() + 15);
         const std::string file = temporary_directory() + "/kept.json";
         write_file(file, messages_text({kept.begin(), kept.end() - 1}));
         o.seed = heard.chat.answers;
@@ -189,7 +189,7 @@ TEST_CASE("chat: when the context is full the oldest turns go, the system prompt
     o.context = 64, o.tokens = 0, o.ends = {};
     Heard small(talker.g, o);
     const std::string cut = small.ask("hi");
-    CHECK(small.chat.held() == 64);
+    CHECK(small.chat.cached_positions() == 64);
     CHECK(small.noted("context of 64 tokens is full: the answer ends here"));
 }
 
@@ -238,7 +238,7 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
         CHECK(heard.ask("u") == "");
         CHECK(heard.noted("forgotten"));
         CHECK(heard.chat.history().empty());
-        CHECK(heard.chat.held() == std::min(8 * patience, int(tokenizer.encode(before, true).size())));
+        CHECK(heard.chat.cached_positions() == std::min(8 * patience, int(tokenizer.encode(before, true).size())));
         heard.patience = -1;
         CHECK(heard.ask("u") == "hello");
         heard.ask("/reset");
@@ -252,7 +252,7 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
 
 TEST_CASE("chat: an answer ends where no token fits the grammar and none ends it") {
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});    // tokens ! to ~
+    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 16});    // tokens ! to ~
     ChatOptions o = Heard::plain();
     o.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;
     Heard heard(g, o, "!");
@@ -353,11 +353,11 @@ TEST_CASE("chat: a template that fails or never ends is an error with its line; 
     Talker talker(256);
     ChatOptions o = Heard::plain();
     o.tokens = 4;
-    auto refusal = [&](const std::string& look) {
-        Heard heard(talker.g, o, look);
+    auto refusal = [&](const std::string& chat_template) {
+        Heard heard(talker.g, o, chat_template);
         const Status s = heard.refused("hello");
         CHECK(s.code == Exit::input);
-        CHECK(heard.chat.held() == 0);
+        CHECK(heard.chat.cached_positions() == 0);
         return s.message;
     };
     const std::string refused = refusal("\n{{ raise_exception('no ' + messages[0].role) }}");
@@ -382,5 +382,5 @@ TEST_CASE("chat: a template that fails or never ends is an error with its line; 
                  "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
                  "{{ 'no' if tools is not none or documents is not none or not add_generation_prompt }}");
     tokens.ask("a");
-    CHECK(tokens.chat.held() == 3 + 3);
+    CHECK(tokens.chat.cached_positions() == 3 + 3);
 }

@@ -1,6 +1,6 @@
 // test_chat_command.cpp - `flatgpt chat` as one uses it: in a pipe, at a terminal; and what a model's files tell it.
 #include "files/json.h"
-#include "infer/model_files.h"
+#include "infer/model_defaults.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -193,7 +193,7 @@ TEST_CASE("chat: an added token without an embedding is none, and the tokenizer 
     CHECK_MESSAGE(measured.exit_code == 0, measured.err);
     // The model has an embedding for it, its draft has none.
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = CHAT_TOKENS + 1, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 8});
+    toy_model(g, {.V = CHAT_TOKENS + 1, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 8});
     const std::string main = write_model(g, whole);
     auto drafted = [](const std::string& model, const std::string& by) {
         return run_flatgpt({"sample", model, "--draft", by, "--tokens", "8", "--prompt", "a"});

@@ -1,7 +1,7 @@
 // test_chat_drafts.cpp - conversations with drafts: the same answers, token for token, as without.
 #include "heard.h"
 #include "layers/cpu.h"
-#include "model/count.h"
+#include "model/cost_table.h"
 
 namespace {
 // Says ASCII, mostly; packed weights, as chat has them. noise: how far its weights lie from the others'.
@@ -18,14 +18,14 @@ struct Speaker {
                           .HS = 8,
                           .position = Position::rope,
                           .rope_dims = 8};
-        toy_model(g, c, {Use::infer, 1, S});
+        toy_model(g, c, {RunMode::infer, 1, S});
         for (size_t i = 0; i < g.tensors.size(); i++) {
             const Tensor& t = g.tensors[i];
             std::vector<float> x(size_t(t.size()));
-            g.read(Part::weights, t.offset, t.size(), x.data());
+            g.read(StateKind::weights, t.offset, t.size(), x.data());
             for (size_t k = 0; k < x.size(); k++) x[k] += noise * philox_normal(7, i, k);
             for (size_t k = 94 * 32; i == 0 && k < x.size(); k++) x[k] *= 0.3f;    // tokens 0 to 93 are '!' to '~'
-            g.write(Part::weights, t.offset, t.size(), x.data());
+            g.write(StateKind::weights, t.offset, t.size(), x.data());
         }
     }
 };
@@ -71,7 +71,7 @@ TEST_CASE("chat drafts: each answer, what is kept of it and all notes are those 
                 CAPTURE(text);
                 plain.notes.clear(), drafted.notes.clear();
                 CHECK(drafted.ask(text) == plain.ask(text));
-                CHECK(drafted.chat.held() == plain.chat.held());
+                CHECK(drafted.chat.cached_positions() == plain.chat.cached_positions());
                 CHECK(drafted.notes == plain.notes);
                 cut += plain.noted("left out");
             }
@@ -143,7 +143,7 @@ TEST_CASE("chat drafts: all of a prompt is computed as a prompt, an answer step 
 TEST_CASE("chat drafts: what cannot be, and what /params shows") {
     Speaker speaker(288), twin(288);
     ChatOptions o = sampled(0);
-    Talker states(288, Linear::gated);
+    Talker states(288, LinearAttention::gated);
     const Tokenizer tokenizer = chat_tokenizer();
     o.speculation = {.lookup = 3};
     CHECK(Chat(states.g, tokenizer, {}, o).open().code == Exit::usage);

@@ -35,7 +35,7 @@ void write_tensors(const std::string& path, const std::vector<std::pair<std::str
 std::vector<std::pair<std::string, std::vector<int64_t>>> toy_tensors(bool prefix) {
     std::vector<TensorSource> sources;
     ToyCheckpoint toy(1);
-    checkpoint_tensors(toy.g, Part::weights, "", &sources);
+    checkpoint_tensors(toy.g, StateKind::weights, "", &sources);
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
     for (auto& s : sources) tensors.push_back({prefix ? s.name : s.name.substr(strlen("transformer.")), s.shape});
     return tensors;
@@ -154,7 +154,7 @@ TEST_CASE("checkpoint: format 1 loads for ever") {
     Result<TrainState> state = checkpoint_state(dir);
     REQUIRE_MESSAGE(state.ok(), state.status.message);
     TrainState expected = toy_state(500, 7);
-    CHECK(relative_error(state.value.loss.window, expected.loss.window, Detector::WINDOW) < 1e-6);
+    CHECK(relative_error(state.value.loss.window, expected.loss.window, OutlierDetector::WINDOW) < 1e-6);
     expected.loss = state.value.loss;
     CHECK(state.value == expected);
     Result<Tokenizer> tokenizer = checkpoint_tokenizer(dir);

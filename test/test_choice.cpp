@@ -1,5 +1,5 @@
-// test_choice.cpp - layers/choice.h with made-up times.
-#include "layers/choice.h"
+// test_choice.cpp - layers/matmul/autotune.h with made-up times.
+#include "layers/matmul/autotune.h"
 
 #include <functional>
 
@@ -89,7 +89,7 @@ TEST_CASE("choice: how many turns") {
     CHECK(small.turns == std::vector<int>(2, int(WARM_MS) / 2 + LEAST_ROUNDS));
     Machine restless = {{50, 60}, [](float worked) { return std::exp(-worked / 1000); }};    // 10 % faster each round
     CHECK(restless.choose() == 0);
-    CHECK(restless.turns == std::vector<int>(2, 1 + MOST_ROUNDS));
+    CHECK(restless.turns == std::vector<int>(2, 1 + MAX_ROUNDS));
     Machine still = {{0, 0, 0}, steady};
     CHECK(still.choose() == 0);
     CHECK(still.turns == std::vector<int>(3, 1));

@@ -1,5 +1,5 @@
 // test_comm.cpp - the ranks of a run, in one process: what launchers say, tokens, listening, frames, and the judge.
-#include "comm/wire.h"
+#include "comm/protocol.h"
 #include "base/console.h"
 #include "test.h"
 
@@ -17,9 +17,9 @@ std::function<const char*(const char*)> environment(const std::string& text) {
 }
 // "launcher rank/ranks local host:port job", or "exit: message"
 std::string place_text(const CommOptions& o, const std::string& variables) {
-    Result<Place> r = comm_place(o, environment(variables));
+    Result<RankInfo> r = comm_rank_info(o, environment(variables));
     if (!r.ok()) return std::to_string(int(r.status.code)) + ": " + r.status.message;
-    const Place& p = r.value;
+    const RankInfo& p = r.value;
     std::ostringstream s;
     s << (p.launcher.empty() ? "alone" : p.launcher) << (p.mpi ? "+mpi " : " ") << p.rank << "/" << p.ranks << " "
       << p.local_rank << " " << p.host << ":" << p.port << " [" << p.job << "]";
@@ -68,7 +68,7 @@ TEST_CASE("comm: the place by each launcher's variables") {
         CHECK(place_text({}, c.variables) == c.expected);
     }
     for (auto [here, count] : {std::pair("", 1), std::pair("SLURM_GTIDS=5", 1), std::pair("SLURM_GTIDS=4,5,6,7", 4)})
-        CHECK(comm_place({}, environment(SLURM + here)).value.local_ranks == count);
+        CHECK(comm_rank_info({}, environment(SLURM + here)).value.local_ranks == count);
     const std::string local = place_text({}, OMPI + "OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=77");
     CAPTURE(local);
     CHECK(contains(local, "Open MPI+mpi 1/4 1 127.0.0.1:"));
@@ -144,16 +144,16 @@ TEST_CASE("comm: the first host of Slurm's node lists") {
 }
 
 TEST_CASE("comm: tokens differ wherever jobs do") {
-    std::vector<Token> all;
+    std::vector<JobToken> all;
     for (const char* job : {"", "a", "b", "ab", "ba", "12345678", "123456780", "1234567812345678", "port 1 s"})
-        all.push_back(comm_token(job));
-    all.push_back(comm_token(std::string("a\0", 2)));
-    for (int i = 0; i < 4; i++) all.push_back(comm_random_token());
+        all.push_back(job_token(job));
+    all.push_back(job_token(std::string("a\0", 2)));
+    for (int i = 0; i < 4; i++) all.push_back(random_job_token());
     for (size_t i = 0; i < all.size(); i++) {
         CHECK(all[i].size() == 16);
         for (size_t j = 0; j < i; j++) CHECK(all[i] != all[j]);
     }
-    CHECK(comm_token("job 7") == comm_token("job 7"));
+    CHECK(job_token("job 7") == job_token("job 7"));
 }
 
 TEST_CASE("comm: a port that is taken is exit 7 with the port") {
@@ -181,8 +181,8 @@ TEST_CASE("comm: frames come out as they went in, however they are cut") {
         for (uint32_t n = 1 + random(20); n > 0; n--) {
             std::string text(random(random(4) ? 40 : 200000), '\0');
             for (char& c : text) c = char(random(256));
-            sent.push_back({Message(1 + random(8)), Round(random(5)), random(1u << 31), text});
-            bytes += *frame_bytes(sent.back());
+            sent.push_back({Message(1 + random(8)), Collective(random(5)), random(1u << 31), text});
+            bytes += *encode_frame(sent.back());
         }
         FrameReader reader;
         size_t got = 0;
@@ -193,8 +193,8 @@ TEST_CASE("comm: frames come out as they went in, however they are cut") {
             for (Frame f; reader.next(&f) == FrameReader::Next::frame; got++) {
                 REQUIRE(got < sent.size());
                 REQUIRE(f.type == sent[got].type);
-                REQUIRE(f.round == sent[got].round);
-                REQUIRE(f.number == sent[got].number);
+                REQUIRE(f.collective == sent[got].collective);
+                REQUIRE(f.sequence_number == sent[got].sequence_number);
                 REQUIRE(f.text == sent[got].text);
             }
         }
@@ -224,7 +224,7 @@ TEST_CASE("comm: bytes that are no frames are broken or wait for more, and take 
     int broken = 0;
     for (uint64_t seed = 0; seed < 20000; seed++) {
         auto random = [&, i = uint64_t(0)](uint32_t n) mutable { return philox(seed, 12, i++).v[0] % n; };
-        std::string bytes = *frame_bytes({Message::spread, Round::gather, 5, "0123456789"});
+        std::string bytes = *encode_frame({Message::broadcast, Collective::gather, 5, "0123456789"});
         bytes += bytes;
         for (uint32_t n = 1 + random(4); n > 0; n--) bytes[random(uint32_t(bytes.size()))] = char(random(256));
         FrameReader reader;
@@ -237,62 +237,64 @@ TEST_CASE("comm: bytes that are no frames are broken or wait for more, and take 
         }
         CHECK(next != FrameReader::Next::frame);
         broken += next == FrameReader::Next::broken;
-        Sign s;
-        std::string text = sign_text(s);
+        RankState s;
+        std::string text = heartbeat_text(s);
         text[random(64)] = char(random(256));
-        CHECK(sign_parse(text, &s));
-        CHECK(s.what.size() < 200);
-        CHECK_FALSE(sign_parse(text.substr(1), &s));
+        CHECK(heartbeat_parse(text, &s));
+        CHECK(s.phase.size() < 200);
+        CHECK_FALSE(heartbeat_parse(text.substr(1), &s));
     }
     CHECK(broken > 1000);
 }
 
 TEST_CASE("comm: the judge names who keeps the others, and nobody else") {
     const std::vector<std::string> names = {"rank 0 (a, pid 1)", "rank 1 (b, pid 2)", "rank 2 (c, pid 3)"};
-    std::vector<Sign> signs(3);
-    auto all = [&](double moved, bool waiting) {
-        for (Sign& s : signs) s.moved = s.heard = moved, s.waiting = waiting, s.left = false, s.step = 12, s.what = "w";
+    std::vector<RankState> rank_states(3);
+    auto all = [&](double last_progress, bool waiting) {
+        for (RankState& s : rank_states)
+            s.last_progress = s.last_received = last_progress, s.waiting = waiting, s.departed = false, s.step = 12,
+            s.phase = "w";
     };
     all(100, false);
-    CHECK(judge(signs, names, 1000, 60) == "");    // all of them compute: nobody waits
-    signs[0].waiting = true;
-    CHECK(judge(signs, names, 159, 60) == "");
-    CHECK(contains(judge(signs, names, 161, 60), "rank 1 (b, pid 2) has been at step 12: w for 61 s"));
-    CHECK(contains(judge(signs, names, 161, 60), "while 1 rank waits for it"));
-    signs[0].moved = 150;    // it has just come to wait
-    CHECK(judge(signs, names, 161, 60) == "");
+    CHECK(find_stalled(rank_states, names, 1000, 60) == "");    // all of them compute: nobody waits
+    rank_states[0].waiting = true;
+    CHECK(find_stalled(rank_states, names, 159, 60) == "");
+    CHECK(contains(find_stalled(rank_states, names, 161, 60), "rank 1 (b, pid 2) has been at step 12: w for 61 s"));
+    CHECK(contains(find_stalled(rank_states, names, 161, 60), "while 1 rank waits for it"));
+    rank_states[0].last_progress = 150;    // it has just come to wait
+    CHECK(find_stalled(rank_states, names, 161, 60) == "");
     all(100, true);
-    signs[2].moved = 120;
-    CHECK(judge(signs, names, 161, 60) == "");
-    CHECK(contains(judge(signs, names, 181, 60), "all ranks wait for each other"));
-    CHECK(contains(judge(signs, names, 181, 60), "rank 2 at step 12: w"));
+    rank_states[2].last_progress = 120;
+    CHECK(find_stalled(rank_states, names, 161, 60) == "");
+    CHECK(contains(find_stalled(rank_states, names, 181, 60), "all ranks wait for each other"));
+    CHECK(contains(find_stalled(rank_states, names, 181, 60), "rank 2 at step 12: w"));
     all(100, true);
-    signs[1].left = true;
-    CHECK(judge(signs, names, 104, 60) == "");
-    CHECK(contains(judge(signs, names, 106, 60), "rank 1 (b, pid 2) has left in good order, and rank 0"));
+    rank_states[1].departed = true;
+    CHECK(find_stalled(rank_states, names, 104, 60) == "");
+    CHECK(contains(find_stalled(rank_states, names, 106, 60), "rank 1 (b, pid 2) has left in good order, and rank 0"));
     all(100, false);
-    signs[1].left = true;
-    CHECK(judge(signs, names, 1000, 60) == "");
-    signs[0].left = signs[2].left = true;
-    CHECK(judge(signs, names, 1000, 60) == "");
-    Sign s = signs[0];
-    CHECK(judge_silence(s, "r", 1000, 60) == "");
-    s.left = false;
-    CHECK(judge_silence(s, "r", 159, 60) == "");
-    CHECK(contains(judge_silence(s, "r", 161, 60), "r has not been heard of for 61 s"));
+    rank_states[1].departed = true;
+    CHECK(find_stalled(rank_states, names, 1000, 60) == "");
+    rank_states[0].departed = rank_states[2].departed = true;
+    CHECK(find_stalled(rank_states, names, 1000, 60) == "");
+    RankState s = rank_states[0];
+    CHECK(find_silent(s, "r", 1000, 60) == "");
+    s.departed = false;
+    CHECK(find_silent(s, "r", 159, 60) == "");
+    CHECK(contains(find_silent(s, "r", 161, 60), "r has not been heard of for 61 s"));
 }
 
 TEST_CASE("comm: one rank is a watch without sockets") {
-    Place alone;
-    Result<std::unique_ptr<Watch>> w = Watch::meet(alone, {}, "", 0, comm_token(""), 1);
+    RankInfo alone;
+    Result<std::unique_ptr<Coordinator>> w = Coordinator::rendezvous(alone, {}, "", 0, job_token(""), 1);
     REQUIRE(w.ok());
-    Watch& watch = *w.value;
-    CHECK(watch.gather("x") == std::vector<std::string>{"x"});
-    CHECK(watch.broadcast("y") == "y");
-    watch.barrier();
-    CHECK(watch.agree({}).ok());
-    CHECK(watch.agree(fail(Exit::io, "disk")).code == Exit::io);
-    CHECK(contains(watch.name(0), "rank 0"));
+    Coordinator& coordinator = *w.value;
+    CHECK(coordinator.gather("x") == std::vector<std::string>{"x"});
+    CHECK(coordinator.broadcast("y") == "y");
+    coordinator.barrier();
+    CHECK(coordinator.agree({}).ok());
+    CHECK(coordinator.agree(fail(Exit::io, "disk")).code == Exit::io);
+    CHECK(contains(coordinator.name(0), "rank 0"));
 }
 
 TEST_CASE("comm: one rank alone needs no MPI") {

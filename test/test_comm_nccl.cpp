@@ -27,12 +27,12 @@ TEST_CASE("nccl: rank 0's id comes to all ranks over the watch") {
     std::vector<std::thread> threads;
     for (int r = 0; r < RANKS; r++)
         threads.emplace_back([&, r] {
-            Place place;
-            place.rank = r, place.ranks = RANKS;
-            auto watch = Watch::meet(place, r == 0 ? listener.value : Listener(), "127.0.0.1", port,
-                                     comm_token("test_comm_nccl"), 20);
-            failed[r] = watch.status.message;
-            if (watch.ok()) came[r] = watch.value->broadcast(r == 0 ? id.value : "");
+            RankInfo info;
+            info.rank = r, info.ranks = RANKS;
+            auto coordinator = Coordinator::rendezvous(info, r == 0 ? listener.value : Listener(), "127.0.0.1", port,
+                                                       job_token("test_comm_nccl"), 20);
+            failed[r] = coordinator.status.message;
+            if (coordinator.ok()) came[r] = coordinator.value->broadcast(r == 0 ? id.value : "");
         });
     for (std::thread& t : threads) t.join();
     for (int r = 0; r < RANKS; r++) {

@@ -6,8 +6,8 @@
 #include "tensors.h"
 
 namespace {
-Asked asked(std::initializer_list<std::pair<int Config::*, int>> fields) {
-    Asked c = config_nothing();
+ConfigOverrides asked(std::initializer_list<std::pair<int Config::*, int>> fields) {
+    ConfigOverrides c = no_overrides();
     for (auto [field, value] : fields) c.*field = value;
     return c;
 }
@@ -21,7 +21,7 @@ void refused(const Config& c, const std::string& why) {
 
 TEST_CASE("config: fields follow from others until they are asked for") {
     const Config base = config_named("d6").value;
-    CHECK(config_with(base, config_nothing()) == base);
+    CHECK(config_with(base, no_overrides()) == base);
     Config c = config_with(base, asked({{&Config::NH, 4}, {&Config::C, 512}}));
     CHECK(c == Config{.L = 6, .NH = 4, .C = 512, .F = 2048, .NKV = 4, .HS = 128});
     c = config_with(base, asked({{&Config::NKV, 2}, {&Config::HS, 48}, {&Config::window, 33}}));
@@ -36,7 +36,7 @@ TEST_CASE("config: fields follow from others until they are asked for") {
         CHECK((c.expert_ffn == wide.expert_ffn && c.F == wide.F && c.shared_ffn == wide.shared_ffn));
     }
     std::vector<std::string> names;
-    Asked nothing = config_nothing();
+    ConfigOverrides nothing = no_overrides();
     for (const Flag& f : config_flags(nothing)) names.push_back(f.name);
     for (const char* name : {"--vocab",      "--channels",        "--layers",   "--heads",      "--kv-heads",
                              "--head-size",  "--window",          "--ffn",      "--activation", "--gated",
@@ -49,7 +49,7 @@ TEST_CASE("config: fields follow from others until they are asked for") {
 // d6 or another model with these flags.
 namespace {
 Config flagged(std::initializer_list<std::pair<const char*, const char*>> given, const char* base = "d6") {
-    Asked asked = config_nothing();
+    ConfigOverrides asked = no_overrides();
     const std::vector<Flag> flags = config_flags(asked);
     for (auto [name, value] : given)
         for (const Flag& f : flags)

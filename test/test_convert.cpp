@@ -92,7 +92,7 @@ TEST_CASE("convert: what is read in place is what a model loads, for every famil
         for (const Tensor& t : model.g->tensors) {
             INFO(t.name);
             std::vector<float> loaded(static_cast<size_t>(t.size()));
-            model.g->read(Part::weights, t.offset, t.size(), loaded.data());
+            model.g->read(StateKind::weights, t.offset, t.size(), loaded.data());
             for (int64_t piece : {t.size(), t.cols + 3}) {
                 std::vector<float> read(loaded.size(), NAN);
                 for (int64_t first = 0; first < t.size(); first += piece)

@@ -3,10 +3,10 @@
 #include <set>
 
 #include "layers/cpu.h"
-#include "model/gpu_plan.h"
-#include "tools/bench.h"
+#include "train/gpu_plan.h"
+#include "tools/bench/bench.h"
 
-#include "ops/ops.h"
+#include "test/ops/ops.h"
 #include "toy_model.h"
 
 namespace {
@@ -44,14 +44,14 @@ void use(const Table& op, const Config& c, const Plan& plan) {
 
 TEST_CASE("count: the work of a call follows from its arguments") {
     const Table op = cpu_ops<bf16>(), floats = cpu_ops<float>();
-    const WorkOf work(op, nobody), work_of_floats(floats, nobody);
+    const CostModel work(op, nobody), work_of_floats(floats, nobody);
     float numbers[64] = {};
     Activation* x = reinterpret_cast<Activation*>(numbers);
     Input* in = reinterpret_cast<Input*>(numbers);
     Parameter* w = reinterpret_cast<Parameter*>(numbers);
     Gradient* g = reinterpret_cast<Gradient*>(numbers);
     // y 8x2 in fp32, x 8x4, w 2x4 and b in bf16
-    const Work linear = work.linear_forward(x, in, w, w, nullptr, 8, 4, 2, {});
+    const Cost linear = work.linear_forward(x, in, w, w, nullptr, 8, 4, 2, {});
     CHECK(linear.products == 2 * 8 * 4 * 2);
     CHECK(linear.bytes == 4 * 8 * 2 + 2 * (8 * 4 + 2 * 4 + 2));
     CHECK(work.linear_forward(x, in, w, w, x, 8, 4, 2, {}).bytes == linear.bytes + 4 * 8 * 2);
@@ -74,11 +74,11 @@ TEST_CASE("count: the work of a call follows from its arguments") {
         return true;
     };
     h.keys = keys;
-    CHECK(WorkOf(op, memory).attention_forward(in, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
+    CHECK(CostModel(op, memory).attention_forward(in, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
     h.keys = nullptr;
     const int pos = 6;
     const Pages pages = {Element::f32, x, x, nullptr, nullptr, h.NKV, &pos, 1};
-    const Work cached = WorkOf(op, memory).attention_cached(in, x, pages, 3, 1, &pos, h);
+    const Cost cached = CostModel(op, memory).attention_cached(in, x, pages, 3, 1, &pos, h);
     CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * 24) + 2 * 3 * 8);
     CHECK(cached.flops() == 4 * 3 * 2 * 7 * 4);
     // of 2 tokens, 4 random ones have 2 (1 - 1/16): rows of dwte read and written, and 2 of dwpe
@@ -87,8 +87,8 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     CHECK(work.adamw(w, numbers, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
     CHECK(work.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
     CHECK(work_of_floats.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 28 * 64 + 1);
-    CHECK(Peaks{4, 2, 1}.floor(Work{.products = 8, .arithmetic = 2, .bytes = 2.5}) == 3);
-    CHECK(Peaks{4, 2, 1}.floor(Work{.products = 8, .arithmetic = 2, .bytes = 5}) == 5);
+    CHECK(Peaks{4, 2, 1}.floor(Cost{.products = 8, .arithmetic = 2, .bytes = 2.5}) == 3);
+    CHECK(Peaks{4, 2, 1}.floor(Cost{.products = 8, .arithmetic = 2, .bytes = 5}) == 5);
 }
 
 TEST_CASE("count: pairs of positions that see each other, one by one") {
@@ -101,15 +101,20 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
                 CAPTURE(p);
                 CAPTURE(S);
                 CAPTURE(window);
-                CHECK(WorkOf::pairs(p, S, window) == n);
+                CHECK(CostModel::pairs(p, S, window) == n);
                 for (int stride : {0, 1, 3, 10})
-                    for (int globals : {0, 1, 4, 50}) {
+                    for (int global_tokens : {0, 1, 4, 50}) {
                         double more = 0;
                         for (int s = p; s < p + S; s++)
-                            for (int k = 0; k <= s - window; k++) more += k < globals || (stride && k % stride == 0);
-                        const Heads h = {
-                            .NH = 1, .NKV = 1, .HS = 1, .window = window, .stride = stride, .globals = globals};
-                        if (window) CHECK(WorkOf::pattern(p, S, h) == more);
+                            for (int k = 0; k <= s - window; k++)
+                                more += k < global_tokens || (stride && k % stride == 0);
+                        const Heads h = {.NH = 1,
+                                         .NKV = 1,
+                                         .HS = 1,
+                                         .window = window,
+                                         .stride = stride,
+                                         .global_tokens = global_tokens};
+                        if (window) CHECK(CostModel::pattern(p, S, h) == more);
                     }
             }
 }
@@ -119,36 +124,36 @@ TEST_CASE("count: FLOPs of a step by hand, with a window, with fewer key heads, 
     // 192 weights of qkv, 64, 128 and 128, and 16 x 8 of the head, 6 FLOPs each and token. A triangle of 3 positions
     // has 6 pairs, 12 FLOPs of each for 2 heads of 4.
     for (const Table& op : {Table(reference_ops()), Table(cpu_ops<float>()), Table(cpu_ops<bf16>())}) {
-        CHECK(training_work(op, c, 1, 3).flops() == 3 * 6 * 640 + 12 * 6 * 8);
-        CHECK(training_work(op, c, 5, 3).flops() == 5 * (3 * 6 * 640 + 12 * 6 * 8));
+        CHECK(training_cost(op, c, 1, 3).flops() == 3 * 6 * 640 + 12 * 6 * 8);
+        CHECK(training_cost(op, c, 5, 3).flops() == 5 * (3 * 6 * 640 + 12 * 6 * 8));
         CHECK(training_flops(op, c, 3) == 6 * 640 + 12 * 2 * 8);
         Config other = c;
         other.window = 2;    // 5 pairs
-        CHECK(training_work(op, other, 1, 3).flops() == 3 * 6 * 640 + 12 * 5 * 8);
+        CHECK(training_cost(op, other, 1, 3).flops() == 3 * 6 * 640 + 12 * 5 * 8);
         other = c;
         other.NKV = 1;    // 64 weights less
-        CHECK(training_work(op, other, 1, 3).flops() == 3 * 6 * 576 + 12 * 6 * 8);
-        Count count(op);
+        CHECK(training_cost(op, other, 1, 3).flops() == 3 * 6 * 576 + 12 * 6 * 8);
+        CostTable count(op);
         Model again(count.table);
-        REQUIRE(again.allocate(c, {Use::train, 1, 3, Recompute::blocks}).ok());
-        count_step(again);    // a forward more, without the head and the last product
+        REQUIRE(again.allocate(c, {RunMode::train, 1, 3, Recompute::blocks}).ok());
+        run_counted_step(again);    // a forward more, without the head and the last product
         CHECK(count.all().flops() == 3 * 6 * 640 + 12 * 6 * 8 + 3 * 2 * 384 + 4 * 6 * 8);
     }
 }
 
 TEST_CASE("count: calls, FLOPs and bytes are those of a real step") {
     struct Real final : Observer {
-        std::map<Operation, Count::Sum> sums;
+        std::map<Operation, CostTable::Sum> sums;
         using Observer::Observer;
-        void call(const Work& work, const std::function<void()>& run) override {
+        void call(const Cost& work, const std::function<void()>& run) override {
             run();
-            Count::Sum& sum = sums[work.call.operation];
+            CostTable::Sum& sum = sums[work.call.operation];
             sum.calls++, sum.work += work;
         }
     };
     for (const Table& op : {Table(reference_ops()), Table(cpu_ops<float>()), Table(cpu_ops<bf16>())})
         for (Recompute again : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
-            const Plan plan = {Use::train, 2, 37, again};
+            const Plan plan = {RunMode::train, 2, 37, again};
             Real real(op);
             {
                 Model g(real.table);
@@ -157,15 +162,15 @@ TEST_CASE("count: calls, FLOPs and bytes are those of a real step") {
                 TrainingStep(toy(5), 2, 37).run(g);
                 (void)g.train.finish();
             }
-            Count count(op);
+            CostTable count(op);
             Model g(count.table);
             REQUIRE(g.allocate(toy(5), plan).ok());
             count.clear();
-            count_step(g);
+            run_counted_step(g);
             (void)g.train.finish();
             for (int i = 0; i < int(Operation::count); i++) {
                 CAPTURE(std::string(operation_name(Operation(i))));
-                const Count::Sum &expected = real.sums[Operation(i)], &got = count.of(Operation(i));
+                const CostTable::Sum &expected = real.sums[Operation(i)], &got = count.of(Operation(i));
                 CHECK(got.calls == expected.calls);
                 CHECK(got.work.flops() == expected.work.flops());
                 CHECK(got.work.bytes == expected.work.bytes);
@@ -177,10 +182,10 @@ static void announced_scratch(const Table& op) {
     struct Measured final : Observer {
         int64_t most = 0;
         using Observer::Observer;
-        void call(const Work& work, const std::function<void()>& run) override {
+        void call(const Cost& work, const std::function<void()>& run) override {
             cpu_scratch_release();
             run();
-            const int64_t told = real.scratch_bytes(work.call), held = cpu_scratch_held();
+            const int64_t told = real.scratch_bytes(work.call), held = cpu_scratch_allocated();
             CAPTURE(std::string(operation_name(work.call.operation)));
             CAPTURE(work.call.rows);
             CAPTURE(work.call.in);
@@ -194,14 +199,14 @@ static void announced_scratch(const Table& op) {
     auto compare = [&](Config c, int B, int S) {
         c.T = 262, c.L = c.experts_every = 1, c.softmax_every = 0;
         Measured measured(op);
-        use(measured.table, c, {Use::train, B, S, Recompute::cheap});
-        Count count(op);
-        use(count.table, c, {Use::train, B, S, Recompute::cheap});
+        use(measured.table, c, {RunMode::train, B, S, Recompute::cheap});
+        CostTable count(op);
+        use(count.table, c, {RunMode::train, B, S, Recompute::cheap});
         CHECK(count.scratch == measured.most);
     };
     for (auto [B, S, window] : {std::array{2, 40, 9}, {16, 1, 0}, {1, 260, 0}}) compare(toy(window), B, S);
     for (const Kind& k : kind_configs(toy(0))) {
-        if (k.c.qk_norm == Turn::Normed::none && k.name != std::string("llama")) continue;    // like others'
+        if (k.c.qk_norm == QkNormRope::QkNorm::none && k.name != std::string("llama")) continue;    // like others'
         CAPTURE(k.name);
         compare(k.c, 2, 40);
     }
@@ -216,7 +221,7 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
     struct Measured final : Observer {
         std::set<Operation> seen;
         using Observer::Observer;
-        void call(const Work& work, const std::function<void()>& run) override {
+        void call(const Cost& work, const std::function<void()>& run) override {
             cpu_scratch_release();
             run();
             CAPTURE(std::string(operation_name(work.call.operation)));
@@ -224,18 +229,18 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             CAPTURE(work.call.S);
             CAPTURE(work.call.p);
             CAPTURE(work.call.formats);
-            CHECK(cpu_scratch_held() == real.scratch_bytes(work.call));
-            if (cpu_scratch_held()) seen.insert(work.call.operation);
+            CHECK(cpu_scratch_allocated() == real.scratch_bytes(work.call));
+            if (cpu_scratch_allocated()) seen.insert(work.call.operation);
         }
     };
-    const Stored mixed = [](const Tensor& t) {
+    const WeightFormats mixed = [](const Tensor& t) {
         const BlockType all[] = {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q8_0, BlockType::q5_1};
         const auto i = size_t(t.offset / 64);
-        return std::vector<StoredRows>{{48, all[i % 5]}, {t.rows, all[(i + 1 + i / 5) % 5]}};
+        return std::vector<FormatRows>{{48, all[i % 5]}, {t.rows, all[(i + 1 + i / 5) % 5]}};
     };
     std::vector<Table> tables = {cpu_ops<float>(), cpu_ops<bf16>()};
     for (int isa = 0; isa < ISA_COUNT; isa++)
-        for (Tiles tiles : {Tiles::none, Tiles::pretended})
+        for (Tiles tiles : {Tiles::none, Tiles::emulated})
             if (cpu_supports(Isa(isa))) tables.push_back(cpu_packed_ops_isa(Isa(isa), tiles));
     for (const Table& op : tables)
         for (int kind = 0; kind < 5; kind++) {
@@ -247,18 +252,18 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             if (kind == 3) c.experts = 4, c.experts_used = 2, c.expert_ffn = 32;
             Measured measured(op);
             Model g(measured.table);
-            REQUIRE(g.allocate(c, {.use = Use::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
+            REQUIRE(g.allocate(c, {.use = RunMode::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
             g.init(1);
             KvCache cache;
             REQUIRE(allocate_cache(g, cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());
             const std::vector<int> tok = toy_tokens(180, c.V, 1);
-            using enum Pages::Sums;
+            using enum Pages::SumOrder;
             extend(g, cache, tok.data(), 40);
             if (kind == 4) extend(g, cache, tok.data(), 90);    // more rows than packed_tiles.cpp takes
             for (int n = 0; n < 3 && kind == 1; n++) extend(g, cache, tok.data(), 90);    // more than a window is read
             extend(g, cache, tok.data(), 1);
             PendingHead head;
-            for (auto [S, sums] : {std::pair{1, prompt}, {1, steps}, {5, steps}, {8, steps}, {3, prompt}})
+            for (auto [S, sums] : {std::pair{1, prefill}, {1, decode}, {5, decode}, {8, decode}, {3, prefill}})
                 head = extend(g, cache, tok.data(), S, {1, 0}, {S, std::max(1, S - 2)}, sums);
             std::vector<float> logits(size_t(2 * c.V));
             compute_logits(g, head, logits.data());
@@ -270,10 +275,10 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
 
 namespace {
 // Counts calls of each operation with each precision.
-struct CountByPrecision : Count {
+struct CountByPrecision : CostTable {
     std::map<std::pair<Operation, Precision>, int64_t> calls;
-    explicit CountByPrecision(const Table& like) : Count(like) {
-        each = [this](const Work& work) { calls[{work.call.operation, work.call.precision}]++; };
+    explicit CountByPrecision(const Table& like) : CostTable(like) {
+        each = [this](const Cost& work) { calls[{work.call.operation, work.call.precision}]++; };
     }
 };
 }    // namespace
@@ -286,31 +291,31 @@ TEST_CASE("count: a prompt's products are its own, and no token's") {
         const int fused = act == Act::gelu_tanh ? c.L : 0;
         CountByPrecision count(op);
         Model g(count.table);
-        REQUIRE(g.allocate(c, {Use::infer, 2, 8}).ok());
+        REQUIRE(g.allocate(c, {RunMode::infer, 2, 8}).ok());
         KvCache cache;
         REQUIRE(allocate_cache(g, cache, 2, c.T).ok());
         const std::vector<int> tok(16, 1);
         std::vector<float> logits(size_t(2 * c.V));
-        auto is = [&](const PendingHead& head, bool prompt) {    // since the last call: all products, and the head's
+        auto is = [&](const PendingHead& head, bool prefill) {    // since the last call: all products, and the head's
             compute_logits(g, head, logits.data());
             for (Precision precision : {Precision::normal, Precision::fp8, Precision::prefill}) {
-                const bool its = precision == (prompt ? Precision::prefill : Precision::normal);
+                const bool its = precision == (prefill ? Precision::prefill : Precision::normal);
                 CHECK(count.calls[{Operation::linear_forward, precision}] == (its ? 4 * c.L - fused + 1 : 0));
                 CHECK(count.calls[{Operation::linear_gelu_forward, precision}] == (its ? fused : 0));
             }
             count.calls.clear();
         };
         count.calls.clear();
-        typedef Pages::Sums Sums;
-        for (auto [S, sums, prompt] : {std::tuple{8, Sums::by_length, true},
-                                       {1, Sums::by_length, false},
-                                       {1, Sums::prompt, true},
-                                       {3, Sums::steps, false},
-                                       {3, Sums::prompt, true},
-                                       {1, Sums::steps, false}}) {
+        typedef Pages::SumOrder SumOrder;
+        for (auto [S, sums, prefill] : {std::tuple{8, SumOrder::by_length, true},
+                                        {1, SumOrder::by_length, false},
+                                        {1, SumOrder::prefill, true},
+                                        {3, SumOrder::decode, false},
+                                        {3, SumOrder::prefill, true},
+                                        {1, SumOrder::decode, false}}) {
             CAPTURE(S);
             CAPTURE(int(sums));
-            is(extend(g, cache, tok.data(), S, {}, {}, sums), prompt);
+            is(extend(g, cache, tok.data(), S, {}, {}, sums), prefill);
         }
         g.batch.upload(tok.data(), nullptr, 2, 8);
         g.forward();
@@ -329,9 +334,9 @@ TEST_CASE("count: memory foretold is memory held") {
         return op;
     };
     for (const Table& op : {Table(cpu_ops<float>()), Table(cpu_ops<bf16>())})
-        for (const Plan& plan : {Plan{Use::train, 2, 40}, Plan{Use::train, 3, 64, Recompute::blocks},
-                                 Plan{Use::train, 1, 50, Recompute::cheap, false}, Plan{Use::infer, 4, 33}}) {
-            const std::vector<MemoryRow> rows = count_memory(op, toy(), plan).value;
+        for (const Plan& plan : {Plan{RunMode::train, 2, 40}, Plan{RunMode::train, 3, 64, Recompute::blocks},
+                                 Plan{RunMode::train, 1, 50, Recompute::cheap, false}, Plan{RunMode::infer, 4, 33}}) {
+            const std::vector<MemoryRow> rows = memory_cost(op, toy(), plan).value;
             CHECK(std::string(rows.back().purpose) == "scratch of the operations");
             cpu_scratch_release();
             held = 0;
@@ -339,23 +344,23 @@ TEST_CASE("count: memory foretold is memory held") {
             REQUIRE(g.allocate(toy(), plan).ok());
             CHECK(held == total_bytes(rows) - rows.back().bytes);
             const std::vector<int> tok = toy_tokens(plan.B * plan.S, toy().V, 1);
-            if (plan.use == Use::train) (void)train_pass(g, tok, tok, plan.B, plan.S);
+            if (plan.use == RunMode::train) (void)train_pass(g, tok, tok, plan.B, plan.S);
             else losses_of(g, tok, tok, plan.B, plan.S, std::vector<float>(tok.size()).data());
-            CHECK(cpu_scratch_held() == rows.back().bytes);
+            CHECK(cpu_scratch_allocated() == rows.back().bytes);
         }
     cpu_scratch_release();
     // Nothing is computed and nothing is allocated: 268 million tokens of a large model at once.
     Config large = config_named("gpt2-xl").value;
     large.T = 1 << 16;
-    CHECK(total_bytes(count_memory(cpu_ops<float>(), large, {Use::train, 4096, 1 << 16}).value) > int64_t(1) << 40);
-    CHECK(count_memory(cpu_ops<float>(), large, {Use::train, 1 << 14, 1 << 16}).status.code == Exit::usage);
+    CHECK(total_bytes(memory_cost(cpu_ops<float>(), large, {RunMode::train, 4096, 1 << 16}).value) > int64_t(1) << 40);
+    CHECK(memory_cost(cpu_ops<float>(), large, {RunMode::train, 1 << 14, 1 << 16}).status.code == Exit::usage);
 }
 
 TEST_CASE("count: a generated token sees the positions before it") {
     const Config c = {97, 40, 2, 3, 48};
-    Count count(cpu_ops<float>());
+    CostTable count(cpu_ops<float>());
     Model g(count.table);
-    REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
+    REQUIRE(g.allocate(c, {RunMode::infer, 1, 8}).ok());
     KvCache cache;
     REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
     const std::vector<int> tok(8, 1);
@@ -366,17 +371,17 @@ TEST_CASE("count: a generated token sees the positions before it") {
 }
 TEST_CASE("count: a drawn token sees the positions before it, which the device has raised") {
     const Config c = {97, 40, 2, 3, 48};
-    Count count{Table(reference_ops())};
+    CostTable count{Table(reference_ops())};
     Model g(count.table);
-    REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
+    REQUIRE(g.allocate(c, {RunMode::infer, 1, 8}).ok());
     KvCache cache;
     REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
     const std::vector<int> tok(8, 1);
-    const Drawing drawing = {.V = c.V};
+    const SampleArgs sample_args = {.V = c.V};
     extend(g, cache, tok.data(), 5);
     for (int n = 6; n < 9; n++) {
         count.clear();
-        extend(g, cache, n > 6 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::steps, &drawing);
+        extend(g, cache, n > 6 ? nullptr : tok.data(), 1, {}, {}, Pages::SumOrder::decode, &sample_args);
         CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * n);
         CHECK(count.of(Operation::sample).calls == 1);
         CHECK((count.of(Operation::upload).calls > 0) == (n == 6));
@@ -409,8 +414,8 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 c.gated = gated;
                 CountByPrecision count(planned_table(gpu_named("h100").value, dtype));
                 Model g(count.table);
-                REQUIRE(g.allocate(c, {Use::train, 2, 32}).ok());
-                count_step(g);
+                REQUIRE(g.allocate(c, {RunMode::train, 2, 32}).ok());
+                run_counted_step(g);
                 auto calls = [&](Operation operation, Precision precision) {
                     return count.calls[{operation, precision}];
                 };

@@ -2,7 +2,7 @@
 // memory. Its operations are tested in test/ops/.
 #include "layers/cpu.h"
 
-#include "ops/ops.h"
+#include "test/ops/ops.h"
 #include "tools/selftest/cached.h"
 
 #include <array>
@@ -53,14 +53,14 @@ TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
         for (double from = -110; from < 95; from += 5) {
             std::vector<float> x(n), y(n);
             for (int j = 0; j < n; j++) x[size_t(j)] = float(from + 5.0 * j / n);
-            cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), n);
+            cpu_kernels<float>(Isa(i)).exponentials(y.data(), x.data(), n);
             for (int j = 0; j < n; j++) worst = std::fmax(worst, ulps(y[size_t(j)], std::exp(double(x[size_t(j)]))));
         }
         CHECK(worst < 2);
         std::vector<float> x = {0,      -0.0f,    -INFINITY, INFINITY, NAN,    88.72283f,
                                 88.73f, -103.97f, -104,      1e30f,    -1e30f, 1e-30f};
         std::vector<float> y(x.size());
-        cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), int64_t(x.size()));
+        cpu_kernels<float>(Isa(i)).exponentials(y.data(), x.data(), int64_t(x.size()));
         CHECK(y[0] == 1);
         CHECK(y[1] == 1);
         CHECK(y[2] == 0);
@@ -99,9 +99,9 @@ template <class X, class Y> static void own_product(Isa isa, int M, int N, int K
                 want[size_t(m * N + n)] += ar[size_t(m * ra + k * ca)] * br[size_t(k * rb + n * cb)];
     Guarded<float> c(M * N), sum(M * N, 1);
     const auto multiply = [&](Matmul<X, Y> m) {
-        const Loops<Y>& loops = cpu_loops<Y>(isa);
-        if constexpr (sizeof(X) == sizeof(Y)) loops.matmul(m);
-        else loops.gradient_matmul(m);
+        const CpuKernels<Y>& kernels = cpu_kernels<Y>(isa);
+        if constexpr (sizeof(X) == sizeof(Y)) kernels.matmul(m);
+        else kernels.gradient_matmul(m);
     };
     multiply({M, N, K, a.data() + odd, ra, ca, b.data(), rb, cb, c});
     multiply({M, N, K, a.data() + odd, ra, ca, b.data(), rb, cb, sum, true});
@@ -132,7 +132,7 @@ TEST_CASE("cpu: the product against the reference") {
         auto a = normal<float>(100 * 500, 1), b = normal<float>(500 * 130, 2);
         expect_same_bits([&] {
             std::vector<float> c(100 * 130);
-            cpu_loops<float>(Isa(i)).matmul({100, 130, 500, a.data(), 500, 1, b.data(), 130, 1, c.data()});
+            cpu_kernels<float>(Isa(i)).matmul({100, 130, 500, a.data(), 500, 1, b.data(), 130, 1, c.data()});
             const auto* bytes = reinterpret_cast<const unsigned char*>(c.data());
             return Bits(bytes, bytes + c.size() * sizeof(float));
         });
@@ -156,8 +156,8 @@ TEST_CASE("cpu: linear with GELU has the bits of linear, then gelu") {
     each_isa<float>([](const Ops<float>& op) { expect_gelu_bits(op, 50, 90, 130); });
     each_isa<bf16>([](const Ops<float, bf16>& op) { expect_gelu_bits(op, 50, 90, 130); });
     auto by_tiles = [](auto& op) { expect_gelu_bits(op, 50, 90, 130), expect_gelu_bits(op, 1000, 20, 528); };
-    by_tiles(cpu_ops_isa<float>(cpu_isa(), Tiles::pretended));
-    by_tiles(cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended));    // 528: past the caches
+    by_tiles(cpu_ops_isa<float>(cpu_isa(), Tiles::emulated));
+    by_tiles(cpu_ops_isa<bf16>(cpu_isa(), Tiles::emulated));    // 528: past the caches
 }
 
 TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest") {
@@ -199,8 +199,8 @@ TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest")
         same(
             "gate", N * C, [&](float* y) { floats.row_gate_forward(y, wide_in.data(), gate.data(), N, C); },
             [&](bf16* y) { halves.row_gate_forward(y, in.data(), gate.data(), N, C); });
-        const Heads h = {2, 1, 17}, linear = {.NH = 2, .NKV = 1, .HS = 17, .linear = Linear::elu};
-        if (!halves.attention_rounds)
+        const Heads h = {2, 1, 17}, linear = {.NH = 2, .NKV = 1, .HS = 17, .linear = LinearAttention::elu};
+        if (!halves.attention_rounds_to_bf16)
             same(
                 "attention", N * 34, [&](float* y) { floats.attention_forward(y, lse.data(), x.data(), 1, N, h); },
                 [&](bf16* y) { halves.attention_forward(y, lse.data(), x.data(), 1, N, h); });
@@ -379,9 +379,9 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
     }
     for (bool has_amx : {false, true}) {
         CHECK(chosen(nullptr, "refuse", has_amx).tiles == Tiles::none);
-        CHECK(chosen(nullptr, "pretend", has_amx).tiles == Tiles::pretended);
+        CHECK(chosen(nullptr, "pretend", has_amx).tiles == Tiles::emulated);
         const CpuChoice base = chosen("base", "pretend", has_amx);
-        CHECK((base.isa == Isa::base && base.tiles == Tiles::pretended));
+        CHECK((base.isa == Isa::base && base.tiles == Tiles::emulated));
     }
     for (auto [isa, amx, named] : {std::array{"sse9", "", "FLATGPT_ISA=sse9: expected"},
                                    {"", "yes", "FLATGPT_AMX=yes: expected pretend or refuse"}}) {
@@ -392,10 +392,10 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
             {"info"}, {.environment = {std::string("FLATGPT_ISA=") + isa, std::string("FLATGPT_AMX=") + amx}});
         CHECK((r.exit_code == 2 && r.err.find(named) != std::string::npos));
     }
-    CHECK((cpu_ops_isa<float>(cpu_isa(), Tiles::pretended).linear_forward !=
+    CHECK((cpu_ops_isa<float>(cpu_isa(), Tiles::emulated).linear_forward !=
            cpu_ops_isa<float>(cpu_isa()).linear_forward));
     CHECK(
-        (cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended).linear_forward != cpu_ops_isa<bf16>(cpu_isa()).linear_forward));
+        (cpu_ops_isa<bf16>(cpu_isa(), Tiles::emulated).linear_forward != cpu_ops_isa<bf16>(cpu_isa()).linear_forward));
 }
 TEST_CASE("cpu: pretended and refused, AMX changes the products that the command takes") {
     for (const char* dtype : {"fp32", "bf16"}) {
@@ -429,7 +429,7 @@ TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says
     }
     CHECK(op.allocate(int64_t(1) << 60) == nullptr);
     const std::vector<float> from = normal<float>(600000, 1);
-    for (auto copy : {op.copy, op.upload, op.download, op.upload_ahead, op.take, op.download_later}) {
+    for (auto copy : {op.copy, op.upload, op.download, op.upload_async, op.use_uploaded, op.download_async}) {
         std::vector<float> to(600000);
         copy(to.data(), from.data(), 600000 * 4);
         op.wait(op.mark());

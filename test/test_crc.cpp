@@ -23,7 +23,7 @@ TEST_CASE("crc32c: the instruction, the tables and joined pieces agree, for all 
         for (int64_t cut : {int64_t(0), n / 3, n / 2, n - n / 5, n}) {
             const uint32_t first = crc32c(0, p, cut);
             ok = ok && crc32c(first, p + cut, n - cut) == whole;
-            ok = ok && crc32c_join(first, crc32c(0, p + cut, n - cut), n - cut) == whole;
+            ok = ok && crc32c_combine(first, crc32c(0, p + cut, n - cut), n - cut) == whole;
         }
         return ok;
     };
@@ -34,7 +34,7 @@ TEST_CASE("crc32c: the instruction, the tables and joined pieces agree, for all 
         for (int64_t n = strips - 17; n <= strips + 17; n++) wrong += !same(n % 8, n);
     CHECK(wrong == 0);
     uint32_t doubled = crc32c(0, bytes.data(), 1);    // 64 Ki times the same byte
-    for (int64_t n = 1; n < 1 << 16; n *= 2) doubled = crc32c_join(doubled, doubled, n);
+    for (int64_t n = 1; n < 1 << 16; n *= 2) doubled = crc32c_combine(doubled, doubled, n);
     const std::vector<unsigned char> run(1 << 16, bytes[0]);
     CHECK(doubled == crc32c_table(0, run.data(), 1 << 16));
 }

@@ -27,7 +27,7 @@ const Config SMALL = {.V = 61, .T = 64, .L = 2, .NH = 2, .C = 32};
 constexpr int B = 4, S = 64;
 
 Plan dropping_plan(float rate, int rows = B) {
-    return {.use = Use::train, .B = rows, .S = S, .dropout = rate, .attention_dropout = rate};
+    return {.mode = RunMode::train, .B = rows, .S = S, .dropout = rate, .attention_dropout = rate};
 }
 // What a step's forward pass drops: of the embeddings, then of each layer's branches.
 std::vector<Mask> dropped(Model& g, uint64_t seed, int64_t step) {
@@ -57,7 +57,8 @@ TEST_CASE("dropout: attention drops the share asked for, neighbours independentl
         auto mask = [&](const Dropout& d, int64_t b, int head, int down = 0, int right = 0) {
             Mask m;
             for (int q = 0; q < n; q++)
-                for (int k = 0; k < n; k++) m.push_back(!keeps_pair(d, pair_row(d, b, head, NH), q + down, k + right));
+                for (int k = 0; k < n; k++)
+                    m.push_back(!is_pair_kept(d, pair_row(d, b, head, NH), q + down, k + right));
             return m;
         };
         const Dropout d = {rate, 42, 5}, other = {rate, 43, 5};

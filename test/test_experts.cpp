@@ -16,10 +16,11 @@ std::vector<Kind> routed_configs(const Config& base) {
     c.experts = 4, c.experts_used = 2, c.expert_ffn = 10;
     std::vector<Kind> all = {{"mixtral", c}};
     auto add = [&](const char* name, auto change) { all.push_back({name, c}), change(all.back().c); };
-    add("olmoe", [](Config& k) { k.experts_normalised = false, k.qk_norm = Turn::Normed::all, k.experts = 5; });
+    add("olmoe", [](Config& k) { k.experts_normalised = false, k.qk_norm = QkNormRope::QkNorm::all, k.experts = 5; });
     add("qwen2_moe",
         [](Config& k) { k.experts_normalised = false, k.shared_ffn = 7, k.shared_gate = true, k.experts_every = 2; });
-    add("sigmoid", [](Config& k) { k.router = RouterKind::sigmoid, k.experts_used = 3, k.place = NormPlace::post; });
+    add("sigmoid",
+        [](Config& k) { k.router = RouterKind::sigmoid, k.experts_used = 3, k.norm_placement = NormPlacement::post; });
     add("one expert of three, beside attention", [](Config& k) {
         k.experts = 3, k.experts_used = 1, k.experts_normalised = false, k.parallel = Parallel::one, k.gated = false;
         k.activation = Act::gelu_tanh, k.shared_ffn = 6, k.router = RouterKind::sigmoid;
@@ -44,7 +45,7 @@ TEST_CASE("experts: the cpu agrees with the reference, and no row is dropped") {
         const Posed asked(kind.c, B, S);
         Model r(reference_ops()), g(cpu_ops<float>());
         for (Model* m : {&r, &g}) {
-            toy_model(*m, kind.c, {.use = Use::train, .B = B, .S = S, .balance = 0.5f, .router_z = 0.01f});
+            toy_model(*m, kind.c, {.mode = RunMode::train, .B = B, .S = S, .balance = 0.5f, .router_z_loss = 0.01f});
             train_pass(*m, asked.in, asked.out, B, S);
         }
         const std::vector<float> grads = flat_grads(g), expected = flat_grads(r);
@@ -71,7 +72,7 @@ TEST_CASE("experts: what the backward computes again has the same bits, for any 
             for (int threads : {1, 3}) {
                 cpu_set_threads(threads);
                 Model g(cpu_ops<float>());
-                toy_model(g, kind.c, {.use = Use::train, .B = B, .S = S, .recompute = how, .balance = 0.1f});
+                toy_model(g, kind.c, {.mode = RunMode::train, .B = B, .S = S, .recompute = how, .balance = 0.1f});
                 train_pass(g, asked.in, asked.out, B, S);
                 const std::vector<float> grads = flat_grads(g);
                 const double* from = g.train.totals.router_totals;
@@ -92,7 +93,7 @@ TEST_CASE("experts: gradients do not depend on how a step is divided into batche
     std::vector<std::vector<float>> grads;
     for (int B : {4, 1}) {
         Model g(reference_ops());
-        toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
+        toy_model(g, c, {.mode = RunMode::train, .B = B, .S = S, .balance = 0.7f, .router_z_loss = 0.02f});
         g.train.begin(0, 0, 0, 4 * S);
         for (int b = 0; b < 4; b += B) {
             g.batch.upload(&asked.in[size_t(b * S)], &asked.out[size_t(b * S)], B, S);
@@ -112,7 +113,7 @@ TEST_CASE("experts: what routers add to the gradient is a mean over positions, w
     const std::vector<int> in = toy_tokens(B * S, c.V, 1), none(size_t(B * S), -1);
     auto grads = [&](int64_t targets, int64_t positions, float scale) {
         Model g(cpu_ops<float>());
-        toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
+        toy_model(g, c, {.mode = RunMode::train, .B = B, .S = S, .balance = 0.7f, .router_z_loss = 0.02f});
         g.train.begin(targets, 0, 0, positions);
         g.batch.upload(in.data(), none.data(), B, S);
         g.forward(true);
@@ -131,7 +132,7 @@ TEST_CASE("experts: generation with a cache equals the whole sequence") {
     for (const Kind& kind : routed_configs(SMALL)) {
         CAPTURE(std::string(kind.name));
         Model g(cpu_ops<float>());
-        toy_model(g, kind.c, {Use::infer, B, S});
+        toy_model(g, kind.c, {RunMode::infer, B, S});
         for (int split : {1, 5, 36})
             generate_toy(g, toy_tokens(B * S, kind.c.V, 1), B, S, split, 6, [&](auto&, auto& cached, auto& whole) {
                 CHECK(relative_error(cached.data(), whole.data(), B * kind.c.V) < 1e-5);
@@ -147,7 +148,7 @@ TEST_CASE("experts: a step with a balance evens out the rows") {
     std::vector<double> uneven;
     for (float balance : {0.0f, 1.0f}) {
         Model g(cpu_ops<float>());
-        toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = balance});
+        toy_model(g, c, {.mode = RunMode::train, .B = B, .S = S, .balance = balance});
         std::vector<double> routed;
         for (int step = 0; step < 40; step++) {
             train_pass(g, asked.in, asked.out, B, S);
@@ -171,19 +172,19 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
     CHECK(s.message ==
           "--experts 4: expected --experts-used of 1 to 4 and an --expert-ffn of at least 1, found 5 and "
           "8");
-    Asked asked = config_nothing();
+    ConfigOverrides asked = no_overrides();
     asked.experts = 8;
     const Config filled = config_with(SMALL, asked);
     CHECK(filled.experts_used == 2);
     CHECK(filled.expert_ffn == SMALL.F / 2);
     asked.experts = 0, asked.expert_ffn = 24;
-    CHECK(config_asked_check(asked, config_with(SMALL, asked)).message == "--expert-ffn 24 needs --experts");
+    CHECK(check_overrides(asked, config_with(SMALL, asked)).message == "--expert-ffn 24 needs --experts");
     c.experts_used = 2, c.experts_every = 3;
     CHECK(config_check(c).message == "--experts-every 3: none of the 2 layers would have experts; expected 1 to 2");
     c = SMALL, c.L = 1024, c.experts = 65, c.experts_used = 2, c.expert_ffn = 8;
     CHECK(config_check(c).message == "--experts 65: 1024 layers have them; 65536 in all at most");
     // The other layers are as wide as without experts.
-    asked = config_nothing(), asked.experts_every = 2;
+    asked = no_overrides(), asked.experts_every = 2;
     const Config mixtral = config_with(config_named("mixtral:d4").value, asked);
     CHECK(mixtral.F == config_named("llama:d4").value.F);
     CHECK(mixtral.expert_ffn == mixtral.F / 2);
@@ -191,7 +192,7 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
 
 TEST_CASE("experts: beside every kind of attention each tensor has a name of its own in files") {
     for (const char* family : {"gpt2:d4", "mixtral:d4", "qwen2_moe:d4", "qwen3_moe:d4", "olmoe:d4", "llama:d4"})
-        for (Linear kind : {Linear::none, Linear::gated}) {
+        for (LinearAttention kind : {LinearAttention::none, LinearAttention::gated}) {
             Config c = config_named(family).value;
             c.linear = kind;
             if (!c.experts) c.experts = 4, c.experts_used = 2, c.expert_ffn = 8;

@@ -41,7 +41,7 @@ TEST_CASE("families: logits, whole and by the cache, and greedy text are those o
     each_golden([](const Golden& golden) {
         each_table([&](auto model, const Tolerance& tolerance) {
             const auto g = model();
-            golden.load(*g, {Use::infer, Golden::B, Golden::S});
+            golden.load(*g, {RunMode::infer, Golden::B, Golden::S});
             golden.check_logits(*g, tolerance.logits);
             if (g->op.parameter != Element::bf16) golden.check_greedy(*g);    // bf16 decides near ties otherwise
         });
@@ -75,7 +75,7 @@ TEST_CASE("families: models of kinds that no family has compute what PyTorch doe
 TEST_CASE("families: what is written has the family's names and shapes, and the same bits; config.json reads back") {
     each_golden([](const Golden& golden) {
         Model g(cpu_ops<float>());
-        golden.load(g, {Use::train, 1, 4});
+        golden.load(g, {RunMode::train, 1, 4});
         const std::string run = temporary_directory();
         REQUIRE(checkpoint_write(run, g, Tokenizer(), {}).ok());
         const std::string dir = checkpoint_list(run).back();
@@ -83,7 +83,7 @@ TEST_CASE("families: what is written has the family's names and shapes, and the 
         CHECK(arrays_of(dir + "/model.safetensors", &shapes) ==
               arrays_of(golden.dir + "/model.safetensors", &expected_shapes));
         CHECK(shapes == expected_shapes);
-        CHECK(in_files(g, Part::weights) == arrays_of(dir + "/model.safetensors"));
+        CHECK(in_files(g, StateKind::weights) == arrays_of(dir + "/model.safetensors"));
         CHECK(checkpoint_config(dir).value == golden.c);
         const nlohmann::json written = nlohmann::json::parse(read_file(dir + "/config.json"));
         CHECK(written["model_type"] == golden.c.family->type);    // its class can say all of it
@@ -136,10 +136,10 @@ TEST_CASE("families: in two files with an index; Gemma 3 as a part of a model of
                        dir);
             else divide(arrays, shapes, "model.", {}, dir);
             Model g(cpu_ops<float>());
-            REQUIRE(g.allocate(c, {Use::infer, 1, 4}).ok());
+            REQUIRE(g.allocate(c, {RunMode::infer, 1, 4}).ok());
             const Status s = checkpoint_weights(dir, g);
             REQUIRE_MESSAGE(s.ok(), s.message);
-            CHECK(in_files(g, Part::weights) == arrays);
+            CHECK(in_files(g, StateKind::weights) == arrays);
         }
     }
 }

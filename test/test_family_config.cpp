@@ -41,7 +41,7 @@ TEST_CASE("family config: a key that is left out means what the class has") {
     CHECK((parsed(mistral).window == 0 && parsed(mistral).NKV == 8));
     CHECK(parsed(smallest("qwen2", {{"sliding_window", 5}})).window == 0);    // without use_sliding_window
     const Config qwen3 = parsed(smallest("qwen3"));
-    CHECK((qwen3.HS == 128 && qwen3.rope_dims == 128 && qwen3.qk_norm == Turn::Normed::head));
+    CHECK((qwen3.HS == 128 && qwen3.rope_dims == 128 && qwen3.qk_norm == QkNormRope::QkNorm::head));
     const Config gemma = parsed(smallest("gemma", {{"hidden_act", "gelu"}}));
     CHECK((gemma.HS == 256 && gemma.tied && gemma.norm_plus && gemma.activation == Act::gelu_tanh));
     CHECK(gemma.embed_scale == 4);
@@ -61,7 +61,7 @@ TEST_CASE("family config: a key that is left out means what the class has") {
     CHECK((moe.shared_gate && moe.qkv_bias && !moe.experts_normalised && moe.experts_every == 1 && moe.F == 24));
     const Config moe3 = parsed(smallest("qwen3_moe"));
     CHECK((moe3.experts == 128 && moe3.experts_used == 8 && moe3.expert_ffn == 768 && moe3.shared_ffn == 0));
-    CHECK((moe3.HS == 4 && !moe3.experts_normalised && moe3.qk_norm == Turn::Normed::head));
+    CHECK((moe3.HS == 4 && !moe3.experts_normalised && moe3.qk_norm == QkNormRope::QkNorm::head));
     for (const char* key : {"num_experts", "num_local_experts"})    // as transformers 4 and 5 write it
         CHECK(parsed(smallest("qwen3_moe", {{key, 16}})).experts == 16);
     const Config olmoe = parsed(smallest("olmoe"));
@@ -240,7 +240,7 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
     };
     for (const Row& row :
          {Row{"llama", [](Config& c) { c.window = 5; }, "sliding_window"},
-          Row{"llama", [](Config& c) { c.qk_norm = Turn::Normed::head; }, "flatgpt_qk_norm"},
+          Row{"llama", [](Config& c) { c.qk_norm = QkNormRope::QkNorm::head; }, "flatgpt_qk_norm"},
           Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_qkv_bias"},
           Row{"gpt2", [](Config& c) { c.position = Position::rope, c.rope_dims = 64; }, "flatgpt_position"},
           Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},

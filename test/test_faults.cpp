@@ -22,8 +22,8 @@ void forge(const std::string& dir, const std::function<void(TrainState&)>& chang
     change(s);
     const std::string text = state_json(s);
     write_file(dir + "/state.json", text);
-    std::vector<Sum> sums = manifest_read(dir).value;
-    for (Sum& sum : sums)
+    std::vector<FileChecksum> sums = manifest_read(dir).value;
+    for (FileChecksum& sum : sums)
         if (sum.name == "state.json")
             sum.bytes = int64_t(text.size()), sum.crc = crc32c(0, text.data(), int64_t(text.size()));
     write_file(dir + "/MANIFEST", manifest_text(sums));

@@ -32,22 +32,22 @@ Ops<float> fused() {
         }
         spoil(normed, int64_t(N) * C), spoil(pre, int64_t(N) * (gated ? 2 : 1) * F);
     };
-    op.rope_attention_cached = [](float* y, float* turned, float* rstd, const float* qkv, const float* qw,
-                                  const float* kw, const float* turns, Pages cache, int B, int S, const int* place,
-                                  const int* pos, Heads h, Turn t) {
+    op.rope_attention_cached = [](float* y, float* qkv_rot, float* rstd, const float* qkv, const float* qw,
+                                  const float* kw, const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
+                                  const int* pos, Heads h, QkNormRope t) {
         calls[2]++;
-        cpu_ops<float>().rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
-        cpu_ops<float>().attention_cached(y, turned, cache, B, S, pos, h);
-        spoil(turned, int64_t(B) * S * h.qkv_width());
+        cpu_ops<float>().rope_forward(qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, rope_pos, h, t);
+        cpu_ops<float>().attention_cached(y, qkv_rot, cache, B, S, pos, h);
+        spoil(qkv_rot, int64_t(B) * S * h.qkv_width());
     };
     return op;
 }
 
-std::vector<float> generated(const Table& op, Config c, Sees sees = Sees::causal) {
+std::vector<float> generated(const Table& op, Config c, MaskKind mask_kind = MaskKind::causal) {
     const int B = 2, S = 14;
-    if (sees != Sees::causal) c = seeing(c, sees);
+    if (mask_kind != MaskKind::causal) c = seeing(c, mask_kind);
     Model g(op);
-    toy_model(g, c, {Use::infer, B, c.T});
+    toy_model(g, c, {RunMode::infer, B, c.T});
     KvCache cache;
     REQUIRE(allocate_cache(g, cache, B, c.T).ok());
     std::vector<float> all, last(size_t(B * c.V));
@@ -67,14 +67,14 @@ TEST_CASE("kinds: generation by fused operations is generation in steps") {
     }
     for (int n : calls) CHECK(n > 0);
     const Config llama = kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})[0].c;
-    CHECK(generated(fused(), llama, Sees::prefix) == generated(cpu_ops<float>(), llama, Sees::prefix));
+    CHECK(generated(fused(), llama, MaskKind::prefix) == generated(cpu_ops<float>(), llama, MaskKind::prefix));
     // Who looks at a layer's attention reads what has been turned.
     Model g(fused());
-    toy_model(g, llama, {Use::infer, 1, 8});
+    toy_model(g, llama, {RunMode::infer, 1, 8});
     KvCache cache;
     REQUIRE(allocate_cache(g, cache, 1, 8).ok());
     int seen = 0;
-    g.after_attention = [&](int l) { seen += std::isfinite(typed<float>(g, g.a[size_t(l)].turned)[0]); };
+    g.after_attention = [&](int l) { seen += std::isfinite(typed<float>(g, g.a[size_t(l)].qkv_rot)[0]); };
     extend(g, cache, toy_tokens(5, llama.V, 1).data(), 5);
     CHECK(seen == llama.L);
 }

@@ -1,5 +1,5 @@
 // test_generate.cpp - generation by models whose text is known before it is written.
-#include "infer/generate.h"
+#include "infer/decode/generate.h"
 
 #include <set>
 
@@ -16,7 +16,7 @@ Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"
 struct Small {
     Model g{cpu_ops<float>()};
     Small(int V, int T) {
-        REQUIRE(g.allocate({V, T, 2, 2, 32, 64, 1e-5f}, {Use::infer, 1, 8}).ok());
+        REQUIRE(g.allocate({V, T, 2, 2, 32, 64, 1e-5f}, {RunMode::infer, 1, 8}).ok());
         g.init(1);
     }
 };
@@ -42,20 +42,20 @@ struct Actor : Small {
     }
 };
 
-Generation asked(const std::vector<int>& prompt, int tokens, int num = 1) {
-    Generation what;
+GenerationOptions asked(const std::vector<int>& prompt, int tokens, int num = 1) {
+    GenerationOptions what;
     what.prompts = {prompt}, what.tokens = tokens, what.num = num;
     what.sampling = {.temperature = 0};
     return what;
 }
 // Generates, and checks that what was streamed is what was returned.
-Generated run(Model& g, const Tokenizer& tokenizer, Generation what) {
+GenerationResult run(Model& g, const Tokenizer& tokenizer, GenerationOptions what) {
     std::vector<std::string> streamed(what.prompts.size() * size_t(what.num));
     what.text = [&](int sequence, std::string_view text) {
         streamed.at(size_t(sequence)) += text;
         return true;
     };
-    Result<Generated> r = generate(g, tokenizer, what);
+    Result<GenerationResult> r = generate(g, tokenizer, what);
     REQUIRE_MESSAGE(r.ok(), r.status.message);
     CHECK(r.value.texts == streamed);
     return r.value;
@@ -72,7 +72,7 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     REQUIRE(script.size() == text.size());    // 1 more for the prompt, 1 less for "he"
     Actor actor(script);
     auto said = [&](const std::vector<std::string>& stop, int tokens = 11) {
-        Generation what = asked({script[0]}, tokens);
+        GenerationOptions what = asked({script[0]}, tokens);
         what.stop = stop;
         return run(actor.g, tokenizer, what).texts[0];
     };
@@ -88,14 +88,14 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     CHECK(said({"llo"}) == "ab abc he");
     CHECK(said({"hello, world"}) == text);    // held back to the end, which does not come to it
     CHECK(said({"abc"}, 5) == "ab ab");       // likewise
-    Generation what = asked({script[0]}, 11);
+    GenerationOptions what = asked({script[0]}, 11);
     what.stop = {"abc"};
     std::vector<std::string> pieces;
     what.text = [&](int, std::string_view piece) {
         pieces.push_back(std::string(piece));
         return true;
     };
-    Result<Generated> r = generate(actor.g, tokenizer, what);
+    Result<GenerationResult> r = generate(actor.g, tokenizer, what);
     REQUIRE(r.ok());
     CHECK(pieces == std::vector<std::string>{"ab "});
     CHECK(r.value.tokens == 6);    // and ended there
@@ -106,8 +106,8 @@ TEST_CASE("generate: ends at <|endoftext|>, or goes on past it") {
     const std::vector<int> script = tokenizer.encode(".ab<|endoftext|>cd", true);
     REQUIRE(script.size() == 6);
     Actor actor(script);
-    Generation what = asked({script[0]}, 5, 2);
-    Generated ended = run(actor.g, tokenizer, what);
+    GenerationOptions what = asked({script[0]}, 5, 2);
+    GenerationResult ended = run(actor.g, tokenizer, what);
     CHECK(ended.texts == std::vector<std::string>{"ab", "ab"});
     CHECK(ended.tokens == 2 * 3);
     what.end_of_text = false;
@@ -119,7 +119,7 @@ TEST_CASE("generate: characters split across tokens are streamed whole") {
     const std::string text = "a\u00e9\u20ac\U0001F600b";
     const std::vector<int> script = tokenizer.encode("." + text);
     Actor actor(script);
-    Generation what = asked({script[0]}, int(script.size()) - 1);
+    GenerationOptions what = asked({script[0]}, int(script.size()) - 1);
     CHECK(run(actor.g, tokenizer, what).texts[0] == text);
     std::vector<std::string> pieces;
     what.text = [&](int, std::string_view piece) {
@@ -135,7 +135,7 @@ TEST_CASE("generate: a character that the end cuts is U+FFFD, in what the comman
     std::vector<int> script = tokenizer.encode(".a\u20ac");
     script.back() = tokenizer.end_of_text();    // after two of the three bytes
     Actor actor(script);
-    Generation what = asked({script[0]}, 3, 2);
+    GenerationOptions what = asked({script[0]}, 3, 2);
     CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // no token is left
     what.tokens = 9;
     CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // the text's end
@@ -153,7 +153,7 @@ TEST_CASE("generate: a character that the end cuts is U+FFFD, in what the comman
 TEST_CASE("generate: a batch of samples is what each would be alone") {
     const Tokenizer tokenizer = byte_tokenizer();
     Talker talker(64);
-    Generation what = asked(tokenizer.encode("fed-in-several-pieces"), 30);
+    GenerationOptions what = asked(tokenizer.encode("fed-in-several-pieces"), 30);
     what.sampling = PLAIN;
     auto texts = [&](int num, double temperature) {
         what.num = num;
@@ -183,8 +183,8 @@ TEST_CASE("generate: a prompt beyond a rolling cache is read alike among others"
     c.position = Position::rope, c.rope_dims = 16;
     for (int rows : {120, 16}) {    // two prompts' pieces at once; less than one
         Model g(cpu_ops<float>());
-        toy_model(g, c, {Use::infer, 1, rows});
-        Generation what = asked({}, 40);
+        toy_model(g, c, {RunMode::infer, 1, rows});
+        GenerationOptions what = asked({}, 40);
         what.sampling = PLAIN;
         what.cache = {"auto", 128, 4};
         what.prompts.clear();
@@ -206,7 +206,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     // Position 7 is the last: after it says 8, the tokens 5678 stand at positions 0-3, and position 3 says 4.
     const std::vector<int> script = tokenizer.encode("012345678");
     Actor actor(script, 8);
-    Generation what = asked({script[0]}, 20, 2);
+    GenerationOptions what = asked({script[0]}, 20, 2);
     what.note = note;
     CHECK(run(actor.g, tokenizer, what).texts == std::vector<std::string>(2, "12345678456784567845"));
     REQUIRE(notes.size() == 1);
@@ -228,7 +228,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     CHECK(notes.size() == 1);
 
     Talker large(64);    // samples that share the pages of their prompt, until their contexts are fed again
-    Generation several = asked(tokenizer.encode("a prompt of some forty bytes: 2 pages and more"), 200, 3);
+    GenerationOptions several = asked(tokenizer.encode("a prompt of some forty bytes: 2 pages and more"), 200, 3);
     const std::string first = run(large.g, tokenizer, several).texts[0];
     several.num = 1;
     CHECK(run(large.g, tokenizer, several).texts[0] == first);
@@ -237,7 +237,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
 TEST_CASE("generate: a reader that has gone stops everything") {
     const Tokenizer tokenizer = byte_tokenizer();
     Talker talker(16);
-    Generation what = asked({1}, 10, 2);
+    GenerationOptions what = asked({1}, 10, 2);
     int calls = 0;
     what.text = [&](int, std::string_view) { return ++calls < 4; };
     CHECK(generate(talker.g, tokenizer, what).status.code == Exit::io);

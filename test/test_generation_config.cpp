@@ -1,6 +1,6 @@
 // test_generation_config.cpp - generation_config.json: what it may hold, and which flags' defaults it sets.
 #include "files/json.h"
-#include "infer/model_files.h"
+#include "infer/model_defaults.h"
 #include "test.h"
 
 using Strings = std::vector<std::string>;
@@ -18,7 +18,7 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     CHECK(c.value.stop == Strings{"a", "b"});
     Sampling s;
     int tokens = 200;
-    CHECK(take_defaults(c.value, {"--top-k", "--prompt"}, &s, &tokens) ==
+    CHECK(apply_generation_defaults(c.value, {"--top-k", "--prompt"}, &s, &tokens) ==
           " --temperature 0.6, --top-p 0.9, --typical-p 0.2, --repetition-penalty 1.1, --tokens 99");
     CHECK(s.temperature == 0.6);
     CHECK(s.top_p == 0.9);
@@ -32,7 +32,7 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     auto temperature = [](const char* json) {
         Sampling s;
         int tokens = 1;
-        (void)take_defaults(generation_config_parse(json, "f").value, {}, &s, &tokens);
+        (void)apply_generation_defaults(generation_config_parse(json, "f").value, {}, &s, &tokens);
         return s.temperature;
     };
     CHECK(temperature("{}") == Sampling().temperature);
@@ -115,12 +115,12 @@ TEST_CASE("generation_config.json: each field is the default of one flag, where 
         REQUIRE(config.ok());
         Sampling s;
         int tokens = 200;
-        CHECK(take_defaults(config.value, {row.flag}, &s, &tokens) == "");
+        CHECK(apply_generation_defaults(config.value, {row.flag}, &s, &tokens) == "");
         for (const auto& other : rows) CHECK(other.of(s, tokens) == other.of(Sampling(), 200));
-        CHECK(take_defaults(config.value, {}, &s, &tokens) == formatted(" %s %g", row.flag, row.value));
+        CHECK(apply_generation_defaults(config.value, {}, &s, &tokens) == formatted(" %s %g", row.flag, row.value));
         for (const auto& other : rows)
             if (strcmp(other.flag, row.flag)) CHECK(other.of(s, tokens) == other.of(Sampling(), 200));
         CHECK(row.of(s, tokens) == row.value);
-        CHECK(take_defaults(config.value, {}, &s, &tokens) == "");    // it is so already: nothing to note
+        CHECK(apply_generation_defaults(config.value, {}, &s, &tokens) == "");    // it is so already: nothing to note
     }
 }

@@ -32,7 +32,7 @@ std::string written(const std::vector<std::pair<std::string, GgufValue>>& metada
 }
 typedef std::vector<int64_t> Shape;
 GgufSource source(const std::string& name, BlockType type, const Shape& shape, const std::string& bytes) {
-    return {name, &block_format(type), shape, [=](const GgufSink& sink) -> Status {
+    return {name, &block_format(type), shape, [=](const FileSink& sink) -> Status {
                 TRY(sink(bytes.data(), int64_t(bytes.size() / 2)));
                 return sink(bytes.data() + bytes.size() / 2, int64_t(bytes.size() - bytes.size() / 2));
             }};

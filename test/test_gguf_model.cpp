@@ -68,7 +68,8 @@ TEST_CASE("gguf model: tensors and keys are those of llama.cpp's converter") {
         for (const GgufTensor& t : f.value.tensors()) {
             CAPTURE(t.name);
             const std::string raw = bytes_of(f.value, t);
-            std::string text = formatted("%016llx", (unsigned long long)hash_words(HASH_START, raw.data(), t.bytes));
+            std::string text =
+                formatted("%016llx", (unsigned long long)fnv1a_words(FNV_OFFSET_BASIS, raw.data(), t.bytes));
             for (int64_t d : t.shape) text += " " + std::to_string(d);
             REQUIRE(theirs.tensors.count(t.name));
             // The converter computes Llama 3's divisors in float, we in double.
@@ -129,11 +130,11 @@ static void check_formats(const char* type, int C) {
     const auto family = std::find_if(families().begin(), families().end(),
                                      [&](const Family* f) { return f->type == std::string(type); });
     REQUIRE(family != families().end());
-    Config c = Config{.V = 64, .T = 16, .L = 8, .NH = 4, .C = C, .family = *family}.plain();
+    Config c = Config{.V = 64, .T = 16, .L = 8, .NH = 4, .C = C, .family = *family}.family_defaults();
     c.F = 256;
     if (c.experts) c.experts = 3, c.experts_used = 2, c.expert_ffn = c.shared_ffn = 256;
     Loaded m;
-    REQUIRE(m.g->allocate(c, {Use::infer, 1, 1}).ok());
+    REQUIRE(m.g->allocate(c, {RunMode::infer, 1, 1}).ok());
     m.g->init(1);
     const std::vector<float> before = m.weights();
     const std::string path = temporary_directory() + "/a.gguf";
@@ -196,7 +197,7 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
     // Weights that fp16 cannot hold.
     for (const float x : {70000.0f, -70000.0f, float(NAN)}) {
         Loaded m = load(FAMILIES + "llama");
-        m.g->write(Part::weights, m.g->tensors[0].offset + 5, 1, &x);
+        m.g->write(StateKind::weights, m.g->tensors[0].offset + 5, 1, &x);
         const std::string path = temporary_directory() + "/a.gguf";
         CHECK(save(*m.g, "f32", path).ok());
         CHECK(save(*m.g, "bf16", path).ok());
@@ -222,7 +223,7 @@ TEST_CASE("gguf model: a weight that is not finite is named when it is loaded, p
             const ModelSource source(path);
             const Config c = checkpoint_config(source).value;
             Model g(packed ? Table(cpu_packed_ops()) : Table(cpu_ops<float>()));
-            Plan plan = {Use::infer, 1, 1};
+            Plan plan = {RunMode::infer, 1, 1};
             if (packed) plan.stored = checkpoint_stored(source, c).value;
             REQUIRE(g.allocate(c, plan).ok());
             const Status s = checkpoint_weights(source, g);
@@ -235,7 +236,7 @@ TEST_CASE("gguf model: a vector in blocks is refused") {
     Config c = load(FAMILIES + "llama").g->c;
     c.L = 1, c.C = c.F = 32, c.NH = c.NKV = 2, c.HS = c.rope_dims = 16;
     Loaded m;
-    REQUIRE(m.g->allocate(c, {Use::infer, 1, 1}).ok());
+    REQUIRE(m.g->allocate(c, {RunMode::infer, 1, 1}).ok());
     const std::string path = temporary_directory() + "/a.gguf";
     REQUIRE(save(*m.g, "f32", path).ok());
     Parts p = parts_of(path);

@@ -1,5 +1,5 @@
 // test_gpt.cpp - the whole model: gradients of every parameter, fast tables against the definition, training.
-#include "model/count.h"
+#include "model/cost_table.h"
 
 #include "checkpoint/checkpoint.h"
 #include "tensors.h"
@@ -26,12 +26,12 @@ TEST_CASE("gpt: gradients of all parameters equal central differences") {
 TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them") {
     const int B = 2, S = 8;
     Model g(reference_ops());
-    toy_model(g, TOY, {Use::train, B, S});
+    toy_model(g, TOY, {RunMode::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     double loss = train_pass(g, in, out, B, S);
     auto once = flat_grads(g);
     Model wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
-    REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {Use::train, 12, 256}).ok());
+    REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {RunMode::train, 12, 256}).ok());
     CHECK(wide.head_rows <= 12 * 256 / 2);
     g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
     CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
@@ -53,13 +53,13 @@ TEST_CASE("gpt: bf16 parameters take 2 bytes, and 4 more where there are masters
     const Config c = config_named("gpt2").value;
     const double P = double(config_flat_size(c));
     auto bytes = [&](const Plan& plan, const char* purpose) {
-        for (const MemoryRow& r : count_memory(cpu_ops<bf16>(), c, plan).value)
+        for (const MemoryRow& r : memory_cost(cpu_ops<bf16>(), c, plan).value)
             if (!strcmp(r.purpose, purpose)) return double(r.bytes);
         return 0.0;
     };
-    CHECK(bytes({Use::infer, 1, 64}, "parameters") == doctest::Approx(2 * P).epsilon(1e-3));
+    CHECK(bytes({RunMode::infer, 1, 64}, "parameters") == doctest::Approx(2 * P).epsilon(1e-3));
     for (bool master : {false, true}) {
-        const Plan plan = {Use::train, 1, 64, Recompute::none, master};
+        const Plan plan = {RunMode::train, 1, 64, Recompute::none, master};
         CHECK(bytes(plan, "parameters") == doctest::Approx(2 * P).epsilon(1e-3));
         CHECK(bytes(plan, "gradients") == doctest::Approx(4 * P).epsilon(1e-3));
         CHECK(bytes(plan, "optimizer state") == doctest::Approx((master ? 12 : 8) * P + P / 64).epsilon(1e-3));
@@ -71,13 +71,13 @@ TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic roundi
     const int B = 2, S = 16;
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Model g(cpu_ops<bf16>());
-    toy_model(g, c, {Use::train, B, S});
+    toy_model(g, c, {RunMode::train, B, S});
     for (int step = 0; step < 3; step++) {
         train_pass(g, in, out, B, S);
         update(g, 1e-3f, 0.95f, 0.1f);
         int64_t apart = 0;
         const bf16* params = typed<bf16>(g, g.store.params);
-        const std::vector<float> masters = flat_part(g, Part::weights);
+        const std::vector<float> masters = flat_part(g, StateKind::weights);
         for (int64_t i = 0; i < g.store.flat; i++) {
             REQUIRE(params[i].bits == to_bf16(masters[size_t(i)]).bits);
             apart += to_float(params[i]) != masters[size_t(i)];
@@ -91,9 +91,9 @@ TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic roundi
 TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order") {
     const int B = 2, S = 8;
     Model g(cpu_ops<float>());
-    toy_model(g, TOY, {Use::train, B, S});
+    toy_model(g, TOY, {RunMode::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
-    auto weights = [&] { return flat_part(g, Part::weights); };
+    auto weights = [&] { return flat_part(g, StateKind::weights); };
     const double loss = train_pass(g, in, out, B, S), norm = g.train.grad_norm();
     const AdamW adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const std::vector<float> before = weights();
@@ -114,7 +114,7 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
     CHECK(weights() != before);
     g.train.begin();
     const float nan = NAN;
-    g.write(Part::gradients, 5, 1, &nan);
+    g.write(StateKind::gradients, 5, 1, &nan);
     const std::vector<float> good = weights();
     g.train.update(adam, {}, 1);
     CHECK(g.train.finish().skipped);
@@ -132,10 +132,10 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
             for (int threads : {1, 1, 2, 3}) {
                 cpu_set_threads(threads);
                 auto g = model();
-                toy_model(*g, c, {Use::train, B, S, Recompute::none, master});
+                toy_model(*g, c, {RunMode::train, B, S, Recompute::none, master});
                 double now = train_pass(*g, in, out, B, S);
                 update(*g, 1e-3f, 0.95f, 0.1f);
-                std::vector<float> bits = flat_part(*g, Part::weights);
+                std::vector<float> bits = flat_part(*g, StateKind::weights);
                 if (first.empty()) first = bits, loss = now;
                 CHECK(now == loss);
                 CHECK(memcmp(bits.data(), first.data(), bits.size() * sizeof(float)) == 0);
@@ -148,7 +148,7 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
 TEST_CASE("gpt: a window of 3 in each of 2 layers is 5 positions") {
     const int S = 8;
     Model g(reference_ops());
-    toy_model(g, GROUPED, {Use::infer, 1, S});
+    toy_model(g, GROUPED, {RunMode::infer, 1, S});
     auto in = toy_tokens(S, GROUPED.V, 1), out = toy_tokens(S, GROUPED.V, 2);
     std::vector<float> before(size_t(S), 0), after(before);
     losses_of(g, in, out, 1, S, before.data());
@@ -161,7 +161,7 @@ TEST_CASE("gpt: one batch is learnt by heart") {
     const int B = 2, S = 16;
     const Config c = {31, 16, 2, 2, 32, 128, 1e-5f};
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
+    REQUIRE(g.allocate(c, {RunMode::train, B, S}).ok());
     g.init(1);
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     double first = train_pass(g, in, out, B, S), last = first;
@@ -194,7 +194,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
     }
     const Config c = {V, S, 2, 2, 32, 128, 1e-5f};
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
+    REQUIRE(g.allocate(c, {RunMode::train, B, S}).ok());
     g.init(1);
     auto batch = [&](int at, std::vector<int>& in, std::vector<int>& out) {
         in.clear(), out.clear();
@@ -250,7 +250,7 @@ struct Golden {
 };
 
 // Every tensor of a flat buffer against the golden ones of that prefix, in the file's names and orientation.
-void check_tensors(const Golden& golden, const Model& g, Part part, const std::string& prefix, double tolerance,
+void check_tensors(const Golden& golden, const Model& g, StateKind part, const std::string& prefix, double tolerance,
                    bool key_bias) {
     std::vector<TensorSource> sources;
     checkpoint_tensors(g, part, prefix, &sources);
@@ -277,7 +277,7 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     REQUIRE_MESSAGE(config.ok(), config.status.message);
     const Config c = config.value;
     Model g(op);
-    REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
+    REQUIRE(g.allocate(c, {RunMode::train, B, S}).ok());
     REQUIRE(checkpoint_weights(std::string("test/golden/gpt_tiny"), g).ok());
     auto in = golden.ids("input"), out = golden.ids("target");
 
@@ -296,11 +296,11 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
         CHECK(train_pass(g, in, out, B, S) == doctest::Approx(expected[size_t(step) - 1]).epsilon(10 * tolerance));
         if (step == 1) {
             CHECK(g.train.grad_norm() == doctest::Approx(golden.get("grad_norm")[0]).epsilon(tolerance));
-            check_tensors(golden, g, Part::gradients, "grad.", 10 * tolerance, true);
+            check_tensors(golden, g, StateKind::gradients, "grad.", 10 * tolerance, true);
         }
         CHECK(update(g, 1e-2f, 0.95f, 0.1f, 1).updates == step);
     }
-    check_tensors(golden, g, Part::weights, "adamw.", 100 * tolerance, false);
+    check_tensors(golden, g, StateKind::weights, "adamw.", 100 * tolerance, false);
 }
 }    // namespace
 

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <set>
 
-#include "model/count.h"
+#include "model/cost_table.h"
 #include "test.h"
 #include "thread_ranks.h"
 #include "toy_checkpoint.h"
@@ -36,13 +36,13 @@ struct Job {
 
 // A checkpoint of all ranks.
 void save(const std::string& run, const Model& g, const Listener& listener) {
-    Place place;
-    place.rank = g.plan.rank, place.ranks = g.plan.ranks;
-    auto watch = Watch::meet(place, place.rank == 0 ? listener : Listener(), "127.0.0.1", listener.port,
-                             comm_token("test_gpt_ranks"), 20);
-    CHECK_MESSAGE(watch.ok(), watch.status.message);    // in a thread: nothing may be thrown
-    if (!watch.ok()) return;
-    const Status s = checkpoint_write(run, g, Tokenizer(), toy_state(STEPS, 1), real_disk(), watch.value.get());
+    RankInfo info;
+    info.rank = g.plan.rank, info.ranks = g.plan.ranks;
+    auto coordinator = Coordinator::rendezvous(info, info.rank == 0 ? listener : Listener(), "127.0.0.1", listener.port,
+                                               job_token("test_gpt_ranks"), 20);
+    CHECK_MESSAGE(coordinator.ok(), coordinator.status.message);    // in a thread: nothing may be thrown
+    if (!coordinator.ok()) return;
+    const Status s = checkpoint_write(run, g, Tokenizer(), toy_state(STEPS, 1), real_disk(), coordinator.value.get());
     CHECK_MESSAGE(s.ok(), s.message);
 }
 
@@ -52,7 +52,7 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
     const int rows = B / ranks / batches;
     g.store.comm = comm;
     toy_model(g, config,
-              {.use = Use::train,
+              {.mode = RunMode::train,
                .B = rows,
                .S = S,
                .rank = rank,
@@ -61,7 +61,7 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
                .dropout = dropout,
                .attention_dropout = dropout,
                .balance = balance,
-               .router_z = balance / 10});
+               .router_z_loss = balance / 10});
     Run run;
     for (int step = 0; step < STEPS; step++) {
         const int V = config.V;
@@ -88,8 +88,8 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
     const std::vector<int> owners = config_owners(config, ranks);
     g.store.collect();
     if (!run_dir.empty()) save(run_dir, g, listener);
-    for (Part part : {Part::m, Part::v}) {
-        std::vector<float>& all = part == Part::m ? run.m : run.v;
+    for (StateKind part : {StateKind::m, StateKind::v}) {
+        std::vector<float>& all = part == StateKind::m ? run.m : run.v;
         for (const Tensor& t : g.tensors) {
             std::vector<float> x(size_t(t.size()), NAN);
             if (owners[size_t(t.bucket)] == rank) g.read(part, t.offset, t.size(), x.data());
@@ -286,8 +286,8 @@ TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank 
 TEST_CASE("gpt ranks: memory of a rank shrinks as ZeRO says") {
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero, const char* purpose) {
-        const Plan plan = {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero};
-        for (const MemoryRow& r : count_memory(cpu_ops<float>(), c, plan).value)
+        const Plan plan = {.mode = RunMode::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero};
+        for (const MemoryRow& r : memory_cost(cpu_ops<float>(), c, plan).value)
             if (!strcmp(r.purpose, purpose)) return double(r.bytes);
         return 0.0;
     };

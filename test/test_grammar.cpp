@@ -1,13 +1,13 @@
 // test_grammar.cpp - grammars against a plain matcher of trees, and the tokens that they allow.
-#include "infer/grammar.h"
+#include "infer/sampling/grammar.h"
 
 #include <functional>
 #include <memory>
 #include <set>
 
 #include "base/console.h"
-#include "data/sentencepiece.h"
-#include "infer/sampler.h"
+#include "data/tokenizer_files/sentencepiece.h"
+#include "infer/sampling/sampler.h"
 #include "memory_growth.h"
 #include "sanitizers.h"
 
@@ -255,7 +255,7 @@ TEST_CASE("grammar: random ones match what a plain matcher does, and tokens are 
         }
         for (const char* start : {"", "a", "ab", "\xC3", "aab"}) {
             GrammarMatcher matcher(g.value, tokenizer, tokenizer.vocab_size(), {tokenizer.end_of_text()});
-            for (int id : tokenizer.encode(start)) matcher.take(id);
+            for (int id : tokenizer.encode(start)) matcher.accept(id);
             for (int again = 0; again < 2; again++)
                 for (int id = 0; id < tokenizer.vocab_size(); id++) {
                     const char after = verdict(m, start + std::string(tokenizer.token(id)));
@@ -274,18 +274,18 @@ TEST_CASE("grammar: states are forgotten and found again in long texts") {
     std::string open;
     for (uint64_t i = 0; i < 20000; i++) open += philox(1, 2, i).v[0] % 2 ? '(' : '[';
     auto id = [&](char c) { return tokenizer.encode(std::string(1, c))[0]; };
-    for (char c : open) matcher.take(id(c));
-    matcher.take(id('a'));
+    for (char c : open) matcher.accept(id(c));
+    matcher.accept(id('a'));
     for (size_t i = open.size(); i-- > 0;) {
         REQUIRE(!matcher.done());
         const char close = open[i] == '(' ? ')' : ']';
         REQUIRE(!matcher.allows(id(close == ')' ? ']' : ')')));
         if (i % 1000 == 0) CHECK(std::count(matcher.allowed().begin(), matcher.allowed().end(), true) == 1);
-        matcher.take(id(close));
+        matcher.accept(id(close));
     }
     CHECK(matcher.done());
     CHECK(!matcher.broken());
-    matcher.take(id('a'));
+    matcher.accept(id('a'));
     CHECK(matcher.broken());
 }
 
@@ -309,16 +309,16 @@ TEST_CASE("grammar: after each of many tokens exactly those that fit are allowed
         for (uint64_t i = 0; i < depth; i++) {
             if (often || i < 32) fits("([a");
             open += philox(1, 2, i).v[0] % 2 ? '(' : '[';
-            matcher.take(id(open.back()));
+            matcher.accept(id(open.back()));
         }
-        matcher.take(id('a'));
+        matcher.accept(id('a'));
         for (; !open.empty(); open.pop_back()) {
             const char close = open.back() == '(' ? ')' : ']';
             if (often || (open.size() < 2000 && open.size() % 5 == 0)) fits(std::string(1, close));
-            matcher.take(id(close));
+            matcher.accept(id(close));
         }
         fits("!");
-        matcher.take(id('!'));
+        matcher.accept(id('!'));
         return wrong + !matcher.done() + matcher.broken();
     };
     // Many states; large masks; the first states' numbers are given to others when all but one are forgotten.
@@ -341,16 +341,16 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     CHECK(ends.end() == 0);
     CHECK_FALSE(ends.allows(0));
     CHECK_FALSE(ends.allowed()[0]);
-    ends.take(id("a"));    // by two ways, which are one
+    ends.accept(id("a"));    // by two ways, which are one
     CHECK(ends.done());
     CHECK(ends.allows(0));
     CHECK(ends.allows(end));
     CHECK(ends.allowed()[0]);
     CHECK_FALSE(ends.broken());
-    ends.take(id("b"));
+    ends.accept(id("b"));
     CHECK(ends.broken());
     CHECK(ends.done());
-    ends.take(end);
+    ends.accept(end);
     CHECK(ends.broken());
     // Special tokens are no text, ids beyond the vocabulary nothing.
     const GrammarMatcher any(grammar_of("root ::= .*"), tokenizer, V, {});
@@ -407,18 +407,18 @@ TEST_CASE("grammar: tokens are drawn as from a masked softmax, greedily too") {
         Sampler sampler = Sampler::open(s, tokenizer, V, {tokenizer.end_of_text()}).take();
         const Sampler free = Sampler::open(plain, tokenizer, V).take();
         std::string text;
-        for (uint64_t place = 0; place < 40 && !sampler.done(); place++) {
+        for (uint64_t step_index = 0; step_index < 40 && !sampler.done(); step_index++) {
             std::vector<float> logits;
-            for (int i = 0; i < V; i++) logits.push_back(philox_normal(1, place, uint64_t(i)));
+            for (int i = 0; i < V; i++) logits.push_back(philox_normal(1, step_index, uint64_t(i)));
             GrammarMatcher matcher(grammar, tokenizer, V, {tokenizer.end_of_text()});
-            for (char c : text) matcher.take(tokenizer.encode(std::string(1, c))[0]);
+            for (char c : text) matcher.accept(tokenizer.encode(std::string(1, c))[0]);
             std::vector<float> masked = logits;
             for (int i = 0; i < V; i++)
                 if (!matcher.allows(i)) masked[size_t(i)] = -INFINITY;
             for (uint64_t other = 0; other < 20; other++)
                 REQUIRE(sampler.choose(logits.data(), other).id == free.choose(masked.data(), other).id);
-            const Sampler::Choice c = sampler.choose(logits.data(), place);
-            sampler.take(c);
+            const Sampler::Choice c = sampler.choose(logits.data(), step_index);
+            sampler.accept(c);
             if (!tokenizer.is_special(c.id)) text += tokenizer.token(c.id);
         }
         CHECK(!sampler.broken());
@@ -432,7 +432,7 @@ TEST_CASE("grammar: where no token fits, the text ends, and that is said") {
     Sampler sampler = Sampler::open(s, tokenizer, 60, {}).take();    // the first 60 tokens are without a and b
     const Sampler::Choice c = sampler.choose(logits.data(), 0);
     CHECK(c.id == -1);
-    sampler.take(c);
+    sampler.accept(c);
     CHECK(sampler.done());
     CHECK(sampler.broken());
 }

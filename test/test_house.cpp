@@ -40,7 +40,7 @@ const std::map<std::string, const char*> MAY_EXIT = {
     {"main.cpp", "its purpose"},
     {"base/common.h", "a CHECK has failed"},
     {"layers/cuda.cu", "the device has failed, and with it what it holds"},
-    {"comm/watch.cpp", "another rank has died, and a collective waits for it for ever"},
+    {"comm/coordinator.cpp", "another rank has died, and a collective waits for it for ever"},
 };
 
 std::string room(const std::string& path) { return path.substr(0, path.find('/')); }

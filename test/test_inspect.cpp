@@ -1,5 +1,5 @@
 // test_inspect.cpp - maps of attention against the reference's, and scores of them by hand.
-#include "tools/attention_maps.h"
+#include "tools/heads/attention_maps.h"
 
 #include <omp.h>
 
@@ -24,8 +24,8 @@ std::vector<Kind> seeing_configs() {
         change(all.back().c);
     };
     add("grouped, pattern", [](Config& k) { k.NKV = 2, k.window = 3, k.stride = 4, k.global_tokens = 2; });
-    add("prefix", [](Config& k) { k.sees = Sees::prefix; });
-    add("mlm", [](Config& k) { k.sees = Sees::all, k.mask = 1; });
+    add("prefix", [](Config& k) { k.mask_kind = MaskKind::prefix; });
+    add("mlm", [](Config& k) { k.mask_kind = MaskKind::all, k.mask = 1; });
     return all;
 }
 // The probabilities that attention_forward sums values with: it is given values that are one for a key and zero for the
@@ -55,7 +55,7 @@ std::vector<double> sums_of_values(const std::vector<double>& p, const double* q
     return y;
 }
 std::vector<std::vector<double>> all_maps(Model& g, const std::vector<int>& tokens, int prefix) {
-    std::vector<HeadPlace> heads;
+    std::vector<HeadIndex> heads;
     for (int l = 0; l < g.c.L; l++)
         for (int h = 0; h < g.c.NH; h++) heads.push_back({l, h});
     std::vector<std::vector<double>> maps(heads.size());
@@ -68,34 +68,34 @@ std::vector<std::vector<double>> all_maps(Model& g, const std::vector<int>& toke
 TEST_CASE("inspect: maps are the probabilities of the reference's attention, of every kind, also of the CPU's model") {
     for (const Kind& kind : seeing_configs()) {
         CAPTURE(kind.name);
-        const int prefix = kind.c.sees == Sees::prefix ? 4 : 0;
+        const int prefix = kind.c.mask_kind == MaskKind::prefix ? 4 : 0;
         const std::vector<int> tokens = toy_tokens(S, kind.c.V, 3);
         Model exact(reference_ops()), g(cpu_ops<float>());
-        toy_model(exact, kind.c, {Use::infer, 1, S});
-        toy_model(g, kind.c, {Use::infer, 1, S});
+        toy_model(exact, kind.c, {RunMode::infer, 1, S});
+        toy_model(g, kind.c, {RunMode::infer, 1, S});
         const auto maps = all_maps(exact, tokens, prefix), of_cpu = all_maps(g, tokens, prefix);
 
         Spans spans;
-        spans.add({Text{0, prefix}}, S, kind.c.sees);
+        spans.add({Text{0, prefix}}, S, kind.c.mask_kind);
         int layers = 0;
         exact.after_attention = [&](int l) {
             layers++;
             Heads h = kind.c.heads(l);
-            const double* turned = typed<double>(exact, exact.a[size_t(l)].turned);
+            const double* qkv_rot = typed<double>(exact, exact.a[size_t(l)].qkv_rot);
             h.bias = reinterpret_cast<const float*>(exact.bias);
-            if (kind.c.sees != Sees::causal) h.keys = spans.keys.data(), h.queries = spans.queries.data();
+            if (kind.c.mask_kind != MaskKind::causal) h.keys = spans.keys.data(), h.queries = spans.queries.data();
             for (int head = 0; head < h.NH; head++) {
-                const auto expected = probabilities_by_values({turned, turned + S * h.qkv_width()}, h, head);
+                const auto expected = probabilities_by_values({qkv_rot, qkv_rot + S * h.qkv_width()}, h, head);
                 const size_t i = size_t(l * h.NH + head);
                 CHECK(relative_error(maps[i].data(), expected.data(), S * S) < 1e-12);
                 CHECK(relative_error(of_cpu[i].data(), expected.data(), S * S) < 2e-5);
-                const auto y = sums_of_values(maps[i], turned, h, head);
+                const auto y = sums_of_values(maps[i], qkv_rot, h, head);
                 for (int s = 0; s < S; s++)
                     CHECK(relative_error(typed<double>(exact, exact.a[size_t(l)].atty) + (s * h.NH + head) * h.HS,
                                          &y[size_t(s * h.HS)], h.HS) < 1e-10);
             }
         };
-        exact.batch.upload(tokens.data(), nullptr, 1, S, kind.c.sees == Sees::causal ? nullptr : &spans);
+        exact.batch.upload(tokens.data(), nullptr, 1, S, kind.c.mask_kind == MaskKind::causal ? nullptr : &spans);
         exact.forward();
         exact.after_attention = nullptr;
         CHECK(layers == layers_with_map(kind.c));
@@ -113,8 +113,8 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
     Config c = SMALL;
     c.NH = 16;
     Model g(cpu_ops<float>());
-    toy_model(g, c, {Use::infer, 1, S});
-    std::vector<HeadPlace> heads;
+    toy_model(g, c, {RunMode::infer, 1, S});
+    std::vector<HeadIndex> heads;
     for (int h = 0; h < c.NH; h++) heads.push_back({0, h});
     const int threads = omp_get_max_threads();
     omp_set_num_threads(4);
@@ -137,9 +137,9 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
 
 TEST_CASE("inspect: progress counts the layers that have maps, up to 100 %") {
     Config c = SMALL;
-    c.L = 5, c.linear = Linear::gated, c.softmax_every = 2;
+    c.L = 5, c.linear = LinearAttention::gated, c.softmax_every = 2;
     Model g(cpu_ops<float>());
-    toy_model(g, c, {Use::infer, 1, S});
+    toy_model(g, c, {RunMode::infer, 1, S});
     int done = 0;
     attention_maps(
         g, toy_tokens(S, c.V, 3), 0, {{1, 0}}, [](size_t, const double*, const int*) {}, [&] { done++; });

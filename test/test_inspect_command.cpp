@@ -2,9 +2,9 @@
 #include <dlfcn.h>
 
 #include "base/console.h"
-#include "base/picture.h"
+#include "files/picture.h"
 #include "files/json.h"
-#include "layers/reference.h"
+#include "layers/reference/reference.h"
 #include "toy_run.h"
 #include "toy_model.h"
 
@@ -66,7 +66,7 @@ namespace {
 std::vector<double> reference_map(const std::string& checkpoint, const std::string& text) {
     const int n = int(text.size());
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(checkpoint_config(checkpoint).value, {Use::infer, 1, n}).ok());
+    REQUIRE(g.allocate(checkpoint_config(checkpoint).value, {RunMode::infer, 1, n}).ok());
     REQUIRE(checkpoint_weights(checkpoint, g).ok());
     std::vector<int> tokens, visible(text.size());
     for (char c : text) tokens.push_back(c - '!');    // GPT-2's order of bytes
@@ -75,8 +75,8 @@ std::vector<double> reference_map(const std::string& checkpoint, const std::stri
     g.after_attention = [&](int l) {
         if (l != 1) return;
         const Heads h = g.c.heads(l);
-        const float* turned = typed<float>(g, g.a[1].turned);
-        const std::vector<double> qkv(turned, turned + n * h.qkv_width());
+        const float* qkv_rot = typed<float>(g, g.a[1].qkv_rot);
+        const std::vector<double> qkv(qkv_rot, qkv_rot + n * h.qkv_width());
         reference::probabilities(p.data(), visible.data(), qkv.data(), n, h, 3);
         ran++;
     };
@@ -89,14 +89,14 @@ std::vector<double> reference_map(const std::string& checkpoint, const std::stri
 template <class Change> std::string changed(const Toy& toy, const std::string& run, const char* name, Change change) {
     const std::string from = toy.newest(run), dir = toy.dir + "/" + run + "-changed";
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(checkpoint_config(from).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(g.allocate(checkpoint_config(from).value, {RunMode::infer, 1, 1}).ok());
     REQUIRE(checkpoint_weights(from, g).ok());
     for (const Tensor& t : g.tensors) {
         if (t.name != name) continue;
         std::vector<float> x(size_t(t.size()));
-        g.read(Part::weights, t.offset, t.size(), x.data());
+        g.read(StateKind::weights, t.offset, t.size(), x.data());
         change(x);
-        g.write(Part::weights, t.offset, t.size(), x.data());
+        g.write(StateKind::weights, t.offset, t.size(), x.data());
     }
     REQUIRE(checkpoint_export(dir, weights_reader(g), checkpoint_tokenizer(from).value, {}).ok());
     return dir;
@@ -177,9 +177,9 @@ TEST_CASE("inspect: --importance is what prune measures on the same windows") {
         return n;
     };
     CHECK(maps(read_file(more)) == maps(read_file(one)) + 1);
-    ColourMaps wide{.title = "", .across = 600};
+    HeatmapPicture wide{.title = "", .across = 600};
     for (int i = 0; i < 600; i++) wide.maps.push_back({"", 1, 2, {0, 1}});
-    const Status s = write_maps(one, wide), png = write_maps(toy.dir + "/one.png", wide);
+    const Status s = write_heatmaps(one, wide), png = write_heatmaps(toy.dir + "/one.png", wide);
     CHECK(s.ok());
     CHECK(png.code == Exit::run);
     CHECK_MESSAGE(contains(png.message, " pixels: "), png.message);

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "files/json.h"
-#include "infer/sampler.h"
+#include "infer/sampling/sampler.h"
 #include "schema_grammar.h"
 
 namespace {
@@ -80,12 +80,12 @@ TEST_CASE("json schema: texts that drawn tokens make parse and are valid") {
         for (uint64_t sequence = 0; sequence < 12; sequence++) {
             Sampler sampler = first.of(sequence);
             std::string text;
-            for (uint64_t place = 0; place < 3000 && !sampler.done(); place++) {
+            for (uint64_t step_index = 0; step_index < 3000 && !sampler.done(); step_index++) {
                 std::vector<float> logits;
-                for (int i = 0; i < V; i++) logits.push_back(2 * philox_normal(sequence, place, uint64_t(i)));
+                for (int i = 0; i < V; i++) logits.push_back(2 * philox_normal(sequence, step_index, uint64_t(i)));
                 for (char c : std::string("\"]}")) logits[size_t(tokenizer.encode(std::string(1, c))[0])] += 5;
-                const Sampler::Choice c = sampler.choose(logits.data(), place);
-                sampler.take(c);
+                const Sampler::Choice c = sampler.choose(logits.data(), step_index);
+                sampler.accept(c);
                 if (!tokenizer.is_special(c.id)) text += tokenizer.token(c.id);
             }
             CAPTURE(text);

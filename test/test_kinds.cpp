@@ -1,6 +1,6 @@
 // test_kinds.cpp - every kind of model: gradients, the fast tables, recomputation, generation.
 #include "model/decoder.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 #include "test.h"
 #include "model_checks.h"
 
@@ -35,7 +35,7 @@ TEST_CASE("kinds: what the backward computes again has the same bits as what is 
             int64_t bytes = INT64_MAX;
             for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
                 auto g = model();
-                toy_model(*g, c, {Use::train, B, S, r});
+                toy_model(*g, c, {RunMode::train, B, S, r});
                 train_pass(*g, in, out, B, S);
                 auto grads = flat_grads(*g);
                 if (kept.empty()) kept = grads;
@@ -58,18 +58,19 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
         each_cpu_model([&](auto model, double tolerance) {
             auto in = toy_tokens(B * S, c.V, 1);
             auto g = model();
-            toy_model(*g, c, {Use::infer, B, S});
+            toy_model(*g, c, {RunMode::infer, B, S});
             // What both approximate: the reference with the same weights.
             Model reference(reference_ops());
-            toy_model(reference, c, {Use::infer, B, S});
-            const std::vector<float> weights = flat_part(*g, Part::weights);
-            reference.write(Part::weights, 0, int64_t(weights.size()), weights.data());
+            toy_model(reference, c, {RunMode::infer, B, S});
+            const std::vector<float> weights = flat_part(*g, StateKind::weights);
+            reference.write(StateKind::weights, 0, int64_t(weights.size()), weights.data());
             std::vector<float> by_cache, by_whole, exact;
             for (int split : {1, 5, 36}) {
                 generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { append(exact, whole); });
                 generate_toy(*g, in, B, S, split, 1, [&](const KvCache& cache, auto& cached, auto& whole) {
-                    const int64_t states = 4 * c.recurrent_before(c.L) * c.heads(0).state();
-                    const int64_t all = B * (pages_for(c.T) * page_bytes(c, cache.type) + states) + angle_bytes(c, c.T);
+                    const int64_t states = 4 * c.recurrent_layers_below(c.L) * c.heads(0).state();
+                    const int64_t all = B * (pages_for(c.T) * page_bytes(c, cache.type) + states) +
+                                        cos_sin_bytes(c, c.T);
                     CHECK((cache.bytes >= all && cache.bytes < all + 4096));
                     // In bf16 the largest of so many differences; an average over 7 positions hides less: up to 0.031.
                     const bool wide = tolerance > 1e-3 && c.window;
@@ -92,8 +93,8 @@ TEST_CASE("kinds: tables of angles are as long as the plan or the cache, and equ
     Config c = {.V = 13, .T = 64, .L = 2, .NH = 2, .C = 16, .F = 24, .HS = 8, .window = 3, .global_every = 2};
     c.position = Position::rope, c.rope_dims = 8, c.rope_local_theta = 100;
     Model pieces(cpu_ops<float>()), whole(cpu_ops<float>()), longer(cpu_ops<float>());
-    toy_model(pieces, c, {Use::infer, 1, 4});
-    toy_model(whole, c, {Use::infer, 1, 40});
+    toy_model(pieces, c, {RunMode::infer, 1, 4});
+    toy_model(whole, c, {RunMode::infer, 1, 40});
     const auto in = toy_tokens(40, c.V, 1);
     KvCache cache;
     REQUIRE(allocate_cache(pieces, cache, 1, 40).ok());
@@ -105,12 +106,12 @@ TEST_CASE("kinds: tables of angles are as long as the plan or the cache, and equ
     compute_logits(pieces, head, cached.data());
     compute_logits(whole, whole_batch(whole), exact.data());
     CHECK(relative_error(cached.data(), exact.data(), c.V) < 1e-5);
-    CHECK(angle_bytes(c, 10) == 2 * 10 * 8 * 4);
+    CHECK(cos_sin_bytes(c, 10) == 2 * 10 * 8 * 4);
     c.T = 1 << 17;
-    REQUIRE(longer.allocate(c, {Use::infer, 1, 4}).ok());
+    REQUIRE(longer.allocate(c, {RunMode::infer, 1, 4}).ok());
     CHECK(longer.arena_bytes == pieces.arena_bytes);
     c.rope_local_theta = c.rope_theta;
-    CHECK(angle_bytes(c, 10) == 10 * 8 * 4);
+    CHECK(cos_sin_bytes(c, 10) == 10 * 8 * 4);
     c.rope_scaling = RopeScaling::linear;    // it leaves layers with a window as they are
-    CHECK(angle_bytes(c, 10) == 2 * 10 * 8 * 4);
+    CHECK(cos_sin_bytes(c, 10) == 2 * 10 * 8 * 4);
 }

@@ -23,7 +23,7 @@ void endless_forward(float*, const float*, const float*, const float*, const flo
     while (turns >= 0) turns = (turns + 1) % 1000;
 }
 // One thread of the loop spins, the others wait for it at its end.
-void endless_part(float* dx, Into<float>, float*, const float*, const float*, const float*, int N, int C, int,
+void endless_part(float* dx, GradTarget<float>, float*, const float*, const float*, const float*, int N, int C, int,
                   Precision) {
     static std::atomic<int> turns{0};
 #pragma omp parallel for schedule(static, 1)
@@ -34,7 +34,7 @@ void step(const Ops<float>& op) {
     Model g(op);
     const int B = 2, S = 16;
     std::vector<int> tok(size_t(B) * S, 1);
-    REQUIRE(g.allocate({61, 32, 3, 2, 16, 64, 1e-5f}, {Use::train, B, S}).ok());
+    REQUIRE(g.allocate({61, 32, 3, 2, 16, 64, 1e-5f}, {RunMode::train, B, S}).ok());
     g.init(1);
     g.train.begin();
     g.batch.upload(tok.data(), tok.data(), B, S);

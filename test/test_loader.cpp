@@ -268,7 +268,7 @@ TEST_CASE("shard: names the tokenizer that made it, and another one is refused")
     CHECK(unknown.vocab == 0);
     CHECK(unknown.tokenizer == 0);
     auto match = [](const std::vector<Shard>& shards, const Tokenizer& t, int vocab = 0) {
-        return shards_match(shards, t, vocab, {"gpt2, the default", "do that"});
+        return check_shard_tokenizer(shards, t, vocab, {"gpt2, the default", "do that"});
     };
     CHECK(match({unknown, known}, small).ok());
     CHECK(match({unknown}, gpt2).ok());

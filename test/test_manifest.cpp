@@ -4,27 +4,28 @@
 #include "test.h"
 
 namespace {
-const std::vector<Sum> WHOLE = {{"model.safetensors", 5, 0x12}, {"config.json", 7, 0xFFFFFFFF}, {"state.json", 0, 0}};
+const std::vector<FileChecksum> WHOLE = {
+    {"model.safetensors", 5, 0x12}, {"config.json", 7, 0xFFFFFFFF}, {"state.json", 0, 0}};
 void refused(const std::string& text, const char* what) {
     const Status s = manifest_parse(text, "M").status;
     CHECK(s.code == Exit::input);
     CHECK_MESSAGE(contains(s.message, what), s.message);
 }
-std::vector<Sum> without(size_t i) {
-    std::vector<Sum> all = WHOLE;
+std::vector<FileChecksum> without(size_t i) {
+    std::vector<FileChecksum> all = WHOLE;
     all.erase(all.begin() + long(i));
     return all;
 }
-Sum sum_of(const std::string& text, const std::string& name) {
+FileChecksum sum_of(const std::string& text, const std::string& name) {
     return {name, int64_t(text.size()), crc32c(0, text.data(), int64_t(text.size()))};
 }
 }    // namespace
 
 TEST_CASE("manifest: its lines, and what they must name") {
-    CHECK(sum_line(WHOLE[0]) == "00000012 5 model.safetensors\n");
+    CHECK(checksum_line(WHOLE[0]) == "00000012 5 model.safetensors\n");
     const std::string text = manifest_text(WHOLE);
     CHECK(text.starts_with("flatgpt checkpoint 1\n00000012 5 model.safetensors\nffffffff 7 config.json\n"));
-    const Result<std::vector<Sum>> read = manifest_parse(text, "M");
+    const Result<std::vector<FileChecksum>> read = manifest_parse(text, "M");
     REQUIRE_MESSAGE(read.ok(), read.status.message);
     REQUIRE(read.value.size() == 3);
     CHECK(read.value[1].name == "config.json");
@@ -32,13 +33,13 @@ TEST_CASE("manifest: its lines, and what they must name") {
     CHECK(read.value[1].crc == 0xFFFFFFFF);
 
     for (size_t i = 0; i < 3; i++) refused(manifest_text(without(i)), ("it does not list " + WHOLE[i].name).c_str());
-    std::vector<Sum> parts = without(0);
+    std::vector<FileChecksum> parts = without(0);
     parts.push_back({"model.safetensors.index.json", 1, 1});
     CHECK(manifest_parse(manifest_text(parts), "M").ok());
     parts.erase(parts.begin());
     refused(manifest_text(parts), "it does not list config.json");
     for (const char* name : {"", "a/b", "/etc/passwd", "../model.safetensors"}) {
-        std::vector<Sum> all = WHOLE;
+        std::vector<FileChecksum> all = WHOLE;
         all.push_back({name, 1, 1});
         refused(manifest_text(all), "expected the name of a file");
     }
@@ -54,7 +55,7 @@ TEST_CASE("manifest: its lines, and what they must name") {
     const std::string dir = temporary_directory();
     write_file(dir + "/MANIFEST", text);
     CHECK(manifest_read(dir).ok());
-    std::vector<Sum> many = WHOLE;
+    std::vector<FileChecksum> many = WHOLE;
     for (int i = 0; i < 80'000; i++) many.push_back({"file" + std::to_string(i), 1, 1});
     write_file(dir + "/MANIFEST", manifest_text(many));
     CHECK(manifest_read(dir).status.code == Exit::input);    // more than 1 MiB
@@ -67,18 +68,18 @@ TEST_CASE("manifest: a file has the bytes and the sum of its line") {
     for (const size_t n : {size_t(0), size_t(1), size_t(1) << 18, text.size()}) {
         const std::string some = text.substr(0, n);
         write_file(path, some);
-        const Sum right = sum_of(some, "f");
-        CHECK(sum_check(path, right).ok());
+        const FileChecksum right = sum_of(some, "f");
+        CHECK(checksum_verify(path, right).ok());
         for (const int64_t more : {-1, 1}) {
-            const Status s = sum_check(path, {"f", right.bytes + more, right.crc}, false);
+            const Status s = checksum_verify(path, {"f", right.bytes + more, right.crc}, false);
             CHECK(s.code == Exit::input);
             CHECK(contains(s.message, "bytes (MANIFEST), found " + std::to_string(n)));
         }
-        const Sum wrong{"f", right.bytes, right.crc + 1};
-        CHECK(sum_check(path, wrong, false).ok());
-        CHECK(contains(sum_check(path, wrong).message, "expected CRC-32C"));
+        const FileChecksum wrong{"f", right.bytes, right.crc + 1};
+        CHECK(checksum_verify(path, wrong, false).ok());
+        CHECK(contains(checksum_verify(path, wrong).message, "expected CRC-32C"));
     }
-    CHECK_FALSE(sum_check(path + "none", sum_of("", "f")).ok());
+    CHECK_FALSE(checksum_verify(path + "none", sum_of("", "f")).ok());
 }
 
 TEST_CASE("manifest: what was read in pieces of any order counts, and the rest is read") {
@@ -98,18 +99,18 @@ TEST_CASE("manifest: what was read in pieces of any order counts, and the rest i
     write_file(path, text);
     const Result<SafetensorsFile> file = SafetensorsFile::open(path);
     REQUIRE_MESSAGE(file.ok(), file.status.message);
-    const Sum right = sum_of(text, "f"), wrong{"f", right.bytes, right.crc + 1};
+    const FileChecksum right = sum_of(text, "f"), wrong{"f", right.bytes, right.crc + 1};
     const auto size = int64_t(text.size());
     const std::vector<std::pair<int64_t, int64_t>> orders[] = {
         {}, {{0, size}}, {{300'000, 1000}, {100, 200'000}}, {{size - 10, 10}, {0, 10}, {10, 10}}};
     for (const auto& pieces : orders)
         for (const bool damaged : {false, true}) {
-            ReadSums sums;
+            ReadChecksums sums;
             std::string memory = text;
             if (damaged) memory[size_t(pieces.empty() ? 0 : pieces[0].first)] ^= 1;
             for (auto [at, n] : pieces) sums.add(&file.value, at, memory.data() + at, n);
             CHECK(sums.check(file.value, right).ok() == (!damaged || pieces.empty()));
-            ReadSums again;
+            ReadChecksums again;
             for (auto [at, n] : pieces) again.add(&file.value, at, text.data() + at, n);
             CHECK(contains(again.check(file.value, wrong).message, "expected CRC-32C"));
         }

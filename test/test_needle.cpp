@@ -1,6 +1,6 @@
 // test_needle.cpp - `flatgpt eval --by-position` and `--needle`.
-#include "infer/by_position.h"
-#include "infer/needle.h"
+#include "infer/eval/position_loss.h"
+#include "infer/eval/needle.h"
 
 #include <set>
 
@@ -51,7 +51,7 @@ TEST_CASE("eval: positions whose loss is no number are left out of the curve, an
     const Toy toy;
     must(toy.args("run", {"--steps", "1"}));
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {RunMode::infer, 1, 1}).ok());
     REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
     std::fill_n(typed<float>(g, g.w.wpe) + 7 * 32, 32, 3e38f);    // their sum is infinite
     const std::string broken = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
@@ -112,7 +112,7 @@ NeedleOptions needle_options(int longest) {
 TEST_CASE("needle: a sequence holds the needle at its depth, and ends with it") {
     NeedleOptions o = needle_options(64);
     for (bool text : {false, true}) {
-        if (text) o.filler = {100, 101, 102};
+        if (text) o.haystack = {100, 101, 102};
         for (double depth : {0.0, 0.5, 1.0}) {
             const std::vector<int> s = needle_sequence(o, 64, depth, 3);
             REQUIRE(s.size() == 64);
@@ -149,9 +149,9 @@ TEST_CASE("needle: who says the value finds it; the log-probabilities are the lo
         const std::vector<int> s = needle_sequence(o, cell.length, cell.depth, 0);
         double logprob = 0;
         Model g(cpu_ops<float>());
-        REQUIRE(g.allocate(actor.g.c, {Use::infer, 1, T}).ok());
-        const std::vector<float> w = flat_part(actor.g, Part::weights);
-        g.write(Part::weights, 0, int64_t(w.size()), w.data());
+        REQUIRE(g.allocate(actor.g.c, {RunMode::infer, 1, T}).ok());
+        const std::vector<float> w = flat_part(actor.g, StateKind::weights);
+        g.write(StateKind::weights, 0, int64_t(w.size()), w.data());
         std::vector<float> losses(s.size() - 1);
         losses_of(g, {s.begin(), s.end() - 1}, {s.begin() + 1, s.end()}, 1, int(s.size()) - 1, losses.data());
         for (int i = 0; i < NEEDLE_TOKENS; i++) logprob -= double(losses[losses.size() - 1 - size_t(i)]);

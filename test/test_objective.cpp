@@ -1,17 +1,17 @@
 // test_objective.cpp - documents, prefixes, masked tokens: spans, draws, gradients, and whole models.
-#include "infer/objective.h"
+#include "data/objective.h"
 
 #include <set>
 
-#include "infer/texts.h"
-#include "model/count.h"
+#include "infer/eval/text_loss.h"
+#include "model/cost_table.h"
 #include "test.h"
 #include "model_checks.h"
 
 namespace {
 // Token 2 begins a document.
-Objective documents(Sees sees = Sees::causal) {
-    Objective o = toy_objective(sees);
+Objective documents(MaskKind mask_kind = MaskKind::causal) {
+    Objective o = toy_objective(mask_kind);
     o.begin = 2;
     return o;
 }
@@ -29,14 +29,15 @@ TEST_CASE("objective: spans say what the definition says, of keys and of queries
             while (t + 1 < texts.size() && texts[t + 1].from <= s) t++;
             return t;
         };
-        for (Sees sees : {Sees::causal, Sees::prefix, Sees::all}) {
+        for (MaskKind mask_kind : {MaskKind::causal, MaskKind::prefix, MaskKind::all}) {
             auto visible = [&](int query, int key) {
                 if (text_of(query) != text_of(key)) return false;
-                return key <= query || sees == Sees::all || (sees == Sees::prefix && key < texts[text_of(key)].prefix);
+                return key <= query || mask_kind == MaskKind::all ||
+                       (mask_kind == MaskKind::prefix && key < texts[text_of(key)].prefix);
             };
             Spans spans;
-            spans.add({Text{}}, 3, Sees::causal);    // another sequence before it
-            spans.add(texts, S, sees);
+            spans.add({Text{}}, 3, MaskKind::causal);    // another sequence before it
+            spans.add(texts, S, mask_kind);
             REQUIRE(spans.keys.size() == size_t(3 + S));
             REQUIRE(spans.queries.size() == size_t(3 + S));
             for (int i = 0; i < S; i++) {
@@ -57,7 +58,8 @@ TEST_CASE("objective: spans say what the definition says, of keys and of queries
 
 TEST_CASE("objective: what is drawn follows from the seed and the sequence's number; the targets are as many as said") {
     const int S = 40, n = 500;
-    for (Objective o : {toy_objective(Sees::prefix), toy_objective(Sees::all), documents(), documents(Sees::all)}) {
+    for (Objective o :
+         {toy_objective(MaskKind::prefix), toy_objective(MaskKind::all), documents(), documents(MaskKind::all)}) {
         std::vector<int> lengths(S + 1);
         int64_t all = 0, masked = 0, same = 0;
         for (int number = 0; number < n; number++) {
@@ -71,25 +73,25 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
             o.apply(number, in2.data(), out2.data(), S, S, &again);
             REQUIRE(in == in2);
             REQUIRE(out == out2);
-            if (o.sees == Sees::prefix) {
+            if (o.mask_kind == MaskKind::prefix) {
                 const int prefix = spans.keys[0].to;
                 lengths[size_t(prefix)]++;
                 for (int s = 0; s < S; s++) REQUIRE(out[size_t(s)] == (s < prefix - 1 ? -1 : next[size_t(s)]));
                 REQUIRE(in == text);
             }
-            for (int s = 0; s < S && o.sees == Sees::all; s++) {
+            for (int s = 0; s < S && o.mask_kind == MaskKind::all; s++) {
                 if (out[size_t(s)] < 0) REQUIRE(in[size_t(s)] == text[size_t(s)]);
                 else REQUIRE(out[size_t(s)] == text[size_t(s)]);
                 if (out[size_t(s)] >= 0) masked += in[size_t(s)] == 12, same += in[size_t(s)] == text[size_t(s)];
             }
         }
         CHECK(all == o.targets(0, n, S));
-        if (o.sees == Sees::all) {
+        if (o.mask_kind == MaskKind::all) {
             CHECK(all == n * 12);    // round(0.3 * 40)
             CHECK(std::fabs(double(masked) / double(all) - 0.8) < 0.03);
             CHECK(std::fabs(double(same) / double(all) - (0.1 + 0.1 / 12)) < 0.03);
         }
-        if (o.sees == Sees::prefix) {
+        if (o.mask_kind == MaskKind::prefix) {
             CHECK(lengths[0] + lengths[S] == 0);
             for (int p = 1; p < S; p++) CHECK(lengths[size_t(p)] > 1);    // 12.8 expected
         }
@@ -98,7 +100,7 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
         auto in = toy_tokens(S, 12, 0), out = in, in2 = in, out2 = in;
         Spans spans;
         o.apply(0, in.data(), out.data(), S, S, &spans), other.apply(0, in2.data(), out2.data(), S, S, &spans);
-        CHECK((out == out2) == (o.sees == Sees::causal));
+        CHECK((out == out2) == (o.mask_kind == MaskKind::causal));
     }
 }
 
@@ -106,19 +108,20 @@ TEST_CASE("objective: gradients with documents, prefixes and masked tokens equal
     const Config windowed = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
     check_gradients(windowed, documents());
     for (Config base : {TOY, windowed}) {
-        check_gradients(seeing(base, Sees::causal), documents());
-        check_gradients(seeing(base, Sees::prefix), toy_objective(Sees::prefix));
-        check_gradients(seeing(base, Sees::all), toy_objective(Sees::all));
-        check_gradients(seeing(base, Sees::all), documents(Sees::all));
+        check_gradients(seeing(base, MaskKind::causal), documents());
+        check_gradients(seeing(base, MaskKind::prefix), toy_objective(MaskKind::prefix));
+        check_gradients(seeing(base, MaskKind::all), toy_objective(MaskKind::all));
+        check_gradients(seeing(base, MaskKind::all), documents(MaskKind::all));
     }
 }
 
 TEST_CASE("objective: the cpu tables agree with the reference") {
     const Config base = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24};
-    for (Objective o : {documents(), toy_objective(Sees::prefix), toy_objective(Sees::all), documents(Sees::all)}) {
+    for (Objective o :
+         {documents(), toy_objective(MaskKind::prefix), toy_objective(MaskKind::all), documents(MaskKind::all)}) {
         CAPTURE(o.name());
         CAPTURE(o.begin);
-        check_cpu_model(seeing(base, o.sees), 2, o);
+        check_cpu_model(seeing(base, o.mask_kind), 2, o);
     }
     Config windowed = base;
     windowed.window = 9;
@@ -130,9 +133,10 @@ TEST_CASE("objective: documents in one sequence have the losses that each has al
     for (const Kind& kind : kind_configs({.V = 13, .T = S, .L = 2, .NH = 2, .C = 16, .F = 24})) {
         // These positions count from the sequence's start; dynamic angles depend on its length.
         if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
-        for (Sees sees : {Sees::causal, Sees::all}) {
-            const Config c = sees == Sees::all ? seeing(kind.c, sees) : kind.c;
-            if (sees == Sees::all && (c.position == Position::alibi || c.linear != Linear::none)) continue;
+        for (MaskKind mask_kind : {MaskKind::causal, MaskKind::all}) {
+            const Config c = mask_kind == MaskKind::all ? seeing(kind.c, mask_kind) : kind.c;
+            if (mask_kind == MaskKind::all && (c.position == Position::alibi || c.linear != LinearAttention::none))
+                continue;
             CAPTURE(std::string(kind.name));
             Model g(reference_ops());
             toy_model(g, c, {.B = 1, .S = S, .spans = true});
@@ -146,7 +150,7 @@ TEST_CASE("objective: documents in one sequence have the losses that each has al
             for (int s = 0; s < S; s++)
                 if (in[size_t(s)] == 2) texts.push_back({s});
             REQUIRE(texts.size() > 1);
-            spans.add(texts, S, sees);
+            spans.add(texts, S, mask_kind);
             std::vector<float> packed(S), alone(S);
             losses_of(g, in, out, 1, S, packed.data(), &spans);
             for (size_t i = 0; i < texts.size(); i++) {
@@ -164,24 +168,24 @@ TEST_CASE("objective: padded texts have the losses that each has alone") {
     std::vector<std::vector<int>> texts;
     for (int n : {5, 24, 2, 1, 60, 9}) texts.push_back(toy_tokens(n, 12, uint64_t(n)));
     each_cpu_model([&](auto model, double tolerance) {
-        for (Sees sees : {Sees::causal, Sees::prefix, Sees::all}) {
-            const Config c = seeing({.V = 13, .T = 24, .L = 2, .NH = 2, .C = 16, .F = 24}, sees);
-            const int64_t expected = sees == Sees::all ? 2 + 7 + 1 + 1 + 18 + 3 : 4 + 23 + 1 + 0 + 59 + 8;
+        for (MaskKind mask_kind : {MaskKind::causal, MaskKind::prefix, MaskKind::all}) {
+            const Config c = seeing({.V = 13, .T = 24, .L = 2, .NH = 2, .C = 16, .F = 24}, mask_kind);
+            const int64_t expected = mask_kind == MaskKind::all ? 2 + 7 + 1 + 1 + 18 + 3 : 4 + 23 + 1 + 0 + 59 + 8;
             std::vector<Evaluation> alone;    // first in batches of one, which nothing pads
             for (int B : {1, 4, 16}) {
                 auto g = model();
                 toy_model(*g, c, {.B = B, .S = 24});
                 int64_t pieces = 0;
-                const std::vector<Evaluation> all = evaluate_texts(*g, none, texts, toy_objective(sees), &pieces);
+                const std::vector<Evaluation> all = evaluate_texts(*g, none, texts, toy_objective(mask_kind), &pieces);
                 REQUIRE(all.size() == texts.size());
                 if (alone.empty()) alone = all;
                 for (size_t i = 0; i < texts.size(); i++) {
                     CHECK(all[i].tokens == alone[i].tokens);
                     if (all[i].tokens) CHECK(all[i].loss == doctest::Approx(alone[i].loss).epsilon(tolerance));
                 }
-                const Evaluation mean = together(all);
-                CHECK((sees == Sees::prefix ? mean.tokens < expected : mean.tokens == expected));
-                CHECK(mean.loss == doctest::Approx(together(alone).loss).epsilon(tolerance));
+                const Evaluation mean = combined(all);
+                CHECK((mask_kind == MaskKind::prefix ? mean.tokens < expected : mean.tokens == expected));
+                CHECK(mean.loss == doctest::Approx(combined(alone).loss).epsilon(tolerance));
             }
         }
     });
@@ -189,7 +193,7 @@ TEST_CASE("objective: padded texts have the losses that each has alone") {
 
 TEST_CASE("objective: the mean is over the targets that count, on however many ranks they are") {
     Model g(reference_ops());
-    toy_model(g, TOY, {Use::train, 1, 8});
+    toy_model(g, TOY, {RunMode::train, 1, 8});
     auto in = toy_tokens(16, 13, 1), out = toy_tokens(16, 13, 2);
     for (size_t i : {0, 3, 4, 5, 9}) out[i] = -1;
     g.train.begin(11);
@@ -210,25 +214,26 @@ TEST_CASE("objective: the mean is over the targets that count, on however many r
 
 TEST_CASE("objective: a prompt whose tokens see each other, then one token after the other: as the whole sequence") {
     for (const Kind& kind : kind_configs({.V = 61, .T = 20, .L = 2, .NH = 2, .C = 32})) {
-        if (kind.c.window || kind.c.position == Position::alibi || kind.c.linear != Linear::none) continue;
+        if (kind.c.window || kind.c.position == Position::alibi || kind.c.linear != LinearAttention::none) continue;
         CAPTURE(std::string(kind.name));
         Model g(reference_ops());
-        toy_model(g, seeing(kind.c, Sees::prefix), {.B = 2, .S = 20});
+        toy_model(g, seeing(kind.c, MaskKind::prefix), {.B = 2, .S = 20});
         check_prompt(g, 1e-5);
     }
     each_cpu_model([&](auto model, double tolerance) {
         auto g = model();
-        toy_model(*g, seeing({.V = 61, .T = 20, .L = 2, .NH = 2, .C = 32}, Sees::prefix), {.B = 2, .S = 20});
+        toy_model(*g, seeing({.V = 61, .T = 20, .L = 2, .NH = 2, .C = 32}, MaskKind::prefix), {.B = 2, .S = 20});
         check_prompt(*g, 20 * tolerance);
     });
 }
 
 TEST_CASE("objective: FLOPs of a bidirectional model are those of all pairs, of documents those of their own") {
     Config c = {.V = 13, .T = 8, .L = 1, .NH = 2, .C = 12, .F = 24};
-    auto attention = [&](Sees sees, const Spans* spans, const std::vector<int>* tok) {
-        Count count(reference_ops());
+    auto attention = [&](MaskKind mask_kind, const Spans* spans, const std::vector<int>* tok) {
+        CostTable count(reference_ops());
         Model g(count.table);
-        REQUIRE(g.allocate(seeing(c, sees), {.use = Use::train, .B = 2, .S = 8, .spans = spans != nullptr}).ok());
+        REQUIRE(
+            g.allocate(seeing(c, mask_kind), {.mode = RunMode::train, .B = 2, .S = 8, .spans = spans != nullptr}).ok());
         g.batch.upload(tok ? tok->data() : nullptr, tok ? tok->data() : nullptr, 2, 8, spans);
         g.forward();
         g.loss(true, 1);
@@ -237,11 +242,11 @@ TEST_CASE("objective: FLOPs of a bidirectional model are those of all pairs, of 
                count.of(Operation::attention_backward).work.flops();
     };
     const double pair = 12.0 * c.NH * c.HS;
-    CHECK(attention(Sees::causal, nullptr, nullptr) == pair * 2 * 36);
-    CHECK(attention(Sees::all, nullptr, nullptr) == pair * 2 * 64);
+    CHECK(attention(MaskKind::causal, nullptr, nullptr) == pair * 2 * 36);
+    CHECK(attention(MaskKind::all, nullptr, nullptr) == pair * 2 * 64);
     Spans spans;
-    spans.add({Text{}, Text{3}}, 8, Sees::causal);
-    spans.add({Text{}}, 8, Sees::causal);
+    spans.add({Text{}, Text{3}}, 8, MaskKind::causal);
+    spans.add({Text{}}, 8, MaskKind::causal);
     const std::vector<int> tok(16, 1);
-    CHECK(attention(Sees::causal, &spans, &tok) == pair * (6 + 15 + 36));
+    CHECK(attention(MaskKind::causal, &spans, &tok) == pair * (6 + 15 + 36));
 }

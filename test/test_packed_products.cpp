@@ -1,14 +1,14 @@
 // test_packed_products.cpp - packed weights: blocks into panels and back; products with them against double sums, with
 // the same bits for a row whatever comes along.
 #include "layers/cpu.h"
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 #include "model/packed_weights.h"
 
 #include <algorithm>
 
 #include "base/file.h"
 #include "base/half.h"
-#include "ops/ops.h"
+#include "test/ops/ops.h"
 
 namespace {
 const BlockType FORMATS[] = {BlockType::f32,  BlockType::f16,  BlockType::bf16, BlockType::q8_0,
@@ -58,8 +58,8 @@ struct Matrix {
     PackedWeight weight = {};
     std::vector<float> numbers;    // (rows,cols)
 
-    Matrix(int64_t cols, const std::vector<StoredRows>& all, uint64_t seed) : cols(cols) {
-        for (const StoredRows& s : all) {
+    Matrix(int64_t cols, const std::vector<FormatRows>& all, uint64_t seed) : cols(cols) {
+        for (const FormatRows& s : all) {
             const BlockFormat& f = block_format(s.format);
             memory.emplace_back(size_t(part_bytes(s.format, s.rows, cols)) + 64);
             auto at = reinterpret_cast<uintptr_t>(memory.back().data());
@@ -130,7 +130,7 @@ std::vector<double> taken(const std::vector<float>& x, BlockType format, bool pa
 
 // How products are computed.
 struct Way {
-    Loops<float> loops;
+    CpuKernels<float> kernels;
     bool vnni;
     Isa isa;
     Tiles tiles;
@@ -146,7 +146,7 @@ struct Way {
 template <class F> void each_way(int C, F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         for (bool vnni : {false, true})
-            for (Tiles tiles : {Tiles::none, Tiles::pretended, Tiles::amx}) {
+            for (Tiles tiles : {Tiles::none, Tiles::emulated, Tiles::amx}) {
                 const bool has_tiles = tiles != Tiles::amx || (Isa(i) == Isa::avx512bf16 && cpu_has_amx_int8());
                 if (!cpu_supports(Isa(i)) || (vnni && !cpu_has_vnni(Isa(i))) || !has_tiles) continue;
                 CAPTURE(i);
@@ -157,7 +157,7 @@ template <class F> void each_way(int C, F f) {
                     if (prompt && tiles == Tiles::none) continue;    // all the same
                     CAPTURE(prompt);
                     const bool pairs = by_tiles || Isa(i) == Isa::avx512bf16;
-                    f(Way{cpu_loops<float>(Isa(i)), vnni, Isa(i), tiles, pairs, prompt});
+                    f(Way{cpu_kernels<float>(Isa(i)), vnni, Isa(i), tiles, pairs, prompt});
                 }
             }
 }
@@ -172,9 +172,9 @@ void check_product(const Matrix& m, int N, bool adds) {
         Guarded<float> y(int64_t(N) * OC), again(int64_t(N) * OC), gelu(int64_t(N) * OC), gelu_again(int64_t(N) * OC);
         PackedProduct p = way.product(y, x, m.weight, N, C, OC);
         if (adds) p.b = b.data(), p.residual = r.data();
-        way.loops.packed_linear(p);
+        way.kernels.packed_linear(p);
         p.y = gelu, p.gelu = true;
-        way.loops.packed_linear(p);
+        way.kernels.packed_linear(p);
         CHECK((y.intact() && gelu.intact()));
         double worst = 0;
         for (const PackedPart& part : m.parts) {
@@ -205,18 +205,18 @@ void check_product(const Matrix& m, int N, bool adds) {
             p.x = x.data() + n * C, p.N = 1;
             if (adds) p.residual = r.data() + n * OC;
             p.y = again.data() + n * OC, p.gelu = false;
-            way.loops.packed_linear(p);
+            way.kernels.packed_linear(p);
             p.y = gelu_again.data() + n * OC, p.gelu = true;
-            way.loops.packed_linear(p);
+            way.kernels.packed_linear(p);
         }
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
         CHECK(memcmp(gelu.data(), gelu_again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
         cpu_set_threads(3);    // and so have all together
         p.x = x.data(), p.N = N, p.y = again, p.gelu = false;
         if (adds) p.residual = r.data();
-        way.loops.packed_linear(p);
+        way.kernels.packed_linear(p);
         p.y = gelu_again, p.gelu = true;
-        way.loops.packed_linear(p);
+        way.kernels.packed_linear(p);
         cpu_set_threads(threads);
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
         CHECK(memcmp(gelu.data(), gelu_again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
@@ -279,11 +279,11 @@ TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacke
                 Guarded<float> y(int64_t(n) * OC);
                 PackedProduct p = way.product(y, x, m.weight, n, C, OC);
                 p.b = b.data(), p.residual = r.data();
-                way.loops.packed_linear(p);
+                way.kernels.packed_linear(p);
                 CHECK(y.intact());
                 CHECK(memcmp(y.data(), want.data(), sizeof(float) * size_t(n) * size_t(OC)) == 0);
                 p.residual = nullptr, p.gelu = true;
-                way.loops.packed_linear(p);
+                way.kernels.packed_linear(p);
                 CHECK(y.intact());
                 CHECK(memcmp(y.data(), gelu.data(), sizeof(float) * size_t(n) * size_t(OC)) == 0);
             }
@@ -304,8 +304,8 @@ TEST_CASE("packed weights: rows of a file give the bits of panels, before and af
         CAPTURE(OC);
         INFO(std::string(block_format(format).name));
         const Matrix m(C,
-                       C == 64 ? std::vector<StoredRows>{{OC, format}}
-                               : std::vector<StoredRows>{{OC - OC / 2, format}, {OC / 2, format}},
+                       C == 64 ? std::vector<FormatRows>{{OC, format}}
+                               : std::vector<FormatRows>{{OC - OC / 2, format}, {OC / 2, format}},
                        1);
         const int64_t N = FEW_ROWS + 66, row = OC - 1;
         const std::vector<float> x = normal(N * C, 3), number(m.numbers.end() - C, m.numbers.end());
@@ -314,13 +314,13 @@ TEST_CASE("packed weights: rows of a file give the bits of panels, before and af
                 CAPTURE(n);
                 InFile in(m, 2);
                 std::vector<float> want(size_t(n * OC)), last(static_cast<size_t>(C));
-                way.loops.packed_linear(way.product(want.data(), x, m.weight, int(n), C, OC));
+                way.kernels.packed_linear(way.product(want.data(), x, m.weight, int(n), C, OC));
                 for (int call = 0; call < 4; call++) {
                     CAPTURE(call);
                     unpack_row(in.weight, C, row, last.data());
                     CHECK(last == number);
                     Guarded<float> y(n * OC);
-                    way.loops.packed_linear(way.product(y, x, in.weight, int(n), C, OC));
+                    way.kernels.packed_linear(way.product(y, x, in.weight, int(n), C, OC));
                     CHECK(y.intact());
                     CHECK(memcmp(y.data(), want.data(), sizeof(float) * want.size()) == 0);
                     CHECK(!in.parts[0].mapped == (n > FEW_ROWS || call >= 2));
@@ -342,7 +342,7 @@ TEST_CASE("packed weights: a row of zeros gives zeros, one of huge numbers no in
     each_way(64, [&](const Way& way) {
         std::vector<float> x(10 * 64), y(10 * 20, 7);
         std::fill(x.begin() + 64, x.end(), 1e30f);
-        way.loops.packed_linear(way.product(y.data(), x, m.weight, 10, 64, 20));
+        way.kernels.packed_linear(way.product(y.data(), x, m.weight, 10, 64, 20));
         for (int o = 0; o < 20; o++) CHECK(y[size_t(o)] == 0);
         for (int o = 20; o < 200; o++) CHECK(std::isfinite(y[size_t(o)]));
     });
@@ -377,7 +377,7 @@ TEST_CASE("packed weights: what is not finite in a row of x is not finite in its
             each_way(C, [&](const Way& way) {
                 std::vector<float> x = normal(10 * C, 1), y(10 * 20);
                 x[size_t(C + at)] = bad;
-                way.loops.packed_linear(way.product(y.data(), x, m.weight, 10, C, 20));
+                way.kernels.packed_linear(way.product(y.data(), x, m.weight, 10, C, 20));
                 for (int o = 0; o < 200; o++) CHECK(std::isfinite(y[size_t(o)]) == (o / 20 != 1));
             });
     }
@@ -397,7 +397,7 @@ TEST_CASE("packed weights: a weight that is infinite reaches its own output alon
             each_way(C, [&](const Way& way) {
                 const std::vector<float> x = normal(N * C, 1);
                 std::vector<float> y(size_t(N * OC));
-                way.loops.packed_linear(way.product(y.data(), x, m.weight, N, C, OC));
+                way.kernels.packed_linear(way.product(y.data(), x, m.weight, N, C, OC));
                 for (int i = 0; i < N * OC; i++) CHECK(std::isfinite(y[size_t(i)]) == (i % OC != AT));
             });
     }
@@ -405,7 +405,7 @@ TEST_CASE("packed weights: a weight that is infinite reaches its own output alon
 
 TEST_CASE("packed weights: each expert's rows are its own product") {
     constexpr int E = 5, OC = 50, C = 64, N = 17, K = 2;
-    std::vector<StoredRows> rows;
+    std::vector<FormatRows> rows;
     for (int e = 0; e < E; e++) rows.push_back({30, BlockType::q4_0}), rows.push_back({20, BlockType::bf16});
     const Matrix m(C, rows, 3);
     const std::vector<float> x = normal(N * K * C, 5);
@@ -415,14 +415,14 @@ TEST_CASE("packed weights: each expert's rows are its own product") {
     each_way(C, [&](const Way& way) {
         Guarded<float> y(N * K * OC), want(N * K * OC);
         PackedProduct p = way.product(y, x, m.weight, N, C, OC);
-        way.loops.packed_experts(p, routes, {E, K, false, true});
+        way.kernels.packed_experts(p, routes, {E, K, false, true});
         for (int e = 0; e < E; e++) {
             std::vector<PackedPart> parts(m.parts.begin() + 2 * e, m.parts.begin() + 2 * e + 2);
             for (PackedPart& p : parts) p.first -= e * OC;
             const PackedWeight w = {nullptr, parts.data(), 2};
             const int from = offsets[size_t(e)];
             p.y = want.data() + from * OC, p.x = x.data() + from * C, p.w = &w, p.N = offsets[size_t(e) + 1] - from;
-            if (p.N) way.loops.packed_linear(p);
+            if (p.N) way.kernels.packed_linear(p);
         }
         CHECK(y.intact());
         CHECK(memcmp(y.data(), want.data(), sizeof(float) * N * K * OC) == 0);
@@ -438,11 +438,11 @@ TEST_CASE("packed weights: experts whose rows a file has are packed by their own
     each_way(C, [&](const Way& way) {
         InFile in(m, 1);
         std::vector<float> want(size_t(N * K * OC));
-        way.loops.packed_experts(way.product(want.data(), x, m.weight, N, C, OC), routes, {E, K, false, true});
+        way.kernels.packed_experts(way.product(want.data(), x, m.weight, N, C, OC), routes, {E, K, false, true});
         for (int call = 0; call < 3; call++) {
             CAPTURE(call);
             Guarded<float> y(N * K * OC);
-            way.loops.packed_experts(way.product(y, x, in.weight, N, C, OC), routes, {E, K, false, true});
+            way.kernels.packed_experts(way.product(y, x, in.weight, N, C, OC), routes, {E, K, false, true});
             CHECK(y.intact());
             CHECK(memcmp(y.data(), want.data(), sizeof(float) * want.size()) == 0);
             for (int e : {0, 2}) CHECK(!in.parts[size_t(e)].mapped == (call >= 1));

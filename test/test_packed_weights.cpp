@@ -1,6 +1,6 @@
 // test_packed_weights.cpp - models with packed weights against those with plain ones; which models have them.
 #include "layers/cpu.h"
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 #include "model/packed_weights.h"
 
 #include <fcntl.h>
@@ -36,11 +36,11 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
         const std::vector<int> tok = toy_tokens(B * S, kind.c.V, 1);
         for (BlockType format : {BlockType::f32, BlockType::f16, BlockType::q8_0}) {
             CAPTURE(std::string(block_format(format).name));
-            Plan plan{Use::infer, B, S};
+            Plan plan{RunMode::infer, B, S};
             Model plain(cpu_ops<float>()), packed(cpu_packed_ops());
             toy_model(plain, kind.c, plan);
             plan.stored = [&](const Tensor& t) {
-                return std::vector<StoredRows>{{t.rows, t.cols % 32 ? BlockType::f16 : format}};
+                return std::vector<FormatRows>{{t.rows, t.cols % 32 ? BlockType::f16 : format}};
             };
             toy_model(packed, kind.c, plan);
             if (kind.c.up_width(0)) {    // GELU's input has room where it is stored
@@ -50,8 +50,8 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
             }
             for (const Tensor& t : plain.tensors) {    // the same numbers, rounded as the format has them
                 std::vector<float> x(size_t(t.size()));
-                packed.read(Part::weights, t.offset, t.size(), x.data());
-                plain.write(Part::weights, t.offset, t.size(), x.data());
+                packed.read(StateKind::weights, t.offset, t.size(), x.data());
+                plain.write(StateKind::weights, t.offset, t.size(), x.data());
             }
             const double error = norm_error(logits_of(packed, tok, B, S), logits_of(plain, tok, B, S));
             CHECK(error < (format == BlockType::q8_0 ? 0.06 : 2e-5));
@@ -70,24 +70,24 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         Config c = load(FAMILIES + "llama").g->c;
         c.T = 16, c.V = 192, c.L = 2, c.NH = 8, c.NKV = 4, c.HS = 32, c.C = 256, c.F = 256, c.rope_dims = 32;
         Model made(cpu_ops<float>());
-        REQUIRE(made.allocate(c, {Use::infer, 1, 1}).ok());
+        REQUIRE(made.allocate(c, {RunMode::infer, 1, 1}).ok());
         made.init(1);
         const std::string path = temporary_directory() + "/a.gguf";
         REQUIRE(save(made, type, path).ok());
         Loaded plain;
         const ModelSource source(path);
         const Config found = checkpoint_config(source).take();
-        REQUIRE(plain.g->allocate(found, {Use::infer, 1, 8}).ok());
+        REQUIRE(plain.g->allocate(found, {RunMode::infer, 1, 8}).ok());
         REQUIRE(checkpoint_weights(source, *plain.g).ok());
         Model packed(cpu_packed_ops());
-        Plan plan{Use::infer, 1, 8};
+        Plan plan{RunMode::infer, 1, 8};
         plan.stored = checkpoint_stored(source, found).take();
         REQUIRE(packed.allocate(found, plan).ok());
         REQUIRE(checkpoint_weights(source, packed).ok());
         for (const Tensor& t : packed.tensors) {    // to the bit
             std::vector<float> x(size_t(t.size())), y(x);
-            packed.read(Part::weights, t.offset, t.size(), x.data());
-            plain.g->read(Part::weights, t.offset, t.size(), y.data());
+            packed.read(StateKind::weights, t.offset, t.size(), x.data());
+            plain.g->read(StateKind::weights, t.offset, t.size(), y.data());
             CHECK(x == y);
         }
         const std::vector<int> tok = toy_tokens(8, c.V, 1);
@@ -99,8 +99,8 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         for (int call = 0; call < 9; call++) CHECK(logits_of(packed, tok, 1, 8) == logits);
         for (const Tensor& t : packed.tensors) {
             std::vector<float> x(size_t(t.size())), y(x);
-            packed.read(Part::weights, t.offset, t.size(), x.data());
-            plain.g->read(Part::weights, t.offset, t.size(), y.data());
+            packed.read(StateKind::weights, t.offset, t.size(), x.data());
+            plain.g->read(StateKind::weights, t.offset, t.size(), y.data());
             CHECK(x == y);
         }
         CHECK(packed.store.packed.bytes < 1.06 * double(std::filesystem::file_size(path)));
@@ -116,10 +116,10 @@ TEST_CASE("packed weights: a directory's rows stay in its files, but those that 
         const ModelSource source(FAMILIES + family);
         const Config c = checkpoint_config(source).take();
         Loaded plain;
-        REQUIRE(plain.g->allocate(c, {Use::infer, 1, 8}).ok());
+        REQUIRE(plain.g->allocate(c, {RunMode::infer, 1, 8}).ok());
         REQUIRE(checkpoint_weights(source, *plain.g).ok());
         Model packed(cpu_packed_ops());
-        Plan plan{Use::infer, 1, 8};
+        Plan plan{RunMode::infer, 1, 8};
         plan.stored = checkpoint_stored(source, c).take();
         REQUIRE(packed.allocate(c, plan).ok());
         REQUIRE(checkpoint_weights(source, packed).ok());
@@ -128,8 +128,8 @@ TEST_CASE("packed weights: a directory's rows stay in its files, but those that 
         for (int call = 0; call < 10; call++) {
             for (const Tensor& t : packed.tensors) {
                 std::vector<float> x(size_t(t.size())), y(x);
-                packed.read(Part::weights, t.offset, t.size(), x.data());
-                plain.g->read(Part::weights, t.offset, t.size(), y.data());
+                packed.read(StateKind::weights, t.offset, t.size(), x.data());
+                plain.g->read(StateKind::weights, t.offset, t.size(), y.data());
                 CHECK(x == y);
                 if (call > 0) continue;
                 const bool matrix = !t.vector && t.name != "wpe";
@@ -142,7 +142,7 @@ TEST_CASE("packed weights: a directory's rows stay in its files, but those that 
         }
         CHECK(norm_error(logits, logits_of(*plain.g, tok, 1, 8)) < 0.02);
         Model other(cpu_packed_ops());    // in a format that the file does not have
-        plan.stored = [](const Tensor& t) { return std::vector<StoredRows>{{t.rows, BlockType::f16}}; };
+        plan.stored = [](const Tensor& t) { return std::vector<FormatRows>{{t.rows, BlockType::f16}}; };
         REQUIRE(other.allocate(c, plan).ok());
         REQUIRE(checkpoint_weights(source, other).ok());
         for (const Tensor& t : other.tensors) CHECK(!other.store.packed.uses_file(t.offset));

@@ -1,7 +1,7 @@
 // test_positions.cpp - numbers that tell positions apart: sinusoids, T5's buckets, NTK-aware rotation.
 #include "model/families.h"
 #include "model/positions.h"
-#include "model/rope.h"
+#include "model/rope_table.h"
 #include "test.h"
 
 TEST_CASE("positions: sinusoids turn each pair of channels together, by the scale of the embeddings less") {
@@ -25,8 +25,8 @@ TEST_CASE("positions: T5's buckets are those of transformers 5.23") {
     REQUIRE((one_side.size() == 257 && two_sides.size() == 257));
     for (size_t i = 0; i < std::size(distances); i++) {
         CAPTURE(distances[i]);
-        CHECK(one_side[size_t(RELATIVE_REACH + distances[i])] == behind[i]);
-        CHECK(two_sides[size_t(RELATIVE_REACH + distances[i])] == both[i]);
+        CHECK(one_side[size_t(RELATIVE_MAX_DISTANCE + distances[i])] == behind[i]);
+        CHECK(two_sides[size_t(RELATIVE_MAX_DISTANCE + distances[i])] == both[i]);
     }
 }
 
@@ -37,15 +37,15 @@ TEST_CASE("positions: dynamic scaling of a longer context is that of transformer
     const double expected[] = {
         1, 0.239481375, 0.057351321, 0.0137345716, 0.00328917382, 0.00078769587, 0.000188638471, 4.51753949e-05};
     auto check = [&] {
-        const std::vector<float> angles = rope_angles(c, 0, 256);
+        const std::vector<float> cos_sin = rope_cos_sin(c, 0, 256);
         for (size_t i = 0; i < 8; i++)
-            CHECK(angles[255 * 16 + i] == doctest::Approx(std::cos(255 * expected[i])).epsilon(3e-5));
+            CHECK(cos_sin[255 * 16 + i] == doctest::Approx(std::cos(255 * expected[i])).epsilon(3e-5));
     };
     check();
     c.rope_scaling = RopeScaling::ntk, c.rope_factor = 2 * 256 / 64 - 1;    // what dynamic makes of it
     check();
     c.rope_scaling = RopeScaling::dynamic, c.rope_factor = 2, c.T = 64;    // within the context: none
-    const std::vector<float> same = rope_angles(c, 0, 64);
+    const std::vector<float> same = rope_cos_sin(c, 0, 64);
     c.rope_scaling = RopeScaling::none, c.rope_factor = 1;
-    CHECK(rope_angles(c, 0, 64) == same);
+    CHECK(rope_cos_sin(c, 0, 64) == same);
 }

@@ -1,7 +1,7 @@
 // test_prune.cpp - heads that matter and heads that leave: importance against central differences, cut and merged
 // models against whole ones.
-#include "tools/heads.h"
-#include "tools/importance.h"
+#include "tools/heads/heads.h"
+#include "tools/heads/importance.h"
 
 #include "toy_run.h"
 #include "model_checks.h"
@@ -15,7 +15,7 @@ const Config GROUPS = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV 
 template <class Visit> void each_kind(Visit visit) {
     for (const Config& base : {WHOLE, GROUPS})
         for (const Kind& kind : kind_configs(base)) {
-            if (kind.c.qk_norm == Turn::Normed::all) continue;
+            if (kind.c.qk_norm == QkNormRope::QkNorm::all) continue;
             CAPTURE(std::string(kind.name));
             CAPTURE(base.NKV);
             visit(kind.c);
@@ -23,7 +23,7 @@ template <class Visit> void each_kind(Visit visit) {
 }
 std::vector<float> tensor(const Model& g, const Tensor& t) {
     std::vector<float> x(size_t(t.size()));
-    g.read(Part::weights, t.offset, t.size(), x.data());
+    g.read(StateKind::weights, t.offset, t.size(), x.data());
     return x;
 }
 const Tensor& row(const Model& g, const std::string& name) {
@@ -38,7 +38,7 @@ template <class Change> void change_each(Model& g, const std::string& ending, Ch
         if (!t.name.ends_with(ending)) continue;
         std::vector<float> x = tensor(g, t);
         change(x, size_t(t.bucket - 1));
-        g.write(Part::weights, t.offset, t.size(), x.data());
+        g.write(StateKind::weights, t.offset, t.size(), x.data());
     }
 }
 std::vector<double> losses(Model& g) {
@@ -47,11 +47,13 @@ std::vector<double> losses(Model& g) {
     losses_of(g, asked.in, asked.out, asked.B, asked.S, x.data());
     return {x.begin(), x.end()};
 }
-bool decays(const Config& c) { return c.linear == Linear::retention || c.linear == Linear::gated; }    // refused
-void make_cut(Model& cut, const Model& whole, const HeadCut& how) {
-    const Result<Config> c = cut_config(whole.c, int(how.stay[0].size()), how.kv_heads);
+bool decays(const Config& c) {
+    return c.linear == LinearAttention::retention || c.linear == LinearAttention::gated;
+}    // refused
+void make_cut(Model& cut, const Model& whole, const HeadSelection& how) {
+    const Result<Config> c = cut_config(whole.c, int(how.kept[0].size()), how.kv_heads);
     REQUIRE_MESSAGE(c.ok(), c.status.message);
-    REQUIRE(cut.allocate(c.value, {Use::infer, 2, 7}).ok());
+    REQUIRE(cut.allocate(c.value, {RunMode::infer, 2, 7}).ok());
     cut_heads(cut, whole, how);
 }
 }    // namespace
@@ -60,8 +62,8 @@ TEST_CASE("prune: a head's importance is the loss's derivative by a factor on it
     const int S = 7;
     auto check = [&](const Config& c, const Objective& objective) {
         Model g(reference_ops());
-        const bool spans = !objective.plain();
-        toy_model(g, c, {.use = Use::train, .B = 1, .S = S, .updates = false, .spans = spans});
+        const bool spans = !objective.is_plain_causal();
+        toy_model(g, c, {.mode = RunMode::train, .B = 1, .S = S, .updates = false, .spans = spans});
         CHECK(!g.store.m);
         const Posed asked(c, 1, S, objective);
         train_pass(g, asked.in, asked.out, 1, S, asked.spans);
@@ -87,17 +89,18 @@ TEST_CASE("prune: a head's importance is the loss's derivative by a factor on it
             CAPTURE(std::string(kind.name));
             check(kind.c, {});
         }
-    for (Sees sees : {Sees::prefix, Sees::all}) check(seeing(GROUPED, sees), toy_objective(sees));
+    for (MaskKind mask_kind : {MaskKind::prefix, MaskKind::all})
+        check(seeing(GROUPED, mask_kind), toy_objective(mask_kind));
 }
 
 TEST_CASE("prune: importance is the mean over the windows of the shards; the cpu tables agree") {
     const Config c = {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .NKV = 2, .HS = 8};
     Toy toy;
     const Result<Loader> opened = Loader::open(
-        {.pattern = toy.dir + "/val.bin", .B = 1, .S = 16, .vocab = 257, .shuffle = false, .most_tokens = 80});
+        {.pattern = toy.dir + "/val.bin", .B = 1, .S = 16, .vocab = 257, .shuffle = false, .max_tokens = 80});
     REQUIRE(opened.ok());
     Loader loader = opened.value;
-    const Plan plan = {.use = Use::train, .B = 1, .S = 16, .updates = false};
+    const Plan plan = {.mode = RunMode::train, .B = 1, .S = 16, .updates = false};
     Model r(reference_ops());
     toy_model(r, c, plan);
     std::vector<double> sums(8);
@@ -126,11 +129,11 @@ TEST_CASE("prune: importance that is not a number is refused, with its place") {
     Toy toy;
     Loader loader =
         Loader::open(
-            {.pattern = toy.dir + "/val.bin", .B = 1, .S = 8, .vocab = 257, .shuffle = false, .most_tokens = 40})
+            {.pattern = toy.dir + "/val.bin", .B = 1, .S = 8, .vocab = 257, .shuffle = false, .max_tokens = 40})
             .take();
     Model g(cpu_ops<float>());
     toy_model(g, {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .HS = 8},
-              {.use = Use::train, .B = 1, .S = 16, .updates = false});    // room for more than a window
+              {.mode = RunMode::train, .B = 1, .S = 16, .updates = false});    // room for more than a window
     REQUIRE(head_importance(g, loader, 8, {}).ok());
     change_each(g, "1.projw", [](std::vector<float>& x, size_t) { x[2 * 8] = NAN; });    // head 2
     const Status s = head_importance(g, loader, 8, {}).status;
@@ -144,14 +147,14 @@ TEST_CASE("prune: a cut model computes what the whole one does without these hea
     each_kind([](const Config& c) {
         if (c.position == Position::alibi || decays(c)) return;    // refused
         Model whole(reference_ops()), cut(reference_ops());
-        toy_model(whole, c, {Use::infer, 2, 7});
+        toy_model(whole, c, {RunMode::infer, 2, 7});
         const int leaves = c.NKV == 4 ? 2 : 1, shared = c.NH / c.NKV, groups = c.NKV - leaves;
         const bool alike = c.position == Position::t5;
         // Others in each layer.
-        const HeadCut how = {c.NKV == 4
-                                 ? std::vector<std::vector<int>>{{1, 2}, alike ? std::vector{1, 2} : std::vector{0, 3}}
-                                 : std::vector<std::vector<int>>{{1}, {alike ? 1 : 0}},
-                             groups};
+        const HeadSelection how = {
+            c.NKV == 4 ? std::vector<std::vector<int>>{{1, 2}, alike ? std::vector{1, 2} : std::vector{0, 3}}
+                       : std::vector<std::vector<int>>{{1}, {alike ? 1 : 0}},
+            groups};
         const std::vector<double> before = losses(whole);
         make_cut(cut, whole, how);
         CHECK(cut.c.NH == groups * shared);
@@ -159,8 +162,8 @@ TEST_CASE("prune: a cut model computes what the whole one does without these hea
         change_each(whole, ".projw", [&](std::vector<float>& x, size_t l) {
             for (size_t i = 0; i < x.size(); i++) {
                 const int group = int(i) % c.attention_width() / c.HS / shared;
-                const auto& stay = how.stay[l];
-                if (std::find(stay.begin(), stay.end(), group) == stay.end()) x[i] = 0;
+                const auto& kept = how.kept[l];
+                if (std::find(kept.begin(), kept.end(), group) == kept.end()) x[i] = 0;
             }
         });
         const std::vector<double> expected = losses(whole), found = losses(cut);
@@ -174,7 +177,7 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
     each_kind([](const Config& c) {
         if (decays(c)) return;
         Model whole(reference_ops()), cut(reference_ops()), alike(reference_ops()), again(reference_ops());
-        toy_model(whole, c, {Use::infer, 2, 7});
+        toy_model(whole, c, {RunMode::infer, 2, 7});
         std::vector<std::vector<int>> all(2);
         for (int k = 0; k < c.NKV; k++) all[0].push_back(k), all[1].push_back(k);
         const int into = c.NKV / 2;
@@ -193,7 +196,7 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
                 }
         CHECK(std::equal(x.begin(), x.begin() + c.NH * c.HS * c.C, y.begin()));    // queries stay
         // The merged heads, each twice, in the whole model.
-        toy_model(alike, c, {Use::infer, 2, 7});
+        toy_model(alike, c, {RunMode::infer, 2, 7});
         for (const char* name : {".qkvw", ".qkvb"})
             change_each(alike, name, [&](std::vector<float>& w, size_t) {
                 const size_t head = w.size() / size_t(c.NH + 2 * c.NKV);
@@ -206,7 +209,7 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
     });
     // Heads leave first, then what stays is merged.
     Model whole(reference_ops()), cut(reference_ops());
-    toy_model(whole, WHOLE, {Use::infer, 2, 7});
+    toy_model(whole, WHOLE, {RunMode::infer, 2, 7});
     make_cut(cut, whole, {{{0, 3}, {1, 2}}, 1});
     const std::vector<float> x = tensor(whole, row(whole, "0.qkvb")), y = tensor(cut, row(cut, "0.qkvb"));
     CHECK(y.size() == 4 * 5);
@@ -268,7 +271,7 @@ TEST_CASE("prune: which heads leave, and how many") {
     // Every pair is drawn about as often as any other.
     std::map<std::vector<int>, int> seen;
     for (uint64_t seed = 0; seed < 300; seed++)
-        for (const std::vector<int>& stay : random_groups(WHOLE, 2, seed)) seen[stay]++;
+        for (const std::vector<int>& kept : random_groups(WHOLE, 2, seed)) seen[kept]++;
     CHECK(seen.size() == 6);
-    for (auto& [stay, times] : seen) CHECK((times > 60 && times < 140));
+    for (auto& [kept, times] : seen) CHECK((times > 60 && times < 140));
 }

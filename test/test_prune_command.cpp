@@ -110,14 +110,14 @@ namespace {
 template <class Change> std::string with_projections(const Toy& toy, const std::string& name, Change change) {
     const std::string from = toy.newest("run"), dir = toy.dir + "/" + name;
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(checkpoint_config(from).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(g.allocate(checkpoint_config(from).value, {RunMode::infer, 1, 1}).ok());
     REQUIRE(checkpoint_weights(from, g).ok());
     for (const Tensor& t : g.tensors) {
         if (!t.name.ends_with(".projw")) continue;
         std::vector<float> x(size_t(t.size()));
-        g.read(Part::weights, t.offset, t.size(), x.data());
+        g.read(StateKind::weights, t.offset, t.size(), x.data());
         change(x, size_t(t.bucket - 1));
-        g.write(Part::weights, t.offset, t.size(), x.data());
+        g.write(StateKind::weights, t.offset, t.size(), x.data());
     }
     REQUIRE(checkpoint_export(dir, weights_reader(g), checkpoint_tokenizer(from).value, {}).ok());
     return dir;
@@ -189,10 +189,10 @@ TEST_CASE("prune: a note says that the smaller model is F32 where the whole one 
     };
     CHECK(noted(run) == "");
     Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {RunMode::infer, 1, 1}).ok());
     REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
     std::vector<TensorSource> weights;
-    checkpoint_tensors(g, Part::weights, "", &weights);
+    checkpoint_tensors(g, StateKind::weights, "", &weights);
     for (TensorSource& t : weights) t.type = TensorType::bf16;
     std::string bytes;
     REQUIRE(safetensors_write(weights, [&](const void* data, int64_t n) {

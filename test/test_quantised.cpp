@@ -1,6 +1,6 @@
 // test_quantised.cpp - the formats of GGUF files: blocks to the bits that Python's gguf makes of them, and floats to
 // blocks with no larger an error than ggml's.
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 #include "files/crc.h"
 #include "files/gguf.h"
 #include "layers/cpu.h"
-#include "layers/quantise_search.h"
+#include "layers/quant/encode_search.h"
 #include "test.h"
 
 namespace {

@@ -1,13 +1,13 @@
 // test_recurrent.cpp - models without softmax in all or some layers: their states in generation, at any length, and as
 // options of the commands.
-#include "infer/generate.h"
+#include "infer/decode/generate.h"
 #include "toy_run.h"
 #include "model_checks.h"
 
 namespace {
 typedef std::vector<int> Ids;
-const Linear LINEARS[] = {Linear::elu, Linear::retention, Linear::gated};
-Config model_of(Linear kind, int softmax_every = 0) {
+const LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated};
+Config model_of(LinearAttention kind, int softmax_every = 0) {
     Config c = {.V = 97, .T = 64, .L = 3, .NH = 4, .C = 48, .F = 64, .NKV = 2, .HS = 16};
     c.position = Position::rope, c.rope_dims = 16, c.linear = kind, c.softmax_every = softmax_every;
     return c;
@@ -25,10 +25,10 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("recurrent: copies of a sequence do not disturb each other, and a sequence begins anew") {
     const Ids prompt = toy_tokens(21, 97, 1), a = toy_tokens(9, 97, 2), b = toy_tokens(9, 97, 3);
-    for (Linear kind : LINEARS)
+    for (LinearAttention kind : LINEARS)
         for (int every : {0, 3}) {
             Model g(cpu_ops<float>());
-            toy_model(g, model_of(kind, every), {Use::infer, 2, 32});
+            toy_model(g, model_of(kind, every), {RunMode::infer, 2, 32});
             KvCache both, apart;
             REQUIRE(allocate_cache(g, both, 2, 64).ok());
             REQUIRE(allocate_cache(g, apart, 2, 64).ok());
@@ -50,18 +50,18 @@ TEST_CASE("recurrent: copies of a sequence do not disturb each other, and a sequ
 }
 
 TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the context, in constant memory") {
-    for (Linear kind : LINEARS) {
+    for (LinearAttention kind : LINEARS) {
         const Config c = model_of(kind);
         Config longer = c;
         longer.T = 300;
         const Ids tokens = toy_tokens(300, c.V, 1);
         Model g(cpu_ops<float>()), whole(cpu_ops<float>());
-        toy_model(g, c, {Use::infer, 1, 64});
-        toy_model(whole, longer, {Use::infer, 1, 300});
-        const CacheRoom room = cache_room(c, {}, 1000000).value;
-        CHECK((room.rolls && room.exact));
+        toy_model(g, c, {RunMode::infer, 1, 64});
+        toy_model(whole, longer, {RunMode::infer, 1, 300});
+        const CacheLimits limits = cache_limits(c, {}, 1000000).value;
+        CHECK((limits.evicts && limits.lossless));
         KvCache cache, short_one;
-        REQUIRE(allocate_cache(g, cache, 1, room.positions, {{}, room.rolls, room.sinks}).ok());
+        REQUIRE(allocate_cache(g, cache, 1, limits.positions, {{}, limits.evicts, limits.sinks}).ok());
         REQUIRE(allocate_cache(g, short_one, 1, 100, {{}, true}).ok());
         CHECK(cache.bytes == short_one.bytes);
         int at = 0;
@@ -76,30 +76,32 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
         CHECK(at == 300);
     }
     // A table of positions ends, and softmax layers keep what they see.
-    Config learned = model_of(Linear::gated);
+    Config learned = model_of(LinearAttention::gated);
     learned.position = Position::learned, learned.rope_dims = 0;
-    CHECK(!cache_room(learned, {}, 1000).value.rolls);
-    CHECK(cache_room(model_of(Linear::gated, 2), {}, 1000).value.positions == 64);
-    CHECK(cache_room(model_of(Linear::gated), {.positions = 32}, 1000).status.code == Exit::usage);
-    CHECK(cache_room(model_of(Linear::gated), {.sinks = 4}, 1000).status.code == Exit::usage);
-    CHECK(cache_type(model_of(Linear::gated), "int8", Element::f32).status.code == Exit::usage);
-    CHECK(!cache_type(model_of(Linear::gated), "auto", Element::f32).value);
+    CHECK(!cache_limits(learned, {}, 1000).value.evicts);
+    CHECK(cache_limits(model_of(LinearAttention::gated, 2), {}, 1000).value.positions == 64);
+    CHECK(cache_limits(model_of(LinearAttention::gated), {.positions = 32}, 1000).status.code == Exit::usage);
+    CHECK(cache_limits(model_of(LinearAttention::gated), {.sinks = 4}, 1000).status.code == Exit::usage);
+    CHECK(cache_type(model_of(LinearAttention::gated), "int8", Element::f32).status.code == Exit::usage);
+    CHECK(!cache_type(model_of(LinearAttention::gated), "auto", Element::f32).value);
 }
 
 // A state's rounding depends on where a prompt is cut.
 TEST_CASE("recurrent: prompts are cut alike, however many run and whatever the context") {
     for (int context : {100, 2000})
         for (int softmax_every : {0, 3}) {
-            Config c = model_of(Linear::gated, softmax_every);
+            Config c = model_of(LinearAttention::gated, softmax_every);
             c.T = context;
             std::vector<int> pieces;
             for (int B : {1, 4, 100}) {    // 512 rows fill the device
                 Model g(cpu_ops<float>());
-                toy_model(g, c, {Use::infer, B, std::min(context, std::max(1, 512 / B))});
-                const CacheRoom room = cache_room(c, {}, 1000000).value;
+                toy_model(g, c, {RunMode::infer, B, std::min(context, std::max(1, 512 / B))});
+                const CacheLimits limits = cache_limits(c, {}, 1000000).value;
                 KvCache cache;
-                REQUIRE(allocate_cache(g, cache, B, room.positions, {{}, room.rolls, room.sinks, 0, room.exact}).ok());
-                for (size_t running : {1, B}) pieces.push_back(piece_length(g, cache, running));
+                REQUIRE(
+                    allocate_cache(g, cache, B, limits.positions, {{}, limits.evicts, limits.sinks, 0, limits.lossless})
+                        .ok());
+                for (size_t running : {1, B}) pieces.push_back(chunk_length(g, cache, running));
             }
             CHECK(pieces == std::vector<int>(6, pieces[0]));
             CHECK(pieces[0] > 16);
@@ -107,14 +109,14 @@ TEST_CASE("recurrent: prompts are cut alike, however many run and whatever the c
 }
 
 TEST_CASE("recurrent: trained on documents, each is what it is alone") {
-    for (Linear kind : LINEARS) {
+    for (LinearAttention kind : LINEARS) {
         Model g(cpu_ops<float>());
         Config c = model_of(kind);
         c.position = Position::none, c.rope_dims = 0;
-        toy_model(g, c, {.use = Use::train, .B = 1, .S = 60, .spans = true});
+        toy_model(g, c, {.mode = RunMode::train, .B = 1, .S = 60, .spans = true});
         const Ids in = toy_tokens(60, c.V, 1), out = toy_tokens(60, c.V, 2);
         Spans spans;
-        spans.add({Text{0}, Text{7}, Text{50}}, 60, Sees::causal);
+        spans.add({Text{0}, Text{7}, Text{50}}, 60, MaskKind::causal);
         std::vector<float> together(60), alone(60);
         losses_of(g, in, out, 1, 60, together.data(), &spans);
         for (auto [from, n] : {std::pair{0, 7}, {7, 43}, {50, 10}})
@@ -153,20 +155,20 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
 }
 
 TEST_CASE("recurrent: a family's rotation is left out where no layer turns") {
-    Asked asked = config_nothing();
+    ConfigOverrides asked = no_overrides();
     const Config llama = config_named("llama:d2").value;
-    auto position = [&](Linear kind, int softmax_every) {
+    auto position = [&](LinearAttention kind, int softmax_every) {
         for (size_t i = 0; i < config_rows().size(); i++)
             if (config_rows()[i].member == ConfigRow::Member(&Config::linear))
-                asked.words[i] = kind == Linear::elu ? "elu" : "retention";
+                asked.words[i] = kind == LinearAttention::elu ? "elu" : "retention";
         asked.softmax_every = softmax_every;
         const Config c = config_with(llama, asked);
         CHECK(config_check(c).ok());
         return c.position;
     };
-    CHECK(position(Linear::elu, 0) == Position::none);
-    CHECK(position(Linear::elu, 2) == Position::rope);
-    CHECK(position(Linear::retention, 0) == Position::rope);
+    CHECK(position(LinearAttention::elu, 0) == Position::none);
+    CHECK(position(LinearAttention::elu, 2) == Position::rope);
+    CHECK(position(LinearAttention::retention, 0) == Position::rope);
 }
 
 TEST_CASE("recurrent: options that do not go together are refused, and both are named") {

@@ -183,7 +183,7 @@ TEST_CASE("a model whose weights are not finite is refused by every command, wit
     write_file(t, "a line\n");
     for (const float x : {float(NAN), INFINITY, -INFINITY}) {
         const Tensor& last = model.g.tensors.back();
-        model.g.write(Part::weights, last.offset + last.cols - 1, 1, &x);
+        model.g.write(StateKind::weights, last.offset + last.cols - 1, 1, &x);
         const std::string dir = write_model(model.g, chat_tokenizer());
         for (const Strings& args : {Strings{"sample", dir, "--prompt", "a"},
                                     {"eval", dir, "--text", t},
@@ -204,7 +204,7 @@ TEST_CASE("a model whose numbers overflow ends sample, chat and eval with code 6
     Talker model(64);
     const Tensor& first = model.g.tensors[0];
     const std::vector<float> huge(size_t(first.size()), 3e38f);
-    model.g.write(Part::weights, first.offset, first.size(), huge.data());
+    model.g.write(StateKind::weights, first.offset, first.size(), huge.data());
     const std::string dir = write_model(model.g, chat_tokenizer()), t = dir + "/t.txt";
     write_file(t, "a line\n");
     for (const Strings& args : {Strings{"sample", dir, "--prompt", "a"},

@@ -1,5 +1,5 @@
 // test_sampler.cpp - the choice of tokens by hand-made logits.
-#include "infer/sampler.h"
+#include "infer/sampling/sampler.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,14 +11,14 @@ namespace {
 const Sampling PLAIN = {.temperature = 1, .top_k = 0};
 
 int draw(const std::vector<float>& logits, const Sampling& s, const std::vector<int>& seen = {}, uint64_t sequence = 0,
-         uint64_t place = 0) {
-    Sampler sampler = Sampler::open(s, {}, int(logits.size())).value.of(sequence);
-    sampler.see(seen);
-    return sampler.choose(logits.data(), place).id;
+         uint64_t step_index = 0) {
+    Sampler sampler = Sampler::open(s, {}, int(logits.size())).value.for_sequence(sequence);
+    sampler.accept_prompt(seen);
+    return sampler.choose(logits.data(), step_index).id;
 }
 std::set<int> candidates(const std::vector<float>& logits, const Sampling& s) {
     std::set<int> ids;
-    for (uint64_t place = 0; place < 4000; place++) ids.insert(draw(logits, s, {}, 0, place));
+    for (uint64_t step_index = 0; step_index < 4000; step_index++) ids.insert(draw(logits, s, {}, 0, step_index));
     return ids;
 }
 }    // namespace
@@ -59,8 +59,9 @@ TEST_CASE("sampler: top-k of many, with ties and penalties, is the head of the s
         std::set<int> expected;
         for (int i = 0; i < k; i++) expected.insert(sorted[size_t(i)].second);
         std::set<int> ids;
-        for (uint64_t place = 0; place < 2000; place++)
-            ids.insert(draw(logits, {.temperature = 50, .top_k = k, .penalties = {.repetition = 1.5}}, seen, 0, place));
+        for (uint64_t step_index = 0; step_index < 2000; step_index++)
+            ids.insert(
+                draw(logits, {.temperature = 50, .top_k = k, .penalties = {.repetition = 1.5}}, seen, 0, step_index));
         CAPTURE(k);
         CHECK(ids == expected);
     }
@@ -73,8 +74,8 @@ TEST_CASE("sampler: frequencies follow the softmax at the temperature") {
         double sum = 0;
         for (float x : logits) sum += std::exp(double(x) / temperature);
         int count[5] = {};
-        for (uint64_t place = 0; place < uint64_t(n); place++)
-            count[draw(logits, {.temperature = temperature, .top_k = 0}, {}, 3, place)]++;
+        for (uint64_t step_index = 0; step_index < uint64_t(n); step_index++)
+            count[draw(logits, {.temperature = temperature, .top_k = 0}, {}, 3, step_index)]++;
         for (int v = 0; v < 5; v++) {
             const double p = std::exp(double(logits[size_t(v)]) / temperature) / sum;
             CHECK(std::fabs(count[v] - n * p) < 4 * std::sqrt(n * p * (1 - p)));
@@ -100,9 +101,9 @@ TEST_CASE("sampler: penalty, greedy ties, NaN, and one id for one (seed, sequenc
 
     auto sequence = [](uint64_t seed, uint64_t sequence, uint64_t from) {
         std::vector<int> ids;
-        for (uint64_t place = from; place < from + 50; place++)
-            ids.push_back(
-                draw(std::vector<float>(10, 0.f), {.temperature = 1, .top_k = 0, .seed = seed}, {}, sequence, place));
+        for (uint64_t step_index = from; step_index < from + 50; step_index++)
+            ids.push_back(draw(std::vector<float>(10, 0.f), {.temperature = 1, .top_k = 0, .seed = seed}, {}, sequence,
+                               step_index));
         return ids;
     };
     CHECK(sequence(1, 2, 3) == sequence(1, 2, 3));
@@ -175,7 +176,7 @@ std::vector<double> probabilities(std::vector<double> x, const Sampling& s) {
 Sampler sampler_of(const Sampling& s, int V, const std::vector<int>& prompt = {}, const Tokenizer& tokenizer = {}) {
     Result<Sampler> made = Sampler::open(s, tokenizer, V);
     REQUIRE_MESSAGE(made.ok(), made.status.message);
-    made.value.see(prompt);
+    made.value.accept_prompt(prompt);
     return made.take();
 }
 // Chi-square of `draws` tokens against what they should be. None of probability 0 may come. The bound is far out: a
@@ -246,8 +247,8 @@ TEST_CASE("sampler: presence and frequency count what was generated, repetition 
     const std::vector<float> logits = {2, 1, -1, 0.5f, 3};
     auto scores = [&](const Penalties& p, const std::vector<int>& prompt, const std::vector<int>& generated) {
         History h = History::open(p, {}, 5).take();
-        for (int id : prompt) h.take(id, false);
-        for (int id : generated) h.take(id, true);
+        for (int id : prompt) h.accept(id, false);
+        for (int id : generated) h.accept(id, true);
         std::vector<double> all(logits.begin(), logits.end());
         int before = -1;
         for (const Candidate& c : h.changes(logits.data())) {
@@ -287,7 +288,7 @@ TEST_CASE("sampler: random histories' penalties are those of a plain count") {
         const size_t prompt = trial % 11, n = 40;
         for (size_t i = 0; i < n; i++) {
             past.push_back(int(philox(3, trial, i).v[0] % (trial % 5 ? 3 : 12)));
-            h.take(past.back(), i >= prompt);
+            h.accept(past.back(), i >= prompt);
         }
         std::vector<double> expected(logits.begin(), logits.end());
         const size_t from = p.last > 0 ? n - size_t(p.last) : 0;
@@ -316,7 +317,7 @@ TEST_CASE("sampler: of a token's many places DRY looks at the latest, but follow
     const std::vector<float> logits(12, 0.f);
     History h = History::open({.dry = 1, .dry_base = 2, .dry_length = 1}, {}, 12).take();
     auto take = [&](std::initializer_list<int> ids) {
-        for (int id : ids) h.take(id, false);
+        for (int id : ids) h.accept(id, false);
     };
     auto score = [&](int id) {
         for (const Candidate& c : h.changes(logits.data()))
@@ -341,7 +342,7 @@ TEST_CASE("sampler: DRY's repetitions do not go across breakers, in one token or
     auto penalised = [&](const std::string& text, const std::vector<std::string>& breakers) {
         History h =
             History::open({.dry = 1, .dry_base = 2, .dry_length = 2, .dry_breakers = breakers}, bytes, 257).take();
-        for (int id : bytes.encode(text)) h.take(id, false);
+        for (int id : bytes.encode(text)) h.accept(id, false);
         std::string all;
         for (const Candidate& c : h.changes(logits.data()))
             all += std::string(bytes.token(c.id)) + formatted("%g ", c.score);
@@ -365,23 +366,23 @@ TEST_CASE("sampler: mirostat leaves tokens up to a surprise, which what is drawn
     const Sampling s = {.temperature = 1, .mirostat = 3, .mirostat_rate = 0.2};
     Sampler sampler = sampler_of(s, V);
     double mu = 6, sum = 0;
-    for (uint64_t place = 0; place < 400; place++) {
-        const std::vector<float> logits = random_logits(V, 50 + place);
+    for (uint64_t step_index = 0; step_index < 400; step_index++) {
+        const std::vector<float> logits = random_logits(V, 50 + step_index);
         std::vector<double> p = probabilities({logits.begin(), logits.end()}, PLAIN);
         std::vector<double> kept = p;
         for (double& x : kept)
             if (-std::log2(x) > mu && x < *std::max_element(p.begin(), p.end())) x = 0;
-        if (place % 40 == 0) {
+        if (step_index % 40 == 0) {
             const double total = std::accumulate(kept.begin(), kept.end(), 0.0);
             std::vector<double> drawn = kept;
             for (double& x : drawn) x /= total;
             check_frequencies(sampler, logits, drawn, 1000);
         }
-        const Sampler::Choice c = sampler.choose(logits.data(), place);
+        const Sampler::Choice c = sampler.choose(logits.data(), step_index);
         REQUIRE(kept[size_t(c.id)] > 0);
         CHECK(c.surprise == doctest::Approx(-std::log2(p[size_t(c.id)])));
         mu -= 0.2 * (c.surprise - 3);
-        sampler.take(c);
+        sampler.accept(c);
         sum += c.surprise;
     }
     CHECK(sum / 400 == doctest::Approx(3).epsilon(0.05));
@@ -393,13 +394,13 @@ TEST_CASE("sampler: choosing changes nothing, and sequences have their own numbe
                               Sampling{.top_k = 0, .penalties = {.repetition = 1.2, .dry = 1}}}) {
         const Sampler first = sampler_of(s, 40);
         auto run = [&](uint64_t sequence, int times) {
-            Sampler sampler = first.of(sequence);
-            sampler.see({1, 2, 3});
+            Sampler sampler = first.for_sequence(sequence);
+            sampler.accept_prompt({1, 2, 3});
             std::vector<int> ids;
-            for (uint64_t place = 0; place < 30; place++) {
+            for (uint64_t step_index = 0; step_index < 30; step_index++) {
                 Sampler::Choice c;
-                for (int i = 0; i < times; i++) c = sampler.choose(logits.data(), place);
-                sampler.take(c);
+                for (int i = 0; i < times; i++) c = sampler.choose(logits.data(), step_index);
+                sampler.accept(c);
                 ids.push_back(c.id);
             }
             return ids;

@@ -1,6 +1,6 @@
 // test_scale.cpp - the forecast of a step among ranks: its bytes are those that the model sends, its limits are known.
-#include "model/forecast.h"
-#include "model/gpu_plan.h"
+#include "train/forecast.h"
+#include "train/gpu_plan.h"
 
 #include "thread_ranks.h"
 #include "toy_run.h"
@@ -13,7 +13,7 @@ constexpr double INF = INFINITY;
 
 Workload gpt2(int ranks, int zero, int accumulate = 1) {
     static const Table h100 = planned_table(gpu_named("h100").value, Dtype::bf16);
-    const Plan plan = {.use = Use::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero};
+    const Plan plan = {.mode = RunMode::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero};
     Workload w = {h100, config_named("gpt2").value, plan};
     w.accumulate = accumulate;
     return w;
@@ -43,7 +43,7 @@ Sent send_a_step(int ranks, int zero, int batches) {
             ThreadComm comm(meeting, r, ranks);
             Model g(reference_ops());
             g.store.comm = &comm;
-            toy_model(g, TOY, {.use = Use::train, .B = 1, .S = S, .rank = r, .ranks = ranks, .zero = zero});
+            toy_model(g, TOY, {.mode = RunMode::train, .B = 1, .S = S, .rank = r, .ranks = ranks, .zero = zero});
             const std::vector<int> tokens = toy_tokens(S, TOY.V, 1);
             g.train.begin();
             for (int i = 0; i < batches; i++) {
@@ -69,7 +69,7 @@ TEST_CASE("scale: calls and bytes of a step are those that the model makes") {
             for (int batches : {1, 3}) {
                 INFO("ranks " << ranks << " zero " << zero << " batches " << batches);
                 const Sent sent = send_a_step(ranks, zero, batches);
-                const Plan plan = {.use = Use::train, .B = 1, .S = S, .ranks = ranks, .zero = zero};
+                const Plan plan = {.mode = RunMode::train, .B = 1, .S = S, .ranks = ranks, .zero = zero};
                 Workload w = {reference_ops(), TOY, plan, batches};
                 const Forecast f = forecast(w, gpus());
                 CHECK(f.collectives == sent.calls);
@@ -188,7 +188,7 @@ TEST_CASE("scale: bytes halve with bf16; ZeRO-2 sends gradients after every batc
     const Forecast f = forecast(w, gpus());
     const double P = double(config_flat_size(w.c, 64));
     CHECK(f.gradients == doctest::Approx(2 * 63 / 64.0 * 4 * P));
-    w.plan.wire = Element::bf16;
+    w.plan.comm_dtype = Element::bf16;
     CHECK(forecast(w, gpus()).gradients == f.gradients / 2);
     w = gpt2(64, 1, 4);
     CHECK(forecast(w, gpus()).gradients == f.gradients / 2);
@@ -211,7 +211,7 @@ TEST_CASE("scale: advice is what the forecast says, and none where little waits"
     for (const char* part : {"--reduce-dtype bf16: ", "--zero 1: ", "--batch 16 --total-batch 4194304: "})
         CHECK_MESSAGE(contains(text, part), text);
     Workload w = gpt2(64, 0);
-    w.plan.wire = Element::bf16;
+    w.plan.comm_dtype = Element::bf16;
     text = all(forecast_advice(w, k));
     CHECK(!contains(text, "--reduce-dtype"));
     CHECK(!contains(text, "--zero"));
@@ -221,8 +221,8 @@ TEST_CASE("scale: advice is what the forecast says, and none where little waits"
 TEST_CASE("scale: memory of one of 512 ranks") {
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero) {
-        const Plan plan = {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero};
-        return double(total_bytes(count_memory(cpu_ops<float>(), c, plan).value));
+        const Plan plan = {.mode = RunMode::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero};
+        return double(total_bytes(memory_cost(cpu_ops<float>(), c, plan).value));
     };
     const double P = double(config_flat_size(c, 512)), one = bytes(1, 0);
     const std::vector<Bucket> b = config_buckets(c, 512);
@@ -232,7 +232,7 @@ TEST_CASE("scale: memory of one of 512 ranks") {
     CHECK(one - bytes(512, 2) == doctest::Approx(12 * P * 511 / 512 - made).epsilon(0.01));
     Workload w = gpt2(512, 1);
     CHECK(collective_scratch(w, true) == 0);
-    w.plan.wire = Element::bf16;
+    w.plan.comm_dtype = Element::bf16;
     CHECK(collective_scratch(w, true) == 2 * b[0].size);
     CHECK(collective_scratch(w, false) <= 512 * (256 << 10));
     CHECK(collective_scratch(gpt2(1, 0), false) == 0);

@@ -60,25 +60,25 @@ TEST_CASE("schedule: half-way and quarter-way points") {
 }
 
 TEST_CASE("detector: silent until it has 32 values") {
-    Detector d;
-    for (int i = 0; i < Detector::WARM; i++) {
+    OutlierDetector d;
+    for (int i = 0; i < OutlierDetector::MIN_VALUES; i++) {
         CHECK(d.score(1e9) == 0);
         d.add(i % 2 ? 1 : 3);
     }
     CHECK(d.score(1e9) > 1e8);
 }
 TEST_CASE("detector: standard deviations from the mean, with a sign") {
-    Detector d;
+    OutlierDetector d;
     for (int i = 0; i < 100; i++) d.add(i % 2 ? 1 : 3);    // mean 2, deviation 1
     CHECK(d.score(2) == doctest::Approx(0));
     CHECK(d.score(12) == doctest::Approx(10));
     CHECK(d.score(-3) == doctest::Approx(-5));
 }
 TEST_CASE("detector: NaN and infinity score infinity and never enter the window") {
-    Detector d;
+    OutlierDetector d;
     for (double x : {double(NAN), double(INFINITY), -double(INFINITY)}) CHECK(d.score(x) == INFINITY);    // cold
     for (int i = 0; i < 64; i++) d.add(i % 2 ? 1 : 3);
-    Detector before = d;
+    OutlierDetector before = d;
     for (int i = 0; i < 500; i++) {
         d.add(NAN);
         d.add(i % 2 ? INFINITY : -INFINITY);
@@ -88,17 +88,17 @@ TEST_CASE("detector: NaN and infinity score infinity and never enter the window"
     CHECK(d.score(12) == doctest::Approx(10));
 }
 TEST_CASE("detector: only the last 128 values count") {
-    Detector d;
+    OutlierDetector d;
     for (int i = 0; i < 1000; i++) d.add(1e6 * (i % 3));
-    for (int i = 0; i < Detector::WINDOW; i++) d.add(i % 2 ? 1 : 3);
+    for (int i = 0; i < OutlierDetector::WINDOW; i++) d.add(i % 2 ? 1 : 3);
     CHECK(d.score(12) == doctest::Approx(10));
 }
 TEST_CASE("detector: a window of equal values calls nothing an outlier; huge values do not overflow it into NaN") {
-    Detector d;
+    OutlierDetector d;
     for (int i = 0; i < 200; i++) d.add(5);
     CHECK(d.score(5) == 0);
     CHECK(std::isfinite(d.score(6)));
-    Detector huge;
+    OutlierDetector huge;
     for (int i = 0; i < 200; i++) huge.add(i % 2 ? 1e300 : -1e300);
     CHECK_FALSE(std::isnan(huge.score(1)));
 }

@@ -1,5 +1,5 @@
 // test_sentencepiece.cpp - a tokenizer.model field by field: what each flag says, the order of merges, limits.
-#include "data/sentencepiece.h"
+#include "data/tokenizer_files/sentencepiece.h"
 
 #include "data/bpe.h"
 #include "data/merge.h"

@@ -30,8 +30,9 @@ void tokenize(const std::string& out, const std::string& text) {
     const Status s = c.run();
     REQUIRE_MESSAGE(s.ok(), s.message);
 }
-Status open(const std::string& pattern, bool parts = false) {
-    return Loader::open({.pattern = pattern, .parts = parts, .B = 1, .S = 8, .vocab = 50257}).status;
+Status open(const std::string& pattern, bool allow_partial_set = false) {
+    return Loader::open({.pattern = pattern, .allow_partial_set = allow_partial_set, .B = 1, .S = 8, .vocab = 50257})
+        .status;
 }
 void refused(const std::string& pattern, Exit code, const Strings& parts) {
     const Status s = open(pattern);

@@ -1,6 +1,6 @@
 // test_slots.cpp - sequences that come and go in a cache: each has, to the bit, the logits that it has alone. The
 // models have packed weights, whose products of a row do not depend on the other rows.
-#include "infer/slots.h"
+#include "infer/decode/cached_sequences.h"
 
 #include "layers/cpu.h"
 #include "test.h"
@@ -15,25 +15,25 @@ Ids part(const Ids& all, size_t from, size_t to) {
 bool same_bits(const Row& a, const float* b) { return memcmp(a.data(), b, a.size() * sizeof(float)) == 0; }
 
 // The logits after a prompt of `first` tokens, and after each token that follows, computed alone and one by one.
-std::vector<Row> alone(Model& g, const Ids& tokens, size_t first, const CacheKind& kind = {}, int positions = 0) {
-    Slots slots(g);
-    REQUIRE(slots.open(1, positions ? positions : int(tokens.size()), kind).ok());
+std::vector<Row> alone(Model& g, const Ids& tokens, size_t first, const CacheOptions& kind = {}, int positions = 0) {
+    CachedSequences sequences(g);
+    REQUIRE(sequences.open(1, positions ? positions : int(tokens.size()), kind).ok());
     std::vector<Row> rows(1, Row(size_t(g.c.V)));
-    slots.feed({0}, {part(tokens, 0, first)}, rows[0].data());
+    sequences.prefill({0}, {part(tokens, 0, first)}, rows[0].data());
     for (size_t i = first; i < tokens.size(); i++) {
         rows.emplace_back(size_t(g.c.V));
-        slots.step({0}, {{tokens[i]}}, rows.back().data());
+        sequences.step({0}, {{tokens[i]}}, rows.back().data());
     }
     return rows;
 }
 
 // Sequences join and leave in an order that is drawn; up to `most` tokens of each are computed in a step, some of them
 // drafts that are taken back.
-void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheKind& kind = {}) {
+void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheOptions& kind = {}) {
     const size_t V = size_t(g.c.V);
     const int positions = 90;
-    Slots slots(g);
-    REQUIRE(slots.open(count, positions, kind).ok());
+    CachedSequences sequences(g);
+    REQUIRE(sequences.open(count, positions, kind).ok());
     struct Running {
         Ids tokens;
         size_t at, first;    // tokens so far
@@ -44,45 +44,46 @@ void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheKind& 
     auto draw = [&](int n) { return int(philox(seed, 1, drawn++).v[0] % uint32_t(n)); };
     uint64_t number = 0;
     for (int step = 0; step < 14; step++) {
-        std::vector<int> joins, which;
+        std::vector<int> joins, seqs;
         std::vector<Ids> prompts, more;
         for (int b = 0; b < count; b++) {
             Running& r = running[size_t(b)];
             if (r.at < r.tokens.size() && draw(6)) continue;
             const size_t first = size_t(1 + draw(draw(2) ? 40 : 4));
             r = {toy_tokens(int(first) + 8, g.c.V, ++number), first, first, {}};
-            if (slots.shares() && draw(2)) {    // begins as another one does
+            if (sequences.can_share_prefix() && draw(2)) {    // begins as another one does
                 const Ids& other = running[size_t(draw(count))].tokens;
                 std::copy_n(other.begin(), std::min(other.size(), r.tokens.size()) / 2, r.tokens.begin());
             }
             r.want = alone(g, r.tokens, r.first, kind, positions);
-            const Slots::Beginning from = draw(3) ? slots.longest(part(r.tokens, 0, first)) : Slots::Beginning{};
-            slots.begin(b, from);
+            const CachedSequences::Prefix from = draw(3) ? sequences.longest_prefix(part(r.tokens, 0, first))
+                                                         : CachedSequences::Prefix{};
+            sequences.begin(b, from);
             joins.push_back(b), prompts.push_back(part(r.tokens, from.length, first));
         }
         std::vector<float> got(joins.size() * V);
-        if (!joins.empty()) slots.feed(joins, prompts, got.data());
+        if (!joins.empty()) sequences.prefill(joins, prompts, got.data());
         for (size_t i = 0; i < joins.size(); i++) CHECK(same_bits(running[size_t(joins[i])].want[0], &got[i * V]));
         size_t rows = 0;
         for (int b = 0; b < count; b++) {
             const Running& r = running[size_t(b)];
             if (r.at >= r.tokens.size() || (count > 1 && !draw(5))) continue;    // some wait
-            which.push_back(b);
+            seqs.push_back(b);
             more.push_back(part(r.tokens, r.at, std::min(r.tokens.size(), r.at + size_t(1 + draw(most)))));
             if (most > 1 && draw(2)) more.back().push_back(draw(g.c.V));    // a wrong guess
             rows += more.back().size();
         }
-        if (which.empty()) continue;
+        if (seqs.empty()) continue;
         got.resize(rows * V);
-        slots.step(which, more, got.data());
-        for (size_t i = 0, row = 0; i < which.size(); row += more[i++].size()) {
-            Running& r = running[size_t(which[i])];
+        sequences.step(seqs, more, got.data());
+        for (size_t i = 0, row = 0; i < seqs.size(); row += more[i++].size()) {
+            Running& r = running[size_t(seqs[i])];
             size_t right = 0;
             for (; right < more[i].size() && r.at < r.tokens.size() && more[i][right] == r.tokens[r.at]; right++) {
                 CHECK(same_bits(r.want[r.at + 1 - r.first], &got[(row + right) * V]));
                 r.at++;
             }
-            slots.forget(which[i], int(more[i].size() - right));
+            sequences.drop_last(seqs[i], int(more[i].size() - right));
         }
     }
 }
@@ -103,13 +104,13 @@ TEST_CASE("slots: a sequence among others that come and go has the bits that it 
     for (const Kind& kind : kinds()) {
         CAPTURE(std::string(kind.name));
         const bool tiles = std::string(kind.name) == "gpt2";    // a prompt's sums are others then
-        Model g(tiles ? cpu_packed_ops_isa(cpu_isa(), Tiles::pretended) : cpu_packed_ops());
-        toy_model(g, kind.c, {Use::infer, 9, 48});
-        const bool states = kind.c.linear != Linear::none;
+        Model g(tiles ? cpu_packed_ops_isa(cpu_isa(), Tiles::emulated) : cpu_packed_ops());
+        toy_model(g, kind.c, {RunMode::infer, 9, 48});
+        const bool states = kind.c.linear != LinearAttention::none;
         for (int count : {1, 2, 9}) come_and_go(g, count, states ? 1 : 4, uint64_t(count));
     }
     Model g(cpu_packed_ops());
-    toy_model(g, kinds()[0].c, {Use::infer, 9, 8});    // prompts in many pieces
+    toy_model(g, kinds()[0].c, {RunMode::infer, 9, 8});    // prompts in many pieces
     for (Element type : {Element::bf16, Element::int8, Element::fp8}) come_and_go(g, 5, 3, 1, {type});
 }
 
@@ -122,24 +123,24 @@ TEST_CASE("slots: a prompt has the same bits wherever it is cut") {
         CAPTURE(tiles);
         Config c = base;
         c.window = window;
-        Model g(tiles ? cpu_packed_ops_isa(cpu_isa(), Tiles::pretended) : cpu_packed_ops());
-        toy_model(g, c, {Use::infer, 1, 640});
+        Model g(tiles ? cpu_packed_ops_isa(cpu_isa(), Tiles::emulated) : cpu_packed_ops());
+        toy_model(g, c, {RunMode::infer, 1, 640});
         const Ids tokens = toy_tokens(541, c.V, 7);
         const std::vector<Row> want = alone(g, tokens, 530);
-        Slots slots(g);
-        REQUIRE(slots.open(2, 640, {}).ok());
+        CachedSequences sequences(g);
+        REQUIRE(sequences.open(2, 640, {}).ok());
         Row got(size_t(c.V));
         for (size_t cut : {1, 2, 16, 47, 48, 49, 200, 255, 256, 257, 300, 511, 528, 529}) {
             CAPTURE(cut);
-            for (int b : {0, 1}) slots.empty(b);
-            slots.feed({0}, {part(tokens, 0, cut)}, got.data());
-            slots.begin(1, slots.longest(part(tokens, 0, 530)));    // which finds so many
-            CHECK(slots.length(1) == int(cut));
-            slots.feed({1}, {part(tokens, cut, 530)}, got.data());
+            for (int b : {0, 1}) sequences.empty(b);
+            sequences.prefill({0}, {part(tokens, 0, cut)}, got.data());
+            sequences.begin(1, sequences.longest_prefix(part(tokens, 0, 530)));    // which finds so many
+            CHECK(sequences.length(1) == int(cut));
+            sequences.prefill({1}, {part(tokens, cut, 530)}, got.data());
             CHECK(same_bits(want[0], got.data()));
         }
         std::vector<float> rows(11 * size_t(c.V));
-        slots.step({1}, {part(tokens, 530, 541)}, rows.data());
+        sequences.step({1}, {part(tokens, 530, 541)}, rows.data());
         for (size_t i = 0; i < 11; i++) CHECK(same_bits(want[i + 1], &rows[i * size_t(c.V)]));
     }
 }

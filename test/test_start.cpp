@@ -41,8 +41,8 @@ void name_best(const std::string& dir, int64_t step, double loss) {
     s.best_step = step, s.best_loss = loss;
     const std::string text = state_json(s);
     write_file(dir + "/state.json", text);
-    std::vector<Sum> sums = manifest_read(dir).value;
-    for (Sum& sum : sums)
+    std::vector<FileChecksum> sums = manifest_read(dir).value;
+    for (FileChecksum& sum : sums)
         if (sum.name == "state.json")
             sum.bytes = int64_t(text.size()), sum.crc = crc32c(0, text.data(), int64_t(text.size()));
     write_file(dir + "/MANIFEST", manifest_text(sums));
@@ -129,11 +129,11 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
     const Config c = {.V = 700, .T = 40, .L = 2, .NH = 2, .C = 160, .F = 640};    // tensors of more than one piece
     const std::string run = temporary_directory();
     Model wrote(cpu_ops<float>());
-    REQUIRE(wrote.allocate(c, {Use::infer, 1, 1}).ok());
+    REQUIRE(wrote.allocate(c, {RunMode::infer, 1, 1}).ok());
     wrote.init(5);
     for (TensorType type : {TensorType::f32, TensorType::bf16}) {
         std::vector<TensorSource> sources;
-        checkpoint_tensors(wrote, Part::weights, "", &sources);
+        checkpoint_tensors(wrote, StateKind::weights, "", &sources);
         for (TensorSource& s : sources) s.type = type;
         std::string file;
         REQUIRE(safetensors_write(sources, [&](const void* data, int64_t bytes) -> Status {
@@ -144,19 +144,19 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
         // What the file holds, by the definition.
         std::vector<float> expected(static_cast<size_t>(wrote.store.flat));
         for (const Tensor& t : wrote.tensors) {
-            wrote.read(Part::weights, t.offset, t.size(), expected.data() + t.offset);
+            wrote.read(StateKind::weights, t.offset, t.size(), expected.data() + t.offset);
             for (int64_t i = t.offset; type == TensorType::bf16 && i < t.offset + t.size(); i++)
                 expected[size_t(i)] = to_float(to_bf16(expected[size_t(i)]));
         }
         auto loads = [&](Model& g, auto round) {
-            REQUIRE(g.allocate(c, {Use::infer, 1, 1}).ok());
+            REQUIRE(g.allocate(c, {RunMode::infer, 1, 1}).ok());
             CHECK(g.op.on_host());
             g.init(6);    // other numbers, in the padded rows zeros
             REQUIRE(checkpoint_weights(run, g).ok());
             int64_t wrong = 0;
             for (const Tensor& t : g.tensors) {
                 std::vector<float> is(static_cast<size_t>(t.size()));
-                g.read(Part::weights, t.offset, t.size(), is.data());
+                g.read(StateKind::weights, t.offset, t.size(), is.data());
                 for (size_t i = 0; i < is.size(); i++) wrong += is[i] != round(expected[size_t(t.offset) + i]);
             }
             CHECK(wrong == 0);
@@ -221,8 +221,8 @@ TEST_CASE("start: sample holds the weights once") {
     const std::vector<char> zeros(1 << 20);
     for (int64_t at = 0; at < bytes; at += 1 << 20)
         crc = crc32c(crc, zeros.data(), std::min<int64_t>(1 << 20, bytes - at));
-    std::vector<Sum> sums = {{"model.safetensors", int64_t(text.size()) + bytes, crc},
-                             {"optimizer.safetensors", 2 * bytes, 1}};
+    std::vector<FileChecksum> sums = {{"model.safetensors", int64_t(text.size()) + bytes, crc},
+                                      {"optimizer.safetensors", 2 * bytes, 1}};
     const Tokenizer tokenizer = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
     for (auto& [name, content] : {std::pair<const char*, std::string>{"config.json", config_json(c, {256})},
                                   {"tokenizer.json", tokenizer.to_json()},

@@ -1,5 +1,5 @@
 // test_template.cpp - chat templates against jinja2's texts (dev/golden_templates.py); errors; hostile templates.
-#include "infer/template.h"
+#include "infer/jinja/chat_template.h"
 #include "test.h"
 
 #include <zlib.h>

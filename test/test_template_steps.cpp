@@ -1,7 +1,7 @@
 // test_template_steps.cpp - what a chat template's work costs: a limit of steps holds nothing back where a
 // construct forgets to count.
-#include "infer/template_run.h"
-#include "infer/template_syntax.h"
+#include "infer/jinja/interpreter.h"
+#include "infer/jinja/syntax.h"
 #include "test.h"
 
 namespace {
@@ -14,7 +14,8 @@ int64_t steps(const std::string& text, int size) {
     for (int i = 0; i < n; i++) l.push_back(i), t += "x\n";
     for (int i = 0; i < 100 * size; i++) d[std::to_string(1000 + i)] = i, few.push_back("a");
     const std::string s(size_t(1600 * size), 'a');
-    jinja::Run run(jinja::from_json({{"s", s}, {"s2", s}, {"t", t}, {"l", l}, {"d", d}, {"few", few}, {"n", n}}), 0);
+    jinja::Interpreter run(
+        jinja::from_json({{"s", s}, {"s2", s}, {"t", t}, {"l", l}, {"d", d}, {"few", few}, {"n", n}}), 0);
     const std::unique_ptr<jinja::Node> root = jinja::parse(text);
     (void)run.render(*root);
     return jinja::MAX_STEPS - run.meter.steps;
@@ -116,7 +117,7 @@ TEST_CASE("template steps: a name far out costs more; what refers to itself is f
                              "{% for i in [x] %}{% macro f() %}{{ i }}{% endmacro %}{% endfor %}"}) {
         CAPTURE(std::string(text));
         const std::unique_ptr<jinja::Node> root = jinja::parse(text);
-        (void)jinja::Run(jinja::Value(jinja::Kind::dict, {"x", held}), 0).render(*root);
+        (void)jinja::Interpreter(jinja::Value(jinja::Kind::dict, {"x", held}), 0).render(*root);
         CHECK(held.held.use_count() == 1);
     }
 }

@@ -1,7 +1,7 @@
 // test_terminal.cpp - what a person sees at a terminal: the width of help, text that nothing breaks into, hints.
 #include "base/command.h"
 #include "base/console.h"
-#include "infer/talk.h"
+#include "infer/chat/interactive.h"
 
 #include <poll.h>
 #include <pty.h>
@@ -95,13 +95,13 @@ TEST_CASE("terminal: a message breaks between words, the command in it stays who
 }
 
 TEST_CASE("terminal: lines break by characters, and two spaces stay two") {
-    CHECK(break_line("one two  three", 14) == "one two  three");
-    CHECK(break_line("one two  three", 13) == "one two\nthree");
-    CHECK(break_line("  one two", 7) == "  one\ntwo");
-    CHECK(break_line("a toolongforit b", 5) == "a\ntoolongforit\nb");
-    CHECK(break_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 6) == "\u00e4\u00f6\u00fc \u4e2d\u6587");
-    CHECK(break_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 5) == "\u00e4\u00f6\u00fc\n\u4e2d\u6587");
-    CHECK(break_line("", 5).empty());
+    CHECK(wrap_line("one two  three", 14) == "one two  three");
+    CHECK(wrap_line("one two  three", 13) == "one two\nthree");
+    CHECK(wrap_line("  one two", 7) == "  one\ntwo");
+    CHECK(wrap_line("a toolongforit b", 5) == "a\ntoolongforit\nb");
+    CHECK(wrap_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 6) == "\u00e4\u00f6\u00fc \u4e2d\u6587");
+    CHECK(wrap_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 5) == "\u00e4\u00f6\u00fc\n\u4e2d\u6587");
+    CHECK(wrap_line("", 5).empty());
     const Terminal t = at_terminal({"plot", "no  \u00e4\u00f6\u00fc"}, 54);    // 54 characters, 57 bytes
     CHECK(t.exit_code == 3);
     CHECK(t.screen() == "flatgpt plot: no  \u00e4\u00f6\u00fc: no such file or directory\n");

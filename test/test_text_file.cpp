@@ -158,8 +158,8 @@ TEST_CASE("text file: what is no text is said, with what to do") {
         CHECK(read_text(path, 100).text == text);
     }
     CHECK(TextFile::open(dir + "/none").status.code == Exit::input);
-    CHECK(unpacked_name("a.gz/X.JSONL.Gz") == "a.gz/x.jsonl");
-    CHECK(unpacked_name("x.tar") == "x.tar");
+    CHECK(decompressed_name("a.gz/X.JSONL.Gz") == "a.gz/x.jsonl");
+    CHECK(decompressed_name("x.tar") == "x.tar");
 }
 
 TEST_CASE("text file: a file that unpacks to hundreds of times its size is read piece by piece") {

@@ -1,6 +1,6 @@
 // test_tokenizer_gguf.cpp - tokenizers as GGUF's arrays have them: what those can say and what not, ends of answers,
 // hostile arrays. test_tokenizers.cpp compares their ids.
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 
 #include <algorithm>
 

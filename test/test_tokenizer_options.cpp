@@ -5,8 +5,8 @@
 #include "base/file.h"
 #include "data/bpe.h"
 #include "data/normalize.h"
-#include "data/sentencepiece.h"
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/sentencepiece.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 #include "files/json.h"
 #include "test.h"
 
@@ -86,10 +86,10 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
     const Tokenizer t = parsed(file.dump());
     CHECK(t.encode("a <x y>", true).back() == 8);
     CHECK(t.encode("<s><x y>", true) == Ids{9, 8});    // the prefix is of its name
-    CHECK(t.spelled("a <x y>") == 8);
-    CHECK(t.spelled("<x y>") == 8);
-    CHECK(t.spelled("a<x y>") < 0);
-    CHECK(t.spelled("<s> a") == 9);
+    CHECK(t.first_special("a <x y>") == 8);
+    CHECK(t.first_special("<x y>") == 8);
+    CHECK(t.first_special("a<x y>") < 0);
+    CHECK(t.first_special("<s> a") == 9);
     CHECK(t.safe_cut("a <x y>", 7, true) == 1);
     CHECK(t.safe_cut("<s><x y>", 8, true) == 0);
     const char* const parts[] = {"a", "b", " ", " ", "<x y>", "<x ", "y>", "<s>", "b a", "x"};

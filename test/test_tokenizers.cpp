@@ -3,8 +3,8 @@
 #include "data/added.h"
 #include "data/bpe.h"
 #include "data/normalize.h"
-#include "data/sentencepiece.h"
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/sentencepiece.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 
 #include "base/file.h"
 #include "files/json.h"
@@ -131,14 +131,14 @@ TEST_CASE("tokenizers: a text in pieces has the ids of the whole") {
     for (const std::string& name : names()) {
         CAPTURE(name);
         const Tokenizer t = load(FOLDER + name + ".json");
-        int cuts = 0;
+        int splits = 0;
         for (uint64_t i = 0; i < 150; i++) {
             const std::string text = i < texts().size() ? texts()[i] : random_text(i, 30);
             CAPTURE(text);
             CHECK(encode_in_pieces(t, text, i) == t.encode(text));
-            cuts += !text.empty() && t.safe_cut(text, text.size()) > 0;
+            splits += !text.empty() && t.safe_cut(text, text.size()) > 0;
         }
-        CHECK((cuts > 20) == (name != "other"));
+        CHECK((splits > 20) == (name != "other"));
     }
 }
 
@@ -198,8 +198,8 @@ TEST_CASE("tokenizers: a token may hold a space inside; then words are not parte
 }
 
 TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
-    auto pieces = [](Cut::Matches matches) {
-        Result<Pretokenizer> p = Pretokenizer::compile({{"-", matches}});
+    auto pieces = [](Split::Behavior behavior) {
+        Result<Pretokenizer> p = Pretokenizer::compile({{"-", behavior}});
         REQUIRE(p.ok());
         Splitter s(p.value);
         s.start("the-final--countdown");    // the example in Hugging Face's documentation
@@ -207,11 +207,11 @@ TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
         for (std::string_view piece; s.next(piece);) all += std::string(piece) + "|";
         return all;
     };
-    CHECK(pieces(Cut::Matches::isolated) == "the|-|final|-|-|countdown|");
-    CHECK(pieces(Cut::Matches::removed) == "the|final|countdown|");
-    CHECK(pieces(Cut::Matches::contiguous) == "the|-|final|--|countdown|");
-    CHECK(pieces(Cut::Matches::with_previous) == "the-|final-|-|countdown|");
-    CHECK(pieces(Cut::Matches::with_next) == "the|-final|-|-countdown|");
+    CHECK(pieces(Split::Behavior::isolated) == "the|-|final|-|-|countdown|");
+    CHECK(pieces(Split::Behavior::removed) == "the|final|countdown|");
+    CHECK(pieces(Split::Behavior::contiguous) == "the|-|final|--|countdown|");
+    CHECK(pieces(Split::Behavior::merged_with_previous) == "the-|final-|-|countdown|");
+    CHECK(pieces(Split::Behavior::merged_with_next) == "the|-final|-|-countdown|");
     CHECK(safe_cut(Pattern::o200k, "a!\n/b", 4) == 0);    // the slash goes on the punctuation
     CHECK(safe_cut(Pattern::o200k, "a!\nb", 4) == 3);
 }
@@ -230,7 +230,7 @@ TEST_CASE("tokenizers: a pattern's fast form gives the published pieces, of runs
     };
     for (const PatternRow& row : pattern_rows()) {
         if (!row.fast) continue;
-        Result<Pretokenizer> published = Pretokenizer::compile(row.cuts);
+        Result<Pretokenizer> published = Pretokenizer::compile(row.splits);
         REQUIRE(published.ok());
         Splitter slow(published.value), fast(row.pattern);
         for (uint64_t i = 0; i < 4000; i++) {

@@ -1,5 +1,5 @@
 // test_train.cpp - `flatgpt train` as people use and abuse it: stopped, killed, damaged, poisoned, resumed.
-#include "model/count.h"
+#include "model/cost_table.h"
 #include "train/train.h"
 
 #include <signal.h>
@@ -17,12 +17,12 @@ namespace {
 int poison_call = -1, backward_calls = 0;
 float poison_value = NAN, poison_loss = 0;
 int64_t free_memory = 0;
-void poisoned_linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const float* w,
-                              int N, int C, int OC, Precision) {
+void poisoned_linear_backward(float* dx, GradTarget<float> dw, float* db, const float* dy, const float* x,
+                              const float* w, int N, int C, int OC, Precision) {
     cpu_ops<float>().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
     if (backward_calls++ == poison_call) dw.p[int64_t(OC) * C / 2] = poison_value;
 }
-void poisoned_linear_gelu_backward(float* dpre, Into<float> dw, float* db, float* dpre_sum, const float* dy,
+void poisoned_linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db, float* dpre_sum, const float* dy,
                                    const float* x, const float* w, const float* pre, int N, int C, int OC) {
     cpu_ops<float>().linear_gelu_backward(dpre, dw, db, dpre_sum, dy, x, w, pre, N, C, OC);
     if (backward_calls++ == poison_call) dw.p[int64_t(OC) * C / 2] = poison_value;
@@ -238,17 +238,17 @@ TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
     for (int rows : {0, 7, 60, 5000, -60}) {    // rows per step; 0: no --total-batch; negative: two CPU ranks share
         Trainer t;
         t.progress.quiet = true;
-        if (rows < 0) t.ranks.place.local_ranks = 2, rows = -rows;
+        if (rows < 0) t.ranks.info.local_ranks = 2, rows = -rows;
         t.device.model = std::make_unique<Model>(op);
         t.config = {65, 32, 2, 2, 32, 128, 1e-5f};
         auto needs = [&](int B) {
-            return total_bytes(count_memory(op, t.config, {Use::train, B, 32}).value) * 20 / 19 + 20;
+            return total_bytes(memory_cost(op, t.config, {RunMode::train, B, 32}).value) * 20 / 19 + 20;
         };
         for (int room : {0, 1, 59, 300}) {    // sequences that fit
-            free_memory = (room ? needs(room) : needs(1) / 2) * t.ranks.place.local_ranks;
+            free_memory = (room ? needs(room) : needs(1) / 2) * t.ranks.info.local_ranks;
             t.o.batch = 0, t.o.seq_len = 32, t.o.total_batch = rows * 32;
             const Status s = t.choose_batch();
-            if (s.ok()) t.settle_batch();
+            if (s.ok()) t.agree_on_batch();
             int best = std::min(room, rows ? std::min(rows, 4096) : 256);
             while (rows && best && rows % best) best--;
             CAPTURE(rows);

@@ -25,15 +25,15 @@ TEST_CASE("train notes: a loss far above that of a guess is said, in time and at
 }
 
 TEST_CASE("train notes: the last n losses") {
-    Detector d;
-    CHECK(d.least_of_last(1) == -INFINITY);
+    OutlierDetector d;
+    CHECK(d.min_of_last(1) == -INFINITY);
     for (int i = 0; i < 300; i++) d.add(i == 280 ? 1 : 9);
-    CHECK(d.least_of_last(19) == 9);
-    CHECK(d.least_of_last(20) == 1);
-    Detector young;
+    CHECK(d.min_of_last(19) == 9);
+    CHECK(d.min_of_last(20) == 1);
+    OutlierDetector young;
     for (int i = 0; i < 19; i++) young.add(9);
-    CHECK(young.least_of_last(20) == -INFINITY);
-    CHECK(young.least_of_last(19) == 9);
+    CHECK(young.min_of_last(20) == -INFINITY);
+    CHECK(young.min_of_last(19) == 9);
 }
 
 TEST_CASE("train notes: a resumed run with another schedule says from what rate to what") {

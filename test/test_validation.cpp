@@ -1,6 +1,6 @@
 // test_validation.cpp - the validation loss as a measure, what follows from it, and options that are not passed over.
-#include "infer/evaluate.h"
-#include "infer/generate.h"
+#include "infer/eval/evaluate.h"
+#include "infer/decode/generate.h"
 
 #include <sstream>
 
@@ -55,13 +55,13 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
 TEST_CASE("evaluate: the loss of a model does not depend on the batch, a ragged last one included") {
     Toy toy;
     Model g(cpu_ops<float>());
-    toy_model(g, {257, 32, 2, 2, 32, 128, 1e-5f}, {Use::infer, 16, 32});
+    toy_model(g, {257, 32, 2, 2, 32, 128, 1e-5f}, {RunMode::infer, 16, 32});
     const Result<Tokenizer> tokenizer = Tokenizer::load(toy.dir + "/tok.json");
     REQUIRE(tokenizer.ok());
     std::vector<Evaluation> all;
     for (int B : {1, 5, 16}) {
         Result<Loader> loader = Loader::open(
-            {.pattern = toy.dir + "/val.bin", .B = B, .S = 32, .vocab = 257, .shuffle = false, .most_tokens = 37 * 32});
+            {.pattern = toy.dir + "/val.bin", .B = B, .S = 32, .vocab = 257, .shuffle = false, .max_tokens = 37 * 32});
         REQUIRE(loader.ok());
         int64_t calls = 0;
         Result<Evaluation> e = evaluate(g, loader.value, tokenizer.value, B, 32,
@@ -86,7 +86,7 @@ TEST_CASE("loader: some of an epoch's samples lie evenly over all shards, whatev
                                          .rank = rank,
                                          .ranks = ranks,
                                          .shuffle = false,
-                                         .most_tokens = most});
+                                         .max_tokens = most});
         REQUIRE(l.ok());
         return std::move(l.value);
     };

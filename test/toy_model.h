@@ -53,15 +53,18 @@ inline std::vector<Kind> kind_configs(Config c) {
     });
     add("yarn, qk-norm", llama, [](Config& k) {
         k.rope_scaling = yarn, k.rope_factor = 4, k.rope_low = 1, k.rope_high = 32, k.rope_original = 4;
-        k.qk_norm = Turn::Normed::head;
+        k.qk_norm = QkNormRope::QkNorm::head;
     });
-    add("olmo2", llama, [](Config& k) { k.place = NormPlace::branch, k.qk_norm = Turn::Normed::all; });
+    add("olmo2", llama,
+        [](Config& k) { k.norm_placement = NormPlacement::branch, k.qk_norm = QkNormRope::QkNorm::all; });
     add("gemma2", llama, [](Config& k) {
-        k.place = NormPlace::sandwich, k.norm_plus = true, k.activation = Act::gelu_tanh, k.embed_scale = 2.5f;
+        k.norm_placement = NormPlacement::sandwich, k.norm_plus = true, k.activation = Act::gelu_tanh,
+        k.embed_scale = 2.5f;
         k.window = 3, k.global_every = 2, k.score_scale = 0.3f, k.score_cap = 1.5f, k.logit_cap = 2, k.tied = true;
     });
     add("gemma3", llama, [](Config& k) {
-        k.place = NormPlace::sandwich, k.norm_plus = true, k.qk_norm = Turn::Normed::head, k.window = 3;
+        k.norm_placement = NormPlacement::sandwich, k.norm_plus = true, k.qk_norm = QkNormRope::QkNorm::head,
+        k.window = 3;
         k.global_every = 2, k.rope_local_theta = 10, k.rope_scaling = linear, k.rope_factor = 2;
     });
     add("granite", llama, [](Config& k) {
@@ -84,13 +87,15 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("opt", c, [](Config& k) { k.position_offset = 2, k.activation = Act::relu; });
     add("olmo", llama, [](Config& k) { k.norm = NormKind::layer, k.norm_weight = false; });
     add("none", c, [](Config& k) {
-        k.position = Position::none, k.place = NormPlace::sandwich, k.activation = Act::relu2, k.score_cap = 1;
+        k.position = Position::none, k.norm_placement = NormPlacement::sandwich, k.activation = Act::relu2,
+        k.score_cap = 1;
     });
     add("transformer of 2017", c, [](Config& k) {
-        k.position = Position::sinusoidal, k.place = NormPlace::post, k.embed_scale = 2.5f, k.activation = Act::relu;
+        k.position = Position::sinusoidal, k.norm_placement = NormPlacement::post, k.embed_scale = 2.5f,
+        k.activation = Act::relu;
     });
     add("ntk, norms of sums", llama,
-        [](Config& k) { k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4; });
+        [](Config& k) { k.norm_placement = NormPlacement::post, k.rope_scaling = ntk, k.rope_factor = 4; });
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
     // All experts are used: where types round differently, a choice of some of them may be another one.
     add("qwen2_moe", llama, [](Config& k) {
@@ -100,10 +105,12 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("experts in every second layer", c, [](Config& k) {
         k.experts = k.experts_used = 2, k.expert_ffn = 9, k.experts_every = 2, k.router = RouterKind::sigmoid;
     });
-    add("elu", c, [](Config& k) { k.linear = Linear::elu, k.window = 0; });
-    add("retention, each 2nd softmax", llama,
-        [](Config& k) { k.linear = Linear::retention, k.softmax_every = 2, k.qk_norm = Turn::Normed::head; });
-    add("gated", llama, [](Config& k) { k.linear = Linear::gated, k.window = 0, k.place = NormPlace::sandwich; });
+    add("elu", c, [](Config& k) { k.linear = LinearAttention::elu, k.window = 0; });
+    add("retention, each 2nd softmax", llama, [](Config& k) {
+        k.linear = LinearAttention::retention, k.softmax_every = 2, k.qk_norm = QkNormRope::QkNorm::head;
+    });
+    add("gated", llama,
+        [](Config& k) { k.linear = LinearAttention::gated, k.window = 0, k.norm_placement = NormPlacement::sandwich; });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }
@@ -116,9 +123,9 @@ inline void toy_model(Model& g, const Config& c, const Plan& plan) {
     for (size_t i = 0; i < g.tensors.size(); i++) {
         const Tensor& t = g.tensors[i];
         std::vector<float> x(size_t(t.size()));
-        g.read(Part::weights, t.offset, t.size(), x.data());
+        g.read(StateKind::weights, t.offset, t.size(), x.data());
         for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += 0.2f * philox_normal(3, i, uint64_t(k));
-        g.write(Part::weights, t.offset, t.size(), x.data());
+        g.write(StateKind::weights, t.offset, t.size(), x.data());
     }
 }
 inline std::vector<int> toy_tokens(int n, int V, uint64_t stream) {
@@ -154,7 +161,7 @@ inline Step update(Model& g, float lr, float beta2, float decay, double clip = 0
     g.train.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
     return g.train.finish();
 }
-inline std::vector<float> flat_part(const Model& g, Part part) {
+inline std::vector<float> flat_part(const Model& g, StateKind part) {
     std::vector<float> all(size_t(g.store.flat));
     g.read(part, 0, g.store.flat, all.data());
     return all;
@@ -169,13 +176,13 @@ inline double norm_error(const std::vector<float>& got, const std::vector<float>
         error += std::pow(double(got[i]) - double(expected[i]), 2), square += std::pow(double(expected[i]), 2);
     return std::sqrt(error / square);
 }
-inline std::vector<float> flat_grads(const Model& g) { return flat_part(g, Part::gradients); }
+inline std::vector<float> flat_grads(const Model& g) { return flat_part(g, StateKind::gradients); }
 
 // A model with bf16 parameters, without masters: learns, and holds nothing but bf16.
 inline void train_stochastically(Model& g, const Config& c) {
     const int B = 2, S = 16;
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    toy_model(g, c, {Use::train, B, S, Recompute::none, false});
+    toy_model(g, c, {RunMode::train, B, S, Recompute::none, false});
     const double before = train_pass(g, in, out, B, S);
     double after = before;
     for (int step = 0; step < 12; step++) {
@@ -183,7 +190,7 @@ inline void train_stochastically(Model& g, const Config& c) {
         after = train_pass(g, in, out, B, S);
     }
     CHECK(after < before - 1);
-    for (float w : flat_part(g, Part::weights)) REQUIRE(to_float(to_bf16(w)) == w);
+    for (float w : flat_part(g, StateKind::weights)) REQUIRE(to_float(to_bf16(w)) == w);
 }
 
 // Generates with a cache, the first `split` tokens of each sequence (B,S) at once, then one by one; at every n-th

@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/model_card.h"
-#include "data/tokenizer_gguf.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 #include "layers/ops.h"
 
 namespace fs = std::filesystem;

@@ -12,8 +12,8 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
-#include "checkpoint/match.h"
-#include "data/tokenizer_gguf.h"
+#include "checkpoint/tensor_check.h"
+#include "data/tokenizer_files/tokenizer_gguf.h"
 #include "base/command.h"
 #include "base/console.h"
 #include "model/kv_cache.h"
@@ -25,9 +25,9 @@
 #include "files/json.h"
 #include "data/bpe.h"
 #include "data/loader.h"
-#include "data/sentencepiece.h"
+#include "data/tokenizer_files/sentencepiece.h"
 #include "files/text_file.h"
-#include "layers/quantised.h"
+#include "layers/quant/quant.h"
 
 namespace {
 struct Row {
@@ -75,8 +75,8 @@ Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     if (s.documents) rows.push_back(count_row("documents", s.documents));
     if (s.set.id)
         rows.push_back({"set",
-                        {{"id", hex(s.set.id)}, {"place", s.set.place}, {"shards", s.set.shards}},
-                        formatted("number %d of %d shards written together", s.set.place, s.set.shards)});
+                        {{"id", hex(s.set.id)}, {"place", s.set.index}, {"shards", s.set.shards}},
+                        formatted("number %d of %d shards written together", s.set.index, s.set.shards)});
     for (int64_t first = 0; first < s.tokens; first += PIECE) {
         int64_t count = std::min(PIECE, s.tokens - first);
         TRY(shard_read(s, first, count, o.vocab ? o.vocab : INT32_MAX, tokens.data()));
@@ -273,7 +273,7 @@ Status metrics_info(const std::string& path, Rows& rows) {
 // ---- any file -------------------------------------------------------------------------------------------------------
 
 Status unknown_file(const std::string& path, std::string_view head) {
-    std::string what = head.empty() ? "an empty file" : not_text(head);
+    std::string what = head.empty() ? "an empty file" : not_text_reason(head);
     size_t hint = std::min(what.find(';'), what.find(", no text"));
     if (Result<TextFile> text = TextFile::open(path); !head.empty() && text.ok()) {
         what = std::string(text.value.plain() ? "" : "compressed or UTF-16 ") +

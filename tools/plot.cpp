@@ -7,7 +7,7 @@
 #include "base/console.h"
 #include "base/csv.h"
 #include "base/draw.h"
-#include "base/picture.h"
+#include "files/picture.h"
 #include "train/metrics.h"
 
 using Json = nlohmann::json;

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "layers/peaks.h"
-#include "model/forecast.h"
+#include "train/forecast.h"
 #include "train.h"
 
 namespace {
@@ -28,7 +28,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     // The libraries take theirs when they first work: a pass of a toy shows how much.
     Device toy = TRY(open_device(t.o.device, true));
     Model& g = *toy.model;
-    TRY(g.allocate({256, 256, 1, 4, 256}, {Use::train, 1, 256}));
+    TRY(g.allocate({256, 256, 1, 4, 256}, {RunMode::train, 1, 256}));
     g.init(1);
     const std::vector<int> zeros(256);
     g.batch.upload(zeros.data(), zeros.data(), 1, 256);
@@ -43,7 +43,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
 // What this run would fit with, where it does not: one change each.
 void advise_memory(const Trainer& t, int64_t total) {
     const Plan& plan = t.plan;
-    auto needs = [&](const Plan& p) { return total_bytes(count_memory(t.device.model->op, t.config, p).value); };
+    auto needs = [&](const Plan& p) { return total_bytes(memory_cost(t.device.model->op, t.config, p).value); };
     const int64_t have = t.device.total_bytes, rest = total - needs(plan);
     printf("              more than this GPU's %s\n", human_bytes(double(have)).c_str());
     auto offer = [&](const std::string& what, const Plan& other) {
@@ -114,7 +114,7 @@ void print_ranks(const Trainer& t) {
            w.plan.ranks, node, nodes, nodes == 1 ? "" : "s", w.plan.zero);
     auto of_zero = [&](const std::string& text) { return w.plan.zero ? text : std::string(); };
     printf("on the wire   each rank sends %s a step in %d collectives: gradients as %s%s\n",
-           decimal_bytes(f.sent()).c_str(), f.collectives, w.plan.wire == Element::bf16 ? "bf16" : "fp32",
+           decimal_bytes(f.sent()).c_str(), f.collectives, w.plan.comm_dtype == Element::bf16 ? "bf16" : "fp32",
            of_zero(" " + decimal_bytes(f.gradients) + ", parameters " + decimal_bytes(f.parameters)).c_str());
     std::string links = formatted("%.4g GB/s", (nodes == 1 ? k.inside : k.outside) / 1e9);
     if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", k.inside / 1e9);
@@ -144,9 +144,9 @@ static void print_run(const Trainer& t) {
             "data          none given (--data)%s\n",
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     const Objective& objective = t.objective;
-    if (!objective.plain()) {
+    if (!objective.is_plain_causal()) {
         std::string more;
-        if (objective.sees == Sees::all)
+        if (objective.mask_kind == MaskKind::all)
             more =
                 formatted(", %g %% of the tokens are targets, token %d masks", 100 * o.mask_fraction, objective.mask);
         if (o.documents) more += formatted(", documents apart: token %d begins one", objective.begin);
@@ -170,14 +170,14 @@ Status Trainer::dry_run() {
            config_text(config, config_listed(config)).c_str());
     print_run(*this);
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
-    std::vector<MemoryRow> rows = TRY(count_memory(device.model->op, config, plan));
+    std::vector<MemoryRow> rows = TRY(memory_cost(device.model->op, config, plan));
     if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
     for (const MemoryRow& r : rows) printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
     const int64_t total = total_bytes(rows);
     printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
-    if (config.sees != Sees::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
+    if (config.mask_kind != MaskKind::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     if (plan.ranks > 1) print_ranks(*this);
     return {};

@@ -1,7 +1,7 @@
 // flags.cpp - the flags of `flatgpt train`.
 #include <memory>
 
-#include "model/gpu_plan.h"
+#include "train/gpu_plan.h"
 #include "train.h"
 
 // ---- the rows, in the order of --help -------------------------------------------------------------------------------

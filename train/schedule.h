@@ -13,7 +13,7 @@ struct Schedule {
     int64_t warmup = 0, steps = 0;
     bool operator==(const Schedule&) const = default;
 };
-inline int64_t usual_warmup(int64_t steps) { return std::min<int64_t>(700, steps / 10); }
+inline int64_t default_warmup(int64_t steps) { return std::min<int64_t>(700, steps / 10); }
 inline Decay decay_named(const std::string& name) {    // a choice of --lr-schedule
     return name == "cosine"   ? Decay::cosine
            : name == "linear" ? Decay::linear
@@ -38,8 +38,8 @@ inline double learning_rate(const Schedule& s, int64_t step) {
 
 // How many standard deviations a value lies from the mean of the last WINDOW ones. Values that are not finite get an
 // infinite score and never enter the window, so that a NaN cannot blind it.
-struct Detector {
-    static constexpr int WINDOW = 128, WARM = 32;    // below WARM values nothing is an outlier
+struct OutlierDetector {
+    static constexpr int WINDOW = 128, MIN_VALUES = 32;    // below WARM values nothing is an outlier
     double window[WINDOW] = {};
     int64_t seen = 0;
 
@@ -57,18 +57,18 @@ struct Detector {
         if (std::isfinite(x)) window[seen++ % WINDOW] = x;
     }
     // The smallest of the last n values, n <= WINDOW; minus infinity below n of them.
-    double least_of_last(int n) const {
+    double min_of_last(int n) const {
         double least = seen < n ? -INFINITY : INFINITY;
         for (int64_t i = seen; i-- > std::max<int64_t>(0, seen - n);) least = std::min(least, window[i % WINDOW]);
         return least;
     }
-    bool operator==(const Detector&) const = default;
+    bool operator==(const OutlierDetector&) const = default;
 
   private:
     std::pair<double, double> moments() const {    // mean, standard deviation; 0, 0 below WARM values
         const int n = int(std::min<int64_t>(seen, WINDOW));
         double mean = 0, var = 0;
-        if (n < WARM) return {0, 0};
+        if (n < MIN_VALUES) return {0, 0};
         for (int i = 0; i < n; i++) mean += window[i] / n;
         for (int i = 0; i < n; i++) var += (window[i] - mean) * (window[i] - mean) / n;
         return {mean, std::sqrt(var)};

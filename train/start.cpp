@@ -20,9 +20,9 @@ Result<ModelSource> Trainer::newest(const std::string& path) {
 
 Status Trainer::find_start() {
     TRY(agreed(ranks.first() ? look_for_start() : Status{}));
-    if (!ranks.watch) return {};
-    start = ranks.watch->broadcast(start);
-    resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
+    if (!ranks.coordinator) return {};
+    start = ranks.coordinator->broadcast(start);
+    resuming = ranks.coordinator->broadcast(resuming ? "yes" : "") == "yes";
     return {};
 }
 
@@ -41,7 +41,7 @@ Status Trainer::look_for_start() {
 }
 
 namespace {
-std::map<std::string, std::string> rows_of(const std::string& toml) {
+std::map<std::string, std::string> toml_rows(const std::string& toml) {
     std::istringstream lines(toml);
     std::map<std::string, std::string> rows;
     for (std::string row; std::getline(lines, row);)
@@ -51,9 +51,9 @@ std::map<std::string, std::string> rows_of(const std::string& toml) {
 }
 // "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
 std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
-    const std::map<std::string, std::string> old = rows_of(before);
+    const std::map<std::string, std::string> old = toml_rows(before);
     std::vector<std::string> changed;
-    for (const auto& [key, value] : rows_of(now)) {
+    for (const auto& [key, value] : toml_rows(now)) {
         const auto was = old.find(key);
         if (key == "out" || key == "resume" || was == old.end() || was->second == value) continue;
         changed.push_back(key + " " + was->second + " -> " + value);
@@ -77,20 +77,20 @@ Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     return checkpoint_config(found);
 }
 
-Status Trainer::longer_context() {
+Status Trainer::extend_context() {
     if (!o.context) return {};
     if (resuming ? o.context != config.T : o.context < config.T)
         return fail(Exit::usage, "--context %d: %s has %d already%s", o.context, start.c_str(), config.T,
                     resuming ? "; a resumed run keeps it, another --out with --from may have more"
                              : "; --seq-len says how long the sequences are");
     if (resuming) return {};
-    Stretch to;
+    ContextExtension to;
     to.context = o.context;
     for (size_t i = 0; i < config_rows().size(); i++) {
         if (config_rows()[i].member == ConfigRow::Member(&Config::rope_scaling)) to.scaling = o.shape.words[i];
         if (config_rows()[i].member == ConfigRow::Member(&Config::rope_factor)) to.factor = o.shape.numbers[i];
     }
-    return config_stretch(&config, to);
+    return extend_context(&config, to);
 }
 
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
@@ -106,13 +106,13 @@ Status Trainer::choose_model() {
     const Result<Config> named = named_model(there, base);
     if (!resuming && !o.model.empty()) TRY(named.status);
     config = TRY(base.path.empty() ? named : checkpoint_config(base));
-    if (!start.empty()) TRY(longer_context());
+    if (!start.empty()) TRY(extend_context());
     Config asked = config;
     // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared, nor
     // the one that the checkpoint's run began with: its options of the shape came on top.
     auto began_with_it = [&] {
         const Result<TrainState> before = checkpoint_state(start);
-        return before.ok() && rows_of(before.value.config)["model"] == rows_of(o.resolved)["model"];
+        return before.ok() && toml_rows(before.value.config)["model"] == toml_rows(o.resolved)["model"];
     };
     const bool compared = given && !start.empty() && named.ok();
     if (compared && !(resuming && (!o.from.empty() || began_with_it()))) {
@@ -121,15 +121,15 @@ Status Trainer::choose_model() {
         asked.T = resuming && o.seq_len && !o.context ? o.seq_len : config.T;
     }
     asked = config_with(asked, o.shape);
-    for (Sees sees : {Sees::causal, Sees::prefix, Sees::all})
-        if (o.objective == Objective{.sees = sees}.name()) asked.sees = sees;
-    if (!resuming) config.sees = asked.sees;    // weights may go on with another one
+    for (MaskKind mask_kind : {MaskKind::causal, MaskKind::prefix, MaskKind::all})
+        if (o.objective == Objective{.mask_kind = mask_kind}.name()) asked.mask_kind = mask_kind;
+    if (!resuming) config.mask_kind = asked.mask_kind;    // weights may go on with another one
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
     const int own = o.context ? o.context : o.seq_len, context = start.empty() && own ? own : asked.T;
     // In some families a layer turns by its window.
-    const bool turns_by_it = asked.rope_local_theta > 0 || (asked.family->layers & Family::local_turns);
-    if (asked.window >= context && !turns_by_it && (start.empty() || asked.window != config.window)) {
+    const bool rope_by_window = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed);
+    if (asked.window >= context && !rope_by_window && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
         asked.window = asked.stride = asked.global_tokens = 0;
     }
@@ -151,15 +151,15 @@ Status Trainer::choose_model() {
         if (own) config.T = own;
     }
     TRY(tokenizer.fits(config.V, Exit::usage, start.empty() || resuming ? "" : "; --resize-vocab adds rows for them"));
-    if (!o.seq_len) o.seq_len = config.usual_length();
+    if (!o.seq_len) o.seq_len = config.default_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
     TRY(choose_objective());
-    return config_asked_check(o.shape, config);
+    return check_overrides(o.shape, config);
 }
 
 Status Trainer::choose_objective() {
-    const bool mlm = config.sees == Sees::all;
+    const bool mlm = config.mask_kind == MaskKind::all;
     if (!mlm && o.mask_token >= 0) return fail(Exit::usage, "--mask-token needs --objective mlm");
     if (o.attention_dropout < 0 && o.attention_dropout != -1)
         return fail(Exit::usage, "--attention-dropout %g: expected 0 to 0.99, or -1: as --dropout says",
@@ -167,7 +167,7 @@ Status Trainer::choose_objective() {
     for (auto [name, value, usual] : {std::tuple{"--balance-loss", o.balance_loss, TrainOptions{}.balance_loss},
                                       {"--router-z-loss", o.router_z_loss, TrainOptions{}.router_z_loss}})
         if (value != usual && !config.experts) return fail(Exit::usage, "%s %g needs --experts", name, value);
-    if (o.attention_dropout > 0 && config.recurrent_before(config.L) == config.L)
+    if (o.attention_dropout > 0 && config.recurrent_layers_below(config.L) == config.L)
         return fail(Exit::usage,
                     "--attention-dropout %g, --linear-attention without --softmax-every: no layer has the "
                     "probabilities that it drops; leave it out",
@@ -206,7 +206,7 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
     bool gone = false;
     if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
         const TrainState before = TRY(checkpoint_state(base.path));
-        gone = rows_of(before.config)["tokenizer"] == rows_of(o.resolved)["tokenizer"];
+        gone = toml_rows(before.config)["tokenizer"] == toml_rows(o.resolved)["tokenizer"];
     }
     if (!o.tokenizer.empty() && !gone) {
         const Tokenizer given = TRY(Tokenizer::load(o.tokenizer));
@@ -270,12 +270,12 @@ Status Trainer::load_resized() {
     Config before = config;
     before.V = start_vocabulary, before.mask = -1;
     Model old(cpu_ops<float>());
-    TRY(old.allocate(before, {Use::infer, 1, 1}));
+    TRY(old.allocate(before, {RunMode::infer, 1, 1}));
     TRY(checkpoint_weights(start, old));
     for (size_t i = 0; i < old.tensors.size(); i++) {
         const Tensor &from = old.tensors[i], &to = device.model->tensors[i];
         std::vector<float> x(size_t(from.size()));
-        old.read(Part::weights, from.offset, from.size(), x.data());
+        old.read(StateKind::weights, from.offset, from.size(), x.data());
         if (from.file_rows != to.file_rows) {
             const size_t cols = size_t(to.cols), rows = size_t(from.file_rows);
             std::vector<double> mean(cols);
@@ -284,7 +284,7 @@ Status Trainer::load_resized() {
             for (size_t k = x.size(); k < size_t(to.file_rows) * cols; k++) x.push_back(float(mean[k % cols]));
             x.resize(size_t(to.size()));    // rows that pad are zero
         }
-        device.model->write(Part::weights, to.offset, to.size(), x.data());
+        device.model->write(StateKind::weights, to.offset, to.size(), x.data());
     }
     return {};
 }
@@ -315,9 +315,9 @@ Status Trainer::resume() {
     if (validation && state.validation != validation)    // losses of other data are not to be compared
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
-    best_before = {state.best_step, state.best_loss};
+    previous_best = {state.best_step, state.best_loss};
     // The shape that is not given again stays in run.toml as it was.
-    std::map<std::string, std::string> before = rows_of(s.config);
+    std::map<std::string, std::string> before = toml_rows(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     if (before.contains("context")) resolve("context", "0", before["context"]);
     for (const Flag& flag : config_flags(o.shape))
@@ -334,7 +334,7 @@ Status Trainer::resume() {
 
 // A schedule spans all of the run's steps: with another number of steps, or another --lr, the rate jumps here.
 std::string Trainer::new_rate(const TrainState& before) const {
-    std::map<std::string, std::string> rows = rows_of(before.config);
+    std::map<std::string, std::string> rows = toml_rows(before.config);
     for (const char* key : {"lr", "final-lr-frac", "warmup", "steps", "lr-schedule", "total-batch"})
         if (!rows.contains(key)) return "";
     auto number = [&](const char* key) { return atof(rows[key].c_str()); };
@@ -346,7 +346,7 @@ std::string Trainer::new_rate(const TrainState& before) const {
                     int64_t(number("warmup")), int64_t(number("steps"))};
     if (old.steps == 0 && number("total-batch") >= 1)    // one pass over the same data
         old.steps = std::max<int64_t>(1, int64_t(double(data.samples()) * o.seq_len / number("total-batch")));
-    if (old.warmup < 0) old.warmup = usual_warmup(old.steps);
+    if (old.warmup < 0) old.warmup = default_warmup(old.steps);
     const int64_t next = before.step;
     if (old == schedule || next == 0 || next >= o.steps) return "";
     const double was = learning_rate(old, next - 1), now = learning_rate(schedule, next);

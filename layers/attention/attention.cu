@@ -20,7 +20,7 @@ template <class T> void attention_forward(T* y, float* lse, const T* qkv, int B,
         if (k == AttentionKernels::sm90) return attention_forward_sm90(y, lse, qkv, B, S, h);
         if (k == AttentionKernels::sm80) return attention_forward_sm80(y, lse, qkv, B, S, h);
     }
-    attention_forward_plain(y, lse, qkv, B, S, h);
+    attention_forward_simt(y, lse, qkv, B, S, h);
 }
 template void attention_forward(float*, float*, const float*, int, int, Heads);
 template void attention_forward(bf16*, float*, const bf16*, int, int, Heads);
@@ -34,14 +34,14 @@ void backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, 
         if (k == AttentionKernels::sm90) return attention_backward_sm90(dqkv, dy, y, qkv, lse, B, S, h);
         if (k == AttentionKernels::sm80) return attention_backward_sm80(dqkv, dy, y, qkv, lse, B, S, h);
     }
-    attention_backward_plain(dqkv, dy, y, qkv, lse, B, S, h);
+    attention_backward_simt(dqkv, dy, y, qkv, lse, B, S, h);
 }
 
-const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.attention_forward = attention_forward<T>;
     o.attention_backward = backward<T>;
     o.attention_cached = attention_cached<T>;
     o.rope_attention_cached = rope_attention_cached<T>;
-    o.cache_turn = cache_turn<T>;
+    o.cache_rotate = cache_rotate<T>;
 });
 }    // namespace

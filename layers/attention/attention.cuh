@@ -3,45 +3,45 @@
 #pragma once
 #include "layers/dropout.h"
 #include "layers/softcap.cuh"
-#include "streams.h"
+#include "visible_keys.h"
 
 // What a head's scores lose with the distance from key to query, in powers of two: as many times ALiBi's slope; or,
 // with biases, less the distance's.
-struct Tilt {
+struct PositionBias {
     float slope;
     const float* row;    // the head's biases, at distance 0; null: none
-    int reach;
+    int max_distance;
 };
-__device__ inline float operator*(const Tilt& t, float distance) {
-    return t.row ? -LOG2E * t.row[max(min(-int(distance), t.reach), -t.reach)] : t.slope * distance;
+__device__ inline float operator*(const PositionBias& t, float distance) {
+    return t.row ? -LOG2E * t.row[max(min(-int(distance), t.max_distance), -t.max_distance)] : t.slope * distance;
 }
 
 // A function of its own: its registers are not those of kernels that mostly run without dropout.
-__device__ __attribute__((noinline)) inline bool keeps_pair(float rate, uint64_t seed, uint64_t row, int query,
-                                                            int key) {
-    return keeps_pair(Dropout{rate, seed, 0}, row, query, key);
+__device__ __attribute__((noinline)) inline bool is_pair_kept(float rate, uint64_t seed, uint64_t row, int query,
+                                                              int key) {
+    return is_pair_kept(Dropout{rate, seed, 0}, row, query, key);
 }
-__device__ inline bool keeps(const Heads& h, int b, int head, int query, int key) {
+__device__ inline bool is_kept(const Heads& h, int b, int head, int query, int key) {
     const Dropout& d = h.dropout;
-    return d.rate == 0 || keeps_pair(d.rate, d.seed, pair_row(d, b, head, h.NH), query, key);
+    return d.rate == 0 || is_pair_kept(d.rate, d.seed, pair_row(d, b, head, h.NH), query, key);
 }
 
 // How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
 // score = t log2 - slope * distance, with the head's Tilt. Kernels without SHAPED have neither a cap nor tilts.
 struct Scores {
-    float scale, log2, inner, bend;
+    float scale, log2, inner, has_cap;
     int NH;               // ALiBi's heads; 0: no slopes
     const float* bias;    // Heads::bias
-    int reach;
-    bool drops;
+    int max_distance;
+    bool has_dropout;
     explicit Scores(Heads h)
         : scale(h.score_scale()), log2(LOG2E * (h.softcap != 0 ? h.softcap : scale)),
-          inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0), bias(h.bias),
-          reach(h.reach), drops(h.dropout.rate > 0) {}
-    bool shaped() const { return bend != 0 || NH || bias || drops; }
+          inner(h.softcap != 0 ? scale / h.softcap : 0), has_cap(h.softcap != 0), NH(h.alibi ? h.NH : 0), bias(h.bias),
+          max_distance(h.max_distance), has_dropout(h.dropout.rate > 0) {}
+    bool shaped() const { return has_cap != 0 || NH || bias || has_dropout; }
 
-    __device__ Tilt slope(int head) const {
-        if (bias) return {0, bias + head * (2 * reach + 1) + reach, reach};
+    __device__ PositionBias slope(int head) const {
+        if (bias) return {0, bias + head * (2 * max_distance + 1) + max_distance, max_distance};
         return {alibi(head), nullptr, 0};
     }
     __device__ float alibi(int head) const {    // alibi_slope()
@@ -52,16 +52,18 @@ struct Scores {
         return LOG2E * exp2f(-halvings / float(p));
     }
     __device__ float inside(float product) const { return inner != 0 ? tanh_of(product * inner) : product; }
-    __device__ float score(float t, const Tilt& slope, float distance) const { return t * log2 - slope * distance; }
+    __device__ float score(float t, const PositionBias& slope, float distance) const {
+        return t * log2 - slope * distance;
+    }
     // d score / d product, as a part of scale; 0 where t is -infinity.
-    __device__ float steepness(float t) const { return fmaxf(1 - bend * t * t, 0); }
+    __device__ float cap_slope(float t) const { return fmaxf(1 - has_cap * t * t, 0); }
 };
 // Calls f(SHAPED, SPARSE, DROPS): with soft caps, slopes and biases; with a pattern, which goes with SHAPED; with
 // dropout, which goes with both.
 template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
     const std::true_type yes;
     const std::false_type no;
-    if (s.drops) f(yes, yes, yes);
+    if (s.has_dropout) f(yes, yes, yes);
     else if (has_pattern(h)) f(yes, yes, no);
     else if (s.shaped()) f(yes, no, no);
     else f(no, no, no);
@@ -86,10 +88,10 @@ void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, 
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/plain.cu, plain_backward.cu: FMAs, for every type and head size.
-template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h);
+// layers/attention/simt.cu, plain_backward.cu: FMAs, for every type and head size.
+template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
-void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
+void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
 // plain_backward.cu: delta (B,NH,S) = dy . y
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
@@ -98,11 +100,11 @@ template <class T> void attention_prompt(T* y, const T* qkv, const Pages& cache,
 
 // layers/attention/cached.cuh, pages.cu: generation.
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
-template <class T> void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw,
-                                              const float* turns, Pages cache, int B, int S, const int* place,
-                                              const int* pos, Heads h, Turn t);
+template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, const T* qkv, const T* qw, const T* kw,
+                                              const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
+                                              const int* pos, Heads h, QkNormRope t);
 template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
-template <class T> void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t);
+template <class T> void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t);
 
 // Calls f with a null pointer to the type of a cache's rows, where activations are T.
 template <class T, class F> void with_cache_type(Element type, F f) {

@@ -19,9 +19,9 @@
 //
 // Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread, or n
 // dq's.
-#include "layers/simd/tiles.h"
+#include "layers/simd/amx_tiles.h"
 
-#include "kept.h"
+#include "dropout_mask.h"
 
 namespace ISA {
 namespace {
@@ -44,7 +44,7 @@ constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
 INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + TURN; }
 
-struct Room {
+struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
     float *q, *dy, *q_sum, *dy_sum, *delta;             // all queries of the group: as A, and with half as B or turned
     float* dq;
@@ -55,11 +55,11 @@ int64_t tile_floats(int S, Heads h) {
     return P * (3 * KB + 2 * KEY_ROWS) + (NATIVE_BF16 ? 5 : 4) * QB * LDS / 2 + rows * P * 2 +
            (NATIVE_BF16 ? 2 * group * pairs_held(S) * P : 0) + padded(int(rows));
 }
-Room make_room(float* x, int S, Heads h) {
+Workspace make_workspace(float* x, int S, Heads h) {
     const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
     const int64_t pairs = NATIVE_BF16 ? group * pairs_held(S) : 0;
     auto take = [&](int64_t n) { return (x += n) - n; };
-    Room t = {};
+    Workspace t = {};
     t.kt = take(KB * P), t.vt = take(KB * P), t.k = take(KB * P);
     t.dk = take(KEY_ROWS * P), t.dv = take(KEY_ROWS * P);
     t.p = take(QB * LDS), t.ds = take(QB * LDS), t.ds_rows = take(NATIVE_BF16 ? QB * LDS / 2 : 0);
@@ -76,11 +76,11 @@ bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads 
 struct Item {
     int b, kv, from, to;
 };
-struct Work {
+struct WorkItems {
     static constexpr int COUNT = 5;
     const Back& c;
     int ranges, parts, items;    // parts: items for each head
-    Work(const Back& c, int threads) : c(c) {
+    WorkItems(const Back& c, int threads) : c(c) {
         const int heads = c.B * c.h.NKV;
         ranges = ranges_of(c.B, c.S, c.h), parts = whole_heads(heads, threads) ? 1 : ranges, items = heads * parts;
     }
@@ -111,7 +111,7 @@ struct Pair {
     int64_t pairs;                           // q_sum's and dy_sum's distance of rows, where they are turned
     const float *lse, *delta;
     float* dq;
-    Shape shape;
+    ScoreTransform shape;
     Stream stream;
     int i0, j0;                  // the first query; the first key, in the stream
     uint64_t row;                // the head's among what dropout draws
@@ -124,7 +124,8 @@ enum class Kind { near, masked, shaped };
 
 // Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read: at
 // least to `strip`, where the strip's last row ends. Beyond the last row all is zero.
-template <bool half, Kind kind> INLINE void probabilities(const Room& t, const Pair& c, int r, int strip, float scale) {
+template <bool half, Kind kind>
+INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
@@ -185,8 +186,8 @@ template <bool half, Kind kind> INLINE void probabilities(const Room& t, const P
 }
 
 // Dropout: `before` the probabilities takes dy v^T to dp, else p to the part that dv takes, without the factor.
-template <bool half, class First, class Limit> void drop(const Room& t, const Pair& c, const Dropout& d,
-                                                         const Kept<QB, KB>& kept, bool before, First first,
+template <bool half, class First, class Limit> void drop(const Workspace& t, const Pair& c, const Dropout& d,
+                                                         const DropoutMask<QB, KB>& kept, bool before, First first,
                                                          Limit limit) {
     const float factor = d.factor();
     for (int r = 0; r < c.m; r += half && !before ? 2 : 1)
@@ -204,7 +205,7 @@ template <bool half, class First, class Limit> void drop(const Room& t, const Pa
 
 // Adds to dk, dv and dq.
 template <bool half, Kind kind, class Set>
-void backward_pair(const Room& t, Set& set, const Pair& c, Heads h, Ahead<Work>& ahead) {
+void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetcher<WorkItems>& ahead) {
     constexpr bool masked = kind != Kind::near;
     constexpr int R = STRIP<Set>;
     const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m;
@@ -219,7 +220,7 @@ void backward_pair(const Room& t, Set& set, const Pair& c, Heads h, Ahead<Work>&
             strip_by<false, half>(set, w, D, c.q + r * Q, Q, t.kt + from, PANEL, t.p + to, LDS);
             strip_by<false, half>(set, w, D, c.dy + r * Q, Q, t.vt + from, PANEL, t.ds + to, LDS);
         }
-    Kept<QB, KB> kept;
+    DropoutMask<QB, KB> kept;
     if (h.dropout.rate > 0) {
         kept.draw(h.dropout, c.row, c.i0, m, c.stream, c.j0, first, limit);
         drop<half>(t, c, h.dropout, kept, true, first, limit);
@@ -273,7 +274,8 @@ void backward_pair(const Room& t, Set& set, const Pair& c, Heads h, Ahead<Work>&
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
 // Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y, the sum over keys of p dp.
-template <bool half, class Set> void pack_queries(const Back& c, Room& t, Ahead<Work>& ahead, int b, int kv, int to) {
+template <bool half, class Set>
+void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
     const int Q = padded(words<half>(HS)), held = rows_held(c.S), rows = to == c.S ? held - from : n;
     const int64_t row = int64_t(b) * c.S + from, qkv_row = packed_keys(c.qkv, c.S, c.h).row;
@@ -308,10 +310,10 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
 }
 
 // Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that see some of them.
-template <bool half, class Set> void query_tiles(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int kv,
-                                                 int g, const Stream& stream, int j0, int n, Span span) {
+template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
+                                                 int b, int kv, int g, const Stream& stream, int j0, int n, Span span) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
-    const bool shaped = has_shape(c.h), plain = stream.all && !c.h.keys && !shaped;
+    const bool shaped = has_score_transform(c.h), plain = stream.all && !c.h.keys && !shaped;
     for (int i0 = span.from; i0 < span.to; i0 += QB) {
         const int m = least(QB, c.S - i0);
         if (t.packed < i0 + m) pack_queries<half, Set>(c, t, ahead, b, kv, i0 + m);
@@ -328,7 +330,7 @@ template <bool half, class Set> void query_tiles(const Back& c, Room& t, Set& se
                      c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0,
                      t.delta + row,
                      t.dq + row * P,
-                     Shape(c.h, i),
+                     ScoreTransform(c.h, i),
                      stream,
                      i0,
                      j0,
@@ -346,8 +348,8 @@ template <bool half, class Set> void query_tiles(const Back& c, Room& t, Set& se
 }
 
 // dk and dv of the stream's tile of keys at j0 of (b, kv), and the tile's share of dq.
-template <bool half, class Set>
-void key_tile(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int kv, const Stream& stream, int j0) {
+template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
+                                              int b, int kv, const Stream& stream, int j0) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), n = least(KB, stream.keys - j0);
     const Keys keys = packed_keys(c.qkv, c.S, c.h);
     const int64_t step = stream.step * keys.row;
@@ -369,9 +371,9 @@ void key_tile(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int k
     for (int j = 0; j < n; j++) {
         if (j + NEXT < n) fetch(dk + (j + NEXT) * step, HS), fetch(dv + (j + NEXT) * step, HS);
         if (stream.all && in_pattern(c.h, j0 + j)) continue;
-        each_vector(HS, [&](int64_t d, auto place) {
-            place.put(dk + j * step + d, load(dk_rows + j * P + d) * scale);
-            place.put(dv + j * step + d, load(dv_rows + j * P + d) * factor);
+        each_vector(HS, [&](int64_t d, auto lanes) {
+            lanes.put(dk + j * step + d, load(dk_rows + j * P + d) * scale);
+            lanes.put(dv + j * step + d, load(dv_rows + j * P + d) * factor);
         });
     }
 }
@@ -395,7 +397,7 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
 
 // Adds up an item's ranges of keys. An item with all of a head's ranges writes dq.
 template <bool half, class Set>
-void head(const Work& work, Room& t, Set& set, Ahead<Work>& ahead, float* dq, Item item) {
+void head(const WorkItems& work, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead, float* dq, Item item) {
     const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
     const Streams streams(c.h, c.S);
@@ -420,11 +422,12 @@ int64_t backward_scratch(int B, int S, Heads h) {
     return int64_t(sizeof(float)) * (tile_floats(S, h) * threads + dq_floats(S, h) * dqs);
 }
 
-template <bool half, class Set> void items(const Work& work, Set& set, float* mine, float* dqs) {
+template <bool half, class Set> void items(const WorkItems& work, Set& set, float* mine, float* dqs) {
     const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
-    Room t = make_room(mine, c.S, c.h);
-    Ahead<Work> ahead = {work, omp_get_num_threads(), 1536 / (c.S + 64) + 1};    // all rows well within the products
+    Workspace t = make_workspace(mine, c.S, c.h);
+    Prefetcher<WorkItems> ahead = {work, omp_get_num_threads(),
+                                   1536 / (c.S + 64) + 1};    // all rows well within the products
 #pragma omp for schedule(dynamic)
     for (int item = 0; item < work.items; item++) {
         float* dq = work.parts > 1 ? dqs + size * item : mine + tile_floats(c.S, c.h);
@@ -434,7 +437,7 @@ template <bool half, class Set> void items(const Work& work, Set& set, float* mi
 }
 template <bool half> void backward(const Back& c, Tiles kind) {
     const int threads = omp_get_max_threads();
-    const Work work(c, threads);
+    const WorkItems work(c, threads);
     const int64_t size = dq_floats(c.S, c.h), own = tile_floats(c.S, c.h) + (work.parts > 1 ? 0 : 2 * size);
     float* scratch = static_cast<float*>(cpu_scratch(backward_scratch(c.B, c.S, c.h)));
     float* dqs = scratch + own * threads;    // one for each item, or for each thread
@@ -464,5 +467,5 @@ template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
     return backward_scratch(call.B, call.S, call.heads);
 }
 
-ENTRY_OF_TILES(attention_backward, attention_backward, scratch_of)
+REGISTER_CPU_TILES(attention_backward, attention_backward, scratch_of)
 }    // namespace ISA

@@ -12,7 +12,7 @@
 //
 // Either way a position's sums depend on its own keys alone: not on the call's other positions, on the other sequences,
 // on who shares pages or on the number of threads.
-#include "tiles.h"
+#include "attention_cpu.h"
 
 namespace ISA {
 namespace {
@@ -30,7 +30,7 @@ template <class X> struct TypedRows {
 };
 template <class X> struct TypedCache {
     TypedRows<X> k, v;
-    explicit TypedCache(const Pages& p) : k{static_cast<X*>(p.k), p.k_factor}, v{static_cast<X*>(p.v), p.v_factor} {}
+    explicit TypedCache(const Pages& p) : k{static_cast<X*>(p.k), p.k_scale}, v{static_cast<X*>(p.v), p.v_scale} {}
 };
 // Calls f(TypedCache<X>) with the cache's type.
 template <class F> void with_type(const Pages& p, F f) {
@@ -69,11 +69,11 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
 // A part's keys: their positions, and the first head's rows in the cache. Another head's are Pages::SIZE on for each.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
-    void fill(const Pages& cache, const SeenKeys& seen, int b, int from) {
+    void fill(const Pages& cache, const VisibleKeys& seen, int b, int from) {
         n = most(0, least(SPLIT, seen.n - from));
         for (int i = 0; i < n;) {
             const int first = seen.key(from + i), left = Pages::SIZE - first % Pages::SIZE;
-            const int end = from + i < seen.globals + seen.strided ? i + 1 : least(n, i + left);
+            const int end = from + i < seen.global_tokens + seen.strided ? i + 1 : least(n, i + left);
             const int at = int(cache.row(b, 0, first)) - i;
             for (int j = i; j < end; j++) row[j] = at + j;
             for (int j = i; j < end; j++) key[j] = first - i + j;
@@ -167,19 +167,19 @@ template <class Rows> INLINE void weigh_all(float* o, const float* p, const Rows
     store(o + d, s);
 }
 
-struct Part {
+struct PartialSoftmax {
     float top, sum;
 };
 // score: the products of a query head, at position p, with a run's keys. They become exp(score - top), times the
 // values' factors.
 template <class X>
-Part exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
+PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
     const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
-    const float scale = has_shape(h) ? 1 : scale_of(h);
+    const float scale = has_score_transform(h) ? 1 : scale_of(h);
     each_vector(n, [&](int64_t j, auto at) { at.put(score + j, at.get(score + j) * scale); });
     for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.k.factors[run.row[j] + first];
-    if (has_shape(h)) {
-        const Shape shape(h, head);
+    if (has_score_transform(h)) {
+        const ScoreTransform shape(h, head);
         each_vector(n, [&](int64_t j, auto at) {
             vi key;
             __builtin_memcpy(&key, run.key + j, sizeof key);    // key has room for a whole vector
@@ -187,10 +187,10 @@ Part exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads
         });
     }
     vf top = set1(-INF), total = {};
-    each_vector(n, [&](int64_t j, auto at) { top = max(at.others(at.get(score + j), -INF), top); });
+    each_vector(n, [&](int64_t j, auto at) { top = max(at.fill_rest(at.get(score + j), -INF), top); });
     const float most = max(top), base = most > -INF ? most : 0;
     each_vector(n, [&](int64_t j, auto at) {
-        const vf e = at.others(exp(at.get(score + j) - base), 0);
+        const vf e = at.fill_rest(exp(at.get(score + j) - base), 0);
         total += e;
         at.put(score + j, e);
     });
@@ -205,8 +205,8 @@ struct Next {
 };
 // Query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) = sum of exp(score - top) v of
 // each of these heads, and parts (NH) the top and the sum of exponentials.
-template <class X> void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run,
-                                    const Next& then, const Heads& h, int first, int end, int p) {
+template <class X> void decode_part(float* o, PartialSoftmax* parts, const float* q, TypedCache<X> typed,
+                                    const Run& run, const Next& then, const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
     const int64_t rows = int64_t(Pages::SIZE) * HS;                                               // a head's in a page
     const int lead = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // kv heads
@@ -248,7 +248,7 @@ template <class X> void decode_part(float* o, Part* parts, const float* q, Typed
 
 // y of one query of one head, joined from the parts that its keys are split in; they lie `apart` heads from each other.
 // Their tops become their factors.
-template <class Y> void join_parts(Y* y, const float* o, Part* parts, int splits, int apart, int HS) {
+template <class Y> void join_parts(Y* y, const float* o, PartialSoftmax* parts, int splits, int apart, int HS) {
     float top = parts[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = parts[s * apart].top > top ? parts[s * apart].top : top;
     for (int s = 0; s < splits; s++) {
@@ -265,10 +265,10 @@ template <class Y> void join_parts(Y* y, const float* o, Part* parts, int splits
 
 // Each query's output, maximum and sum over each part of its keys.
 int64_t decode_scratch(int N, int p, const Heads& h) {
-    return int64_t(sizeof(float)) * N * h.NH * tiles(SeenKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
+    return int64_t(sizeof(float)) * N * h.NH * tiles(VisibleKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
 }
 
-int count_keys(int p, const Heads& h) { return p < 0 ? 0 : SeenKeys(h, p).n; }
+int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
 // Kv heads from `kv` to `end` of a part of position n's keys. next: where the part after it begins in a Share.
 struct Piece {
     int n, split, kv = 0, end;
@@ -277,7 +277,7 @@ struct Piece {
 };
 // A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of one head go to the
 // thread in whose share the first of them lies.
-struct Share {
+struct ThreadShare {
     const Pages& cache;
     const Heads& h;
     const int* pos;
@@ -296,7 +296,7 @@ struct Share {
             x.kv = int((key - first + keys - 1) / keys);
             x.end = int(least64(h.NKV, (to - first + keys - 1) / keys));
             x.next = first + int64_t(keys) * h.NKV;
-            if (x.kv < x.end) return x.run.fill(cache, SeenKeys(h, pos[n]), n / S, x.split * SPLIT);
+            if (x.kv < x.end) return x.run.fill(cache, VisibleKeys(h, pos[n]), n / S, x.split * SPLIT);
         }
     }
 };
@@ -308,10 +308,10 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
     for (int n = 0; n < N; n++) last = most(last, pos[n]);
-    const int most_keys = SeenKeys(h, last).n, splits = tiles(most_keys, SPLIT);
+    const int most_keys = VisibleKeys(h, last).n, splits = tiles(most_keys, SPLIT);
     const int64_t parts = int64_t(N) * NH * splits;
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
-    Part* ends = reinterpret_cast<Part*>(o + parts * P);
+    PartialSoftmax* ends = reinterpret_cast<PartialSoftmax*>(o + parts * P);
     const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
     int64_t all = 0;
     for (int n = 0; n < N; n++) all += int64_t(count_keys(pos[n], h)) * h.NKV;
@@ -333,7 +333,7 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
             for (int n = 0; n < N; n++)
                 for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, 0, pos[n]));
         }
-        Share share = {cache, h, pos, S, mine.to};
+        ThreadShare share = {cache, h, pos, S, mine.to};
         Piece pieces[2];
         share.find(pieces[0], mine.from);
         for (int i = 0; pieces[i % 2].run.n > 0; i++) {
@@ -400,7 +400,7 @@ template <class P> void attention_cached(P* to, const float* qkv, Pages cache, i
     const Outputs y = outputs(to);
     clear_padding(y, pos, B * S, h.width());
     with_type(cache, [&](auto typed) {
-        if (cache.steps(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
+        if (cache.decode(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
         for (int b = 0; b < B; b++) {
             int n = 0;
             while (n < S && pos[b * S + n] >= 0) n++;
@@ -410,12 +410,12 @@ template <class P> void attention_cached(P* to, const float* qkv, Pages cache, i
 }
 int64_t cached_scratch(const CallSizes& call) {
     const int end = call.p + call.S;
-    return call.steps ? decode_scratch(call.B * call.S, end - 1, call.heads)
-                      : dense_bytes(end - first_key(call.p, call.heads), call.heads) + prompt_bytes(call.heads, end);
+    return call.decode ? decode_scratch(call.B * call.S, end - 1, call.heads)
+                       : dense_bytes(end - first_key(call.p, call.heads), call.heads) + prompt_bytes(call.heads, end);
 }
 
 // Turns keys of copied pages; rope.cpp's formula.
-void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
+void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t) {
     const int half = t.dims / 2, HS = h.HS;
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * 2 * HS));
     with_type(cache, [&](auto typed) {
@@ -423,7 +423,7 @@ void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads 
             const int copy = i / Pages::SIZE / h.NKV, kv = i / Pages::SIZE % h.NKV, row = i % Pages::SIZE;
             const int64_t to = cache.row_of(pages[2 * copy], kv, row);
             const int64_t from = cache.row_of(pages[2 * copy + 1], kv, row);
-            const float *cos = turns + int64_t(copy) * t.dims, *sin = cos + half;
+            const float *cos = cos_sin + int64_t(copy) * t.dims, *sin = cos + half;
             get_row(scratch, typed.k, from, HS);
             for (int c = 0; c < half; c++) {
                 float &u = scratch[t.interleaved ? 2 * c : c], &v = scratch[t.interleaved ? 2 * c + 1 : c + half];
@@ -439,6 +439,6 @@ void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads 
 
 }    // namespace
 
-ENTRY_WITH_SCRATCH(attention_cached, attention_cached<P>, cached_scratch)
-ENTRY(cache_turn, cache_turn)
+REGISTER_CPU_WITH_SCRATCH(attention_cached, attention_cached<P>, cached_scratch)
+REGISTER_CPU(cache_rotate, cache_rotate)
 }    // namespace ISA

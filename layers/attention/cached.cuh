@@ -31,7 +31,7 @@
 namespace {
 
 constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
-constexpr int MOST_TURNED = 256;    // the largest head that is turned here: CachedPlan's E is 8 up to there
+constexpr int MAX_ROPE_HEADS = 256;    // the largest head that is turned here: CachedPlan's E is 8 up to there
 
 // How many blocks of an item have finished: 0 between launches.
 __device__ unsigned finished[MAX_ITEMS];
@@ -145,15 +145,15 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
 }
 
 // Asks for a lane's part of a split's first keys and values.
-template <class X, int E, int U> __device__ inline void prefetch_first(const Pages& cache, const SeenKeys& seen,
+template <class X, int E, int U> __device__ inline void prefetch_first(const Pages& cache, const VisibleKeys& seen,
                                                                        const Range& keys, int b, int kv, int row,
                                                                        int rows, int lane, int HS) {
     if (lane * E >= HS) return;
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        const int64_t place = cache.row(b, kv, seen.key(min(keys.from + row + u * rows, keys.to - 1)));
-        prefetch_l2(static_cast<const X*>(cache.k) + place * HS + lane * E);
-        prefetch_l2(static_cast<const X*>(cache.v) + place * HS + lane * E);
+        const int64_t cache_row = cache.row(b, kv, seen.key(min(keys.from + row + u * rows, keys.to - 1)));
+        prefetch_l2(static_cast<const X*>(cache.k) + cache_row * HS + lane * E);
+        prefetch_l2(static_cast<const X*>(cache.v) + cache_row * HS + lane * E);
     }
 }
 
@@ -174,21 +174,21 @@ template <int G> struct Work {
 // there is none. SHAPED: with soft caps and slopes.
 template <int G, int E, int P> struct Queries {
     float q[G][E];    // times what makes its products scores, in units of log 2, or what tanh takes
-    Tilt slope[G];
+    PositionBias slope[G];
     int p[P];
     __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
     // Finds the positions, and the keys that any of them sees if the first one is no padding.
-    __device__ SeenKeys find(const int* pos, const Work<G>& w, const Heads& h) {
+    __device__ VisibleKeys find(const int* pos, const Work<G>& w, const Heads& h) {
         p[0] = pos[w.row(0)];
         int last = p[0];
 #pragma unroll
         for (int g = 1; g < P; g++) last = max(last, p[g] = g < w.count ? pos[w.row(g)] : -1);
-        SeenKeys seen(h, max(p[0], 0));
+        VisibleKeys seen(h, max(p[0], 0));
         seen.n += last - p[0];
         return seen;
     }
     // Whether query g sees a key that the block reads; -1: beyond the last one.
-    __device__ bool sees(const Heads& h, int g, int key) const {
+    __device__ bool is_visible(const Heads& h, int g, int key) const {
         if constexpr (P == 1) return key >= 0;
         const int behind = p[g] - key;
         return key >= 0 && behind >= 0 && (!h.window || behind < h.window || in_pattern(h, key));
@@ -204,7 +204,7 @@ template <int G, int E, int P> struct Queries {
             x.from(from(last), lane, HS);
 #pragma unroll
             for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
-            slope[g] = SHAPED ? scores.slope(w.head(last)) : Tilt{};
+            slope[g] = SHAPED ? scores.slope(w.head(last)) : PositionBias{};
         }
     }
 };
@@ -246,7 +246,7 @@ __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query,
         float top = s[g].top;
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            if (!query.sees(h, g, key[u])) score[g][u] = -INFINITY;
+            if (!query.is_visible(h, g, key[u])) score[g][u] = -INFINITY;
             top = fmaxf(top, score[g][u]);
         }
         rescale(s[g], top, finite(top));
@@ -296,29 +296,29 @@ struct Several {
     static constexpr bool TURNS = false;
     int S;
 };
-template <class T> struct Turned {
+template <class T> struct WithRope {
     static constexpr bool TURNS = true;
     static constexpr int S = 1;
-    TurnCall c;
+    RopeCall c;
     const T *qw, *kw;
 };
 // to (count + 1,HS), in shared memory = `count` heads of a row of qkv and the key's head, normed and turned.
 template <class T, bool INTERLEAVED>
-__device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int b, int head, int count, int key) {
-    const TurnCall& c = by.c;
+__device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, int b, int head, int count, int key) {
+    const RopeCall& c = by.c;
     const int lane = int(threadIdx.x) % c.lanes, groups = THREADS / c.lanes;
-    TurnPiece<VEC<T>, INTERLEAVED> piece(c, lane);
-    const Angles<VEC<T>> angles(c, piece, c.angles(b));
+    RopeVector<VEC<T>, INTERLEAVED> piece(c, lane);
+    const Rotation<VEC<T>> rotation(c, piece, c.rotation(b));
     for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // as often for all lanes
         const bool there = i <= count;
         const int from = i < count ? head + i : key;
         if (there) piece.load(row + int64_t(from) * c.h.HS);
-        if (c.t.norm == Normed::head) {
+        if (c.t.norm == QkNorm::head) {
             const float own = rsqrtf(sum_over(there ? piece.squares() : 0, c.lanes) / float(c.h.HS) + c.t.eps);
             if (there) piece.norm(c.weights(by.qw, by.kw, from), own, c.t.plus);
         }
         if (!there) continue;
-        angles.turn(piece);
+        rotation.rotate(piece);
         piece.store(to + i * c.h.HS);
     }
 }
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(THREADS)
     const int HS = h.HS, rows = THREADS / lanes, lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes;
     const Work<G> w(h, first.S, splits);
     Queries<G, E, SEVERAL ? G : 1> queries;
-    const SeenKeys seen = queries.find(pos, w, h);
+    const VisibleKeys seen = queries.find(pos, w, h);
     const Range keys = range(0, seen.n, U * rows, splits, w.split);
     const int p = queries.p[0];
     const bool works = p >= 0 && w.split < keys.count;
@@ -349,9 +349,9 @@ __global__ void __launch_bounds__(THREADS)
     const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS, *q = in + int64_t(w.head(0)) * HS;    // one position's
     const T *new_k = in + int64_t(h.NH + w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
     if constexpr (First::TURNS) {
-        SHARED(Vec<T>[(G + 1) * MOST_TURNED / VEC<T>], own);
-        if (first.c.t.interleaved) turn_heads<T, true>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
-        else turn_heads<T, false>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
+        SHARED(Vec<T>[(G + 1) * MAX_ROPE_HEADS / VEC<T>], own);
+        if (first.c.t.interleaved) rope_heads<T, true>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
+        else rope_heads<T, false>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
         __syncthreads();
         q = own[0].v, new_k = q + w.count * HS;
     }
@@ -367,22 +367,22 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int u = 0; u < U; u++) {    // beyond the last key: the last one again, with no weight
             const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
-            const int64_t place = cache.row(w.b, w.kv, at);
-            const X *from_k = all_k + place * HS, *from_v = all_v + place * HS;
+            const int64_t cache_row = cache.row(w.b, w.kv, at);
+            const X *from_k = all_k + cache_row * HS, *from_v = all_v + cache_row * HS;
             if constexpr (APPENDS)
                 if (at == p) from_k = new_k, from_v = new_v;
             k.x[u].from(from_k, lane, HS);
             v.x[u].from(from_v, lane, HS);
-            if (LARGEST<X> != 0) k.factor[u] = cache.k_factor[place], v.factor[u] = cache.v_factor[place];
+            if (LARGEST<X> != 0) k.factor[u] = cache.k_scale[cache_row], v.factor[u] = cache.v_scale[cache_row];
             key[u] = i < keys.to ? at : -1;
         }
         add_keys<SHAPED>(s, queries, h, scores, k, v, key, lanes);
     }
     if constexpr (APPENDS)
         if (w.split == 0 && w.cut == 0 && row == 0) {
-            const int64_t place = cache.row(w.b, w.kv, p) * HS;
-            copy_row<E, W>(all_k + place, new_k, lane, HS);
-            copy_row<E, W>(all_v + place, new_v, lane, HS);
+            const int64_t cache_row = cache.row(w.b, w.kv, p) * HS;
+            copy_row<E, W>(all_k + cache_row, new_k, lane, HS);
+            copy_row<E, W>(all_v + cache_row, new_v, lane, HS);
         }
     add_up(s, lanes);
     if (keys.count > 1 && !add_splits(s, partial, w.item, w.split, splits, keys.count, lanes)) return;
@@ -407,12 +407,13 @@ void decode_shape(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, c
 
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     CHECK(!h.keys, "spans in generation");
-    const bool narrow = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
+    const bool cache_converts = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
     const CachedPlan x(B, S, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
     void* scratch = x.bytes ? cuda_scratch(x.bytes) : nullptr;
-    const bool prompt = !x.takes || (narrow && !aligned);    // the latter is too rare for kernels of its own
-    if (S > 1 || prompt || narrow) cache_append(qkv, cache, B, S, pos, h);
-    if (S > 1 && cache.from_start && !narrow)    // a narrow cache's keys are rounded: later steps read them so, too
+    const bool prompt = !x.takes || (cache_converts && !aligned);    // the latter is too rare for kernels of its own
+    if (S > 1 || prompt || cache_converts) cache_append(qkv, cache, B, S, pos, h);
+    if (S > 1 && cache.from_start &&
+        !cache_converts)    // a narrow cache's keys are rounded: later steps read them so, too
         return attention_forward(y, static_cast<float*>(scratch), qkv, B, S, h);
     if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
     if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, AsTheyAre{});
@@ -427,23 +428,23 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
 
 // In two launches where there are no kernels: scores with caps and slopes, norms over all heads, narrow caches, heads
 // that are no vectors.
-template <class T> void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw,
-                                              const float* turns, Pages cache, int B, int S, const int* place,
-                                              const int* pos, Heads h, Turn t) {
-    const bool vectors = turns_by_vectors<T>(h, t) && h.HS <= MOST_TURNED && t.norm != Normed::all;
+template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, const T* qkv, const T* qw, const T* kw,
+                                              const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
+                                              const int* pos, Heads h, QkNormRope t) {
+    const bool vectors = rope_by_vectors<T>(h, t) && h.HS <= MAX_ROPE_HEADS && t.norm != QkNorm::all;
     if (S > 1 || !vectors || Scores(h).shaped() || cache.type != element_of<T>) {
-        rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
-        return attention_cached(y, turned, cache, B, S, pos, h);
+        rope_forward(qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, rope_pos, h, t);
+        return attention_cached(y, qkv_rot, cache, B, S, pos, h);
     }
     CHECK(!h.keys, "spans in generation");
     const CachedPlan x(B, S, cache.width * Pages::SIZE, true, h, cuda_multiprocessors());
-    const Turned<T> by = {TurnCall::of<VEC<T>>(turns, place, B, 1, h, t), qw, kw};
+    const WithRope<T> by = {RopeCall::of<VEC<T>>(cos_sin, rope_pos, B, 1, h, t), qw, kw};
     constexpr int E = 8;
-    (x.G == 1   ? decode<T, T, 1, E, VEC<T>, false, Turned<T>>
-     : x.G == 2 ? decode<T, T, 2, E, VEC<T>, false, Turned<T>>
-                : decode<T, T, 4, E, VEC<T>, false, Turned<T>>)(x, y, qkv, cache, pos, h, by);
+    (x.G == 1   ? decode<T, T, 1, E, VEC<T>, false, WithRope<T>>
+     : x.G == 2 ? decode<T, T, 2, E, VEC<T>, false, WithRope<T>>
+                : decode<T, T, 4, E, VEC<T>, false, WithRope<T>>)(x, y, qkv, cache, pos, h, by);
 }
 #define CACHED(T)                                                                                                    \
     template void attention_cached(T*, const T*, Pages, int, int, const int*, Heads);                                \
     template void rope_attention_cached(T*, T*, float*, const T*, const T*, const T*, const float*, Pages, int, int, \
-                                        const int*, const int*, Heads, Turn);
+                                        const int*, const int*, Heads, QkNormRope);

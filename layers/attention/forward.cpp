@@ -16,9 +16,9 @@
 // probabilities.
 //
 // Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S) per thread.
-#include "layers/simd/tiles.h"
+#include "layers/simd/amx_tiles.h"
 
-#include "kept.h"
+#include "dropout_mask.h"
 
 namespace ISA {
 constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: distance between rows of scores
@@ -39,11 +39,11 @@ struct Call {
 struct Item {
     int b, kv, from, to;
 };
-struct Work {
+struct WorkItems {
     static constexpr int COUNT = 3;
     const Call& c;
     int heads, qt, ranges, items;
-    Work(const Call& c, int threads) : c(c) {
+    WorkItems(const Call& c, int threads) : c(c) {
         heads = c.B * c.h.NKV, qt = tiles(c.S, QB), ranges = least(qt, tiles(4 * threads, heads));
         items = heads * ranges;
     }
@@ -68,11 +68,11 @@ struct Work {
 // keys in from..end become zero; half packs them into words in place. Sums and output are rescaled to the new maximum.
 // All rows see keys inner..outer. from and end are multiples of a vector of words, inner and outer of a vector.
 constexpr int GROUP = MR / 2;
-struct Sight {
+struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];
 };
 template <bool half>
-INLINE void online_softmax(float* s, const Sight& see, float c, float* top, float* sums, float* o, int P) {
+INLINE void online_softmax(float* s, const RowMask& see, float c, float* top, float* sums, float* o, int P) {
     vf m[GROUP], base[GROUP], total[GROUP];
     auto part = [&](int r, int u, vf x, float fill) { return between(u, see.first[r], see.limit[r], x, fill); };
 #pragma GCC unroll 4
@@ -124,7 +124,7 @@ INLINE void online_softmax(float* s, const Sight& see, float c, float* top, floa
 }
 
 // Products with keys from..end of the stream's tile at j0 become scores of the query at this position.
-INLINE void shape_scores(float* s, const Sight& see, Shape shape, const Stream& stream, int j0, int query) {
+INLINE void shape_scores(float* s, const RowMask& see, ScoreTransform shape, const Stream& stream, int j0, int query) {
     for (int u = see.from; u < see.end; u += VW)
         store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);
 }
@@ -169,7 +169,7 @@ struct PackedStream {
 // factor with y.
 template <bool half, class First, class Limit>
 static void drop(float* s, const Call& c, const Queries& at, const Stream& stream, int j0, First first, Limit limit) {
-    Kept<QB, KB> kept;
+    DropoutMask<QB, KB> kept;
     kept.draw(c.h.dropout, pair_row(c.h.dropout, at.b, at.head, c.h.NH), at.i0, at.m, stream, j0, first, limit);
     for (int r = 0; r < at.m; r++)
         for (int j = first(r) / VW * VW; j < limit(r); j += VW) {
@@ -180,14 +180,14 @@ static void drop(float* s, const Call& c, const Queries& at, const Stream& strea
 }
 
 // Adds tile j0 of the stream's packed keys to the softmax of the queries.
-template <bool half, bool masked, class Set> static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set,
-                                                                         Ahead<Work>& ahead, const Queries& at,
-                                                                         const PackedStream& from_stream, int j0) {
+template <bool half, bool masked, class Set>
+static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Prefetcher<WorkItems>& ahead,
+                            const Queries& at, const PackedStream& from_stream, int j0) {
     constexpr int UNIT = half ? 2 * VW : VW, R = STRIP<Set>;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), i0 = at.i0, m = at.m;
     const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
-    const Shape shape(c.h, at.head);
-    const float scale = (has_shape(c.h) ? 1 : shape.scale) * LOG2E;
+    const ScoreTransform shape(c.h, at.head);
+    const float scale = (has_score_transform(c.h) ? 1 : shape.scale) * LOG2E;
     // Row r sees keys first(r)..limit(r) of the tile; its strip is computed for from(r)..limit(strip's last row).
     auto limit = [&](int r) {
         return least(KB, (masked ? t.see[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
@@ -205,17 +205,17 @@ template <bool half, bool masked, class Set> static void query_tile_step(const C
         }
     for (int r = 0; r < rows; r += GROUP) {    // a group is in one strip, or where 16 rows end, in two
         const int last = r + GROUP - 1;
-        Sight see = {from(r / R * R),
-                     tiles(first(last), VW) * VW,
-                     limit(r) / VW * VW,
-                     tiles(limit(last / R * R + R - 1), UNIT) * UNIT,
-                     {},
-                     {}};
+        RowMask see = {from(r / R * R),
+                       tiles(first(last), VW) * VW,
+                       limit(r) / VW * VW,
+                       tiles(limit(last / R * R + R - 1), UNIT) * UNIT,
+                       {},
+                       {}};
         if (see.end <= see.from) continue;
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
             see.first[g] = first(r + g), see.limit[g] = limit(r + g);
-            if (has_shape(c.h))
+            if (has_score_transform(c.h))
                 shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)
                 c.y.with(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, [&](auto* y) { fetch(y, HS); });
@@ -233,8 +233,9 @@ template <bool half, bool masked, class Set> static void query_tile_step(const C
 }
 
 // Adds all tiles of a stream that the queries see.
-template <bool half, class Set> static void add_stream(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead,
-                                                       const Queries& at, const PackedStream& s) {
+template <bool half, class Set> static void add_stream(const Call& c, ForwardTiles& t, Set& set,
+                                                       Prefetcher<WorkItems>& ahead, const Queries& at,
+                                                       const PackedStream& s) {
     for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
     const int from = t.see[0].from, last = t.see[at.m - 1].from, to = t.see[at.m - 1].to;
     const bool causal = s.stream.all && !c.h.keys;
@@ -244,8 +245,9 @@ template <bool half, class Set> static void add_stream(const Call& c, ForwardTil
 }
 
 // y and lse of a tile of queries, over packed keys.
-template <bool half, class Set> static void query_tile(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead,
-                                                       const Streams& streams, const Queries& at) {
+template <bool half, class Set> static void query_tile(const Call& c, ForwardTiles& t, Set& set,
+                                                       Prefetcher<WorkItems>& ahead, const Streams& streams,
+                                                       const Queries& at) {
     const int HS = c.h.HS, P = padded(HS), m = at.m, rows = tiles(m, MR) * MR;
     const int64_t row = int64_t(at.b) * c.S + at.i0;
     pack_rows<half>(t.q, c.qkv + row * c.qkv_row() + int64_t(at.head) * HS, c.qkv_row(), m, rows, HS);
@@ -262,7 +264,7 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
         });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
     }
-    const float scale = has_shape(c.h) ? 1 : scale_of(c.h);
+    const float scale = has_score_transform(c.h) ? 1 : scale_of(c.h);
     if (c.lse)
         each_vector(m, [&](int64_t r, auto at) {
             at.put(lse + r, at.get(t.top + r) * scale + log2(at.get(t.sums + r)) * (1 / LOG2E));
@@ -285,7 +287,7 @@ static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s
 }
 
 template <bool half, class Set>
-static void items(const Call& c, const Work& work, ForwardTiles t, Set& set, Ahead<Work>& ahead) {
+static void items(const Call& c, const WorkItems& work, ForwardTiles t, Set& set, Prefetcher<WorkItems>& ahead) {
     const int group = c.h.NH / c.h.NKV;
     const Streams streams(c.h, c.pos + c.S);
 #pragma omp for schedule(dynamic)
@@ -308,14 +310,15 @@ static void items(const Call& c, const Work& work, ForwardTiles t, Set& set, Ahe
 }
 template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none) {
     const int threads = omp_get_max_threads();
-    const Work work(c, threads);
+    const WorkItems work(c, threads);
     const int64_t floats = forward_floats(c.h, c.pos + c.S);
     char* all = static_cast<char*>(cpu_scratch(c.reserved + int64_t(sizeof(float)) * floats * threads));
     float* scratch = reinterpret_cast<float*>(all + c.reserved);
 #pragma omp parallel
     {
         const ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.h, c.pos + c.S);
-        Ahead<Work> ahead = {work, threads, 768 / (c.S + 64) + 1};    // all rows of an item within its products
+        Prefetcher<WorkItems> ahead = {work, threads,
+                                       768 / (c.S + 64) + 1};    // all rows of an item within its products
         Vectors vectors;
         if constexpr (half)
             if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(c, work, t, set, ahead); });
@@ -338,5 +341,5 @@ void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, cons
     forward<false>({y, nullptr, qkv, keys, 1, S, pos, h, reserved});
 }
 
-ENTRY_OF_TILES(attention_forward, attention_forward, scratch_of)
+REGISTER_CPU_TILES(attention_forward, attention_forward, scratch_of)
 }    // namespace ISA

@@ -78,12 +78,12 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
     store_rows(y, tile, o, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
-template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
+template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
     forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     typedef ForwardTiles<D> Tiles;
     constexpr int M = Tiles::M, KEYS = Tiles::KEYS, STAGES = Tiles::STAGES;
     Tiles& tiles = dynamic_shared<Tiles>();
-    const Place at = place(c, blockIdx.x);
+    const TileCoord at = tile_coord(c, blockIdx.x);
     const int b = at.head / c.h.NH, head = at.head % c.h.NH, kv = head / (c.h.NH / c.h.NKV);
     const int first = (c.tiles - 1 - at.tile) * Tiles::QUERIES, row = threadIdx.x / 32 * M * 16;
     const bf16* sequence = qkv + b * (c.S * c.row);
@@ -110,34 +110,34 @@ template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_
     cp_async_wait<STAGES - 2>();    // q came with the first tile
     __syncthreads();
     const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
-    Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    RowMask<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // that `sight` is of
-    const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
+    const PositionBias slope = SHAPED ? c.scores.slope(head) : PositionBias{};
     const float scale = SHAPED ? 1 : c.scores.log2;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
     for (int n = 0; n < visits.all; n++) {
         const KeyTile tile = visits(n);
         const int key = tile.first;
-        if (SPARSE && tile.stream != stream) sight = Sight<M>(c, b, first + row, stream = tile.stream);
-        const bool sees = meets(sight.some, key, KEYS);    // the same for the whole warp
+        if (SPARSE && tile.stream != stream) sight = RowMask<M>(c, b, first + row, stream = tile.stream);
+        const bool is_visible = meets(sight.some, key, KEYS);    // the same for the whole warp
         float p[M][KEYS / 8][4];
         const Tile<KEYS, D>& k_tile = next(n * 2);
-        if (sees) {
+        if (is_visible) {
             const Stream& keys = c.streams.s[tile.stream];
-            const Stays<DROPS, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(key), keys.step);
+            const Stays<HAS_DROPOUT, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(key), keys.step);
             multiply_transposed(p, q_rows, k_tile, 0);
             if constexpr (SHAPED) {
                 const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
-                bend(p, c.scores);
+                multiply_cap_slope(p, c.scores);
                 each(p, [&](float& x, int m, int n, int e) { x = c.scores.score(x, slope, distance.at(m, n, e)); });
             }
             sight.mask(p, key);
             online_softmax(p, o, top, sum, scale);
-            if (DROPS) each(p, [&](float& x, int m, int n, int e) { x = stays.at(m, n, e) ? x : 0; });
+            if (HAS_DROPOUT) each(p, [&](float& x, int m, int n, int e) { x = stays.at(m, n, e) ? x : 0; });
         }
         const Tile<KEYS, D>& v_tile = next(n * 2 + 1);
-        if (sees) multiply_add(o, p, v_tile, 0);
+        if (is_visible) multiply_add(o, p, v_tile, 0);
     }
     finish(Rows<bf16>{y + (int64_t(b) * c.S * c.h.NH + head) * c.h.HS, int64_t(c.h.NH) * c.h.HS},
            lse + int64_t(at.head) * c.S, tiles.q, o, top, sum, scale, row, first, c);
@@ -147,9 +147,9 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
     typedef ForwardTiles<D> Tiles;
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
     const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
-    for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE, auto DROPS) {
-        launch(forward_kernel<D, SHAPED, SPARSE, DROPS>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y,
-               lse, qkv, c);
+    for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE, auto HAS_DROPOUT) {
+        launch(forward_kernel<D, SHAPED, SPARSE, HAS_DROPOUT>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)},
+               y, lse, qkv, c);
     });
 }
 }    // namespace

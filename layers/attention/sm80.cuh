@@ -5,7 +5,7 @@
 // tile.cuh has them.
 #pragma once
 #include "attention.cuh"
-#include "layers/tile.cuh"
+#include "layers/ptx/mma_tile.cuh"
 
 namespace sm80 {
 
@@ -44,10 +44,10 @@ struct Call {
 };
 
 // A block's tile, those with the most work first, and its head among those of all sequences.
-struct Place {
+struct TileCoord {
     int tile, head;
 };
-__device__ inline Place place(const Call& c, unsigned block) {
+__device__ inline TileCoord tile_coord(const Call& c, unsigned block) {
     const unsigned per_section = unsigned(c.section) * unsigned(c.tiles), first = block / per_section * c.section;
     const unsigned i = block % per_section, heads = min(unsigned(c.section), c.heads - first);
     return {int(i / heads), int(first + i % heads)};
@@ -204,9 +204,9 @@ __device__ void load_keys(Tile<ROWS, D>& to, Rows<const bf16> rows, const KeyTil
 }
 
 // Which columns the thread's rows see. some: the columns that any row of the warp sees; all: those that every row sees.
-template <int M> struct Sight {
+template <int M> struct RowMask {
     Span rows[M][2], some, all;
-    template <class Of> __device__ Sight(int row, Of of) {    // of(row): its Span
+    template <class Of> __device__ RowMask(int row, Of of) {    // of(row): its Span
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -215,8 +215,8 @@ template <int M> struct Sight {
         some = {first.from, last.to}, all = {last.from, first.to};
     }
     // What queries from `row` on see of a stream's keys.
-    __device__ Sight(const Call& c, int b, int row, int stream)
-        : Sight(row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); }) {}
+    __device__ RowMask(const Call& c, int b, int row, int stream)
+        : RowMask(row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); }) {}
     // x = -infinity where a row does not see the column. x begins at `column`.
     template <int N> __device__ void mask(float (&x)[M][N][4], int column) const {
         if (holds(all, column, N * 8)) return;
@@ -229,7 +229,7 @@ template <int M> struct Sight {
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
 // From each product, tanh of it with a soft cap; else nothing changes.
-template <int M, int N> __device__ inline void bend(float (&x)[M][N][4], const Scores& s) {
+template <int M, int N> __device__ inline void multiply_cap_slope(float (&x)[M][N][4], const Scores& s) {
     if (s.inner != 0) each(x, [&](float& value, int, int, int) { value = tanh_of(value * s.inner); });
 }
 // How far the query of an element lies behind its key. KEYS: the rows are keys. `row`, `column`: the positions of the
@@ -248,12 +248,12 @@ template <bool KEYS> struct Distance {
 
 // Which elements of a product dropout keeps, a bit for each; drawn before the product, whose registers it then has.
 // KEYS: the rows are keys. DROPS: there is dropout; else all stay.
-template <bool DROPS, bool KEYS, int M, int N> struct Stays {
-    uint32_t bits[DROPS ? (M * N * 4 + 31) / 32 : 1] = {};
+template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
+    uint32_t bits[HAS_DROPOUT ? (M * N * 4 + 31) / 32 : 1] = {};
     // `row`, `column`: the positions of the first element; those of keys are `step` apart, those of queries begin at a
     // multiple of 16.
     __device__ Stays(const Heads& h, int b, int head, int row, int column, int step) {
-        if constexpr (DROPS) {
+        if constexpr (HAS_DROPOUT) {
             const uint64_t stream = pair_row(h.dropout, b, head, h.NH);
             if (step == 1 && (KEYS ? row : column) % 16 == 0) draw(h.dropout, stream, row, column);
             else draw_apart(h.dropout, stream, row, column, step);
@@ -265,7 +265,7 @@ template <bool DROPS, bool KEYS, int M, int N> struct Stays {
     }
     __device__ bool at(int m, int n, int e) const {
         const int i = (m * N + n) * 4 + e;
-        return !DROPS || bits[i / 32] >> i % 32 & 1;
+        return !HAS_DROPOUT || bits[i / 32] >> i % 32 & 1;
     }
     __device__ void draw(const Dropout& d, uint64_t stream, int row, int column) {
         const int r = row + int(threadIdx.x) % 32 / 4, c = column + int(threadIdx.x) % 4 * 2;
@@ -280,7 +280,7 @@ template <bool DROPS, bool KEYS, int M, int N> struct Stays {
 #pragma unroll
                     for (int k = 0; k < 4; k++) {
                         const int below = KEYS ? k % 2 : k / 2, right = KEYS ? k / 2 : k % 2;
-                        put(m, n + right, odd + 2 * below, words.v[k] >= d.least_kept());
+                        put(m, n + right, odd + 2 * below, words.v[k] >= d.keep_threshold());
                     }
                 }
     }
@@ -289,8 +289,8 @@ template <bool DROPS, bool KEYS, int M, int N> struct Stays {
 #pragma unroll 1
         for (int i = 0; i < M * N * 4; i++) {
             const int e = i % 4, below = i / 4 / N * 16 + r + e / 2 * 8, right = i / 4 % N * 8 + c + e % 2;
-            const bool kept = KEYS ? keeps_pair(d, stream, column + right, row + step * below)
-                                   : keeps_pair(d, stream, row + below, column + step * right);
+            const bool kept = KEYS ? is_pair_kept(d, stream, column + right, row + step * below)
+                                   : is_pair_kept(d, stream, row + below, column + step * right);
 #pragma unroll
             for (int w = 0; w < int(sizeof bits / 4); w++) bits[w] |= uint32_t(kept && i / 32 == w) << i % 32;
         }

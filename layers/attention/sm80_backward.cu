@@ -69,13 +69,13 @@ template <int M> __device__ inline void own_rows(float (&own)[M][2], const float
         for (int r = 0; r < 2; r++) own[m][r] = of_tile[row + m * 16 + r * 8 + threadIdx.x % 32 / 4];
 }
 
-template <int D, bool SHAPED, bool SPARSE, bool DROPS>
+template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
     query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
     typedef QueryTiles<D> Tiles;
     constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, KEYS = Shape<D>::COLUMNS;
     Tiles& tiles = dynamic_shared<Tiles>();
-    const Place at = place(c, blockIdx.x);
+    const TileCoord at = tile_coord(c, blockIdx.x);
     const int b = at.head / c.h.NH, head = at.head % c.h.NH, kv = head / (c.h.NH / c.h.NKV);
     const int first = (c.tiles - 1 - at.tile) * ROWS, row = threadIdx.x / 32 * M * 16;
     const int64_t q = b * (c.S * c.row) + head * c.h.HS, o = (int64_t(b) * c.S * c.h.NH + head) * c.h.HS;
@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
     float row_lse[M][2], row_delta[M][2];
     own_rows(row_lse, tiles.lse, row);
     own_rows(row_delta, tiles.delta, row);
-    Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    RowMask<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // that `sight` is of
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
-    const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
+    const PositionBias slope = SHAPED ? c.scores.slope(head) : PositionBias{};
     const float factor = c.h.dropout.factor();
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
     for (int n = 0; n < visits.all; n++) {
@@ -110,22 +110,22 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
         __syncthreads();    // this tile is there, and all warps have done with the one before it
         fill(n + 1);
         const KeyTile tile = visits(n);
-        if (SPARSE && tile.stream != stream) sight = Sight<M>(c, b, first + row, stream = tile.stream);
+        if (SPARSE && tile.stream != stream) sight = RowMask<M>(c, b, first + row, stream = tile.stream);
         if (!meets(sight.some, tile.first, KEYS)) continue;
         const auto& stage = tiles.stage[n % 2];
         const Stream& keys = c.streams.s[tile.stream];
-        const Stays<DROPS, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(tile.first), keys.step);
+        const Stays<HAS_DROPOUT, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(tile.first), keys.step);
         multiply_transposed(p, q_rows, stage.k, 0);
-        if (SHAPED) bend(p, c.scores);
+        if (SHAPED) multiply_cap_slope(p, c.scores);
         sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
         const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
         each(ds, [&](float& value, int m, int j, int e) {
             const float x = p[m][j][e],
                         lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e) : row_lse[m][e / 2];
-            if (DROPS) value = stays.at(m, j, e) ? value * factor : 0;
+            if (HAS_DROPOUT) value = stays.at(m, j, e) ? value * factor : 0;
             value = exp2_approx(fmaf(x, c.scores.log2, -lse)) * (value - row_delta[m][e / 2]);
-            if (SHAPED) value *= c.scores.steepness(x);
+            if (SHAPED) value *= c.scores.cap_slope(x);
         });
         multiply_add(dq, ds, stage.k, 0);
     }
@@ -168,12 +168,12 @@ template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& 
     return {0, i * ROWS};
 }
 
-template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
+template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
     key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
     typedef KeyTiles<D> Tiles;
     constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, QUERIES = Shape<D>::COLUMNS, HALVES = Shape<D>::HALVES;
     Tiles& tiles = dynamic_shared<Tiles>();
-    const Place at = place(c, blockIdx.x);
+    const TileCoord at = tile_coord(c, blockIdx.x);
     const int b = at.head / c.h.NKV, kv = at.head % c.h.NKV, group = c.h.NH / c.h.NKV, head0 = kv * group;
     const KeyTile own = own_tile<ROWS, SPARSE>(c, at.tile);
     const Stream stream = SPARSE ? c.streams.s[own.stream] : Stream{0, 1, c.S, true};
@@ -194,7 +194,7 @@ template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_
     load_tile<Tiles::THREADS>(tiles.v, in_stream(Rows<const bf16>{qkv + v, c.row}, stream), first, stream.keys, c);
     fill(0);
 
-    const Sight<M> sight(first + row, [&](int t) { return c.queries_of(b, stream, t); });
+    const RowMask<M> sight(first + row, [&](int t) { return c.queries_of(b, stream, t); });
     const float factor = c.h.dropout.factor();
     const FromShared<M, ROWS, D> k_rows{tiles.k, row}, v_rows{tiles.v, row};
     float dk[M][D / HALVES / 8][4] = {}, dv[M][D / HALVES / 8][4] = {}, p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
@@ -205,28 +205,29 @@ template <int D, bool SHAPED, bool SPARSE, bool DROPS> __global__ void __launch_
         if (!meets(sight.some, query_of(i), QUERIES)) continue;
         const auto& stage = tiles.stage[i % 2];
         const int j = threadIdx.x % 4 * 2, head = head0 + i / per_head;
-        const Stays<DROPS, true, M, QUERIES / 8> stays(c.h, b, head, stream.key(first + row), query_of(i), stream.step);
+        const Stays<HAS_DROPOUT, true, M, QUERIES / 8> stays(c.h, b, head, stream.key(first + row), query_of(i),
+                                                             stream.step);
         multiply_transposed(p, k_rows, stage.q, 0);
-        if (SHAPED) bend(p, c.scores);
+        if (SHAPED) multiply_cap_slope(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
-        const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
+        const PositionBias slope = SHAPED ? c.scores.slope(head) : PositionBias{};
         const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
             const float x = value;
             float lse = load<2>(stage.lse + n * 8 + j)[e % 2];
             if (SHAPED) lse += slope * distance.at(m, n, e);
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
-            if (DROPS) ds[m][n][e] = stays.at(m, n, e) ? ds[m][n][e] * factor : 0;
+            if (HAS_DROPOUT) ds[m][n][e] = stays.at(m, n, e) ? ds[m][n][e] * factor : 0;
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
-            if (SHAPED) ds[m][n][e] *= c.scores.steepness(x);
-            if (DROPS && !stays.at(m, n, e)) value = 0;
+            if (SHAPED) ds[m][n][e] *= c.scores.cap_slope(x);
+            if (HAS_DROPOUT && !stays.at(m, n, e)) value = 0;
         });
         multiply_add(dv, p, stage.dy, 0, column);
         multiply_add(dk, ds, stage.q, 0, column);
     }
     each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
-    if (DROPS) each(dv, [&](float& value, int, int, int) { value *= factor; });
+    if (HAS_DROPOUT) each(dv, [&](float& value, int, int, int) { value *= factor; });
     __syncthreads();    // k and v have been read by all warps
     // A key of the pattern is another block's row.
     auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
@@ -242,11 +243,11 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
     Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
     for (int i = 1; i < keys.streams.count; i++) keys.tiles += int(ceil_div(keys.streams.s[i].keys, Shape<D>::ROWS));
-    for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE, auto DROPS) {
-        launch(query_kernel<D, SHAPED, SPARSE, DROPS>,
+    for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE, auto HAS_DROPOUT) {
+        launch(query_kernel<D, SHAPED, SPARSE, HAS_DROPOUT>,
                {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats, dy, y, qkv,
                lse, queries);
-        launch(key_kernel<D, SHAPED, SPARSE, DROPS>,
+        launch(key_kernel<D, SHAPED, SPARSE, HAS_DROPOUT>,
                {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv, stats, dy, qkv, keys);
     });
 }

@@ -24,7 +24,7 @@
 // model of dev/gpu_time.py they take longer: 12 % for rows of 1024, where fewer pairs count, 1 % for 16384.) Per clock,
 // an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally long, at 128 exponentials take
 // half as long, at 32 twice. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
-#include "order.h"
+#include "row_order.h"
 #include "sm90.cuh"
 
 #include <algorithm>
@@ -63,9 +63,9 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared
 enum { TURN = 1 };
 
 // The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1 of BN keys each.
-template <int BN> struct Place {
+template <int BN> struct TileCoord {
     int b, head, row, last, tiles;
-    __device__ Place(const Forward& a, int i) {
+    __device__ TileCoord(const Forward& a, int i) {
         const auto [all_heads, tile] = a.order[i];
         head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
         // Without spans a row's keys end with itself, and the last row may lie beyond the sequence.
@@ -92,23 +92,23 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
             take_q();
             return mbarrier_arrive(&s.q_full);
         }
-        const Place<BN> p(a, i);
+        const TileCoord<BN> p(a, i);
         const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
 #pragma unroll 1    // unrolled, it spills
         for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
             const Slot at(step);
-            mbarrier_wait(&s.k_free[at.slot], !at.parity);
-            mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
-            load(s.k[at.slot], kv, p.b, key, k_head, &s.k_full[at.slot]);
+            mbarrier_wait(&s.k_free[at.stage], !at.parity);
+            mbarrier_arrive_expect(&s.k_full[at.stage], s.k[0].bytes);
+            load(s.k[at.stage], kv, p.b, key, k_head, &s.k_full[at.stage]);
             if (key == p.last * BN) {    // behind k, whose place is free before the last rows' q is
                 take_q();
                 mbarrier_arrive_expect(&s.q_full, s.q.bytes);
                 load(s.q, q, p.b, p.row, p.head, &s.q_full);
                 i = take_rows(a);
             }
-            mbarrier_wait(&s.v_free[at.slot], !at.parity);
-            mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
-            load(s.v[at.slot], kv, p.b, key, v_head, &s.v_full[at.slot]);
+            mbarrier_wait(&s.v_free[at.stage], !at.parity);
+            mbarrier_arrive_expect(&s.v_full[at.stage], s.v[0].bytes);
+            load(s.v[at.stage], kv, p.b, key, v_head, &s.v_full[at.stage]);
         }
     }
 }
@@ -169,11 +169,11 @@ template <int n> __device__ __forceinline__ void pack(uint32_t (&P)[n], const fl
 }
 
 // What the rows of one consumer's thread see.
-struct View {
+struct RowMask {
     int row;         // the first row; the second is 8 further
     Span rows[2];    // the keys that each row sees
     Span all;        // those that all of the warp's rows see: no end of a span decreases
-    __device__ View(const Forward& a, int b, int row) : row(row) {
+    __device__ RowMask(const Forward& a, int b, int row) : row(row) {
         for (int r = 0; r < 2; r++) rows[r] = keys_of(a.h, a.S, b, row + 8 * r);
         all = {__shfl_sync(0xffffffff, rows[1].from, 31), __shfl_sync(0xffffffff, rows[0].to, 0)};
     }
@@ -190,10 +190,10 @@ struct View {
 };
 
 // Scores of a tile's products, in units of log 2.
-template <int n>
-__device__ __forceinline__ void shape(float (&S)[n], const Scores& scores, const Tilt& slope, int row, int key) {
+template <int n> __device__ __forceinline__ void shape(float (&S)[n], const Scores& scores, const PositionBias& slope,
+                                                       int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
-    bend(S, scores);
+    multiply_cap_slope(S, scores);
 #pragma unroll
     for (int i = 0; i < n; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
 }
@@ -249,26 +249,26 @@ template <int HS> struct Consumer {
 
 // Computes the rows of q, which is there. The block's tiles from `step` on are theirs.
 template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a,
-                                                                       const Place<BN<HS>>& p, unsigned step) {
+                                                                       const TileCoord<BN<HS>>& p, unsigned step) {
     constexpr int BN = ::BN<HS>;
     ForwardShared<HS>& s = my.s;
     const int first = my.consumer * 64, warp_row = first + threadIdx.x % WARPGROUP / 32 * 16;
-    const View view(a, p.b, p.row + warp_row + my.lane / 4);
+    const RowMask view(a, p.b, p.row + warp_row + my.lane / 4);
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
-    const Tilt slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
+    const PositionBias slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
     auto scores_there = [&](int i, Slot at) {
-        my.arrive(&s.k_free[at.slot]);
+        my.arrive(&s.k_free[at.stage]);
         if (i + 1 == p.tiles) my.arrive(&s.q_free);
         if (SHAPED) shape(S, a.scores, slope, view.row, (p.last - i) * BN);
     };
 
     const Slot begin(step);
-    mbarrier_wait(&s.k_full[begin.slot], begin.parity);
+    mbarrier_wait(&s.k_full[begin.stage], begin.parity);
     my.my_turn();
-    start_scores(S, s.q, first, s.k[begin.slot]);
+    start_scores(S, s.q, first, s.k[begin.stage]);
     my.your_turn();
     wgmma_wait<0>(S);
     scores_there(0, begin);
@@ -278,11 +278,11 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
     for (int i = 1; i < p.tiles; i++) {
         const Slot at(step + i), before(step + i - 1);
         const int key = (p.last - i) * BN;
-        mbarrier_wait(&s.k_full[at.slot], at.parity);
+        mbarrier_wait(&s.k_full[at.stage], at.parity);
         my.my_turn();
-        start_scores(S, s.q, first, s.k[at.slot]);
-        mbarrier_wait(&s.v_full[before.slot], before.parity);
-        start_output(O, P, s.v[before.slot]);
+        start_scores(S, s.q, first, s.k[at.stage]);
+        mbarrier_wait(&s.v_full[before.stage], before.parity);
+        start_output(O, P, s.v[before.stage]);
         my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
@@ -293,16 +293,16 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
             softmax(S, x, unit);
         }
         wgmma_wait<0>(O, P);
-        my.arrive(&s.v_free[before.slot]);
+        my.arrive(&s.v_free[before.stage]);
 #pragma unroll
         for (int o = 0; o < HS / 2; o++) O[o] *= x.shrink[o / 2 % 2];
         pack(P, S);
     }
     const Slot end(step + p.tiles - 1);
-    mbarrier_wait(&s.v_full[end.slot], end.parity);
-    start_output(O, P, s.v[end.slot]);
+    mbarrier_wait(&s.v_full[end.stage], end.parity);
+    start_output(O, P, s.v[end.stage]);
     wgmma_wait<0>(O, P);
-    my.arrive(&s.v_free[end.slot]);
+    my.arrive(&s.v_free[end.stage]);
     finish<HS>(a, p.b, p.head, p.row + warp_row, O, x, unit);
 }
 
@@ -336,7 +336,7 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
                 mbarrier_wait(&s.q_full, n % 2);
                 const int rows = __shfl_sync(0xffffffff, my.lane == 0 ? s.rows : 0, 0);
                 if (rows >= a.order.all()) break;
-                const Place<BN<HS>> p(a, rows);
+                const TileCoord<BN<HS>> p(a, rows);
                 consume<HS, SHAPED>(my, a, p, step);
                 step += p.tiles;
             }

@@ -4,7 +4,7 @@
 //     row 16 (t / 32) + t % 32 / 4 + 8 r,    column 8 j + 2 (t % 4) + c.
 #pragma once
 #include "attention.cuh"
-#include "layers/hopper.cuh"
+#include "layers/ptx/hopper.cuh"
 
 namespace sm90 {
 
@@ -15,9 +15,9 @@ constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // what an SM has;
 // Tiles come through rings of STAGES slots. The slot that the i-th tile takes, and the parity of the phase it fills.
 constexpr int STAGES = 2;
 template <int stages> struct SlotOf {
-    unsigned slot;
+    unsigned stage;
     int parity;
-    __device__ explicit SlotOf(unsigned i) : slot(i % stages), parity(int(i / stages % 2)) {}
+    __device__ explicit SlotOf(unsigned i) : stage(i % stages), parity(int(i / stages % 2)) {}
 };
 typedef SlotOf<STAGES> Slot;
 
@@ -45,7 +45,7 @@ template <bool KEYS> __device__ __forceinline__ float distance(float first, int 
     return first + float(KEYS ? -d : d);
 }
 // From each product, tanh of it with a soft cap; else nothing changes.
-template <int n> __device__ __forceinline__ void bend(float (&x)[n], const Scores& s) {
+template <int n> __device__ __forceinline__ void multiply_cap_slope(float (&x)[n], const Scores& s) {
     if (s.inner == 0) return;
 #pragma unroll
     for (int i = 0; i < n; i++) x[i] = tanh_of(x[i] * s.inner);

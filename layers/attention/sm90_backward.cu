@@ -35,7 +35,7 @@ template <int HS> struct BackwardShared {
     float4 dq[CONSUMERS][Half<HS>::COLUMNS / 8][WARPGROUP];
     alignas(128) float lse2[STAGES][BM<HS>], delta[STAGES][BM<HS>];
     uint64_t kv_full, q_full[STAGES], dy_full[STAGES], free[STAGES];
-    Place place;    // read again behind the loop: consumers have no register to keep it in
+    TileCoord tile_coord;    // read again behind the loop: consumers have no register to keep it in
     __device__ void init_rings() {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&q_full[i], 1);
@@ -47,7 +47,7 @@ template <int HS> struct BackwardShared {
 
 template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s, const CUtensorMap& kv,
                                                           const CUtensorMap& q, const CUtensorMap& dy,
-                                                          const Backward& a, Place p) {
+                                                          const Backward& a, TileCoord p) {
     constexpr int rows = BM<HS> * int(sizeof(float));
     mbarrier_arrive_expect(&s.kv_full, s.k.bytes + s.v.bytes);
     load(s.k, kv, p.b, p.tile * BN<HS>, a.h.NH + p.kv_head, &s.kv_full);
@@ -58,13 +58,13 @@ template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s,
         for (int t = p.first; t < p.first + p.tiles; t++, step++) {
             const Slot at(step);
             const int64_t row = a.query_tile(p.b, p.head(g), t) * BM<HS>;
-            mbarrier_wait(&s.free[at.slot], !at.parity);    // the first round passes at once
-            mbarrier_arrive_expect(&s.q_full[at.slot], s.q[0].bytes + rows);
-            load(s.q[at.slot], q, p.b, t * BM<HS>, p.head(g), &s.q_full[at.slot]);
-            bulk_load(s.lse2[at.slot], a.lse2 + row, rows, &s.q_full[at.slot]);
-            mbarrier_arrive_expect(&s.dy_full[at.slot], s.dy[0].bytes + rows);
-            load(s.dy[at.slot], dy, p.b, t * BM<HS>, p.head(g), &s.dy_full[at.slot]);
-            bulk_load(s.delta[at.slot], a.delta + row, rows, &s.dy_full[at.slot]);
+            mbarrier_wait(&s.free[at.stage], !at.parity);    // the first round passes at once
+            mbarrier_arrive_expect(&s.q_full[at.stage], s.q[0].bytes + rows);
+            load(s.q[at.stage], q, p.b, t * BM<HS>, p.head(g), &s.q_full[at.stage]);
+            bulk_load(s.lse2[at.stage], a.lse2 + row, rows, &s.q_full[at.stage]);
+            mbarrier_arrive_expect(&s.dy_full[at.stage], s.dy[0].bytes + rows);
+            load(s.dy[at.stage], dy, p.b, t * BM<HS>, p.head(g), &s.dy_full[at.stage]);
+            bulk_load(s.delta[at.stage], a.delta + row, rows, &s.dy_full[at.stage]);
         }
 }
 
@@ -97,10 +97,10 @@ template <int HS, int n> __device__ __forceinline__ void start_dq(float (&dq)[n]
 }
 
 template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a, const Place& p, int consumer) {
+__device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a, const TileCoord& p, int consumer) {
     constexpr int M = BM<HS>;
     const int lane = threadIdx.x % 32, first = consumer * 64 + threadIdx.x % WARPGROUP / 32 * 16;
-    const View view(a, p.b, p.tile * BN<HS> + first + lane / 4);
+    const KeyMask view(a, p.b, p.tile * BN<HS> + first + lane / 4);
     const Half<HS> half(consumer);
     float dk[HS / 2] = {}, dv[HS / 2] = {};
 
@@ -111,13 +111,13 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         const Slot at(step);
         float S[M / 2], D[M / 2], dq[half.COMPUTED / 2];
         uint32_t P[M / 4], dS[M / 4];
-        mbarrier_wait(&s.q_full[at.slot], at.parity);
-        start_transposed(S, s.k, consumer * 64, s.q[at.slot]);
-        mbarrier_wait(&s.dy_full[at.slot], at.parity);
-        start_transposed(D, s.v, consumer * 64, s.dy[at.slot]);
+        mbarrier_wait(&s.q_full[at.stage], at.parity);
+        start_transposed(S, s.k, consumer * 64, s.q[at.stage]);
+        mbarrier_wait(&s.dy_full[at.stage], at.parity);
+        start_transposed(D, s.v, consumer * 64, s.dy[at.stage]);
         wgmma_wait<1>(S);
-        if (SHAPED) bend(S, a.scores);
-        const float* const lses = s.lse2[at.slot];
+        if (SHAPED) multiply_cap_slope(S, a.scores);
+        const float* const lses = s.lse2[at.stage];
         const float slope = SHAPED ? a.scores.alibi(p.head(int(step) / p.tiles)) : 0;
         const float behind = float(t * M + lane % 4 * 2 - view.key);
         auto exponentials = [&] {
@@ -129,28 +129,28 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
             if (!SHAPED) exponentials();
         } else if (!SHAPED) exponentials();
         wgmma_wait<0>(D);
-        each_with<M / 2>(s.delta[at.slot], [&](int i, float delta) {
+        each_with<M / 2>(s.delta[at.stage], [&](int i, float delta) {
             if (SHAPED && i % 16 == 0) __syncwarp();    // ptxas fetches no more of lse and delta ahead: registers
             if (SHAPED) {    // the scores' slopes follow from S, so it is needed until D is there
                 const float lse = lses[i / 4 * 8 + lane % 4 * 2 + i % 2] + slope * distance<true>(behind, i);
-                const float steepness = a.scores.steepness(S[i]);
+                const float cap_slope = a.scores.cap_slope(S[i]);
                 S[i] = exp2_approx(S[i] * a.scores.log2 - lse);
-                D[i] = S[i] * steepness * (D[i] - delta);
+                D[i] = S[i] * cap_slope * (D[i] - delta);
             } else D[i] = S[i] * (D[i] - delta);
             // Rounded at once: registers cannot hold both the fp32 and the bf16 values.
             if (i % 2) P[i / 2] = pack_bf16(S[i - 1], S[i]), dS[i / 2] = pack_bf16(D[i - 1], D[i]);
         });
-        start_sum<HS>(dv, P, s.dy[at.slot]);
+        start_sum<HS>(dv, P, s.dy[at.stage]);
         store_pairs(s.ds[step % 2], dS, first, 0);
         named_barrier(DS, CONSUMERS * WARPGROUP);
         start_dq<HS>(dq, s.ds[step % 2], s.k, half);
-        start_sum<HS>(dk, dS, s.q[at.slot]);
+        start_sum<HS>(dk, dS, s.q[at.stage]);
         wgmma_wait<1>(dq, dv, P);
         if (step > 0) named_barrier(DQ_FREE + consumer, WITH_ADDER);
         hand_over(s.dq[consumer], dq, half.skipped);
         named_barrier_arrive(DQ_FULL + consumer, WITH_ADDER);
         wgmma_wait<0>(dk, dS);
-        if (lane == 0) mbarrier_arrive(&s.free[at.slot]);
+        if (lane == 0) mbarrier_arrive(&s.free[at.stage]);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
     // v was last read before the last barrier DS: outputs reuse it.

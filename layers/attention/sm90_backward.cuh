@@ -40,7 +40,7 @@ struct Backward {
     bf16* dqkv;
     float* dq;              // (B,NH,query_tiles,BM/64,HS/8,128,4): see hand_over
     float *lse2, *delta;    // (B,NH,query_tiles,BM)
-    int* turn;              // (B,NH,query_tiles): how many blocks have added to dq; null: any order
+    int* dq_order;          // (B,NH,query_tiles): how many blocks have added to dq; null: any order
     int S, query_tiles, key_tiles;
     Heads h;
     Scores scores;
@@ -84,8 +84,8 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
             a.lse2[index * BM<HS> + row] = s < a.S ? lse[(int64_t(b) * a.h.NH + head) * a.S + s] * LOG2E : INFINITY;
         }
     }
-    if (a.turn) {
-        if (threadIdx.x == 0) a.turn[index] = 0;
+    if (a.dq_order) {
+        if (threadIdx.x == 0) a.dq_order[index] = 0;
     } else {
         for (int i = threadIdx.x * 4; i < BM<HS> * HS; i += PREPARE_THREADS * 4)
             store(a.dq + index * BM<HS> * HS + i, Vec<float>{});
@@ -96,12 +96,12 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 
 // What a block computes: a tile of keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each
 // head of the group.
-struct Place {
+struct TileCoord {
     int b, kv_head, tile, first, tiles, group;
-    template <int HS> __device__ static Place of(const Backward& a, int i) {
-        Place p;
+    template <int HS> __device__ static TileCoord of(const Backward& a, int i) {
+        TileCoord p;
         p.tile = i % a.key_tiles;    // without turns the longest first; with turns from the last keys to the first
-        if (a.turn) p.tile = a.key_tiles - 1 - p.tile;
+        if (a.dq_order) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
         const int end = a.queries_of(p.b, min((p.tile + 1) * BN<HS>, a.S) - 1).to;
         p.first = a.queries_of(p.b, p.tile * BN<HS>).from / BM<HS>, p.tiles = (end + BM<HS> - 1) / BM<HS> - p.first;
@@ -118,21 +118,21 @@ constexpr int WITH_ADDER = WARPGROUP + 32;
 
 // One warp adds what the consumers hand over to the sums in global memory. One of its threads copies; the others come
 // along because a barrier counts whole warps.
-template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s, const Backward& a, Place p) {
+template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s, const Backward& a, TileCoord p) {
     const bool copies = threadIdx.x % 32 == 0;
     int left = p.group * p.tiles;
     for (int g = 0; g < p.group; g++) {
         const int64_t tile = a.query_tile(p.b, p.head(g), p.first);
         float* to = a.dq + tile * BM<HS> * HS;
-        int* turn = a.turn ? a.turn + tile : nullptr;
+        int* dq_order = a.dq_order ? a.dq_order + tile : nullptr;
 #pragma unroll 1    // unrolled, it spills
         for (int t = 0; t < p.tiles; t++) {
             const int mine = a.last_key_tile<HS>(p.b, p.first + t) - p.tile;
-            if (copies && turn) turn_wait(turn + t, mine);
+            if (copies && dq_order) order_wait(dq_order + t, mine);
             for (int c = 0; c < CONSUMERS; c++, to += Half<HS>::FLOATS) {
                 __syncwarp();
                 named_barrier(DQ_FULL + c, WITH_ADDER);
-                if (copies && turn && mine == 0) bulk_store(to, s.dq[c], sizeof(s.dq[c]));
+                if (copies && dq_order && mine == 0) bulk_store(to, s.dq[c], sizeof(s.dq[c]));
                 else if (copies) bulk_add(to, &s.dq[c][0][0].x, sizeof(s.dq[c]));
                 if (copies) bulk_commit();
             }
@@ -140,9 +140,9 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
             __syncwarp();
             if (--left)
                 for (int c = 0; c < CONSUMERS; c++) named_barrier_arrive(DQ_FREE + c, WITH_ADDER);
-            if (copies && turn) {
+            if (copies && dq_order) {
                 bulk_wait();    // done, not only read: the next block's sum must come after this one
-                turn_pass(turn + t, mine + 1);
+                order_pass(dq_order + t, mine + 1);
             }
         }
     }
@@ -150,11 +150,11 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
 }
 
 // Which queries see the keys of one consumer's thread.
-struct View {
+struct KeyMask {
     int key;         // this thread's first key; its second is 8 further
     Span keys[2];    // the queries that see each of the two
     Span all;        // those that see all of the warp's keys: no end of a span decreases
-    __device__ View(const Backward& a, int b, int key) : key(key) {
+    __device__ KeyMask(const Backward& a, int b, int key) : key(key) {
         // Nobody sees a key behind the last one: its score of 0 may be far above a query's lse.
         for (int r = 0; r < 2; r++) keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
         all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
@@ -238,17 +238,17 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
         mbarrier_init(&s.kv_full, 1);
         s.init_rings();
         mbarrier_init_fence();
-        s.place = Place::of<HS>(a, number);
+        s.tile_coord = TileCoord::of<HS>(a, number);
     }
     __syncthreads();
     const int warpgroup = uniform_warpgroup();
     if (warpgroup == 0) {
         registers_give<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) produce(s, kv, q, dy, a, s.place);
-        else if (threadIdx.x / 32 == 1) add_dq<HS>(s, a, s.place);
+        if (threadIdx.x == 0) produce(s, kv, q, dy, a, s.tile_coord);
+        else if (threadIdx.x / 32 == 1) add_dq<HS>(s, a, s.tile_coord);
     } else {
         registers_take<CONSUMER_REGISTERS>();
-        consume<HS, SHAPED>(s, a, s.place, warpgroup - 1);
+        consume<HS, SHAPED>(s, a, s.tile_coord, warpgroup - 1);
     }
 }
 
@@ -283,7 +283,7 @@ template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(c
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 
-inline bool in_turns() {
+inline bool ordered_dq() {
     const char* order = getenv("FLATGPT_ATTENTION_ORDER");
     return !order || strcmp(order, "any") != 0;
 }
@@ -301,7 +301,7 @@ template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf
                      floats(0),
                      floats(at.lse2),
                      floats(at.delta),
-                     in_turns() ? reinterpret_cast<int*>(base + at.turn) : nullptr,
+                     ordered_dq() ? reinterpret_cast<int*>(base + at.dq_order) : nullptr,
                      S,
                      int(ceil_div(S, BM<HS>)),
                      int(ceil_div(S, BN<HS>)),
@@ -309,7 +309,7 @@ template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf
                      Scores(h)};
     const unsigned query_tiles = unsigned(B * h.NH * a.query_tiles);
     launch(prepare<HS>, {query_tiles, PREPARE_THREADS}, a, dy, y, lse);
-    const Launch blocks{unsigned(B * h.NKV * a.key_tiles), THREADS, shared_bytes, a.turn != nullptr};
+    const Launch blocks{unsigned(B * h.NKV * a.key_tiles), THREADS, shared_bytes, a.dq_order != nullptr};
     for_shape(a.scores, [&](auto SHAPED) { launch(main(SHAPED), blocks, kv_map, q_map, dy_map, a); });
     launch(finish<HS>, {query_tiles * (BM<HS> / 64), FINISH_THREADS<HS>}, a);
 }

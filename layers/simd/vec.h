@@ -130,17 +130,17 @@ INLINE vi lanes() {
     return v;
 }
 // A vector's place in a row: all of it, or the first n lanes of the last one.
-template <bool full> struct Place {
+template <bool full> struct Lanes {
     int n;
     template <class X> INLINE_MEMBER vf get(const X* p) const { return full ? load(p) : load_some(p, n); }
     template <class X> INLINE_MEMBER void put(X* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
-    INLINE_MEMBER vf others(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
+    INLINE_MEMBER vf fill_rest(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
 };
 // Calls f(offset, place) for each vector of n elements: one body for whole vectors and the tail.
 template <class F> INLINE void each_vector(int64_t n, F f) {
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) f(i, Place<true>{VW});
-    if (i < n) f(i, Place<false>{int(n - i)});
+    for (; i + VW <= n; i += VW) f(i, Lanes<true>{VW});
+    if (i < n) f(i, Lanes<false>{int(n - i)});
 }
 
 // max and min are b where either is NaN. For AVX-512 GCC 12 compiles the comparison to a mask and a blend, so the

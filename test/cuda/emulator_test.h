@@ -1,6 +1,6 @@
 // emulator_test.h - for tests of the emulator itself: launching, what is thrown, memory, seeds.
 #pragma once
-#include "layers/ptx.cuh"
+#include "layers/ptx/ptx.cuh"
 #include "cuda_test.h"
 
 namespace {

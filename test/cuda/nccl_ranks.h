@@ -45,10 +45,10 @@ inline int number(const char* name) {
     const char* text = getenv(name);
     return text ? atoi(text) : 0;
 }
-inline std::unique_ptr<Comm> join_others(Pulse* pulse = nullptr) {
+inline std::unique_ptr<Comm> join_others(Activity* activity = nullptr) {
     const char* id = getenv("TEST_ID");
     REQUIRE(id);
-    auto comm = nccl_join(bytes_of(id), number("TEST_RANK"), number("TEST_RANKS"), pulse, 60);
+    auto comm = nccl_join(bytes_of(id), number("TEST_RANK"), number("TEST_RANKS"), activity, 60);
     REQUIRE_MESSAGE(comm.ok(), comm.status.message);
     return std::move(comm.value);
 }

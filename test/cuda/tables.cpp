@@ -1,9 +1,9 @@
 // tables.cpp - the tables of test_cuda: the GPU's, or the emulated one's.
 #include "cuda_test.h"
 
-template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h);
+template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
-void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
+void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
 
 const int ORDERS = cuda_emulated() && !getenv("EMU_RUN") ? 4 : 1;
 const int EVERY = 5;    // emulated it is slow, and a real one waits for the reference
@@ -13,8 +13,8 @@ void set_order(int order) { cuda_schedule(uint64_t(order)); }
 
 const std::vector<TestTable>& test_tables() {
     static Ops<bf16> plain = cuda_ops<bf16>(Dtype::bf16);    // as where the tensor cores do not take the head size
-    plain.attention_forward = attention_forward_plain<bf16>;
-    plain.attention_backward = attention_backward_plain<bf16>;
+    plain.attention_forward = attention_forward_simt<bf16>;
+    plain.attention_backward = attention_backward_simt<bf16>;
     static const std::vector<TestTable> all = {{&cuda_ops<float>(Dtype::fp32), Dtype::fp32},
                                                {&cuda_ops<float>(Dtype::tf32), Dtype::tf32, TablePart::products},
                                                {&cuda_ops<bf16>(Dtype::bf16), Dtype::bf16},

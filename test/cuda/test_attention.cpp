@@ -43,7 +43,7 @@ TEST_CASE("cuda attention: bf16 goes to the tensor cores where they take its hea
 
 TEST_CASE("cuda attention cached: a recorded call follows the position") {
     const Ops<float>& op = cuda_ops<float>(Dtype::fp32);
-    REQUIRE((op.record != nullptr));
+    REQUIRE((op.begin_capture != nullptr));
     const Heads h = {2, 1, 64};
     const Memory m(op);
     CacheArrays<float> cache(m, Element::f32, 1, h.HS, 13, {200}), again(m, Element::f32, 1, h.HS, 13, {200});
@@ -51,13 +51,13 @@ TEST_CASE("cuda attention cached: a recorded call follows the position") {
     Array<int> pos(m, Numbers{0});
     auto at = [&](int p) { op.upload(static_cast<int*>(pos), &p, int64_t(sizeof p)); };
     op.attention_cached(y, qkv, cache.device(), 1, 1, pos, h);
-    op.record();
+    op.begin_capture();
     op.attention_cached(y, qkv, cache.device(), 1, 1, pos, h);
-    void* graph = op.recorded();
+    void* graph = op.end_capture();
     op.attention_cached(y2, qkv, again.device(), 1, 1, pos, h);    // both hold the same at position 0
     for (int p : {63, 64, 199, 5, 128}) {
         at(p);
-        op.replay(graph);
+        op.launch_graph(graph);
         op.attention_cached(y2, qkv, again.device(), 1, 1, pos, h);
         CHECK(y.bits() == y2.bits());
     }

@@ -83,8 +83,8 @@ TEST_CASE("attention sm80: dropout") {
     for (int HS : {32, 64, 96, 128, 256, 40}) both_ways(1, 193, dropping({2, 1, HS}, HS));
     both_ways(2, 150, dropping({2, 2, 64, 65}, 0), 40);
     both_ways(2, 150, dropping({2, 1, 64}, 3), 60, 1, TrueSpans::all);
-    both_ways(1, 193, dropping({.NH = 2, .NKV = 1, .HS = 64, .window = 20, .stride = 3, .globals = 5}, 3));
-    both_ways(1, 193, dropping({.NH = 2, .NKV = 2, .HS = 32, .window = 40, .stride = 0, .globals = 70}, 3));
+    both_ways(1, 193, dropping({.NH = 2, .NKV = 1, .HS = 64, .window = 20, .stride = 3, .global_tokens = 5}, 3));
+    both_ways(1, 193, dropping({.NH = 2, .NKV = 2, .HS = 32, .window = 40, .stride = 0, .global_tokens = 70}, 3));
     Heads capped = {4, 2, 64};
     capped.softcap = 2, capped.alibi = true;
     both_ways(1, 100, dropping(capped, 5));
@@ -92,13 +92,14 @@ TEST_CASE("attention sm80: dropout") {
 
 TEST_CASE("attention sm80: strides and global keys beside a window") {
     for (int HS : {32, 64, 96, 128, 256})
-        for (const auto& [window, stride, globals] : {std::tuple{20, 3, 0}, {40, 0, 70}, {1, 50, 1}, {33, 2, 40}}) {
+        for (const auto& [window, stride, global_tokens] :
+             {std::tuple{20, 3, 0}, {40, 0, 70}, {1, 50, 1}, {33, 2, 40}}) {
             Heads h = {2, 1, HS, window};
-            h.stride = stride, h.globals = globals;
+            h.stride = stride, h.global_tokens = global_tokens;
             both_ways(1, HS == 64 ? 290 : 150, h);
         }
     Heads shaped = {4, 2, 64, 30};
-    shaped.stride = 5, shaped.globals = 3, shaped.alibi = true, shaped.softcap = 2;
+    shaped.stride = 5, shaped.global_tokens = 3, shaped.alibi = true, shaped.softcap = 2;
     both_ways(1, 200, shaped);
 }
 

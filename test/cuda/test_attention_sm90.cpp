@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "cuda_test.h"
-#include "layers/attention/order.h"
+#include "layers/attention/row_order.h"
 #include "tools/selftest/attention.h"
 
 bool attention_has_sm90();

@@ -216,11 +216,11 @@ TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording
     Array<bf16> residual(m, random_normal(N * OC, 3));
     said([&] { op.linear_forward(y, x, w, nullptr, residual, N, C, OC, {}); });
     const auto bits = y.bits();
-    op.record();
+    op.begin_capture();
     op.linear_forward(y, x, w, nullptr, residual, N, C, OC, {});
-    void* graph = op.recorded();
+    void* graph = op.end_capture();
     op.zero(y, N * OC * 2);
-    op.replay(graph);
+    op.launch_graph(graph);
     CHECK(y.bits() == bits);
     op.release_graph(graph);
 }
@@ -232,8 +232,8 @@ static Ops<bf16> always_fp8() {
                            int OC, Precision) {
         cuda_ops<bf16>(Dtype::fp8).linear_forward(y, x, w, b, residual, N, C, OC, Precision::fp8);
     };
-    op.linear_backward = [](bf16* dx, Into<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w, int N,
-                            int C, int OC, Precision) {
+    op.linear_backward = [](bf16* dx, GradTarget<float> dw, float* db, const bf16* dy, const bf16* x, const bf16* w,
+                            int N, int C, int OC, Precision) {
         cuda_ops<bf16>(Dtype::fp8).linear_backward(dx, dw, db, dy, x, w, N, C, OC, Precision::fp8);
     };
     return op;

@@ -106,10 +106,10 @@ TEST_CASE("cuda device: each batch that was sent ahead is the one that is taken"
         Buffer staged(n), in(n), seen(n * 6);
         for (int step = 0; step < 6; step++) {
             Ints host = count_from(step * 10, n);
-            op.upload_ahead(staged.p, host.data(), staged.bytes);
+            op.upload_async(staged.p, host.data(), staged.bytes);
             std::fill(host.begin(), host.end(), -1);
             keep_busy();    // the step before
-            op.take(in.p, staged.p, in.bytes);
+            op.use_uploaded(in.p, staged.p, in.bytes);
             op.copy(seen.p + n * step, in.p, in.bytes);
         }
         const Ints got = seen.read();
@@ -127,7 +127,7 @@ TEST_CASE("cuda device: a result is there when its mark has been waited for") {
         auto result = [&](int i) {
             host[i] = -1;
             op.upload(x.p, &i, 4);
-            op.download_later(host + i, x.p, 4);
+            op.download_async(host + i, x.p, 4);
             marks[i] = op.mark();
         };
         result(0);
@@ -153,16 +153,16 @@ TEST_CASE("cuda device: what is recorded is not done but replayed, in order with
         Buffer a(100), b(100), c(100);
         const Ints first = count_from(1, 100), second = count_from(500, 100);
         op.upload(a.p, first.data(), a.bytes);
-        op.record();
+        op.begin_capture();
         op.copy(b.p, a.p, a.bytes);
         op.copy(c.p, b.p, b.bytes);
         op.zero(b.p, 8);
-        void* graph = op.recorded();
+        void* graph = op.end_capture();
         CHECK(c.read() == Ints(100, 0));
-        op.replay(graph);
+        op.launch_graph(graph);
         CHECK(c.read() == first);
         op.upload(a.p, second.data(), a.bytes);
-        op.replay(graph);
+        op.launch_graph(graph);
         op.copy(a.p, b.p, 8);
         CHECK(c.read() == second);
         CHECK(b.read()[1] == 0);
@@ -181,15 +181,15 @@ TEST_CASE("cuda device: scratch grows, and graphs keep what they were recorded w
         CHECK(cuda_scratch(100) == small);
         CHECK(reinterpret_cast<uintptr_t>(small) % 256 == 0);
         Buffer x(1);
-        op.record();
+        op.begin_capture();
         op.copy(x.p, small, 4);
-        void* graph = op.recorded();
+        void* graph = op.end_capture();
         const int64_t before = op.free_bytes();
         const int64_t was = size;
         int* large = static_cast<int*>(cuda_scratch(size += 4 << 20));
         const int one = 1;
         op.upload(small, &one, 4);
-        op.replay(graph);
+        op.launch_graph(graph);
         CHECK(x.read()[0] == 1);
         op.zero(large, size);
         if (cuda_emulated()) CHECK(op.free_bytes() == before - size);
@@ -206,7 +206,7 @@ TEST_CASE("fails: a call" * doctest::skip()) {
 }
 TEST_CASE("fails: scratch" * doctest::skip()) { cuda_scratch(int64_t(1) << 60); }
 TEST_CASE("fails: scratch in a recording" * doctest::skip()) {
-    table().record();
+    table().begin_capture();
     cuda_scratch(int64_t(1) << 32);
 }
 

@@ -10,7 +10,7 @@ TEST_CASE("families on cuda: logits, losses and gradients are those of transform
         auto check = [&](const auto& op, double logits, double gradients, double loss) {
             CAPTURE(std::string(op.name));
             Model text(op), training(op);
-            golden.load(text, {Use::infer, Golden::B, Golden::S});
+            golden.load(text, {RunMode::infer, Golden::B, Golden::S});
             golden.check_logits(text, logits, 5);
             if (logits < 1e-4) golden.check_greedy(text);
             golden.check_training(training, loss, gradients);
@@ -33,6 +33,6 @@ TEST_CASE("families on cuda: models of kinds that no family has compute what PyT
         };
         check(cuda_ops<float>(Dtype::fp32), 1e-5, 4e-5, 2e-6);
         // A prefix leaves few targets, so fewer roundings cancel.
-        check(cuda_ops<bf16>(Dtype::bf16), 0.05, golden.c.sees == Sees::prefix ? 0.25 : 0.1, 2e-3);
+        check(cuda_ops<bf16>(Dtype::bf16), 0.05, golden.c.mask_kind == MaskKind::prefix ? 0.25 : 0.1, 2e-3);
     }
 }

@@ -1,7 +1,7 @@
 // test_fp8.cpp - 8-bit floats against their definition, and linear_forward and linear_backward with them against the
 // reference: of the factors as they are, within what rounding may cost; and of the factors rounded by the definition,
 // within what any product may cost. With a scale for each tensor, and on sm_90 with scales of blocks.
-#include "layers/fp8.cuh"
+#include "layers/matmul/fp8.cuh"
 
 #include "cuda_test.h"
 #include "tools/selftest/linear.h"
@@ -302,19 +302,19 @@ static void check_bits(Dtype dtype) {
     auto run = [&](bool record) {
         Array<bf16> y(m, N * OC), dx(m, N * C);
         Array<float> dw(m, Numbers(OC * C, 1)), db(m, Numbers(OC, 1));
-        if (record) op.record();
+        if (record) op.begin_capture();
         op.linear_forward(y, x, w, b, nullptr, N, C, OC, Precision::fp8);
         op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC, Precision::fp8);
         if (record) {
-            void* graph = op.recorded();
-            op.replay(graph);
+            void* graph = op.end_capture();
+            op.launch_graph(graph);
             op.release_graph(graph);
         }
         const std::vector<std::vector<unsigned char>> bits = {y.bits(), dx.bits(), dw.bits(), db.bits()};
         if (first.empty()) first = bits;
         CHECK(bits == first);
     };
-    each_order([&] { run(false), run(false), run(op.record != nullptr); });
+    each_order([&] { run(false), run(false), run(op.begin_capture != nullptr); });
 }
 TEST_CASE("fp8: the same bits in every schedule, and replayed") {
     NEED_FP8();

@@ -8,7 +8,9 @@ Table in_steps(Table op) {
     op.norm_linear_forward = nullptr, op.norm_ffn_forward = nullptr, op.rope_attention_cached = nullptr;
     return op;
 }
-Table table_of(bool half) { return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32)); }
+Table rope_table_of(bool half) {
+    return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32));
+}
 
 // The logits of B sequences, token by token after a prompt, and the launches of the last token: all, overlapping ones.
 struct Generated {
@@ -17,7 +19,7 @@ struct Generated {
     Generated(const Table& op, const Config& c, int B, std::optional<Element> type = {}) {
         const int prompt = 5, tokens = 6;
         Model g(op);
-        toy_model(g, c, {Use::infer, B, prompt});
+        toy_model(g, c, {RunMode::infer, B, prompt});
         KvCache cache;
         REQUIRE(allocate_cache(g, cache, B, 32, {type}).ok());
         std::vector<float> last(size_t(B * c.V));
@@ -32,7 +34,7 @@ struct Generated {
 };
 
 const Config GPT2_LIKE = {101, 48, 3, 2, 64};
-Config llama_like(Turn::Normed norm) {
+Config llama_like(QkNormRope::QkNorm norm) {
     Config c = kind_configs({.V = 61, .T = 40, .L = 3, .NH = 4, .C = 128, .F = 88, .NKV = 2, .HS = 32})[0].c;
     c.qk_norm = norm;
     return c;
@@ -47,14 +49,14 @@ TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
         int layer;
     };    // layer: launches of one, in steps
     for (const Form& f : {Form{"GPT-2", GPT2_LIKE, 7},
-                          {"Llama", llama_like(Turn::Normed::none), 9},
-                          {"Qwen 3", llama_like(Turn::Normed::head), 9}})
+                          {"Llama", llama_like(QkNormRope::QkNorm::none), 9},
+                          {"Qwen 3", llama_like(QkNormRope::QkNorm::head), 9}})
         for (bool half : {false, true})
             for (int B = 1; B <= 4; B++) {
                 CAPTURE(std::string(f.name));
                 CAPTURE(half);
                 CAPTURE(B);
-                const Generated fused(table_of(half), f.c, B), steps(in_steps(table_of(half)), f.c, B);
+                const Generated fused(rope_table_of(half), f.c, B), steps(in_steps(rope_table_of(half)), f.c, B);
                 CHECK(fused.launches <= 5 * f.c.L + 6);
                 CHECK(fused.launches == 5 * f.c.L + 3);    // the embedding, the last norm, the head
                 CHECK(fused.overlapping == (cuda_device().major >= 9 ? fused.launches - 1 : 0));    // all but the first
@@ -65,14 +67,14 @@ TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
 
 TEST_CASE("cuda generation: kernels that begin before the one in front has ended read nothing of it") {
     if (!cuda_emulated() || cuda_device().major < 9) SKIP("schedules are the emulator's, overlaps sm_90's");
-    for (const Config& c : {GPT2_LIKE, llama_like(Turn::Normed::head)})
+    for (const Config& c : {GPT2_LIKE, llama_like(QkNormRope::QkNorm::head)})
         for (bool half : {false, true}) {
             CAPTURE(half);
-            const std::vector<float> expected = Generated(table_of(half), c, 2).logits;
+            const std::vector<float> expected = Generated(rope_table_of(half), c, 2).logits;
             for (uint64_t seed = 1; seed <= 4; seed++) {
                 CAPTURE(seed);
                 cuda_schedule(seed);
-                CHECK(Generated(table_of(half), c, 2).logits == expected);
+                CHECK(Generated(rope_table_of(half), c, 2).logits == expected);
                 cuda_schedule(0);
             }
         }
@@ -83,10 +85,11 @@ TEST_CASE("cuda generation: every kind of model the same, to the bit, as in step
         for (auto [half, B] : {std::pair{false, 3}, {true, 1}}) {
             CAPTURE(std::string(name));
             CAPTURE(half);
-            CHECK(Generated(table_of(half), c, B).logits == Generated(in_steps(table_of(half)), c, B).logits);
+            CHECK(Generated(rope_table_of(half), c, B).logits == Generated(in_steps(rope_table_of(half)), c, B).logits);
         }
     for (Element type : {Element::bf16, Element::int8}) {
-        const Config c = llama_like(Turn::Normed::head);
-        CHECK(Generated(table_of(false), c, 2, type).logits == Generated(in_steps(table_of(false)), c, 2, type).logits);
+        const Config c = llama_like(QkNormRope::QkNorm::head);
+        CHECK(Generated(rope_table_of(false), c, 2, type).logits ==
+              Generated(in_steps(rope_table_of(false)), c, 2, type).logits);
     }
 }

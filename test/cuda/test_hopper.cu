@@ -173,13 +173,13 @@ template <Ending ENDING> void check_bulk() {
 // ---- turns, registers -----------------------------------------------------------------------------------------------
 
 // x = 3 x + the block's number, block after block. begun: null takes the index for it.
-__global__ void turn_kernel(int* x, int* turn, unsigned* begun, int skip) {
+__global__ void turn_kernel(int* x, int* dq_order, unsigned* begun, int skip) {
     if constexpr (SM90A) {
         if (threadIdx.x == 0) {
             const int i = begun ? block_number(begun) : int(blockIdx.x);
-            turn_wait(turn, i + skip);
+            order_wait(dq_order, i + skip);
             *x = 3 * *x + i;
-            turn_pass(turn, i + 1);
+            order_pass(dq_order, i + 1);
         }
     }
 }
@@ -187,10 +187,10 @@ void check_turns(int skip, bool numbers = true) {
     Array<int> begun(memory(), Numbers{0});
     each_order([&] {
         for (int blocks : {12, 5}) {
-            Array<int> x(memory(), Numbers{1}), turn(memory(), Numbers{0});
+            Array<int> x(memory(), Numbers{1}), dq_order(memory(), Numbers{0});
             launch(turn_kernel, {.grid = unsigned(blocks), .block = 32, .serial = true}, static_cast<int*>(x),
-                   static_cast<int*>(turn), numbers ? reinterpret_cast<unsigned*>(static_cast<int*>(begun)) : nullptr,
-                   skip);
+                   static_cast<int*>(dq_order),
+                   numbers ? reinterpret_cast<unsigned*>(static_cast<int*>(begun)) : nullptr, skip);
             int expected = 1;
             for (int i = 0; i < blocks; i++) expected = 3 * expected + i;
             const double got = x.read()[0];    // throws what the emulator holds against the kernel

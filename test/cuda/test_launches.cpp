@@ -2,7 +2,7 @@
 // token hands to the device. Not for a GPU.
 #include <set>
 
-#include "infer/ahead.h"
+#include "infer/decode/device_sampler.h"
 #include "layers/cuda.cuh"
 
 #include "cuda_test.h"
@@ -27,25 +27,25 @@ struct Drawn {
     std::vector<Step> all;
     Model g;
     KvCache cache;
-    Drawn(const Table& op, const Config& c, const CacheKind& kind) : g(op) {
-        toy_model(g, c, {Use::infer, 2, 5});
+    Drawn(const Table& op, const Config& c, const CacheOptions& kind) : g(op) {
+        toy_model(g, c, {RunMode::infer, 2, 5});
         REQUIRE(allocate_cache(g, cache, 2, 64, kind).ok());
     }
     void prompt(const std::vector<int>& which, int S) {
         extend(g, cache, toy_tokens(int(which.size()) * S, g.c.V, 7).data(), S, which);
     }
-    void steps(Ahead& ahead, const Sampler& sampler, int place, int n) {
-        ahead.begin({{0, 3, place, &sampler, false}, {1, 4, place, &sampler, false}});
+    void steps(DeviceSampler& device_sampler, const Sampler& sampler, int place, int n) {
+        device_sampler.begin({{0, 3, place, &sampler, false}, {1, 4, place, &sampler, false}});
         for (int i = 0; i < n; i++) {
             std::vector<emu::Entry> journal;
             emu::journal = &journal;
-            ahead.step();
+            device_sampler.step();
             emu::journal = nullptr;
             Step step = {{}, false};
             for (const emu::Entry& e : journal) step.handed[e.what]++;
             for (int b : {0, 1}) step.page |= cache.table[b].pos % Pages::SIZE == 1;
             all.push_back(step);
-            const int* drawn = ahead.next();
+            const int* drawn = device_sampler.next();
             ids.insert(ids.end(), drawn, drawn + 2);
         }
     }
@@ -55,12 +55,12 @@ struct Drawn {
         for (const Sampling& s : {Sampling{.temperature = 1.5, .top_k = 0, .top_p = 0.95},
                                   {.temperature = 2, .top_k = 0, .penalties = {.repetition = 1.3}, .seed = 5}}) {
             const Sampler sampler = Sampler::open(s, {}, g.c.V).value;
-            Ahead ahead(g, cache);
-            REQUIRE(ahead.open(sampler, g.c.V));
-            steps(ahead, sampler, 0, 14);
+            DeviceSampler device_sampler(g, cache);
+            REQUIRE(device_sampler.open(sampler, g.c.V));
+            steps(device_sampler, sampler, 0, 14);
             cache.table.rewind(1, 0);
             prompt({1}, 3);
-            steps(ahead, sampler, 14, last);
+            steps(device_sampler, sampler, 14, last);
         }
     }
 };
@@ -134,19 +134,19 @@ TEST_CASE("emulator: a token that the device draws is one recorded step and one 
 TEST_CASE("model on cuda: tokens drawn by recorded steps, a text at a time, are those of steps that are not recorded") {
     const Table op(cuda_ops<bf16>(Dtype::bf16));
     Table plain = op;
-    plain.record = nullptr;
+    plain.begin_capture = nullptr;
     const std::vector<Kind> kinds = kind_configs({.V = 61, .T = 64, .L = 1, .NH = 2, .C = 32, .F = 48, .NKV = 1});
     for (size_t i = 0; i < kinds.size(); i += 4)
-        for (bool rolls : {false, true}) {
+        for (bool evicts : {false, true}) {
             const Config& c = kinds[i].c;
-            if (c.sees == Sees::all || (rolls && (i > 0 || cache_cannot_roll(c)))) continue;
+            if (c.mask_kind == MaskKind::all || (evicts && (i > 0 || why_no_eviction(c)))) continue;
             CAPTURE(std::string(kinds[i].name));
-            CAPTURE(rolls);
-            const CacheKind kind = {.rolls = rolls, .sinks = 4};
-            emu::schedule(rolls);
+            CAPTURE(evicts);
+            const CacheOptions kind = {.evicts = evicts, .sinks = 4};
+            emu::schedule(evicts);
             Drawn recorded(op, c, kind), steps(plain, c, kind);
             recorded.g.head_rows = 1;    // the head and the draw go by parts of the batch
-            recorded.run(rolls ? 30 : 6), steps.run(rolls ? 30 : 6);
+            recorded.run(evicts ? 30 : 6), steps.run(evicts ? 30 : 6);
             emu::schedule(0);
             CHECK(recorded.ids == steps.ids);
             CHECK(recorded.all.back().handed.count("graph") == 1);
@@ -161,7 +161,7 @@ TEST_CASE("emulator: kernels that overlap prefer the same split of shared memory
     for (const bool half : {false, true})
         for (const Config& c : {gpt2, llama}) {
             Model g(half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32)));
-            toy_model(g, c, {Use::infer, 1, 5});
+            toy_model(g, c, {RunMode::infer, 1, 5});
             KvCache cache;
             REQUIRE(allocate_cache(g, cache, 1, 32, {}).ok());
             extend(g, cache, toy_tokens(5, c.V, 1).data(), 5);

@@ -113,7 +113,7 @@ TEST_CASE("cuda linear: trying the algorithms leaves what is added to alone") {
 TEST_CASE("cuda linear: recorded once, replayed often") {
     auto run = [](auto& op, auto zero) {
         typedef decltype(zero) T;
-        REQUIRE((op.record != nullptr));
+        REQUIRE((op.begin_capture != nullptr));
         const Memory m(op);
         const int N = 20, C = 24, OC = 40;
         const Numbers start = random_normal(OC * C, 9);
@@ -138,12 +138,12 @@ TEST_CASE("cuda linear: recorded once, replayed often") {
             all(*expected);
             all(*expected);
             const auto before = got->dw.bits();
-            op.record();
+            op.begin_capture();
             all(*got);
-            void* graph = op.recorded();
+            void* graph = op.end_capture();
             CHECK(got->dw.bits() == before);
-            op.replay(graph);
-            op.replay(graph);
+            op.launch_graph(graph);
+            op.launch_graph(graph);
             CHECK(got->y.bits() == expected->y.bits());
             CHECK(got->dx.bits() == expected->dx.bits());
             CHECK(got->dpre.bits() == expected->dpre.bits());
@@ -159,7 +159,7 @@ TEST_CASE("cuda linear: recorded once, replayed often") {
 
 TEST_CASE("cuda linear: what was never called is not recorded") {
     const auto& op = cuda_ops<float>(Dtype::fp32);
-    REQUIRE((op.record != nullptr));
+    REQUIRE((op.begin_capture != nullptr));
     if (!cuda_emulated()) SKIP("a process with a GPU must not fork");
     const Memory m(op);
     Array<float> x(m, Numbers(77 * 5, 1)), w(m, Numbers(3 * 5, 1)), y(m, 77 * 3);
@@ -170,7 +170,7 @@ TEST_CASE("cuda linear: what was never called is not recorded") {
     if (child == 0) {
         signal(SIGABRT, SIG_DFL);
         dup2(pipes[1], 2);
-        op.record();
+        op.begin_capture();
         op.linear_forward(y, x, w, nullptr, nullptr, 77, 5, 3, {});
         _exit(0);
     }

@@ -1,6 +1,6 @@
 // test_model.cpp - the whole model on the CUDA backend: like the reference, like itself, out of memory.
-#include "model/count.h"
-#include "model/gpu_plan.h"
+#include "model/cost_table.h"
+#include "train/gpu_plan.h"
 
 #include "cuda_test.h"
 #include "test/model_checks.h"
@@ -22,7 +22,7 @@ double relative(const std::vector<float>& a, const std::vector<float>& b) {
         error += (double(a[i]) - double(b[i])) * (double(a[i]) - double(b[i])), square += double(b[i]) * double(b[i]);
     return std::sqrt(error / square);
 }
-std::vector<float> weights_of(const Model& g) { return flat_part(g, Part::weights); }
+std::vector<float> weights_of(const Model& g) { return flat_part(g, StateKind::weights); }
 }    // namespace
 
 namespace {
@@ -30,7 +30,7 @@ void check_training(const Config& c, double half_tolerance = 3e-2, const Objecti
     const int B = 2, S = 37;
     const Posed asked(c, B, S, objective);
     const auto &in = asked.in, &out = asked.out;
-    const Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr};
+    const Plan plan = {.mode = RunMode::train, .B = B, .S = S, .spans = asked.spans != nullptr};
     Model r(reference_ops());
     toy_model(r, c, plan);
     std::vector<double> losses;
@@ -66,13 +66,14 @@ TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
 }
 
 TEST_CASE("model on cuda: documents, prefixes and masked tokens like the reference's") {
-    Objective documents = toy_objective(Sees::causal);
+    Objective documents = toy_objective(MaskKind::causal);
     documents.begin = 2;
     check_training(WINDOWED, 3e-2, documents);
     // Few targets: in bf16 the loss after three updates was 0.026 away from 2.08.
-    for (Sees sees : {Sees::prefix, Sees::all}) check_training(seeing(SMALL, sees), 8e-2, toy_objective(sees));
+    for (MaskKind mask_kind : {MaskKind::prefix, MaskKind::all})
+        check_training(seeing(SMALL, mask_kind), 8e-2, toy_objective(mask_kind));
     auto g = cuda_model<float>();
-    toy_model(*g, seeing(SMALL, Sees::prefix), {.B = 2, .S = 20});
+    toy_model(*g, seeing(SMALL, MaskKind::prefix), {.B = 2, .S = 20});
     check_prompt(*g, 1e-4);
 }
 
@@ -83,17 +84,17 @@ TEST_CASE("model on cuda: every kind like the reference's, and cached like uncac
         CAPTURE(std::string(name));
         const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
         Model r(reference_ops());
-        toy_model(r, c, {Use::train, B, S});
+        toy_model(r, c, {RunMode::train, B, S});
         const double loss = train_pass(r, in, out, B, S);
         for (bool half : {false, true}) {
             CAPTURE(half);
             auto g = cuda_model_of(half);
-            toy_model(*g, c, {Use::train, B, S});
+            toy_model(*g, c, {RunMode::train, B, S});
             CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(loss).epsilon(half ? 1e-2 : 2e-6));
             CHECK(relative(flat_grads(*g), flat_grads(r)) < (half ? 0.15 : 1e-5));
         }
         auto g = cuda_model<float>();
-        toy_model(*g, c, {Use::infer, B, c.T});
+        toy_model(*g, c, {RunMode::infer, B, c.T});
         generate_toy(*g, in, B, S, 7, 3,
                      [&](const KvCache&, auto& cached, auto& whole) { CHECK(relative(cached, whole) < 1e-5); });
     }
@@ -108,7 +109,7 @@ TEST_CASE("model on cuda: the same bits in every schedule, with or without recom
         for (int r = 0; r < 3; r++) {
             cuda_schedule(uint64_t(r));
             auto g = cuda_model_of(half);
-            toy_model(*g, SMALL, {Use::train, B, S, Recompute(r)});
+            toy_model(*g, SMALL, {RunMode::train, B, S, Recompute(r)});
             train_pass(*g, in, out, B, S);
             add_pass(*g, out, in, B, S);    // accumulated
             update(*g, 1e-2f, 0.95f, 0.1f);
@@ -119,7 +120,7 @@ TEST_CASE("model on cuda: the same bits in every schedule, with or without recom
             if (Recompute(r) != Recompute::cheap)
                 CHECK(memcmp(now.data(), kept.data(), kept.size() * sizeof(float)) == 0);
             else CHECK(relative(now, kept) < 1e-2);    // GELU of the rounded input, not of the product's sum
-            const int64_t need = total_bytes(count_memory(g->op, SMALL, g->plan).value);
+            const int64_t need = total_bytes(memory_cost(g->op, SMALL, g->plan).value);
             CHECK(need < bytes);
             bytes = need;
         }
@@ -134,7 +135,7 @@ TEST_CASE("model on cuda: generation, one token at a time and replayed, equals t
         const bool half = k % 2;
         CAPTURE(k);
         auto g = cuda_model_of(half);
-        toy_model(*g, k < 2 ? SMALL : WINDOWED, {Use::infer, B, SMALL.T});
+        toy_model(*g, k < 2 ? SMALL : WINDOWED, {RunMode::infer, B, SMALL.T});
         for (int split : {1, 7})
             generate_toy(*g, in, B, S, split, 3, [&](const KvCache& cache, auto& cached, auto& whole) {
                 CHECK(cache.graphs.size() == (cache.table[0].pos >= split + 2));
@@ -150,7 +151,7 @@ TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded ste
     for (bool half : {false, true}) {
         CAPTURE(half);
         auto g = cuda_model_of(half);
-        toy_model(*g, SMALL, {Use::infer, B, SMALL.T});
+        toy_model(*g, SMALL, {RunMode::infer, B, SMALL.T});
         std::vector<std::vector<float>> ends;
         for (const std::vector<int>& pieces : {std::vector<int>{17}, {5, 12}, {16, 1}}) {
             KvCache cache;
@@ -193,12 +194,12 @@ TEST_CASE("model on cuda: prompts of different lengths in one call are what they
     const int S = 11;
     for (bool half : {false, true})
         for (const auto& [name, c] : kind_configs(small)) {
-            if (c.sees == Sees::all) continue;
+            if (c.mask_kind == MaskKind::all) continue;
             CAPTURE(std::string(name));
             CAPTURE(half);
             const auto in = toy_tokens(2 * S, c.V, 1);
             auto g = cuda_model_of(half);
-            toy_model(*g, c, {Use::infer, 2, c.T});
+            toy_model(*g, c, {RunMode::infer, 2, c.T});
             std::vector<float> together(size_t(2 * c.V)), alone(together);
             KvCache both;
             REQUIRE(allocate_cache(*g, both, 2, c.T).ok());
@@ -218,11 +219,11 @@ TEST_CASE("model on cuda: stochastic rounding trains, and without fp32 weights")
 
 TEST_CASE("model on cuda: too large a batch is an error that says what to do") {
     auto g = cuda_model<bf16>();
-    const Status s = g->allocate({50257, 1 << 20, 48, 25, 1600}, {Use::train, 64, 1 << 20});
+    const Status s = g->allocate({50257, 1 << 20, 48, 25, 1600}, {RunMode::train, 64, 1 << 20});
     CHECK(s.code == Exit::device);
     CHECK(s.message.find("--recompute") != std::string::npos);
     auto small = cuda_model<bf16>();
-    CHECK(small->allocate(SMALL, {Use::train, 1, 8}).ok());    // the device is still usable
+    CHECK(small->allocate(SMALL, {RunMode::train, 1, 8}).ok());    // the device is still usable
 }
 
 // The scratch of each call alone, by the memory that is free before and after it.
@@ -230,7 +231,7 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
     struct Measured final : Observer {
         const Table planned;
         Measured(const Table& op, const Table& planned) : Observer(op), planned(planned) {}
-        void call(const Work& work, const std::function<void()>& run) override {
+        void call(const Cost& work, const std::function<void()>& run) override {
             cuda_scratch_release();
             const int64_t before = real.free_bytes();
             run();
@@ -251,14 +252,14 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
         for (auto [NH, NKV, HS] : {std::array{2, 1, 64}, {2, 2, 128}, {4, 2, 24}, {3, 3, 7}}) {
             if (dtype == Dtype::fp8 ? gpu.capability < 89 : dtype == Dtype::fp8_block && gpu.capability != 90) continue;
             Config c = {.V = 101, .T = 200, .L = is_fp8(dtype) ? 3 : 1, .NH = NH, .C = 64, .F = 264};
-            c.NKV = NKV, c.HS = HS, c.qk_norm = NH == 3 ? Turn::Normed::none : Turn::Normed::head;
+            c.NKV = NKV, c.HS = HS, c.qk_norm = NH == 3 ? QkNormRope::QkNorm::none : QkNormRope::QkNorm::head;
             const Table op = dtype == Dtype::fp32 ? Table(cuda_ops<float>(dtype)) : Table(cuda_ops<bf16>(dtype));
             CHECK(op.logits_bytes == planned_table(gpu, dtype).logits_bytes);
             Measured measured(op, planned_table(gpu, dtype));
             Model g(measured.table);
             const int B = 2, S = is_fp8(dtype) ? 136 : 130;
             auto in = toy_tokens(B * S, c.V, 1);
-            toy_model(g, c, {Use::train, B, S, Recompute::cheap});
+            toy_model(g, c, {RunMode::train, B, S, Recompute::cheap});
             (void)train_pass(g, in, in, B, S);
             (void)update(g, 1e-3f, 0.95f, 0.1f);
             KvCache cache;
@@ -275,7 +276,7 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
             const int B = 2, S = 40;
             auto in = toy_tokens(B * S, SMALL.V, 1);
             auto step = [&](Model& model) {
-                toy_model(model, SMALL, {Use::train, B, S, again});
+                toy_model(model, SMALL, {RunMode::train, B, S, again});
                 (void)train_pass(model, in, in, B, S);
                 (void)update(model, 1e-3f, 0.95f, 0.1f);
             };
@@ -283,7 +284,7 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
             cuda_scratch_release();
             const int64_t before = g->op.free_bytes();
             step(*g);
-            const int64_t foretold = total_bytes(count_memory(g->op, SMALL, g->plan).value);
+            const int64_t foretold = total_bytes(memory_cost(g->op, SMALL, g->plan).value);
             // Column sums are foretold that the library may not compute. A GPU rounds up.
             const int64_t held = before - g->op.free_bytes();
             CHECK(held <= foretold + (cuda_emulated() ? 0 : 4 << 20));
@@ -296,7 +297,7 @@ TEST_CASE("fp8 model: losses and gradients near the reference's, the same bits a
     const Config c = {.V = 101, .T = 48, .L = 4, .NH = 2, .C = 64};    // two blocks between the first and the last
     const int B = 2, S = 40;                                           // 80 positions: a multiple of 16
     const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    const Plan plan = {.use = Use::train, .B = B, .S = S};
+    const Plan plan = {.mode = RunMode::train, .B = B, .S = S};
     Model r(reference_ops());
     toy_model(r, c, plan);
     std::vector<double> losses;

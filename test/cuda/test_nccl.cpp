@@ -63,13 +63,13 @@ template <class T> std::vector<T> poison(int64_t n) { return std::vector<T>(size
 // ---- what the ranks do ----------------------------------------------------------------------------------------------
 
 // Each collective follows an upload to what it takes, and what is behind the join changes what it took.
-template <class T> void each_collective(Comm& c, int64_t n, Element wire) {
+template <class T> void each_collective(Comm& c, int64_t n, Element comm_dtype) {
     const Ops<float>& op = table();
     const Element type = element_of<T>;
     const int64_t part = n * int64_t(sizeof(T));
     {
         Buffer<T> x(values<T>(c.rank, n)), y(poison<T>(n));
-        c.all_reduce(x.p, n, type, wire);
+        c.all_reduce(x.p, n, type, comm_dtype);
         c.join(c.mark());
         op.copy(y.p, x.p, part);
         op.zero(x.p, part);
@@ -77,14 +77,14 @@ template <class T> void each_collective(Comm& c, int64_t n, Element wire) {
     }
     {
         Buffer<T> x(values<T>(c.rank, n * c.ranks)), out(poison<T>(n));
-        c.reduce_scatter(out.p, x.p, n, type, wire);
+        c.reduce_scatter(out.p, x.p, n, type, comm_dtype);
         c.join(c.mark());
         op.zero(x.p, part * c.ranks);
         CHECK(same(out.read(), sums<T>(c.ranks, c.rank * n, n)));
     }
     {
         Buffer<T> x(values<T>(c.rank, n * c.ranks)), y(poison<T>(n));
-        c.reduce_scatter(x.p + c.rank * n, x.p, n, type, wire);
+        c.reduce_scatter(x.p + c.rank * n, x.p, n, type, comm_dtype);
         c.join(c.mark());
         op.copy(y.p, x.p + c.rank * n, part);
         op.zero(x.p, part * c.ranks);
@@ -103,7 +103,7 @@ template <class T> void each_collective(Comm& c, int64_t n, Element wire) {
 }
 
 // Normal numbers of all sizes: the same bits on every rank and each time, near the double's sum.
-void bits_agree(Comm& c, Element wire) {
+void bits_agree(Comm& c, Element comm_dtype) {
     const Ops<float>& op = table();
     const int64_t n = 1001;
     std::vector<float> host(n), exact(n), first;
@@ -115,7 +115,7 @@ void bits_agree(Comm& c, Element wire) {
         }
     for (int times = 0; times < 3; times++) {
         Buffer<float> x(host), all(poison<float>(n * c.ranks));
-        c.all_reduce(x.p, n, Element::f32, wire);
+        c.all_reduce(x.p, n, Element::f32, comm_dtype);
         c.join(c.mark());
         op.copy(all.p + c.rank * n, x.p, n * 4);
         c.all_gather(all.p, n, Element::f32);
@@ -124,7 +124,7 @@ void bits_agree(Comm& c, Element wire) {
         const std::vector<float> row(got.begin(), got.begin() + n);
         for (auto at = got.begin(); at != got.end(); at += n) CHECK(same(row, std::vector<float>(at, at + n)));
         for (size_t i = 0; i < size_t(n); i++)
-            CHECK(std::fabs(row[i] - exact[i]) < (wire == Element::bf16 ? 0.1f : 1e-5f));
+            CHECK(std::fabs(row[i] - exact[i]) < (comm_dtype == Element::bf16 ? 0.1f : 1e-5f));
         if (times == 0) first = row;
         CHECK(same(row, first));
     }
@@ -160,7 +160,7 @@ void in_flight(Comm& c) {
 }
 
 void collectives(Comm& c, int64_t n) {
-    for (const Element wire : {Element::f32, Element::bf16}) each_collective<float>(c, n, wire);
+    for (const Element comm_dtype : {Element::f32, Element::bf16}) each_collective<float>(c, n, comm_dtype);
     each_collective<double>(c, n, Element::f64);
     each_collective<bf16>(c, n, Element::bf16);
 }
@@ -177,7 +177,7 @@ TEST_CASE("rank: collectives" * doctest::skip()) {
             cuda_schedule(differ ? (seed + 3 * uint64_t(c->rank)) % 8 : seed);
             for (const int64_t n : {1, 7, 1000}) collectives(*c, n);
             if (seed == 0 || (seed == 7 && differ)) collectives(*c, 70000 + seed);    // several pieces
-            for (const Element wire : {Element::f32, Element::bf16}) bits_agree(*c, wire);
+            for (const Element comm_dtype : {Element::f32, Element::bf16}) bits_agree(*c, comm_dtype);
             in_flight(*c);
         }
     }
@@ -196,10 +196,10 @@ TEST_CASE("nccl: each collective, type and wire, alone and in flight") {
 TEST_CASE("rank: no join" * doctest::skip()) {
     std::unique_ptr<Comm> c = join_others();
     const int64_t n = 1000;
-    for (const Element wire : {Element::f32, Element::bf16}) {
+    for (const Element comm_dtype : {Element::f32, Element::bf16}) {
         cuda_schedule(4);    // the collectives' stream is late
         Buffer<float> x(values<float>(c->rank, n));
-        c->all_reduce(x.p, n, Element::f32, wire);
+        c->all_reduce(x.p, n, Element::f32, comm_dtype);
         CHECK(same(x.read(), values<float>(c->rank, n)));
         c->join(c->mark());
         CHECK(same(x.read(), sums<float>(c->ranks, 0, n)));
@@ -281,14 +281,14 @@ TEST_CASE("nccl: an abort releases who waits for a rank that never comes") {
 }
 
 TEST_CASE("rank: alone" * doctest::skip()) {
-    Pulse pulse;
+    Activity activity;
     std::thread watch([&] {
         usleep(300'000);
-        const int64_t before = heartbeats;
+        const int64_t before = progress_count;
         usleep(100'000);
-        _exit(pulse.waiting && heartbeats > before ? 0 : 1);
+        _exit(activity.waiting && progress_count > before ? 0 : 1);
     });
-    join_others(&pulse);
+    join_others(&activity);
     watch.join();
 }
 TEST_CASE("nccl: who waits for others to join says so") {
@@ -298,14 +298,14 @@ TEST_CASE("nccl: who waits for others to join says so") {
 
 // Its own signs of life would hide for whom it waits.
 TEST_CASE("rank: keeps waiting" * doctest::skip()) {
-    Pulse pulse;
-    std::unique_ptr<Comm> c = join_others(&pulse);
+    Activity activity;
+    std::unique_ptr<Comm> c = join_others(&activity);
     if (c->rank == 1) usleep(1'500'000), _exit(0);
     std::thread watch([&] {
         usleep(500'000);
-        const int64_t before = heartbeats;
+        const int64_t before = progress_count;
         usleep(100'000);
-        _exit(pulse.waiting && heartbeats == before ? 0 : 1);
+        _exit(activity.waiting && progress_count == before ? 0 : 1);
     });
     Buffer<float> x(values<float>(0, 1000));
     c->all_reduce(x.p, 1000, Element::f32, Element::f32);

@@ -3,7 +3,7 @@
 #include <cfloat>
 #include <cmath>
 
-#include "layers/ptx.cuh"
+#include "layers/ptx/ptx.cuh"
 #include "cuda_test.h"
 
 namespace {

@@ -16,7 +16,7 @@ typedef std::vector<emu::Entry> Journal;
 bool is_collective(const emu::Entry& e) { return e.what.find("nccl") == 0; }
 
 // When each entry begins and ends on a device that begins everything as soon as it may: its stream has come to it, and
-// what it waits for is there. A collective takes `wire`, other work 1, and records and waits nothing.
+// what it waits for is there. A collective takes `comm_dtype`, other work 1, and records and waits nothing.
 struct Span {
     double begin, end;
 };
@@ -44,12 +44,18 @@ struct Recorded {
 };
 
 // The second step, as a run does it, of two batches.
-Recorded record_step(Comm& comm, const Config& c, int zero, Element wire) {
+Recorded record_step(Comm& comm, const Config& c, int zero, Element comm_dtype) {
     constexpr int B = 2, S = 8;
     Model g(cuda_ops<float>(Dtype::fp32));
     g.store.comm = &comm;
     toy_model(g, c,
-              {.use = Use::train, .B = B, .S = S, .rank = comm.rank, .ranks = comm.ranks, .zero = zero, .wire = wire});
+              {.mode = RunMode::train,
+               .B = B,
+               .S = S,
+               .rank = comm.rank,
+               .ranks = comm.ranks,
+               .zero = zero,
+               .comm_dtype = comm_dtype});
     const std::vector<int> in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Recorded r;
     for (const bool kept : {false, true}) {
@@ -123,10 +129,10 @@ TEST_CASE("rank: the order of a step" * doctest::skip()) {
     const int L = 4;
     const Config c = {.V = 61, .T = 8, .L = L, .NH = 2, .C = 32};
     for (const int zero : {0, 1, 2})
-        for (const Element wire : {Element::f32, Element::bf16}) {
+        for (const Element comm_dtype : {Element::f32, Element::bf16}) {
             CAPTURE(zero);
-            CAPTURE(int(wire));
-            check_order(record_step(*comm, c, zero, wire), L, zero);
+            CAPTURE(int(comm_dtype));
+            check_order(record_step(*comm, c, zero, comm_dtype), L, zero);
         }
 }
 TEST_CASE("nccl: a layer's gradients travel while the layer below is worked on") {
@@ -232,9 +238,9 @@ TEST_CASE("rank: does not come to NCCL" * doctest::skip()) {
         FAIL(s.message);
     }
     REQUIRE(ranks.agree({}).ok());    // as nccl_open does
-    ranks.watch->broadcast("");
+    ranks.coordinator->broadcast("");
     REQUIRE(ranks.agree({}).ok());
-    for (;;) heartbeat(), usleep(10000);
+    for (;;) count_progress(), usleep(10000);
 }
 TEST_CASE("nccl: a run whose ranks do not all come to NCCL ends after --timeout") {
     const double start = now_seconds();

@@ -6,7 +6,7 @@ inline Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
     h.scale = scale, h.softcap = softcap, h.alibi = alibi;
     return h;
 }
-inline Heads patterned(Heads h, int stride, int globals) {
-    h.stride = stride, h.globals = globals;
+inline Heads patterned(Heads h, int stride, int global_tokens) {
+    h.stride = stride, h.global_tokens = global_tokens;
     return h;
 }

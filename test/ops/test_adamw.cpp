@@ -136,7 +136,7 @@ TEST_CASE("adamw: the same bits in any order, after very many steps") {
 TEST_CASE("gate: every table against the reference") {
     each_order([] {
         each_table([](auto& op) {
-            for (int n : {1, 2, 31, 32, 33, 150}) EXPECT(check_gate(op, n));
+            for (int n : {1, 2, 31, 32, 33, 150}) EXPECT(check_step_verdict(op, n));
         });
     });
 }
@@ -145,16 +145,16 @@ TEST_CASE("gate: the reference clips, counts, skips what is over a limit or not 
     const double squares[] = {9, 16}, broken[] = {9, NAN}, loss = 12;
     Step step = {};
     auto run = [&](double total, double scale, const double* parts, Limits limits) {
-        reference_ops().gate(&step, &total, scale, parts, 2, RATES, limits);
+        reference_ops().step_verdict(&step, &total, scale, parts, 2, RATES, limits);
         return step;
     };
     auto near = [](float x, double y) { return std::fabs(double(x) - y) <= 1e-6 * y; };
     Step s = run(loss, 0.25, squares, {});
     CHECK((s.loss == 3 && s.norm == 5 && s.updates == 1 && s.scale == 1 && !s.skipped));
-    CHECK((near(s.m_scale, 10) && near(s.v_scale, 20)));
+    CHECK((near(s.m_correction, 10) && near(s.v_correction, 20)));
     s = run(loss, 0.25, squares, {.clip = 2});
     CHECK((s.updates == 2 && s.norm == 5 && near(s.scale, 0.4) && !s.skipped));
-    CHECK((near(s.m_scale, 1 / 0.19) && near(s.v_scale, 1 / 0.0975)));
+    CHECK((near(s.m_correction, 1 / 0.19) && near(s.v_correction, 1 / 0.0975)));
     s = run(loss, 0.25, squares, {.clip = 6});
     CHECK((s.updates == 3 && s.scale == 1));
     for (const Limits& limits : {Limits{.loss = 2.9}, Limits{.norm = 4.9}}) {

@@ -10,12 +10,11 @@ int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
 template <class F> void each_attention(F f) {
     each_table(TablePart::attention, [&](auto& op, const TestTable&) { f(op); });
 }
-// Error against the largest of a float table that rounds to bf16 what it multiplies (attention_rounds), of inputs that
-// are bf16 already: each probability p, and each ds, is off by 2^-8 of itself at most, by less than half of that in the
-// mean. y then is by 2^-9 max |v| or so, and max |y| is not much less than that: position 0 copies v. A gradient's
-// terms are off as much each, and it is less than their sum where they cancel. Only a CPU has such a table: h may point
-// to the host's memory.
-// stored: what storing a number may take of it
+// Error against the largest of a float table that rounds to bf16 what it multiplies (attention_rounds_to_bf16), of
+// inputs that are bf16 already: each probability p, and each ds, is off by 2^-8 of itself at most, by less than half of
+// that in the mean. y then is by 2^-9 max |v| or so, and max |y| is not much less than that: position 0 copies v. A
+// gradient's terms are off as much each, and it is less than their sum where they cancel. Only a CPU has such a table:
+// h may point to the host's memory. stored: what storing a number may take of it
 double of_largest(const Numbers& got, const std::vector<double>& expected, double stored = 0) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < got.size(); i++) {
@@ -68,12 +67,13 @@ struct Shape {
 };
 void both_ways(const std::vector<Shape>& shapes) {
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
-        if (sizeof(T) > sizeof(P) && !op.attention_rounds) return;    // as fp32's, but for y's type: test_cpu.cpp
+        if (sizeof(T) > sizeof(P) && !op.attention_rounds_to_bf16)
+            return;    // as fp32's, but for y's type: test_cpu.cpp
         for (const Shape& s : shapes) {
-            if (s.only_rounded && !op.attention_rounds) continue;
+            if (s.only_rounded && !op.attention_rounds_to_bf16) continue;
             const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
             const Heads h = s.document ? spans.in(s.h) : s.h;
-            if (op.attention_rounds) {
+            if (op.attention_rounds_to_bf16) {
                 expect_rounded(op, s.B, s.S, h);
                 continue;
             }
@@ -169,10 +169,11 @@ TEST_CASE("attention: strides and global keys beside a window against the refere
     std::vector<Shape> shapes;
     int k = 0;
     for (int window : {1, 5, 64, 100})
-        for (const auto& [stride, globals] : {std::pair{0, 3}, {1, 0}, {2, 0}, {7, 1}, {64, 70}, {3, 9}}) {
+        for (const auto& [stride, global_tokens] : {std::pair{0, 3}, {1, 0}, {2, 0}, {7, 1}, {64, 70}, {3, 9}}) {
             Heads h = kinds[k % 3];
             h.HS = sizes[(k + k / 9) % 4], h.window = window;
-            if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], patterned(h, stride, globals)});
+            if (k++ % EVERY == 0 || k % 2)
+                shapes.push_back({2, lengths[k / 3 % 4], patterned(h, stride, global_tokens)});
         }
     shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});    // several tiles of a stream
     shapes.push_back({1, 600, patterned({2, 2, 64, 40}, 130, 300)});
@@ -230,7 +231,7 @@ TEST_CASE("attention: large scores") {
             CHECK(check.worst < limit);
         }
         const Check backward = check_attention_backward(op, 1, 100, {2, 1, 64}, 3);
-        if (op.attention_rounds) CHECK(backward.ok());
+        if (op.attention_rounds_to_bf16) CHECK(backward.ok());
         else EXPECT(backward);
     });
 }

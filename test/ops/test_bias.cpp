@@ -13,20 +13,20 @@ struct Shape {
 };
 // Reaches below and beyond the sequence, tiles of every kernel, groups, windows, patterns, spans of each kind.
 const Shape SHAPES[] = {
-    {2, 1, {.NH = 2, .NKV = 2, .HS = 8, .reach = 3}},
-    {2, 33, {.NH = 2, .NKV = 1, .HS = 20, .reach = 5}},
-    {1, 130, {.NH = 4, .NKV = 2, .HS = 64, .reach = 128}},
-    {3, 65, {.NH = 3, .NKV = 3, .HS = 33, .reach = 17}},
-    {1, 200, {.NH = 2, .NKV = 1, .HS = 128, .reach = 128}},
-    {1, 290, {.NH = 3, .NKV = 1, .HS = 16, .window = 64, .reach = 40}},
-    {1, 130, {.NH = 1, .NKV = 1, .HS = 256, .reach = 70}},
-    {1, 150, {.NH = 2, .NKV = 2, .HS = 96, .window = 20, .stride = 16, .globals = 3, .reach = 30}},
-    {2, 150, {.NH = 2, .NKV = 1, .HS = 64, .reach = 33}, 40},
-    {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .reach = 128}, 60, TrueSpans::prefix},
-    {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .reach = 20}, 1000, TrueSpans::all},
-    {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .reach = 200}, 70, TrueSpans::all},
-    {2, 130, {.NH = 2, .NKV = 1, .HS = 64, .reach = 33, .dropout = {0.3f, 1, 2}}},
-    {1, 150, {.NH = 2, .NKV = 2, .HS = 20, .window = 30, .stride = 5, .reach = 30, .dropout = {0.2f, 1, 5}}},
+    {2, 1, {.NH = 2, .NKV = 2, .HS = 8, .max_distance = 3}},
+    {2, 33, {.NH = 2, .NKV = 1, .HS = 20, .max_distance = 5}},
+    {1, 130, {.NH = 4, .NKV = 2, .HS = 64, .max_distance = 128}},
+    {3, 65, {.NH = 3, .NKV = 3, .HS = 33, .max_distance = 17}},
+    {1, 200, {.NH = 2, .NKV = 1, .HS = 128, .max_distance = 128}},
+    {1, 290, {.NH = 3, .NKV = 1, .HS = 16, .window = 64, .max_distance = 40}},
+    {1, 130, {.NH = 1, .NKV = 1, .HS = 256, .max_distance = 70}},
+    {1, 150, {.NH = 2, .NKV = 2, .HS = 96, .window = 20, .stride = 16, .global_tokens = 3, .max_distance = 30}},
+    {2, 150, {.NH = 2, .NKV = 1, .HS = 64, .max_distance = 33}, 40},
+    {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .max_distance = 128}, 60, TrueSpans::prefix},
+    {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .max_distance = 20}, 1000, TrueSpans::all},
+    {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .max_distance = 200}, 70, TrueSpans::all},
+    {2, 130, {.NH = 2, .NKV = 1, .HS = 64, .max_distance = 33, .dropout = {0.3f, 1, 2}}},
+    {1, 150, {.NH = 2, .NKV = 2, .HS = 20, .window = 30, .stride = 5, .max_distance = 30, .dropout = {0.2f, 1, 5}}},
 };
 template <class F> void each_shape(F f) {
     for (const Shape& s : SHAPES) {
@@ -46,7 +46,7 @@ TEST_CASE("bias: rows of a table, and the table's gradient") {
 TEST_CASE("bias: attention with biases against the reference") {
     each_table(TablePart::attention, [](auto& op, const TestTable&) {
         each_shape([&](int B, int S, Heads h) {
-            if (h.keys && (h.stride || h.globals)) return;
+            if (h.keys && (h.stride || h.global_tokens)) return;
             for (const Check& check : {check_attention_forward(op, B, S, h), check_attention_backward(op, B, S, h)}) {
                 CAPTURE(check.op);
                 CAPTURE(check.shape);
@@ -62,7 +62,7 @@ TEST_CASE("bias: generation with biases against the reference") {
     each_table([](auto& op) {
         for (int HS : {8, 33, 64})
             for (auto [B, S, pos] : {std::tuple{1, 1, 0}, {2, 1, 7}, {3, 1, 150}, {1, 20, 100}, {2, 33, 0}})
-                EXPECT(check_attention_cached(op, B, S, pos, 200, {.NH = 4, .NKV = 2, .HS = HS, .reach = 40}));
+                EXPECT(check_attention_cached(op, B, S, pos, 200, {.NH = 4, .NKV = 2, .HS = HS, .max_distance = 40}));
     });
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("bias: the gradient of attention's biases against the reference, the s
     });
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const int B = 3, S = 150;
-        const Heads plain = {.NH = 4, .NKV = 2, .HS = 24, .reach = 40};
+        const Heads plain = {.NH = 4, .NKV = 2, .HS = 24, .max_distance = 40};
         const Memory m(op);
         Array<float> bias(m, random_normal(4 * 81, 4)), lse(m, B * plain.NH * S);
         Heads h = plain;
@@ -95,10 +95,10 @@ TEST_CASE("bias: the gradient of attention's biases against the reference, the s
 
 TEST_CASE("bias: the reference's gradient equals central differences") {
     const Ops<double>& op = reference_ops();
-    for (const Heads& plain :
-         {Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3}, Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .reach = 9},
-          Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3, .dropout = {0.3f, 1, 2}}}) {
-        const int B = 2, S = 7, n = plain.NH * (2 * plain.reach + 1);
+    for (const Heads& plain : {Heads{.NH = 2, .NKV = 1, .HS = 4, .max_distance = 3},
+                               Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .max_distance = 9},
+                               Heads{.NH = 2, .NKV = 1, .HS = 4, .max_distance = 3, .dropout = {0.3f, 1, 2}}}) {
+        const int B = 2, S = 7, n = plain.NH * (2 * plain.max_distance + 1);
         Heads h = plain;
         const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), g = random_normal(B * S * h.width(), 2);
         Numbers bias = random_normal(n, 3), dbias(size_t(n), 0), y(g.size());

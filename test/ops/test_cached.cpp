@@ -140,7 +140,7 @@ TEST_CASE("attention cached: a few positions of each sequence") {
     for (int S : {3, 8})
         for (Heads h : {shaped({2, 2, 64, 33}, 0.3f, 1), shaped({8, 2, 32}, 0, 0, true), Heads{2, 1, 256},
                         patterned({2, 2, 32, 8}, 4, 0), patterned({4, 1, 64, 30}, 16, 4),
-                        Heads{.NH = 4, .NKV = 2, .HS = 32, .reach = 40}})
+                        Heads{.NH = 4, .NKV = 2, .HS = 32, .max_distance = 40}})
             calls.push_back({2, S, 150, 170, h});
     calls.push_back({5, 9, 64, 80, {2, 1, 64}});        // the last sequences are nearly all padding
     calls.push_back({1, 8, 1500, 1537, {1, 1, 64}});    // more rounds than splits
@@ -169,8 +169,8 @@ TEST_CASE("attention cached: narrow types hold what the reference's do") {
 TEST_CASE("attention cached: copied pages are turned") {
     each_table([](auto& op) {
         for (Element type : {Element::f64, Element::bf16, Element::fp8, Element::int8})
-            for (Turn t : {Turn{16}, Turn{8, true}, Turn{0}, Turn{20, true}})
-                EXPECT(check_cache_turn(op, 3, {4, 2, 20}, t.dims > 20 ? Turn{} : t, type));
+            for (QkNormRope t : {QkNormRope{16}, QkNormRope{8, true}, QkNormRope{0}, QkNormRope{20, true}})
+                EXPECT(check_cache_rotate(op, 3, {4, 2, 20}, t.dims > 20 ? QkNormRope{} : t, type));
     });
 }
 

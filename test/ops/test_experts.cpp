@@ -7,7 +7,7 @@ namespace {
 struct Count {
     int E, K;
 };
-constexpr Spread SPREADS[] = {Spread::random, Spread::ties, Spread::one};
+constexpr LogitKind SPREADS[] = {LogitKind::random, LogitKind::ties, LogitKind::one};
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
 
 // The four kinds of routers.
@@ -36,7 +36,7 @@ TEST_CASE("experts: routing against the reference") {
                             {512, 3}})
                 for (auto [B, S] : {std::pair{1, 1}, {5, 1}, {2, 3}, {3, 47}}) {
                     const Router r = router(c, kind);
-                    const Spread spread = SPREADS[kind / 4 % 3];
+                    const LogitKind spread = SPREADS[kind / 4 % 3];
                     EXPECT(check_router_forward(op, r, B, S, spread, kind % 5 > 0));
                     EXPECT(check_router_backward(op, r, B, S, spread, kind % 3 ? 0.7f : 0, kind % 4 ? 0.1f : 0));
                     kind++;
@@ -48,12 +48,13 @@ TEST_CASE("experts: routing against the reference") {
 TEST_CASE("experts: routing of many positions") {
     each_order([] {
         each_table([](auto& op) {
-            for (Spread spread : SPREADS) {
+            for (LogitKind spread : SPREADS) {
                 EXPECT(check_router_forward(op, router({5, 2}, 2), 2, 301, spread));
                 EXPECT(check_router_forward(op, router({130, 3}, 3), 3, 129, spread));
             }
-            EXPECT(check_router_forward(op, router({40, 12}, 2), 1, 130, Spread::random));    // on a GPU in two pieces
-            EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, Spread::random, 1, 0.1f));
+            EXPECT(
+                check_router_forward(op, router({40, 12}, 2), 1, 130, LogitKind::random));    // on a GPU in two pieces
+            EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, LogitKind::random, 1, 0.1f));
         });
     });
 }
@@ -81,7 +82,7 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
     for (Count c : {Count{6, 2}, {40, 40}, {70, 8}})
         for (int kind : {0, 1, 2, 3}) {
             const Router r = router(c, kind);
-            const Numbers sound = router_logits(r.E, N, Spread::random);
+            const Numbers sound = router_logits(r.E, N, LogitKind::random);
             Numbers spoilt = sound;
             for (int i = 0; i < r.E; i++) spoilt[size_t(4 * r.E + i)] = NAN;    // position 4: none is a number
             spoilt[size_t(11 * r.E + 1)] = NAN, spoilt[size_t(13 * r.E)] = INFINITY;
@@ -95,18 +96,19 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
                 op.router_forward(factors, to.in(), nullptr, z, r, B, S);
                 op.router_backward(sound_dz, dfactors, as_sound.in(), sound_z, r, 0, 0.1f, B, S);
                 op.router_backward(dz, dfactors, to.in(), z, r, 0, 0.1f, B, S);
-                const Numbers expert = to.expert.read(), expected = as_sound.expert.read(), slot = to.slot.read();
+                const Numbers expert = to.expert.read(), expected = as_sound.expert.read(),
+                              permuted_row = to.permuted_row.read();
                 const Numbers row = to.row.read(), offsets = to.offsets.read();
-                std::vector<bool> taken(size_t(N * r.E)), filled(slot.size());
-                for (size_t i = 0; i < slot.size(); i++) {
-                    const int n = int(i) / r.K, e = int(expert[i]), at = int(slot[i]);
+                std::vector<bool> taken(size_t(N * r.E)), filled(permuted_row.size());
+                for (size_t i = 0; i < permuted_row.size(); i++) {
+                    const int n = int(i) / r.K, e = int(expert[i]), at = int(permuted_row[i]);
                     REQUIRE((e >= 0 && e < r.E && at >= offsets[size_t(e)] && at < offsets[size_t(e) + 1]));
                     CHECK((!taken[size_t(n * r.E + e)] && !filled[size_t(at)] && row[size_t(at)] == double(i)));
                     taken[size_t(n * r.E + e)] = filled[size_t(at)] = true;
                     if (!harmed(n)) CHECK(expert[i] == expected[i]);
                 }
                 CHECK((offsets[0] == 0 && offsets.back() == N * r.K));
-                CHECK((to.expert.intact() && to.slot.intact() && to.row.intact() && to.counts.intact()));
+                CHECK((to.expert.intact() && to.permuted_row.intact() && to.row.intact() && to.counts.intact()));
                 CHECK((to.offsets.intact() && factors.intact() && dz.intact()));
                 const Numbers w = factors.read(), sound_w = sound_factors.read(), d = dz.read(), e = sound_dz.read();
                 for (int i = 0; i < N * r.K; i++)
@@ -122,7 +124,7 @@ TEST_CASE("experts: routing gives the same bits in any order, and of a sequence 
     const int B = 3, S = 150, N = B * S;
     for (int kind : {2, 3}) {
         const Router r = router({40, 4}, kind);
-        const Numbers logits = router_logits(r.E, N, Spread::ties), start = random_normal(r.E + 2, 2);
+        const Numbers logits = router_logits(r.E, N, LogitKind::ties), start = random_normal(r.E + 2, 2);
         each_table([&]<class T, class P>(const Ops<T, P>& op) {
             const Memory m(op);
             Array<T> z(m, logits);
@@ -142,7 +144,7 @@ TEST_CASE("experts: routing gives the same bits in any order, and of a sequence 
                 };
                 same(alone.expert, to.expert), same(alone.counts, to.counts);
                 same(factors_alone, factors), same(dz_alone, dz);
-                return bits_of(to.expert, to.slot, to.row, to.counts, to.offsets, factors, totals, dz);
+                return bits_of(to.expert, to.permuted_row, to.row, to.counts, to.offsets, factors, totals, dz);
             });
         });
     }
@@ -186,7 +188,7 @@ TEST_CASE("row gate: against the reference") {
 TEST_CASE("experts: rows give the same bits in any order, in place too") {
     const Router r = {.E = 6, .K = 3};
     const int N = 70, C = 520, n = N * C;
-    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         TableRoutes in(m, routes);
@@ -220,7 +222,7 @@ TEST_CASE("experts: rows give the same bits in any order, in place too") {
 
 TEST_CASE("experts: products against the reference") {
     each_table(TablePart::products, [](auto& op, const TestTable& t) {
-        auto both = [&](Count c, int N, int C, int OC, Spread spread) {
+        auto both = [&](Count c, int N, int C, int OC, LogitKind spread) {
             EXPECT(check_experts_forward(op, router(c, 2), N, C, OC, spread, t.dtype));
             for (bool add : {true, false})
                 EXPECT(check_experts_backward(op, router(c, 2), N, C, OC, spread, t.dtype, add));
@@ -232,16 +234,16 @@ TEST_CASE("experts: products against the reference") {
                 both(counts[variant % 3], N, C, OC, SPREADS[variant / 3 % 3]);
                 variant++;
             }
-        both({130, 3}, 20, 24, 16, Spread::random);    // most experts have no row
-        both({3, 2}, 150, 200, 24, Spread::one);       // several tiles of rows, one of them not full
-        both({2, 1}, 300, 40, 136, Spread::random);
+        both({130, 3}, 20, 24, 16, LogitKind::random);    // most experts have no row
+        both({3, 2}, 150, 200, 24, LogitKind::one);       // several tiles of rows, one of them not full
+        both({2, 1}, 300, 40, 136, LogitKind::random);
     });
 }
 
 TEST_CASE("experts: products give the same bits in any order") {
     const Router r = {.E = 5, .K = 2};
     const int N = 90;
-    TrueRoutes routes(router_logits(r.E, N, Spread::one), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::one), r, 1, N);
     for (auto [C, OC] : {std::pair{72, 40}, {35, 30}})
         each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
             if (!t.same_bits) return;
@@ -265,7 +267,7 @@ TEST_CASE("experts: products give the same bits in any order") {
 TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone") {
     const Router r = {.E = 4, .K = 1};
     const int N = 50;
-    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     const int bad = 21, expert = routes.expert[size_t(routes.row[bad])];    // a slot
     for (auto [C, OC] : {std::pair{40, 24}, {35, 9}})
         each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
@@ -290,9 +292,9 @@ TEST_CASE("experts: a row's product does not depend on what else is in the batch
     const int B = 4;
     for (auto [S, C, OC] : {std::tuple{40, 72, 40}, {40, 35, 9}, {3, 300, 40}, {3, 35, 9}}) {    // 3: few rows
         const int N = B * S;
-        const Numbers logits = router_logits(r.E, N, Spread::random);
-        TrueRoutes routes(logits, r, B, S);
-        TrueRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
+        const Numbers logits = router_logits(r.E, N, LogitKind::random);
+        ReferenceRoutes routes(logits, r, B, S);
+        ReferenceRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
         each_table(TablePart::products,
                    [&, S = S, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
                        if (!t.same_bits) return;
@@ -321,14 +323,14 @@ TEST_CASE("experts: the router's gradients of the reference") {
     for (Count c : {Count{5, 2}, {4, 1}, {3, 3}})
         for (int kind : {0, 1, 2, 3}) {
             const Router r = router(c, kind);
-            Numbers logits = router_logits(r.E, N, Spread::random), dfactors = random_normal(N * r.K, 2);
+            Numbers logits = router_logits(r.E, N, LogitKind::random), dfactors = random_normal(N * r.K, 2);
             const Numbers none(size_t(N * r.K), 0);
-            TrueRoutes routes(logits, r, B, S);
+            ReferenceRoutes routes(logits, r, B, S);
             Numbers d(logits.size());
-            auto of_factors = [&] { return dot(TrueRoutes(logits, r, B, S).factors, dfactors); };
+            auto of_factors = [&] { return dot(ReferenceRoutes(logits, r, B, S).factors, dfactors); };
             auto total = [&](int i) {    // the choices stay, and so do the counts
                 Numbers totals(size_t(r.E + 2), 0);
-                TrueRoutes(logits, r, B, S, totals.data());
+                ReferenceRoutes(logits, r, B, S, totals.data());
                 return totals[size_t(r.E + i)];
             };
             op.router_backward(d.data(), dfactors.data(), routes.in(), logits.data(), r, 0, 0, B, S);
@@ -344,7 +346,7 @@ TEST_CASE("experts: the router's gradients of the reference") {
 TEST_CASE("experts: what the balance and the z term are") {
     Router r = {.E = 4, .K = 2};
     Numbers totals(6, 0);
-    TrueRoutes(Numbers(3 * 4, 0.5), r, 1, 3, totals.data());    // equal scores: experts 0 and 1 have all rows
+    ReferenceRoutes(Numbers(3 * 4, 0.5), r, 1, 3, totals.data());    // equal scores: experts 0 and 1 have all rows
     CHECK(totals[0] == 3);
     CHECK(totals[1] == 3);
     CHECK(totals[2] == 0);
@@ -352,7 +354,7 @@ TEST_CASE("experts: what the balance and the z term are") {
     CHECK(totals[5] == doctest::Approx(3 * std::pow(0.5 + std::log(4.0), 2)));
     r = {.E = 2, .K = 1};
     totals.assign(4, 0);
-    TrueRoutes({50, -50, 50, -50}, r, 1, 2, totals.data());    // all rows and all of the scores: the worst, E / K
+    ReferenceRoutes({50, -50, 50, -50}, r, 1, 2, totals.data());    // all rows and all of the scores: the worst, E / K
     CHECK(totals[2] == doctest::Approx(2));
 }
 
@@ -360,7 +362,7 @@ TEST_CASE("experts: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const Router r = {.E = 3, .K = 2};
     const int N = 5, C = 4, OC = 3, rows = N * r.K;
-    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     Numbers h = random_normal(N * C, 1), x = random_normal(rows * C, 2), w = random_normal(r.E * OC * C, 3);
     Numbers factors = random_normal(rows, 4), g = random_normal(rows * OC, 5), gh = random_normal(N * C, 6);
     {

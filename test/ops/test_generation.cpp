@@ -68,10 +68,11 @@ TEST_CASE("generation: a row's outputs do not depend on the rows beside it") {
 }
 
 TEST_CASE("generation: rotation and QK-norm within attention over the cache are the two in turn, to the bit") {
-    const Turn::Normed none = Turn::Normed::none, head = Turn::Normed::head, all = Turn::Normed::all;
+    const QkNormRope::QkNorm none = QkNormRope::QkNorm::none, head = QkNormRope::QkNorm::head,
+                             all = QkNormRope::QkNorm::all;
     struct Form {
         Heads h;
-        Turn t;
+        QkNormRope t;
     };
     const Form forms[] = {{{2, 2, 64}, {64, false, none}},
                           {{4, 2, 128}, {128, false, head, 1e-6f, 1}},

@@ -24,12 +24,17 @@ const Case CASES[] = {
     {"prefix", 2, 10, {6, 2, 4}, {{4}, {}}, TrueSpans::prefix},
     {"bidirectional", 2, 10, {3, 1, 8}, {{}, {7}}, TrueSpans::all},    // padding is a document of its own
     {"window", 1, 20, {6, 2, 4, 4}},
-    {"pattern", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .window = 3, .stride = 5, .globals = 2}},
+    {"pattern", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .window = 3, .stride = 5, .global_tokens = 2}},
     {"alibi of 3 heads", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .alibi = true}},
     {"alibi of 6 heads", 2, 10, {.NH = 6, .NKV = 2, .HS = 4, .alibi = true}},
     {"capped", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 0.4f, .softcap = 1.5f}},
-    {"t5", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 1, .reach = RELATIVE_REACH}},
-    {"t5, both sides", 2, 10, {.NH = 3, .NKV = 1, .HS = 8, .reach = RELATIVE_REACH}, {{}, {7}}, TrueSpans::all},
+    {"t5", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 1, .max_distance = RELATIVE_MAX_DISTANCE}},
+    {"t5, both sides",
+     2,
+     10,
+     {.NH = 3, .NKV = 1, .HS = 8, .max_distance = RELATIVE_MAX_DISTANCE},
+     {{}, {7}},
+     TrueSpans::all},
 };
 
 const Numbers& golden(const std::string& name) {
@@ -51,7 +56,7 @@ const Numbers& golden(const std::string& name) {
 // Forward and backward as a model calls them: from T5's table to its gradient, where the scores have biases.
 template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& c, double limit) {
     const Memory m(op);
-    const int reach = c.h.reach, n = 2 * reach + 1;
+    const int max_distance = c.h.max_distance, n = 2 * max_distance + 1;
     const TrueSpans spans = c.documents.empty() ? TrueSpans(1, {{}}) : TrueSpans(c.S, c.documents, c.kind);
     TableSpans there(m, spans);
     Heads h = c.documents.empty() ? c.h : there.in(c.h);
@@ -59,10 +64,10 @@ template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& 
     Array<InputType<T, P>> y(m, dy.size());
     Array<float> lse(m, int64_t(c.B) * h.NH * c.S);
     Array<P> table(m, golden("table"));
-    const std::vector<int> one_bucket = reach ? relative_buckets(c.kind == TrueSpans::all) : std::vector<int>(1);
+    const std::vector<int> one_bucket = max_distance ? relative_buckets(c.kind == TrueSpans::all) : std::vector<int>(1);
     Array<int> bucket(m, Numbers(one_bucket.begin(), one_bucket.end()));
     Array<Grad<P>> bias(m, h.NH * n), dbias(m, Numbers(size_t(h.NH * n))), dtable(m, Numbers(size_t(table.size())));
-    if (reach) {
+    if (max_distance) {
         op.bias_rows_forward(bias, table, bucket, RELATIVE_BUCKETS, h.NH, n);
         h.bias = reinterpret_cast<const float*>(static_cast<Grad<P>*>(bias));
     }
@@ -71,7 +76,7 @@ template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& 
     Check check(c.name);
     check.expect("y", y, golden(c.name + std::string(".y")), limit);
     check.expect("dqkv", dqkv, golden(c.name + std::string(".dqkv")), limit);
-    if (reach) {
+    if (max_distance) {
         op.attention_bias_backward(dbias, dy, y, qkv, lse, c.B, c.S, h);
         op.bias_rows_backward(dtable, dbias, bucket, RELATIVE_BUCKETS, h.NH, n);
         check.expect("dtable", dtable, golden(c.name + std::string(".dtable")), limit);

@@ -6,7 +6,7 @@
 #include "tools/selftest/linear_attention.h"
 
 namespace {
-const Linear LINEARS[] = {Linear::elu, Linear::retention, Linear::gated};
+const LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated};
 // Chunks that end early, late and on time; groups; sizes that fill no vector; documents of every length.
 struct Shape {
     int B, S, NH, NKV, HS, document = 0;
@@ -17,7 +17,7 @@ const Shape SHAPES[] = {{2, 1, 2, 2, 8},       {1, 36, 2, 1, 16}, {3, 37, 3, 3, 
 template <class F> void each_shape(F f) {
     for (const Shape& s : SHAPES) {
         const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1));
-        for (Linear kind : LINEARS) {
+        for (LinearAttention kind : LINEARS) {
             const Heads h = {.NH = s.NH, .NKV = s.NKV, .HS = s.HS, .linear = kind};
             f(s.B, s.S, s.document ? spans.in(h) : h);
         }
@@ -31,7 +31,8 @@ TEST_CASE("linear attention: forward and backward against the reference") {
             EXPECT(check_linear_attention_forward(op, B, S, h));
             EXPECT(check_linear_attention_backward(op, B, S, h));
         });
-        const Heads steep = {.NH = 2, .NKV = 2, .HS = 20, .linear = Linear::gated};    // most decays at their bound
+        const Heads steep = {
+            .NH = 2, .NKV = 2, .HS = 20, .linear = LinearAttention::gated};    // most decays at their bound
         EXPECT(check_linear_attention_forward(op, 1, 80, steep, 60));
         EXPECT(check_linear_attention_backward(op, 1, 80, steep, 60));
     });
@@ -40,7 +41,7 @@ TEST_CASE("linear attention: forward and backward against the reference") {
 TEST_CASE("linear attention: generation against the reference") {
     each_table([](auto& op) {
         for (const Shape& s : SHAPES)
-            for (Linear kind : LINEARS)
+            for (LinearAttention kind : LINEARS)
                 for (auto [B, S, pos] : {std::tuple{1, 1, 0}, {3, 1, 9}, {2, 5, 0}, {2, 40, 3}, {1, 73, 100}}) {
                     if (s.document) continue;
                     EXPECT(check_linear_attention_cached(op, B, S, pos,
@@ -52,7 +53,7 @@ TEST_CASE("linear attention: generation against the reference") {
 TEST_CASE("linear attention: the same bits twice, in any order") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const int B = 2, S = 80;
-        const Heads h = {.NH = 4, .NKV = 2, .HS = 24, .linear = Linear::gated};
+        const Heads h = {.NH = 4, .NKV = 2, .HS = 24, .linear = LinearAttention::gated};
         const Memory m(op);
         Array<T> qkv(m, random_normal(B * S * h.qkv_width(), 1)), dy(m, random_normal(B * S * h.width(), 2)),
             gates(m, random_normal(B * S * h.gates(), 3));
@@ -70,7 +71,7 @@ TEST_CASE("linear attention: the same bits twice, in any order") {
 TEST_CASE("linear attention: the reference's recurrence equals its sum over pairs") {
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 50;
-    for (Linear kind : LINEARS) {
+    for (LinearAttention kind : LINEARS) {
         const Heads h = {.NH = 4, .NKV = 2, .HS = 6, .linear = kind};
         const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), gates = random_normal(B * S * h.gates(), 2, 3);
         Numbers y(size_t(B * S * h.width())), again(y), states(size_t(B * h.state()), NAN);
@@ -90,7 +91,7 @@ TEST_CASE("linear attention: the reference's gradients equal central differences
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 9;
     const TrueSpans spans(S, {{0, 4}, {2}});
-    for (Linear kind : LINEARS)
+    for (LinearAttention kind : LINEARS)
         for (bool documents : {false, true}) {
             Heads h = {.NH = 4, .NKV = 2, .HS = 3, .scale = 0.7f, .linear = kind};
             if (documents) h = spans.in(h);

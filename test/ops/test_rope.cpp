@@ -3,10 +3,10 @@
 #include "tools/selftest/rope.h"
 
 namespace {
-typedef Turn::Normed Normed;
+typedef QkNormRope::QkNorm QkNorm;
 struct Form {
     Heads h;
-    Turn t;
+    QkNormRope t;
 };
 // Half turned and whole, in both orders of pairs, with both norms; heads that are no multiple of a vector.
 const Form FORMS[] = {
@@ -18,17 +18,17 @@ const Form FORMS[] = {
     {{1, 1, 2}, {2}},
     {{1, 1, 4}, {2, true}},
     {{4, 4, 96}, {24, false}},
-    {{4, 2, 64}, {64, false, Normed::head}},
-    {{4, 2, 128}, {128, false, Normed::head, 1e-6f, 1}},
-    {{3, 3, 20}, {20, true, Normed::head, 1e-3f}},
-    {{2, 1, 40}, {0, false, Normed::head}},
-    {{4, 2, 64}, {64, false, Normed::all}},
-    {{6, 3, 12}, {6, true, Normed::all, 1e-5f, -0.5f}},
-    {{1, 1, 7}, {4, false, Normed::all}},
-    {{2, 1, 256}, {64, false, Normed::head}},
-    {{2, 1, 33}, {26, false, Normed::head}},
-    {{4, 2, 64}, {64, true, Normed::head}},
-    {{4, 2, 64}, {64, true, Normed::all}},
+    {{4, 2, 64}, {64, false, QkNorm::head}},
+    {{4, 2, 128}, {128, false, QkNorm::head, 1e-6f, 1}},
+    {{3, 3, 20}, {20, true, QkNorm::head, 1e-3f}},
+    {{2, 1, 40}, {0, false, QkNorm::head}},
+    {{4, 2, 64}, {64, false, QkNorm::all}},
+    {{6, 3, 12}, {6, true, QkNorm::all, 1e-5f, -0.5f}},
+    {{1, 1, 7}, {4, false, QkNorm::all}},
+    {{2, 1, 256}, {64, false, QkNorm::head}},
+    {{2, 1, 33}, {26, false, QkNorm::head}},
+    {{4, 2, 64}, {64, true, QkNorm::head}},
+    {{4, 2, 64}, {64, true, QkNorm::all}},
 };
 }    // namespace
 
@@ -41,7 +41,7 @@ TEST_CASE("rope: against the reference") {
             for (const Form& f : FORMS)
                 for (auto [B, S, pos] : {Shape{1, 1, -1}, {2, 7, -1}, {1, 3, 5}, {3, 1, 40}, {2, 33, 0}}) {
                     EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t));
-                    if (f.t.norm == Normed::none) EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t, true));
+                    if (f.t.norm == QkNorm::none) EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t, true));
                     if (pos < 0) EXPECT(check_rope_backward(op, B, S, f.h, f.t));
                 }
         });
@@ -55,7 +55,7 @@ TEST_CASE("rope: many rows, whose weights' gradients are sums of ranges") {
                 EXPECT(check_rope_forward(op, 3, 65, -1, f.h, f.t));
                 EXPECT(check_rope_backward(op, 3, 65, f.h, f.t));
             }
-        EXPECT(check_rope_backward(op, 2, 700, {2, 1, 16}, {16, false, Normed::head}));
+        EXPECT(check_rope_backward(op, 2, 700, {2, 1, 16}, {16, false, QkNorm::head}));
     });
 }
 
@@ -69,9 +69,9 @@ TEST_CASE("rope: values are untouched, and d's too") {
             Array<T> ax(m, x), y(m, B * S * width), d(m, x);
             Array<P> w(m, ones);
             Array<Grad<P>> dqw(m, ones), dkw(m, ones);
-            Array<float> turns(m, angles(S, f.t.dims)), rstd(m, B * S * f.t.sums(f.h.NH, f.h.NKV));
-            op.rope_forward(y, rstd, ax, w, w, turns, B, S, nullptr, f.h, f.t);
-            op.rope_backward(d, dqw, dkw, ax, w, w, turns, rstd, B, S, f.h, f.t);
+            Array<float> cos_sin(m, cos_sin_table(S, f.t.dims)), rstd(m, B * S * f.t.rstd_count(f.h.NH, f.h.NKV));
+            op.rope_forward(y, rstd, ax, w, w, cos_sin, B, S, nullptr, f.h, f.t);
+            op.rope_backward(d, dqw, dkw, ax, w, w, cos_sin, rstd, B, S, f.h, f.t);
             const Numbers got_y = y.read(), got_d = d.read();
             int64_t wrong = -1;
             for (size_t i = 0; i < x.size(); i++)
@@ -91,15 +91,15 @@ TEST_CASE("rope: the same bits in any order, in place too") {
             const Numbers numbers = random_normal(n, 1), start = random_normal(f.h.NH * f.h.HS, 3);
             Array<T> x(m, numbers);
             Array<P> w(m, start);
-            Array<float> turns(m, angles(S, f.t.dims));
+            Array<float> cos_sin(m, cos_sin_table(S, f.t.dims));
             expect_same_bits([&] {
                 Array<T> y(m, n), in_place(m, numbers), d(m, random_normal(n, 2));
                 Array<Grad<P>> dqw(m, start), dkw(m, start);
-                Array<float> rstd(m, Numbers(size_t(B * S * f.t.sums(f.h.NH, f.h.NKV))));
-                op.rope_forward(y, rstd, x, w, w, turns, B, S, nullptr, f.h, f.t);
-                op.rope_backward(d, dqw, dkw, x, w, w, turns, rstd, B, S, f.h, f.t);
-                if (f.t.norm == Normed::none) {
-                    op.rope_forward(in_place, rstd, in_place, w, w, turns, B, S, nullptr, f.h, f.t);
+                Array<float> rstd(m, Numbers(size_t(B * S * f.t.rstd_count(f.h.NH, f.h.NKV))));
+                op.rope_forward(y, rstd, x, w, w, cos_sin, B, S, nullptr, f.h, f.t);
+                op.rope_backward(d, dqw, dkw, x, w, w, cos_sin, rstd, B, S, f.h, f.t);
+                if (f.t.norm == QkNorm::none) {
+                    op.rope_forward(in_place, rstd, in_place, w, w, cos_sin, B, S, nullptr, f.h, f.t);
                     CHECK(in_place.bits() == y.bits());
                 }
                 return bits_of(y, rstd, d, dqw, dkw);
@@ -120,12 +120,12 @@ TEST_CASE("rope: NaN spoils its norm and its pair alone") {
         const Memory m(op);
         Array<T> x(m, numbers), y(m, S * width);
         Array<P> w(m, ones);
-        Array<float> turns(m, angles(S, HS)), rstd(m, S * (NH + NKV));
-        op.rope_forward(y, rstd, x, w, w, turns, 1, S, nullptr, {NH, NKV, HS}, {HS});
+        Array<float> cos_sin(m, cos_sin_table(S, HS)), rstd(m, S * (NH + NKV));
+        op.rope_forward(y, rstd, x, w, w, cos_sin, 1, S, nullptr, {NH, NKV, HS}, {HS});
         expect_nan(y.read(), pair);
-        op.rope_forward(y, rstd, x, w, w, turns, 1, S, nullptr, {NH, NKV, HS}, {HS, false, Normed::head});
+        op.rope_forward(y, rstd, x, w, w, cos_sin, 1, S, nullptr, {NH, NKV, HS}, {HS, false, QkNorm::head});
         expect_nan(y.read(), head);
-        op.rope_forward(y, rstd, x, w, w, turns, 1, S, nullptr, {NH, NKV, HS}, {HS, false, Normed::all});
+        op.rope_forward(y, rstd, x, w, w, cos_sin, 1, S, nullptr, {NH, NKV, HS}, {HS, false, QkNorm::all});
         expect_nan(y.read(), queries);
     });
 }
@@ -138,9 +138,9 @@ TEST_CASE("rope: gradients of the reference") {
         const int n = B * S * f.h.qkv_width();
         Numbers x = random_normal(n, 1), qw = random_normal(f.h.NH * f.h.HS, 2), kw = random_normal(f.h.NH * f.h.HS, 3);
         Numbers g = random_normal(n, 4), y(g), d(g), dqw(qw.size()), dkw(kw.size());
-        const Numbers turns = angles(S, f.t.dims);
-        const std::vector<float> table(turns.begin(), turns.end());
-        std::vector<float> rstd(size_t(B * S * f.t.sums(f.h.NH, f.h.NKV)));
+        const Numbers cos_sin = cos_sin_table(S, f.t.dims);
+        const std::vector<float> table(cos_sin.begin(), cos_sin.end());
+        std::vector<float> rstd(size_t(B * S * f.t.rstd_count(f.h.NH, f.h.NKV)));
         auto loss = [&] {
             op.rope_forward(y.data(), rstd.data(), x.data(), qw.data(), kw.data(), table.data(), B, S, nullptr, f.h,
                             f.t);
@@ -150,7 +150,7 @@ TEST_CASE("rope: gradients of the reference") {
         op.rope_backward(d.data(), dqw.data(), dkw.data(), x.data(), qw.data(), kw.data(), table.data(), rstd.data(), B,
                          S, f.h, f.t);
         CHECK(gradient_error(x, d, loss) < 1e-5);    // the statistics are float
-        if (f.t.norm == Normed::none) continue;
+        if (f.t.norm == QkNorm::none) continue;
         CHECK(gradient_error(qw, dqw, loss) < 1e-5);
         CHECK(gradient_error(kw, dkw, loss) < 1e-5);
     }

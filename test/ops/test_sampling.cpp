@@ -3,7 +3,7 @@
 #include "tools/selftest/sampling.h"
 
 namespace {
-const Draw DRAWS[] = {
+const SampleParams DRAWS[] = {
     {.temperature = 0},
     {},
     {.temperature = 0.7},
@@ -29,7 +29,7 @@ TEST_CASE("sample: against the reference") {
     each_order([] {
         each_table([](auto& op) {
             int k = 0;
-            for (const Draw& draw : DRAWS)
+            for (const SampleParams& draw : DRAWS)
                 for (int V : {1, 2, 5, 33, 257, 1024, 1025, 3000}) {
                     EXPECT(check_sample(op, k % 11 ? 1 + k % 5 : 18, V, V + k % 4, draw, {}, k % 3 == 1, k % 2 == 0));
                     k++;
@@ -41,14 +41,15 @@ TEST_CASE("sample: against the reference") {
 TEST_CASE("sample: scaled and capped logits") {
     each_table([](auto& op) {
         for (Logits z : {Logits{0.3f, 0}, Logits{1, 2}, Logits{1.7f, 5}})
-            for (const Draw& draw : {Draw{.temperature = 0}, Draw{}, Draw{.top_k = 9}})
+            for (const SampleParams& draw : {SampleParams{.temperature = 0}, SampleParams{}, SampleParams{.top_k = 9}})
                 EXPECT(check_sample(op, 3, 300, 304, draw, z));
     });
 }
 
 TEST_CASE("sample: the vocabulary of Qwen") {
     each_table([](auto& op) {
-        for (const Draw& draw : {Draw{}, Draw{.temperature = 0.8, .top_k = 50}, Draw{.temperature = 2, .top_p = 0.95}})
+        for (const SampleParams& draw : {SampleParams{}, SampleParams{.temperature = 0.8, .top_k = 50},
+                                         SampleParams{.temperature = 2, .top_p = 0.95}})
             EXPECT(check_sample(op, 2, 151936, 151936, draw, {}, false, true));
     });
 }
@@ -62,18 +63,18 @@ TEST_CASE("sample: the same ids twice, in any order, and alone") {
         Array<T> x(m, logits);
         Numbers at;
         for (int n = 0; n < N; n++) at.insert(at.end(), {double(n), 5, 0});
-        for (Draw draw : {Draw{.temperature = 3}, Draw{.temperature = 3, .top_p = 0.9}}) {
+        for (SampleParams draw : {SampleParams{.temperature = 3}, SampleParams{.temperature = 3, .top_p = 0.9}}) {
             Array<int> ids(m, N);
             expect_same_bits([&] {
                 Array<uint64_t> places(m, at);
-                auto* each = reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places));
+                auto* each = reinterpret_cast<SampleState*>(static_cast<uint64_t*>(places));
                 op.sample(ids, nullptr, each, nullptr, nullptr, x, nullptr, draw, {}, N, V, Vp);
                 return bits_of(ids);
             });
             for (int n = 0; n < N; n += 6) {
                 Array<int> one(m, 1);
-                Array<uint64_t> place(m, {at.begin() + 3 * n, at.begin() + 3 * n + 3});
-                op.sample(one, nullptr, reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(place)), nullptr, nullptr,
+                Array<uint64_t> state(m, {at.begin() + 3 * n, at.begin() + 3 * n + 3});
+                op.sample(one, nullptr, reinterpret_cast<SampleState*>(static_cast<uint64_t*>(state)), nullptr, nullptr,
                           static_cast<T*>(x) + n * Vp, nullptr, draw, {}, 1, V, Vp);
                 CHECK(one.read()[0] == ids.read()[size_t(n)]);
             }
@@ -86,12 +87,12 @@ TEST_CASE("sample: rows without a finite logit, and with one that is infinite") 
         if (!op.sample) return;
         const Memory m(op);
         Array<uint64_t> places(m, Numbers{0, 1, 0});
-        auto* at = reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places));
+        auto* at = reinterpret_cast<SampleState*>(static_cast<uint64_t*>(places));
         const int V = 1500;
         Numbers none(V, -INFINITY), spoiled(V, double(NAN)), endless = random_normal(V, 1);
         endless[1300] = endless[1400] = INFINITY;
-        for (const Draw& draw :
-             {Draw{.temperature = 0}, Draw{}, Draw{.min_p = 0.1}, Draw{.top_k = 3}, Draw{.top_p = 0.5}})
+        for (const SampleParams& draw : {SampleParams{.temperature = 0}, SampleParams{}, SampleParams{.min_p = 0.1},
+                                         SampleParams{.top_k = 3}, SampleParams{.top_p = 0.5}})
             for (auto& [logits, id] : {std::pair{none, 0}, {spoiled, 0}, {endless, 1300}}) {
                 Array<T> x(m, logits);
                 Array<int> ids(m, 1);

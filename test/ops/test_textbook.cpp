@@ -127,7 +127,7 @@ struct Softmax {
 };
 Softmax softmax_of(int HS, float scale) {
     const int S = 16, HEADS = 256;
-    Heads h = {.NH = HEADS, .NKV = HEADS, .HS = HS, .scale = scale, .reach = S - 1};
+    Heads h = {.NH = HEADS, .NKV = HEADS, .HS = HS, .scale = scale, .max_distance = S - 1};
     Numbers qkv = random_normal(int64_t(S) * h.qkv_width(), uint64_t(HS));
     // Value j is 1 at j and 0 elsewhere: then the output is the weights, and its gradient theirs.
     for (int s = 0; s < S; s++)

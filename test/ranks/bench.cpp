@@ -1,4 +1,4 @@
-// tools/bench.cpp - all_reduce beside MPI's own and memcpy.
+// tools/bench/bench.cpp - all_reduce beside MPI's own and memcpy.
 #include "ranks_test.h"
 #ifndef HAVE_MPI
 int bench(const Engine&) {
@@ -50,8 +50,8 @@ int bench(const Engine& e) {
         auto* y = static_cast<float*>(e.device->allocate(n * 4));
         CHECK(x && y, "out of memory");
         const int times = n < 1000000 ? 51 : 7;
-        auto ours = [&](Element wire) {
-            e.comm->all_reduce(x, n, Element::f32, wire);
+        auto ours = [&](Element comm_dtype) {
+            e.comm->all_reduce(x, n, Element::f32, comm_dtype);
             e.comm->join(e.comm->mark());
         };
         const double f32 = median_seconds(e, times, [&] { ours(Element::f32); });

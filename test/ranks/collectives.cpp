@@ -58,9 +58,9 @@ template <class T> void expect_same_everywhere(const Engine& e, const std::vecto
 
 // Elements [from, from + got.size()) of the sum of all inputs.
 template <class T> void expect_sum(const Engine& e, const std::vector<T>& got, const Inputs<T>& in, int64_t from,
-                                   Element wire, const char* what) {
-    const bool exact = e.ordered && wire == element<T> && wire != Element::bf16;
-    const double eps = wire == Element::f64 ? 0x1p-52 : wire == Element::f32 ? 0x1p-23 : 0x1p-8;
+                                   Element comm_dtype, const char* what) {
+    const bool exact = e.ordered && comm_dtype == element<T> && comm_dtype != Element::bf16;
+    const double eps = comm_dtype == Element::f64 ? 0x1p-52 : comm_dtype == Element::f32 ? 0x1p-23 : 0x1p-8;
     int64_t wrong = 0, first = -1;
     for (size_t i = 0; i < got.size(); i++) {
         const size_t at = size_t(from) + i;
@@ -81,44 +81,45 @@ template <class T> void expect_sum(const Engine& e, const std::vector<T>& got, c
 }
 
 template <class T>
-std::vector<T> all_reduced(const Engine& e, const Inputs<T>& in, int64_t n, Element wire, const char* what) {
+std::vector<T> all_reduced(const Engine& e, const Inputs<T>& in, int64_t n, Element comm_dtype, const char* what) {
     Guarded<T> x(e, n);
     x.set(in.mine(e).data(), 0, n);
-    e.comm->all_reduce(x.data(), n, element<T>, wire);
+    e.comm->all_reduce(x.data(), n, element<T>, comm_dtype);
     e.comm->join(e.comm->mark());
     return x.get(what);
 }
-template <class T> void test_all_reduce(const Engine& e, Element wire, int64_t n) {
+template <class T> void test_all_reduce(const Engine& e, Element comm_dtype, int64_t n) {
     const std::string what = std::string("all_reduce of ") + std::to_string(n) + " " + text(element<T>) + " by " +
-                             text(wire);
+                             text(comm_dtype);
     const Inputs<T> in(e, n, uint64_t(n) + 1);
-    const std::vector<T> got = all_reduced(e, in, n, wire, what.c_str());
-    expect_sum(e, got, in, 0, wire, what.c_str());
+    const std::vector<T> got = all_reduced(e, in, n, comm_dtype, what.c_str());
+    expect_sum(e, got, in, 0, comm_dtype, what.c_str());
     expect_same_everywhere(e, got, what.c_str());
-    expect(same_bits(got, all_reduced(e, in, n, wire, what.c_str())), "%s: other bits the second time", what.c_str());
+    expect(same_bits(got, all_reduced(e, in, n, comm_dtype, what.c_str())), "%s: other bits the second time",
+           what.c_str());
 }
 
-template <class T> std::vector<T> reduce_scattered(const Engine& e, const Inputs<T>& in, int64_t n, Element wire,
+template <class T> std::vector<T> reduce_scattered(const Engine& e, const Inputs<T>& in, int64_t n, Element comm_dtype,
                                                    bool apart, const char* what) {
     const int64_t all = n * e.comm->ranks, from = n * e.comm->rank;
     Guarded<T> x(e, all), out(e, apart ? n : 0);
     x.set(in.mine(e).data(), 0, all);
-    e.comm->reduce_scatter(apart ? out.data() : x.data() + from, x.data(), n, element<T>, wire);
+    e.comm->reduce_scatter(apart ? out.data() : x.data() + from, x.data(), n, element<T>, comm_dtype);
     e.comm->join(e.comm->mark());
     const std::vector<T> got = x.get(what), separate = out.get(what);
     return apart ? separate : std::vector<T>(got.begin() + from, got.begin() + from + n);
 }
-template <class T> void test_reduce_scatter(const Engine& e, Element wire, int64_t n) {
+template <class T> void test_reduce_scatter(const Engine& e, Element comm_dtype, int64_t n) {
     const std::string what = std::string("reduce_scatter of ") + std::to_string(n) + " " + text(element<T>) +
-                             " a rank by " + text(wire);
+                             " a rank by " + text(comm_dtype);
     const int64_t all = n * e.comm->ranks, from = n * e.comm->rank;
     const Inputs<T> in(e, all, uint64_t(n) + 2);
-    const std::vector<T> in_place = reduce_scattered(e, in, n, wire, false, what.c_str());
-    const std::vector<T> apart = reduce_scattered(e, in, n, wire, true, what.c_str());
-    expect_sum(e, in_place, in, from, wire, what.c_str());
+    const std::vector<T> in_place = reduce_scattered(e, in, n, comm_dtype, false, what.c_str());
+    const std::vector<T> apart = reduce_scattered(e, in, n, comm_dtype, true, what.c_str());
+    expect_sum(e, in_place, in, from, comm_dtype, what.c_str());
     expect(same_bits(in_place, apart), "%s: other bits in place than apart", what.c_str());
-    if (!e.ordered || wire != element<T>) return;
-    const std::vector<T> whole = all_reduced(e, in, all, wire, what.c_str());
+    if (!e.ordered || comm_dtype != element<T>) return;
+    const std::vector<T> whole = all_reduced(e, in, all, comm_dtype, what.c_str());
     expect(same_bits(in_place, std::vector<T>(whole.begin() + from, whole.begin() + from + n)),
            "%s: other bits than all_reduce", what.c_str());
 }
@@ -133,10 +134,10 @@ template <class T> void test_all_gather(const Engine& e, int64_t n) {
     for (auto& row : in.of) whole.insert(whole.end(), row.begin(), row.end());
     expect(same_bits(whole, x.get(what.c_str())), "%s: other bits than the ranks gave", what.c_str());
 }
-template <class T> void test_type(const Engine& e, Element wire) {
-    for (int64_t n : {0, 1, 63, 64, 1000, 1000007}) test_all_reduce<T>(e, wire, n);
-    for (int64_t n : {64, 1024, 64 * 4099}) test_reduce_scatter<T>(e, wire, n);
-    if (wire == element<T>)
+template <class T> void test_type(const Engine& e, Element comm_dtype) {
+    for (int64_t n : {0, 1, 63, 64, 1000, 1000007}) test_all_reduce<T>(e, comm_dtype, n);
+    for (int64_t n : {64, 1024, 64 * 4099}) test_reduce_scatter<T>(e, comm_dtype, n);
+    if (comm_dtype == element<T>)
         for (int64_t n : {64, 1024, 64 * 4099}) test_all_gather<T>(e, n);
 }
 }    // namespace

@@ -54,24 +54,24 @@ int close(const Comm& comm) {
 int by_mpi(bool measure) {
     signal(SIGTERM, on_signal);
     const Handlers before;
-    const Result<Place> place = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
-    if (!place.ok()) return complain(place.status);
-    rank_here = place.value.rank;
-    Result<std::unique_ptr<Comm>> comm = mpi_open(place.value);
+    const Result<RankInfo> info = comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); });
+    if (!info.ok()) return complain(info.status);
+    rank_here = info.value.rank;
+    Result<std::unique_ptr<Comm>> comm = mpi_open(info.value);
     if (!comm.ok()) return complain(comm.status);
-    Pulse pulse;
-    comm.value->pulse = &pulse;
+    Activity activity;
+    comm.value->activity = &activity;
     const Table cpu = cpu_ops<float>();
     const Engine e = {comm.value.get(), &cpu, true};
     if (measure) return bench(e);
     test_signals(before);
     test_broadcast(*comm.value);
-    const int64_t count = heartbeats, mark = comm.value->mark();
+    const int64_t count = progress_count, mark = comm.value->mark();
     expect(mark > 0 && count >= mark, "a pulse of %lld after %lld collectives", static_cast<long long>(count),
            static_cast<long long>(mark));
     test_collectives(e);
     test_in_flight(e);
-    expect(!pulse.waiting, "still said to be waiting");
+    expect(!activity.waiting, "still said to be waiting");
     return close(*comm.value);
 }
 int by_nccl() {
@@ -80,7 +80,7 @@ int by_nccl() {
     rank_here = ranks.rank();
     DeviceOptions options;
     options.device = "cuda", options.dtype = "fp32";
-    const Result<Device> device = open_device(options, false, ranks.place.local_rank);
+    const Result<Device> device = open_device(options, false, ranks.info.local_rank);
     if (Status s = ranks.agree(device.status); !s.ok()) return complain(s);
     if (Status s = ranks.start(true); !s.ok()) return complain(s);
     CHECK(ranks.comm, "no launcher: start it by mpirun");

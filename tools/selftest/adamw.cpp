@@ -1,4 +1,4 @@
-#include "layers/gate.h"
+#include "layers/step_verdict.h"
 #include "adamw.h"
 
 #include "selftest.h"
@@ -29,11 +29,11 @@ struct DeviceStep {
 constexpr AdamW ADAM = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
 Step step_of(int64_t updates, float scale) {
     Step s = {};
-    gate_step(&s, 1, 1, ADAM, {});
+    decide_step(&s, 1, 1, ADAM, {});
     s.updates = updates;
     s.scale = scale;
-    s.m_scale = float(1 / (1 - std::pow(double(ADAM.beta1), double(updates))));
-    s.v_scale = float(1 / (1 - std::pow(double(ADAM.beta2), double(updates))));
+    s.m_correction = float(1 / (1 - std::pow(double(ADAM.beta1), double(updates))));
+    s.v_correction = float(1 / (1 - std::pow(double(ADAM.beta2), double(updates))));
     return s;
 }
 
@@ -118,7 +118,7 @@ template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>
     const uint64_t seed = 12345678901, updates = 77;
     for (Numbers* zeros : {&p.m, &p.v, &p.dw}) std::fill(zeros->begin(), zeros->end(), 0);
     Step s = {};
-    s.updates = int64_t(updates), s.scale = s.m_scale = s.v_scale = 1;
+    s.updates = int64_t(updates), s.scale = s.m_correction = s.v_correction = 1;
     State<P> state(Memory(op), p, false);
     state.run(op, s, seed, {0x1p-4f, 0.9f, 0.95f, 1e-8f, 0x1p-5f});
     const Numbers got = state.w.read();
@@ -204,9 +204,9 @@ template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t 
     return check;
 }
 
-template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
+template <class T, class P> Check check_step_verdict(const Ops<T, P>& op, int n) {
     const Memory m(op);
-    Check check("gate", {{"n", n}});
+    Check check("step_verdict", {{"n", n}});
     Numbers squares = random_normal(n, 1);
     for (double& x : squares) x = x * x + 0.1;
     struct Case {
@@ -228,8 +228,8 @@ template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
         expected.updates = c.updates;
         DeviceStep step(m, expected);
         Array<double> loss(m, Numbers{c.loss}), as(m, squares);
-        reference_ops().gate(&expected, &c.loss, 0.25, squares.data(), n, ADAM, c.limits);
-        op.gate(step, loss, 0.25, as, n, ADAM, c.limits);
+        reference_ops().step_verdict(&expected, &c.loss, 0.25, squares.data(), n, ADAM, c.limits);
+        op.step_verdict(step, loss, 0.25, as, n, ADAM, c.limits);
         const Step got = step.read();
         demand(check, got.updates == expected.updates && got.skipped == expected.skipped && step.memory.intact(),
                "updates, skipped");
@@ -238,8 +238,10 @@ template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
         };
         demand(check, near(got.loss, expected.loss, 0) && near(got.norm, expected.norm, 1e-13), "loss, norm");
         demand(check, near(got.scale, expected.scale, 1e-6), "scale");
-        demand(check, near(got.m_scale, expected.m_scale, 1e-6) && near(got.v_scale, expected.v_scale, 1e-6),
-               "m_scale, v_scale");
+        demand(
+            check,
+            near(got.m_correction, expected.m_correction, 1e-6) && near(got.v_correction, expected.v_correction, 1e-6),
+            "m_correction, v_correction");
     }
     return check;
 }
@@ -278,13 +280,13 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, in
 FOR_EACH_TABLE(check_adamw, int64_t, bool)
 FOR_EACH_TABLE(check_sum_of_squares, int64_t)
 FOR_EACH_TABLE(check_add_losses, int64_t)
-FOR_EACH_TABLE(check_gate, int)
+FOR_EACH_TABLE(check_step_verdict, int)
 FOR_EACH_TABLE(check_casts, int64_t, int)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     test.row("add_losses", [&] { return check_add_losses(op, 1 << 16); });
     test.row("sum_of_squares", [&] { return check_sum_of_squares(op, gpt2.C * gpt2.F + 1); });
-    test.row("gate", [&] { return check_gate(op, 148); });    // GPT-2's tensors
+    test.row("step_verdict", [&] { return check_step_verdict(op, 148); });    // GPT-2's tensors
     for (bool with_master : {false, true})
         if (sizeof(P) == 2 || !with_master)
             test.row("adamw", [&] { return check_adamw(op, gpt2.C * gpt2.F + 64, with_master); });

@@ -10,12 +10,12 @@ namespace {
 // bf16 results: probabilities and their gradients are rounded to bf16 before the products that they are factors of, and
 // the sums are rounded when they are stored.
 template <class T> constexpr double LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
-// A float table that rounds to bf16 (attention_rounds) gets q, k, v and dy that are bf16 values already, so scores, lse
-// and dp have float's errors. What remains is one rounding of each probability, for y and dv, or of each ds, for dq and
-// dk: at most 2^-8 of the number, 0.42 * 2^-8 in the root mean square. Outputs are sums of random rows of HS, each
-// times such a number, so the 2-norm of the errors is the same part of the outputs' 2-norm. The mean holds for all rows
-// together. A single row may be a sum of two terms only: it gets the largest error, and half as much again, because
-// random rows are not quite orthogonal.
+// A float table that rounds to bf16 (attention_rounds_to_bf16) gets q, k, v and dy that are bf16 values already, so
+// scores, lse and dp have float's errors. What remains is one rounding of each probability, for y and dv, or of each
+// ds, for dq and dk: at most 2^-8 of the number, 0.42 * 2^-8 in the root mean square. Outputs are sums of random rows
+// of HS, each times such a number, so the 2-norm of the errors is the same part of the outputs' 2-norm. The mean holds
+// for all rows together. A single row may be a sum of two terms only: it gets the largest error, and half as much
+// again, because random rows are not quite orthogonal.
 constexpr double OF_ALL = 0x1p-9 + LIMIT<float>, OF_ROW = 1.5 * 0x1p-8 + LIMIT<float>;
 // The 2-norm of the n errors from `first` on over that of the numbers, whose root mean square counts as >= `floor`.
 double norm_error(const Numbers& got, const Numbers& expected, size_t first, size_t n, double floor) {
@@ -26,13 +26,13 @@ double norm_error(const Numbers& got, const Numbers& expected, size_t first, siz
     return std::isnan(e) ? INFINITY : e;
 }
 template <class T, class P> Numbers inputs(const Ops<T, P>& op, const Numbers& x) {
-    return op.attention_rounds ? rounded<bf16>(x) : rounded<T>(x);
+    return op.attention_rounds_to_bf16 ? rounded<bf16>(x) : rounded<T>(x);
 }
 // Error over limit of numbers of type X. cancels: rows are differences of terms of size 1, and zero, except for
 // rounding, where a query sees one key.
 template <class X, class T, class P>
 double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, int HS, bool cancels) {
-    if (!op.attention_rounds) return Check::error_over_limit(got, expected, LIMIT<X>, cancels ? 0.1 : 0);
+    if (!op.attention_rounds_to_bf16) return Check::error_over_limit(got, expected, LIMIT<X>, cancels ? 0.1 : 0);
     const double stored = sizeof(X) == 2 ? 0x1p-9 : 0;    // the rounding of the sum
     double worst = norm_error(got, expected, 0, got.size(), 0) / std::hypot(OF_ALL, stored);
     for (size_t row = 0; row < got.size(); row += size_t(HS))
@@ -44,8 +44,8 @@ Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more
     std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
     all.insert(all.end(), more.begin(), more.end());
     if (h.stride) all.push_back({"stride", h.stride});
-    if (h.globals) all.push_back({"globals", h.globals});
-    if (h.reach) all.push_back({"reach", h.reach});
+    if (h.global_tokens) all.push_back({"globals", h.global_tokens});
+    if (h.max_distance) all.push_back({"reach", h.max_distance});
     std::string scores = h.alibi ? " alibi" : "";
     if (h.keys) scores += " spans";
     if (h.scale != 0) scores += " scale=" + std::to_string(h.scale);
@@ -62,9 +62,9 @@ struct BothHeads {
     Heads host, device;
     BothHeads(Memory m, int B, int S, Heads h)
         : spans(m, h.keys ? copied(h, size_t(B) * size_t(S)) : TrueSpans(1, {{}})),
-          biases(rounded<float>(random_normal(h.reach ? int64_t(h.NH) * (2 * h.reach + 1) : 0, 9))),
+          biases(rounded<float>(random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9))),
           device_biases(m, biases), host(h), device(h.keys ? spans.in(h) : h) {
-        if (h.reach) host.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_biases;
+        if (h.max_distance) host.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_biases;
     }
     static TrueSpans copied(Heads h, size_t N) {
         TrueSpans s(1, {{}});
@@ -159,7 +159,7 @@ template <class T, class P> Check check_attention_backward(const Ops<T, P>& op, 
     const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
     for (int i = 0; i < 3; i++)
         check.note(names[i], error<T>(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
-                                      i < 2 || !op.attention_rounds));
+                                      i < 2 || !op.attention_rounds_to_bf16));
     if (!out.intact()) check.note("beyond dqkv", INFINITY);
     return check;
 }
@@ -221,7 +221,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(2, 1024, {2, 1, HS}, 100);
     add(2, 700, {2, 1, HS}, 100, TrueSpans::prefix);
     add(1, 700, {2, 1, HS}, 300, TrueSpans::all);
-    add(1, 1024, {.NH = 2, .NKV = 1, .HS = HS, .window = 100, .stride = 16, .globals = 4});
+    add(1, 1024, {.NH = 2, .NKV = 1, .HS = HS, .window = 100, .stride = 16, .global_tokens = 4});
     add(1, 500, {2, 2, 128});
     for (int size : {32, 96, 192, 256}) add(1, 300, {2, 1, size});
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
@@ -231,7 +231,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 300, capped);
     add(1, 300, alibi);
     add(2, 600, dropping);
-    const Heads biased = {.NH = 6, .NKV = 6, .HS = HS, .reach = 128};
+    const Heads biased = {.NH = 6, .NKV = 6, .HS = HS, .max_distance = 128};
     add(1, 300, biased);
     test.row("attention_bias_backward", [&] { return check_attention_bias_backward(op, 2, 500, biased); });
     test.row("bias_rows", [&] { return check_bias_rows(op, 32, 12, 257); });

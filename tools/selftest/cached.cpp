@@ -98,7 +98,7 @@ template <class T> bool CacheArrays<T>::intact() {
 template <class T> bool CacheArrays<T>::same() {
     return std::all_of(parts, parts + 2, [&](Part* p) {
         const Numbers got = p->factors.read();
-        for (size_t i = 0; i < got.size() && device_pages.k_factor; i++)
+        for (size_t i = 0; i < got.size() && device_pages.k_scale; i++)
             if (got[i] != double(p->reference_factors[i]) && !std::isnan(got[i])) return false;
         return p->rows->same();
     });
@@ -124,7 +124,7 @@ template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, in
                  {"pos", pos},
                  {"maxT", maxT},
                  {"stride", h.stride},
-                 {"globals", h.globals}},
+                 {"globals", h.global_tokens}},
                 std::string(h.alibi ? " alibi" : "") + (h.softcap != 0 ? " softcap" : "") + name_of(type));
     std::vector<int> held, at;
     for (int b = 0; b < B; b++) {
@@ -132,10 +132,10 @@ template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, in
         for (int s = 0; s < S; s++) at.push_back(s < std::max(1, S - 3 * b) ? held.back() + s : -1);
     }
     CacheArrays<T> cache(m, type_of<T>(type), h.NKV, h.HS, int(ceil_div(maxT, Pages::SIZE)), held, scale);
-    const Numbers biases = rounded<float>(random_normal(h.NH * (2 * h.reach + 1), 4));
+    const Numbers biases = rounded<float>(random_normal(h.NH * (2 * h.max_distance + 1), 4));
     Array<float> device_bias(m, biases);
     Heads device = h;
-    if (h.reach) h.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_bias;
+    if (h.max_distance) h.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_bias;
     Pages pages = cache.device();
     pages.from_start = S > 1 && pos == 0;
     Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
@@ -158,22 +158,22 @@ template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, in
     return check;
 }
 
-template <class T, class P> Check check_cache_turn(const Ops<T, P>& op, int n, Heads h, Turn t, Element type) {
+template <class T, class P> Check check_cache_rotate(const Ops<T, P>& op, int n, Heads h, QkNormRope t, Element type) {
     const Memory m(op);
-    Check check("cache_turn", {{"n", n}, {"NKV", h.NKV}, {"HS", h.HS}, {"dims", t.dims}},
+    Check check("cache_rotate", {{"n", n}, {"NKV", h.NKV}, {"HS", h.HS}, {"dims", t.dims}},
                 std::string(t.interleaved ? " interleaved" : "") + name_of(type));
     CacheArrays<T> cache(m, type_of<T>(type), h.NKV, h.HS, 2 * n, {n * Pages::SIZE});
-    Numbers pages, turns = angles(n, t.dims);
+    Numbers pages, cos_sin = cos_sin_table(n, t.dims);
     // The first half of the sequence's pages hold rows.
     std::vector<int> numbers;
     for (int i = 0; i < n; i++)
         for (int page : {cache.reference().table[2 * n - 1 - i], cache.reference().table[i]})
             pages.push_back(page), numbers.push_back(page);
-    const std::vector<float> host(turns.begin(), turns.end());
-    reference_ops().cache_turn(cache.reference(), numbers.data(), n, host.data(), h, t);
+    const std::vector<float> host(cos_sin.begin(), cos_sin.end());
+    reference_ops().cache_rotate(cache.reference(), numbers.data(), n, host.data(), h, t);
     Array<int> device_pages(m, pages);
-    Array<float> device_turns(m, turns);
-    op.cache_turn(cache.device(), device_pages, n, or_null(t.dims > 0, device_turns), h, t);
+    Array<float> device_turns(m, cos_sin);
+    op.cache_rotate(cache.device(), device_pages, n, or_null(t.dims > 0, device_turns), h, t);
     // A key that lies between two codes may become either: all queries that see it come out alike.
     const Numbers qkv = rounded<T>(random_normal(h.qkv_width(), 1));
     const int at = 2 * n * Pages::SIZE - 1;
@@ -191,7 +191,7 @@ template <class T, class P> Check check_cache_turn(const Ops<T, P>& op, int n, H
 }
 
 FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double, Element)
-FOR_EACH_TABLE(check_cache_turn, int, Heads, Turn, Element)
+FOR_EACH_TABLE(check_cache_rotate, int, Heads, QkNormRope, Element)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     const int NH = gpt2.NH, HS = gpt2.HS;
@@ -201,14 +201,14 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
     cached(1, 1, 1000, capped);
-    cached(1, 1, 1000, {.NH = 6, .NKV = 6, .HS = HS, .reach = 128});
+    cached(1, 1, 1000, {.NH = 6, .NKV = 6, .HS = HS, .max_distance = 128});
     cached(1, 1, 1000, alibi);
     cached(4, 1, 1000, {NH, NH, HS});
     cached(2, 100, 900, {4, 2, HS, 300});
     for (Element type : {Element::bf16, Element::fp8, Element::int8}) {
         cached(2, 1, 1000, {NH, NH, HS}, type);
         cached(2, 40, 500, {4, 2, HS}, type);
-        test.row("cache_turn", [&] { return check_cache_turn(op, 2, {NH, NH, HS}, {HS}, type); });
+        test.row("cache_rotate", [&] { return check_cache_rotate(op, 2, {NH, NH, HS}, {HS}, type); });
     }
-    test.row("cache_turn", [&] { return check_cache_turn(op, 2, {NH, NH, HS}, {HS}); });
+    test.row("cache_rotate", [&] { return check_cache_rotate(op, 2, {NH, NH, HS}, {HS}); });
 });

@@ -31,4 +31,4 @@ template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, in
                                                          double scale = 1, Element type = Element::f64);
 // n pages of a cache.
 template <class T, class P>
-Check check_cache_turn(const Ops<T, P>& op, int n, Heads h, Turn t, Element type = Element::f64);
+Check check_cache_rotate(const Ops<T, P>& op, int n, Heads h, QkNormRope t, Element type = Element::f64);

@@ -2,26 +2,26 @@
 
 #include "selftest.h"
 
-Numbers router_logits(int E, int N, Spread spread) {
+Numbers router_logits(int E, int N, LogitKind spread) {
     Numbers z = random_normal(int64_t(N) * E, 1, 2);
     for (size_t i = 0; i < z.size(); i++) {
-        if (spread == Spread::ties) z[i] = std::round(z[i]);
-        if (spread == Spread::one && int(i) % E == E / 2) z[i] = 12;
+        if (spread == LogitKind::ties) z[i] = std::round(z[i]);
+        if (spread == LogitKind::one && int(i) % E == E / 2) z[i] = 12;
     }
     return z;
 }
 
-TrueRoutes::TrueRoutes(const Numbers& logits, Router r, int B, int S, double* totals)
-    : expert(size_t(B * S * r.K)), slot(expert), row(expert), counts(size_t(B * r.E)), offsets(size_t(r.E + 1)),
+ReferenceRoutes::ReferenceRoutes(const Numbers& logits, Router r, int B, int S, double* totals)
+    : expert(size_t(B * S * r.K)), permuted_row(expert), row(expert), counts(size_t(B * r.E)), offsets(size_t(r.E + 1)),
       factors(expert.size()) {
     reference_ops().router_forward(factors.data(), in(), totals, logits.data(), r, B, S);
 }
 static Numbers numbers(const std::vector<int>& from) { return Numbers(from.begin(), from.end()); }
-TableRoutes::TableRoutes(const Memory& m, const TrueRoutes& from)
-    : expert(m, numbers(from.expert)), slot(m, numbers(from.slot)), row(m, numbers(from.row)),
+TableRoutes::TableRoutes(const Memory& m, const ReferenceRoutes& from)
+    : expert(m, numbers(from.expert)), permuted_row(m, numbers(from.permuted_row)), row(m, numbers(from.row)),
       counts(m, numbers(from.counts)), offsets(m, numbers(from.offsets)) {}
 TableRoutes::TableRoutes(const Memory& m, Router r, int B, int S)
-    : expert(m, int64_t(B) * S * r.K), slot(m, int64_t(B) * S * r.K), row(m, int64_t(B) * S * r.K),
+    : expert(m, int64_t(B) * S * r.K), permuted_row(m, int64_t(B) * S * r.K), row(m, int64_t(B) * S * r.K),
       counts(m, int64_t(B) * r.E), offsets(m, r.E + 1) {}
 
 namespace {
@@ -29,8 +29,8 @@ Check named(const char* op, Router r, std::vector<Size> sizes, const std::string
     sizes.insert(sizes.begin(), {{"E", r.E}, {"K", r.K}});
     return Check(op, sizes, more);
 }
-std::string text(Router r, Spread spread) {
-    const char* const of_rows = spread == Spread::ties ? " ties" : spread == Spread::one ? " one" : "";
+std::string text(Router r, LogitKind spread) {
+    const char* const of_rows = spread == LogitKind::ties ? " ties" : spread == LogitKind::one ? " one" : "";
     return std::string(r.sigmoid ? " sigmoid" : "") + (r.normalise ? " normalised" : "") + of_rows;
 }
 void expect_same(Check& check, const char* what, const Array<int>& got, const std::vector<int>& expected) {
@@ -39,19 +39,19 @@ void expect_same(Check& check, const char* what, const Array<int>& got, const st
 }    // namespace
 
 template <class T, class P>
-Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, Spread spread, bool with_totals) {
+Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, bool with_totals) {
     const Memory m(op);
     Check check = named("router_forward", r, {{"B", B}, {"S", S}}, text(r, spread));
     const Numbers logits = rounded<T>(router_logits(r.E, B * S, spread));
     Numbers totals = random_normal(r.E + 2, 2);
     Array<double> totals_out(m, totals);
-    TrueRoutes routes(logits, r, B, S, with_totals ? totals.data() : nullptr);
+    ReferenceRoutes routes(logits, r, B, S, with_totals ? totals.data() : nullptr);
     TableRoutes out(m, r, B, S);
     Array<Grad<P>> factors(m, int64_t(routes.factors.size()));
     Array<T> logits_in(m, logits);
     op.router_forward(factors, out.in(), or_null(with_totals, totals_out), logits_in, r, B, S);
     expect_same(check, "expert", out.expert, routes.expert);
-    expect_same(check, "slot", out.slot, routes.slot);
+    expect_same(check, "slot", out.permuted_row, routes.permuted_row);
     expect_same(check, "row", out.row, routes.row);
     expect_same(check, "counts", out.counts, routes.counts);
     expect_same(check, "offsets", out.offsets, routes.offsets);
@@ -62,12 +62,12 @@ Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, Spread s
 
 // Gradients that cancel, as with one choice of factor 1, have the errors of numbers of the size of a score.
 template <class T, class P>
-Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, Spread spread, float balance, float z) {
+Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, float balance, float z) {
     const Memory m(op);
     Check check = named("router_backward", r, {{"B", B}, {"S", S}},
                         text(r, spread) + (balance != 0 ? " balance" : "") + (z != 0 ? " z" : ""));
     const Numbers logits = rounded<T>(router_logits(r.E, B * S, spread));
-    TrueRoutes routes(logits, r, B, S);
+    ReferenceRoutes routes(logits, r, B, S);
     const Numbers dfactors = rounded<Grad<P>>(random_normal(int64_t(routes.factors.size()), 3));
     Numbers dlogits(logits.size());
     reference_ops().router_backward(dlogits.data(), dfactors.data(), routes.in(), logits.data(), r, balance, z, B, S);
@@ -82,7 +82,7 @@ Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, Spread 
 template <class T, class P> Check check_experts_gather(const Ops<T, P>& op, Router r, int N, int C) {
     const Memory m(op);
     Check check = named("experts_gather", r, {{"N", N}, {"C", C}});
-    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     const Numbers x = rounded<InputType<T, P>>(random_normal(int64_t(N) * C, 2));
     Numbers y(size_t(N * r.K) * size_t(C));
     reference_ops().experts_gather(y.data(), x.data(), routes.in(), r, N, C);
@@ -98,7 +98,7 @@ Check check_experts_combine(const Ops<T, P>& op, Router r, int N, int C, Residua
     const Memory m(op);
     const char* added = residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual";
     Check check = named("experts_combine", r, {{"N", N}, {"C", C}}, added + std::string(weighted ? " weighted" : ""));
-    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     const Numbers x = rounded<T>(random_normal(int64_t(N) * r.K * C, 2)), old = random_normal(int64_t(N) * C, 3);
     const Numbers before = rounded<T>(old), factors = rounded<Grad<P>>(random_normal(int64_t(N) * r.K, 4));
     Numbers y(before.size());
@@ -118,7 +118,7 @@ template <class T, class P>
 Check check_experts_combine_backward(const Ops<T, P>& op, Router r, int N, int C, bool in_place) {
     const Memory m(op);
     Check check = named("experts_combine_backward", r, {{"N", N}, {"C", C}}, in_place ? " in place" : "");
-    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     const Numbers x = rounded<T>(random_normal(int64_t(N) * r.K * C, 2));
     const Numbers dy = rounded<T>(random_normal(int64_t(N) * C, 3));
     const Numbers factors = rounded<Grad<P>>(random_normal(int64_t(N) * r.K, 4));
@@ -136,10 +136,10 @@ Check check_experts_combine_backward(const Ops<T, P>& op, Router r, int N, int C
 }
 
 template <class T, class P>
-Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread, Dtype dtype) {
+Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC, LogitKind spread, Dtype dtype) {
     const Memory m(op);
     Check check = named("experts_forward", r, {{"N", N}, {"C", C}, {"OC", OC}}, text(r, spread));
-    TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K;
     const Numbers x = operand<InputType<T, P>>(dtype, rows * C, 2);
     const Numbers w = operand<P>(dtype, int64_t(r.E) * OC * C, 3, 1 / std::sqrt(C));
@@ -155,11 +155,11 @@ Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC,
 }
 
 template <class T, class P> Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC,
-                                                         Spread spread, Dtype dtype, bool add) {
+                                                         LogitKind spread, Dtype dtype, bool add) {
     const Memory m(op);
     Check check =
         named("experts_backward", r, {{"N", N}, {"C", C}, {"OC", OC}}, text(r, spread) + (add ? "" : " assigned"));
-    TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
+    ReferenceRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K, weights = int64_t(r.E) * OC * C;
     const Numbers x = factor(operand<InputType<T, P>>(dtype, rows * C, 2), add);
     const Numbers dy = factor(operand<T>(dtype, rows * OC, 3), add);
@@ -209,13 +209,13 @@ template <class T, class P> Check check_row_gate_backward(const Ops<T, P>& op, i
     return check;
 }
 
-FOR_EACH_TABLE(check_router_forward, Router, int, int, Spread, bool)
-FOR_EACH_TABLE(check_router_backward, Router, int, int, Spread, float, float)
+FOR_EACH_TABLE(check_router_forward, Router, int, int, LogitKind, bool)
+FOR_EACH_TABLE(check_router_backward, Router, int, int, LogitKind, float, float)
 FOR_EACH_TABLE(check_experts_gather, Router, int, int)
 FOR_EACH_TABLE(check_experts_combine, Router, int, int, Residual, bool)
 FOR_EACH_TABLE(check_experts_combine_backward, Router, int, int, bool)
-FOR_EACH_TABLE(check_experts_forward, Router, int, int, int, Spread, Dtype)
-FOR_EACH_TABLE(check_experts_backward, Router, int, int, int, Spread, Dtype, bool)
+FOR_EACH_TABLE(check_experts_forward, Router, int, int, int, LogitKind, Dtype)
+FOR_EACH_TABLE(check_experts_backward, Router, int, int, int, LogitKind, Dtype, bool)
 FOR_EACH_TABLE(check_row_gate_forward, int, int)
 FOR_EACH_TABLE(check_row_gate_backward, int, int, bool)
 
@@ -224,16 +224,17 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     const Router olmoe = {.E = 64, .K = 8, .normalise = false}, deepseek = {.E = 256, .K = 8, .sigmoid = true};
     constexpr int N = 48, C = 256, F = 1024;
     for (Router r : {olmoe, deepseek}) {
-        test.row("router_forward", [&] { return check_router_forward(op, r, 4, 1024, Spread::random); });
-        test.row("router_backward", [&] { return check_router_backward(op, r, 4, 1024, Spread::random, 1, 0.1f); });
+        test.row("router_forward", [&] { return check_router_forward(op, r, 4, 1024, LogitKind::random); });
+        test.row("router_backward", [&] { return check_router_backward(op, r, 4, 1024, LogitKind::random, 1, 0.1f); });
     }
     test.row("experts_gather", [&] { return check_experts_gather(op, olmoe, 1024, 2048); });
     test.row("experts_combine", [&] { return check_experts_combine(op, olmoe, 1024, 2048, Residual::in_y, true); });
     test.row("experts_combine_backward", [&] { return check_experts_combine_backward(op, olmoe, 1024, 2048, true); });
-    for (Spread spread : {Spread::random, Spread::one}) {
+    for (LogitKind spread : {LogitKind::random, LogitKind::one}) {
         test.row("experts_forward", [&] { return check_experts_forward(op, olmoe, N, C, F, spread, dtype); });
-        test.row("experts_backward",
-                 [&] { return check_experts_backward(op, olmoe, N, C, F, spread, dtype, spread == Spread::random); });
+        test.row("experts_backward", [&] {
+            return check_experts_backward(op, olmoe, N, C, F, spread, dtype, spread == LogitKind::random);
+        });
     }
     test.row("row_gate_forward", [&] { return check_row_gate_forward(op, 1024, 2048); });
     test.row("row_gate_backward", [&] { return check_row_gate_backward(op, 1024, 2048, true); });

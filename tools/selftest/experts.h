@@ -3,38 +3,38 @@
 #include "linear.h"
 
 // What the logits are: random; random with many equal ones; such that expert E / 2 is everyone's first choice.
-enum class Spread { random, ties, one };
-Numbers router_logits(int E, int N, Spread spread);
+enum class LogitKind { random, ties, one };
+Numbers router_logits(int E, int N, LogitKind spread);
 
 // Where rows go, as the reference has it of such logits, and its weights.
-struct TrueRoutes {
-    std::vector<int> expert, slot, row, counts, offsets;
+struct ReferenceRoutes {
+    std::vector<int> expert, permuted_row, row, counts, offsets;
     Numbers factors;
-    TrueRoutes(const Numbers& logits, Router r, int B, int S, double* totals = nullptr);
-    Routes in() { return {expert.data(), slot.data(), row.data(), counts.data(), offsets.data()}; }
+    ReferenceRoutes(const Numbers& logits, Router r, int B, int S, double* totals = nullptr);
+    Routes in() { return {expert.data(), permuted_row.data(), row.data(), counts.data(), offsets.data()}; }
 };
 // The same in a table's memory; or room for it.
 struct TableRoutes {
-    Array<int> expert, slot, row, counts, offsets;
-    TableRoutes(const Memory& m, const TrueRoutes& from);
+    Array<int> expert, permuted_row, row, counts, offsets;
+    TableRoutes(const Memory& m, const ReferenceRoutes& from);
     TableRoutes(const Memory& m, Router r, int B, int S);
-    Routes in() { return {expert, slot, row, counts, offsets}; }
+    Routes in() { return {expert, permuted_row, row, counts, offsets}; }
 };
 
 template <class T, class P>
-Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, Spread spread, bool with_totals = true);
+Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, bool with_totals = true);
 template <class T, class P>
-Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, Spread spread, float balance, float z);
+Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, float balance, float z);
 template <class T, class P> Check check_experts_gather(const Ops<T, P>& op, Router r, int N, int C);
 template <class T, class P>
 Check check_experts_combine(const Ops<T, P>& op, Router r, int N, int C, Residual residual, bool weighted);
 // in_place: dx is x
 template <class T, class P>
 Check check_experts_combine_backward(const Ops<T, P>& op, Router r, int N, int C, bool in_place);
-template <class T, class P>
-Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread, Dtype dtype = DTYPE<P>);
+template <class T, class P> Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC,
+                                                        LogitKind spread, Dtype dtype = DTYPE<P>);
 template <class T, class P> Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC,
-                                                         Spread spread, Dtype dtype = DTYPE<P>, bool add = true);
+                                                         LogitKind spread, Dtype dtype = DTYPE<P>, bool add = true);
 template <class T, class P> Check check_row_gate_forward(const Ops<T, P>& op, int N, int F);
 // in_place: dx is dy
 template <class T, class P> Check check_row_gate_backward(const Ops<T, P>& op, int N, int F, bool in_place);

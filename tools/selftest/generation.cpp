@@ -75,7 +75,7 @@ Check check_norm_ffn_forward(const Ops<T, P>& op, int N, int C, int F, Act act, 
 }
 
 template <class T, class P>
-Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h, Turn t, Element type) {
+Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h, QkNormRope t, Element type) {
     Check check("rope_attention_cached",
                 {{"B", B},
                  {"S", S},
@@ -90,30 +90,31 @@ Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, He
     if (!op.rope_attention_cached) return check;
     const Memory m(op);
     std::vector<int> held;
-    Numbers at, place;
+    Numbers at, rope_pos;
     for (int b = 0; b < B; b++) {
         held.push_back(std::max(0, pos - b));
         for (int s = 0; s < S; s++) {
             const bool there = B == 1 || b + 1 < B;
-            at.push_back(there ? held.back() + s : -1), place.push_back(there ? (pos + 7 * b) % 50 + s : -1);
+            at.push_back(there ? held.back() + s : -1), rope_pos.push_back(there ? (pos + 7 * b) % 50 + s : -1);
         }
     }
-    const int width = int(ceil_div(pos + S, Pages::SIZE)) + 1, norm = t.norm == Turn::Normed::all ? h.NH * h.HS : h.HS;
+    const int width = int(ceil_div(pos + S, Pages::SIZE)) + 1,
+              norm = t.norm == QkNormRope::QkNorm::all ? h.NH * h.HS : h.HS;
     CacheArrays<T> cache(m, type == Element::f64 ? element_of<T> : type, h.NKV, h.HS, width, held);
     CacheArrays<T> other(m, type == Element::f64 ? element_of<T> : type, h.NKV, h.HS, width, held);
     const Numbers qkv = random_normal(int64_t(B) * S * h.qkv_width(), 1, 2);
-    Array<T> in(m, qkv), turned(m, int64_t(qkv.size())), next(m, random_normal(int64_t(qkv.size()), 4));
+    Array<T> in(m, qkv), qkv_rot(m, int64_t(qkv.size())), next(m, random_normal(int64_t(qkv.size()), 4));
     Array<P> qw(m, norm_weights(norm, {{true, 0, t.plus}}, 2)), kw(m, norm_weights(norm, {{true, 0, t.plus}}, 3));
-    Array<float> turns(m, angles(60 + S, t.dims)), rstd(m, int64_t(B) * S * t.sums(h.NH, h.NKV));
-    Array<int> places(m, place), slots(m, at);
-    const bool normed = t.norm != Turn::Normed::none;
+    Array<float> cos_sin(m, cos_sin_table(60 + S, t.dims)), rstd(m, int64_t(B) * S * t.rstd_count(h.NH, h.NKV));
+    Array<int> places(m, rope_pos), slots(m, at);
+    const bool normed = t.norm != QkNormRope::QkNorm::none;
     P *const q = or_null(normed, qw), *const k = or_null(normed, kw);
     const Numbers none(size_t(int64_t(B) * S * h.width()));
     Array<InputType<T, P>> y(m, none), in_steps(m, none), y2(m, none), in_steps2(m, none);
-    op.rope_attention_cached(y, turned, rstd, in, q, k, or_null(t.dims > 0, turns), cache.device(), B, S, places, slots,
-                             h, t);
-    op.rope_forward(turned, rstd, in, q, k, or_null(t.dims > 0, turns), B, S, places, h, t);
-    op.attention_cached(in_steps, turned, other.device(), B, S, slots, h);
+    op.rope_attention_cached(y, qkv_rot, rstd, in, q, k, or_null(t.dims > 0, cos_sin), cache.device(), B, S, places,
+                             slots, h, t);
+    op.rope_forward(qkv_rot, rstd, in, q, k, or_null(t.dims > 0, cos_sin), B, S, places, h, t);
+    op.attention_cached(in_steps, qkv_rot, other.device(), B, S, slots, h);
     same(check, "y", y, in_steps);
     // What was put into the cache: the next position sees it.
     for (double& i : at) i += i < 0 ? 0 : S;
@@ -127,7 +128,7 @@ Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, He
 
 FOR_EACH_TABLE(check_norm_linear_forward, int, int, int, NormForm, bool)
 FOR_EACH_TABLE(check_norm_ffn_forward, int, int, int, Act, bool, NormForm, bool)
-FOR_EACH_TABLE(check_rope_attention_cached, int, int, int, Heads, Turn, Element)
+FOR_EACH_TABLE(check_rope_attention_cached, int, int, int, Heads, QkNormRope, Element)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     if (op.norm_linear_forward)
@@ -142,7 +143,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
                 return check_norm_ffn_forward(op, 2, gpt2.C, gpt2.F, gated ? Act::silu : Act::gelu_tanh, gated);
             });
     if (op.rope_attention_cached)
-        for (auto norm : {Turn::Normed::none, Turn::Normed::head})
+        for (auto norm : {QkNormRope::QkNorm::none, QkNormRope::QkNorm::head})
             test.row("rope_attention_cached", [&] {
                 return check_rope_attention_cached(op, 2, 1, 1000, {16, 8, 128}, {128, false, norm});
             });

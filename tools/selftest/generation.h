@@ -11,4 +11,4 @@ template <class T, class P> Check check_norm_ffn_forward(const Ops<T, P>& op, in
 // B sequences of S positions from pos on, sequence b's b positions earlier; the last sequence is padding if there are
 // several. Their angles' places are others. type f64: T's own.
 template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h,
-                                                              Turn t, Element type = Element::f64);
+                                                              QkNormRope t, Element type = Element::f64);

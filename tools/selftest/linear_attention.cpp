@@ -102,7 +102,7 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
     // A state that is not to be read is not a number. elu's weights must not be near 0.
     const int64_t stride = h.state() + 3;
     Numbers states = rounded<float>(random_normal(B * stride, 4));
-    for (double& x : states) x = pos == 0 ? NAN : h.linear == Linear::elu ? std::abs(x) : x;
+    for (double& x : states) x = pos == 0 ? NAN : h.linear == LinearAttention::elu ? std::abs(x) : x;
     Array<float> device_states(m, states);
     Array<int> p(m, Numbers(at.begin(), at.end())), device_of(m, Numbers(of.begin(), of.end()));
     Array<InputType<T, P>> out(m, int64_t(B) * S * h.width());
@@ -127,7 +127,7 @@ FOR_EACH_TABLE(check_linear_attention_backward, int, int, Heads, double)
 FOR_EACH_TABLE(check_linear_attention_cached, int, int, int, Heads, double)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
-    for (Linear kind : {Linear::elu, Linear::retention, Linear::gated}) {
+    for (LinearAttention kind : {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated}) {
         const Heads h = {.NH = 4, .NKV = 2, .HS = gpt2.HS, .linear = kind};
         test.row("linear_attention_forward", [&] { return check_linear_attention_forward(op, 1, 200, h); });
         test.row("linear_attention_backward", [&] { return check_linear_attention_backward(op, 1, 200, h); });

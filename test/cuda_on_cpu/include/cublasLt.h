@@ -1,5 +1,5 @@
-// cublasLt.h - the part of cuBLASLt that layers/linear.cu calls, for machines without one: plain loops behind the
-// library's own interface. Names and values are NVIDIA's, so that the caller's source is the same.
+// cublasLt.h - the part of cuBLASLt that layers/matmul/linear.cu calls, for machines without one: plain loops behind
+// the library's own interface. Names and values are NVIDIA's, so that the caller's source is the same.
 //
 // It refuses what the library's documentation refuses (types, leading dimensions of aux, workspaces and pointers that
 // the algorithm was not made for), and throws emu::Error where the library would go wrong without a word: dead
@@ -8,7 +8,7 @@
 // FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. Products of two fp8 numbers are exact in float; where
 // blocks have scales, the sum over 128 of k is multiplied by both scales, then added up.
 #pragma once
-#include "layers/fp8.cuh"
+#include "layers/matmul/fp8.cuh"
 #include "test/cuda_on_cpu/cublaslt_product.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// ptx_on_cpu.h - the functions of layers/ptx.cuh for the emulation: what each PTX instruction does, in plain C++.
+// ptx_on_cpu.h - the functions of layers/ptx/ptx.cuh for the emulation: what each PTX instruction does, in plain C++.
 #pragma once
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 

@@ -1,0 +1,366 @@
+// rendezvous.cpp - how ranks find each other: a listening rank 0, the others that connect, and strangers on the port.
+//
+//   other  -> rank 0   Hello: a number of its own, and a proof that it knows the token
+//   rank 0 -> other    Welcome: the proof for the same number that it knows it, too
+//   other  -> rank 0   join; from now on it has arrived, and if its connection ends it has died
+//   rank 0 -> other    start with everybody's name, or a verdict
+//
+// A connection that is silent, garbled, unproven or one too many is dropped; a rank that is dropped connects again. The
+// token is no cryptography: it keeps jobs apart, and accidents out. Against an enemy use a network of your own.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+
+#include "protocol.h"
+#include "base/console.h"
+
+namespace {
+constexpr double HANDSHAKE_SECONDS = 3;    // from connecting to join, and for each attempt of a rank
+constexpr size_t MAX_PENDING = 256;        // at once; one more drops the oldest, as a rank sends its hello immediately
+constexpr char HANDSHAKE_MAGIC[9] = "flatgpt1";
+
+struct Hello {
+    char magic[8];
+    uint64_t nonce;
+    unsigned char proof[16];
+    uint32_t rank, ranks, pid;
+    char host[68];
+};
+static_assert(sizeof(Hello) == 112);
+struct Welcome {
+    char magic[8];
+    unsigned char proof[16];
+    uint32_t milliseconds, zero;    // how long rank 0 will go on waiting
+};
+static_assert(sizeof(Welcome) == 32);
+
+void prove(unsigned char* proof, const JobToken& token, const char* word, uint64_t nonce) {
+    const std::string text = token + word + std::string(reinterpret_cast<const char*>(&nonce), sizeof nonce);
+    memcpy(proof, job_token(text).data(), 16);
+}
+bool proven(const unsigned char* proof, const JobToken& token, const char* word, uint64_t nonce) {
+    unsigned char right[16];
+    prove(right, token, word, nonce);
+    return !memcmp(proof, right, 16);
+}
+
+std::string this_host() {
+    char name[64] = "";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+std::string name_of(int rank, const std::string& host, unsigned pid) {
+    return "rank " + std::to_string(rank) + " (" + escape_control(host) + ", pid " + std::to_string(pid) + ")";
+}
+void set_no_delay(int fd) {
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+std::string seconds_text(double s) { return formatted("%.3g s", s); }
+}    // namespace
+
+// ---- rank 0 ---------------------------------------------------------------------------------------------------------
+
+namespace {
+struct PendingPeer {
+    Link link;
+    double end = 0;
+    int rank = -1;    // known once its hello has come
+    std::string name;
+    bool refused = false;
+};
+
+class Rendezvous {
+  public:
+    Rendezvous(const RankInfo& info, int listener, const JobToken& token, double timeout)
+        : info(info), token(token), listener(listener), timeout(timeout), end(now_seconds() + timeout) {
+        peers.links.resize(size_t(info.ranks));
+        peers.names.resize(size_t(info.ranks));
+        peers.names[0] = name_of(0, this_host(), unsigned(getpid()));
+    }
+    Result<Peers> run();
+
+  private:
+    const RankInfo& info;
+    const JobToken& token;
+    const int listener;
+    const double timeout, end;
+    Peers peers;
+    std::list<PendingPeer> pending;    // oldest first
+    int arrived = 1, unauthenticated = 0,
+        wrong_token = 0;    // ranks; connections without a hello; with another job's token
+    std::string failure;
+
+    void wait();
+    void accept_connections();
+    void poll_connections();
+    bool serve(PendingPeer& g);    // false: to be dropped
+    bool handle_hello(PendingPeer& g, const Hello& h);
+    void refuse(PendingPeer& g, const std::string& why) {
+        g.refused = true;
+        g.link.send(encode_frame({Message::abort_all, Collective::none, 0, why}));
+    }
+    void drop(PendingPeer& g) {
+        unauthenticated += g.rank < 0;
+        g.link.close();
+    }
+    std::string missing() const;
+};
+
+// Raises the limit on open files: one for each rank and each guest, and a few of our own.
+void raise_open_file_limit(int n) {
+    rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= rlim_t(n)) return;
+    l.rlim_cur = std::min(l.rlim_max, rlim_t(n));
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
+void Rendezvous::wait() {
+    std::vector<pollfd> fds{{listener, POLLIN, 0}};
+    double until = end;
+    for (PendingPeer& g : pending) {
+        fds.push_back({g.link.fd, short(POLLIN | (g.link.out.empty() ? 0 : POLLOUT)), 0});
+        until = std::min(until, g.end);
+    }
+    for (Link& l : peers.links)
+        if (l.fd >= 0) fds.push_back({l.fd, POLLIN, 0});
+    poll(fds.data(), fds.size(), std::max(0, int((until - now_seconds()) * 1000) + 1));
+}
+
+void Rendezvous::accept_connections() {
+    for (int i = 0; i < 64; i++) {
+        const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && !pending.empty()) {
+            drop(pending.front());
+            pending.pop_front();
+            continue;
+        }
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+            failure = "rank 0 may not open enough files for " + std::to_string(info.ranks) + " ranks (ulimit -n)";
+        if (fd < 0) return;
+        set_no_delay(fd);
+        pending.emplace_back();
+        pending.back().link.fd = fd;
+        pending.back().end = now_seconds() + HANDSHAKE_SECONDS;
+        if (!serve(pending.back())) drop(pending.back()), pending.pop_back();
+        if (pending.size() > MAX_PENDING) drop(pending.front()), pending.pop_front();
+    }
+}
+
+bool Rendezvous::handle_hello(PendingPeer& g, const Hello& h) {
+    if (memcmp(h.magic, HANDSHAKE_MAGIC, sizeof h.magic)) return false;
+    g.rank = int(std::min<uint32_t>(h.rank, INT32_MAX));
+    if (!proven(h.proof, token, "hello", h.nonce)) return wrong_token++, false;
+    g.name = name_of(g.rank, std::string(h.host, strnlen(h.host, sizeof h.host)), h.pid);
+    Welcome w{};
+    memcpy(w.magic, HANDSHAKE_MAGIC, sizeof w.magic);
+    prove(w.proof, token, "welcome", h.nonce);
+    w.milliseconds = uint32_t(std::max(0.0, end - now_seconds()) * 1000);
+    g.link.send(std::make_shared<const std::string>(reinterpret_cast<const char*>(&w), sizeof w));
+    if (h.ranks != uint32_t(info.ranks) || h.rank >= h.ranks) {
+        failure = g.name + " was started as one of " + std::to_string(h.ranks) + " ranks, " + peers.names[0] +
+                  " as one of " + std::to_string(info.ranks);
+        refuse(g, failure);
+    }
+    return true;
+}
+
+bool Rendezvous::serve(PendingPeer& g) {
+    const bool open = g.link.read();
+    if (g.rank < 0) {
+        Hello h;
+        if (!g.link.in.read_exact(&h, sizeof h)) return open;
+        if (!handle_hello(g, h)) return false;
+    }
+    if (!g.refused) {
+        Frame f;
+        const auto next = g.link.in.next(&f);
+        if (next == FrameReader::Next::broken) return false;
+        if (next == FrameReader::Next::frame) {
+            if (f.type != Message::join) return false;
+            const size_t r = size_t(g.rank);
+            if (peers.names[r].empty()) {
+                peers.names[r] = g.name;
+                peers.links[r] = std::move(g.link);
+                g.link.fd = -1;
+                arrived++;
+                return false;
+            }
+            refuse(g, g.name + " has come, but " + peers.names[r] + " is here already: two have the same number");
+        }
+    }
+    g.link.write();
+    return open;
+}
+
+void Rendezvous::poll_connections() {
+    for (size_t r = 1; r < peers.links.size() && failure.empty(); r++)
+        if (peers.links[r].fd >= 0 && !peers.links[r].read())
+            failure = peers.names[r] + " died before all ranks were here";
+    accept_connections();
+    for (auto g = pending.begin(); g != pending.end();) {
+        if (serve(*g) && now_seconds() < g->end) {
+            ++g;
+            continue;
+        }
+        drop(*g);
+        g = pending.erase(g);
+    }
+}
+
+std::string Rendezvous::missing() const {
+    std::string list, notes;
+    int n = 0;
+    for (size_t r = 1; r < peers.names.size(); r++) {
+        if (!peers.names[r].empty()) continue;
+        if (n++ < 16) list += (list.empty() ? "" : ", ") + std::to_string(r);
+    }
+    if (n > 16) list += ", ...";
+    if (wrong_token) notes += "; " + counted(wrong_token, "connection") + " brought another job's token";
+    if (unauthenticated) notes += "; " + counted(unauthenticated, "connection") + " came from no rank at all";
+    return fail(Exit::peer, "%s %s of %d did not come to %s within %s%s", n > 1 ? "ranks" : "rank", list.c_str(),
+                info.ranks, peers.names[0].c_str(), seconds_text(timeout).c_str(), notes.c_str())
+        .message;
+}
+
+Result<Peers> Rendezvous::run() {
+    raise_open_file_limit(info.ranks + int(MAX_PENDING) + 64);
+    while (arrived < info.ranks && failure.empty()) {
+        if (now_seconds() >= end) failure = missing();
+        else wait(), poll_connections();
+    }
+    std::string names;
+    for (auto& n : peers.names) names += n + '\n';
+    const SharedFrame last = encode_frame(failure.empty() ? Frame{Message::start, Collective::none, 0, names}
+                                                          : Frame{Message::abort_all, Collective::none, 0, failure});
+    std::vector<Link*> all;
+    for (Link& l : peers.links) l.send(last), all.push_back(&l);
+    for (PendingPeer& g : pending) {
+        if (g.rank >= 0 && !g.refused) g.link.send(last);
+        if (g.rank >= 0) all.push_back(&g.link);
+        else g.link.close();
+    }
+    if (failure.empty()) {
+        for (PendingPeer& g : pending) g.link.close();
+        return std::move(peers);
+    }
+    close_links(all, 1);
+    return fail(Exit::peer, "%s", failure.c_str());
+}
+}    // namespace
+
+Result<Peers> rendezvous_as_rank_0(const RankInfo& info, Listener listener, const JobToken& token, double timeout) {
+    Rendezvous rendezvous(info, listener.fd, token, timeout);
+    Result<Peers> peers = rendezvous.run();
+    close(listener.fd);    // from now on the kernel refuses connections
+    return peers;
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------------
+
+namespace {
+int connect_to(const Address& a, double deadline) {    // -1: errno
+    const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    set_no_delay(fd);
+    int error = connect(fd, reinterpret_cast<const sockaddr*>(&a.s), a.size) ? errno : 0;
+    if (error == EINPROGRESS) {
+        pollfd p{fd, POLLOUT, 0};
+        socklen_t size = sizeof error;
+        if (poll(&p, 1, std::max(1, int((deadline - now_seconds()) * 1000))) <= 0) error = ETIMEDOUT;
+        else getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    // A port of this machine that nobody listens on may be given to our own end of the connection.
+    Address mine, other;
+    mine.size = other.size = sizeof mine.s;
+    if (!error && !getsockname(fd, reinterpret_cast<sockaddr*>(&mine.s), &mine.size) &&
+        !getpeername(fd, reinterpret_cast<sockaddr*>(&other.s), &other.size) && mine.size == other.size &&
+        !memcmp(&mine.s, &other.s, mine.size))
+        error = ECONNREFUSED;
+    if (!error) return fd;
+    close(fd);
+    return errno = error, -1;
+}
+
+struct Attempt {
+    bool decided = false;    // met, or not to be tried again
+    Status status;
+    std::string note;    // what stood in the way
+};
+
+// Over a connection: finds out whether rank 0 of this job is at the other end, and what it says.
+Attempt handshake(const RankInfo& info, Link& link, const JobToken& token, double end, Peers* peers) {
+    uint64_t nonce;
+    memcpy(&nonce, random_job_token().data(), sizeof nonce);
+    Hello h{};
+    memcpy(h.magic, HANDSHAKE_MAGIC, sizeof h.magic);
+    h.nonce = nonce, h.rank = uint32_t(info.rank), h.ranks = uint32_t(info.ranks), h.pid = uint32_t(getpid());
+    this_host().copy(h.host, sizeof h.host - 1);
+    prove(h.proof, token, "hello", nonce);
+    link.send(std::make_shared<const std::string>(reinterpret_cast<const char*>(&h), sizeof h));
+    double until = std::min(end, now_seconds() + HANDSHAKE_SECONDS);
+    Welcome w;
+    while (!link.in.read_exact(&w, sizeof w)) {
+        if (poll_link(link, until)) continue;
+        if (link.error == ETIMEDOUT) return {false, {}, "it takes connections and does not answer"};
+        return {false, {}, "what listens there hangs up: another job's rank 0, or another program"};
+    }
+    if (memcmp(w.magic, HANDSHAKE_MAGIC, sizeof w.magic) || !proven(w.proof, token, "welcome", nonce))
+        return {false, {}, "what listens there is not this job's rank 0"};
+    link.send(encode_frame({Message::join, Collective::none, 0, ""}));
+    until = now_seconds() + w.milliseconds * 1e-3 +
+            HANDSHAKE_SECONDS;    // rank 0 may have started later than this rank
+    for (Frame f;;) {
+        const auto next = link.in.next(&f);
+        if (next == FrameReader::Next::broken) return {false, {}, "it sends what is no message"};
+        if (next == FrameReader::Next::frame) {
+            if (f.type == Message::abort_all) return {true, fail(Exit::peer, "%s", f.text.c_str()), ""};
+            if (f.type != Message::start) return {false, {}, "it sends what does not belong here"};
+            for (size_t at = 0, to; (to = f.text.find('\n', at)) != std::string::npos; at = to + 1)
+                peers->names.push_back(f.text.substr(at, to - at));
+            if (int(peers->names.size()) == info.ranks) return {true, {}, ""};
+            return {true, fail(Exit::peer, "rank 0 named %zu ranks of %d", peers->names.size(), info.ranks), ""};
+        }
+        if (!poll_link(link, until))
+            return {false, {}, link.error == ETIMEDOUT ? "it has stopped" : "it went away before all ranks were here"};
+    }
+}
+}    // namespace
+
+Result<Peers> rendezvous_with_rank_0(const RankInfo& info, const std::string& host, int port, const JobToken& token,
+                                     double timeout) {
+    const double begin = now_seconds(), end = begin + timeout;
+    std::string note = "nobody looked";
+    for (double pause = 0.02; now_seconds() < end; pause = std::min(pause * 1.5, 0.5)) {
+        for (size_t at = 0, to; at <= host.size(); at = to + 1) {
+            to = std::min(host.find(',', at), host.size());
+            for (const Address& a : resolve(host.substr(at, to - at), port, &note)) {
+                Peers peers;
+                peers.links.resize(1);
+                Link& link = peers.links[0];
+                link.fd = connect_to(a, std::min(end, now_seconds() + HANDSHAKE_SECONDS));
+                if (link.fd < 0) {
+                    note = strerror(errno);
+                    continue;
+                }
+                Attempt attempt = handshake(info, link, token, end, &peers);
+                if (attempt.decided && attempt.status.ok()) return peers;
+                link.close();
+                if (attempt.decided) return attempt.status;
+                note = attempt.note;
+                if (now_seconds() >= end) break;
+            }
+        }
+        usleep(useconds_t(1e6 * std::max(0.0, std::min(pause, end - now_seconds()))));
+    }
+    return fail(Exit::peer, "rank %d did not find rank 0 at %s port %d within %s: %s", info.rank, host.c_str(), port,
+                seconds_text(now_seconds() - begin).c_str(), note.c_str());
+}

@@ -1,0 +1,88 @@
+#include "objective.h"
+
+#include <algorithm>
+
+#include "data/loader.h"
+
+// Apart from the other users of the seed.
+constexpr uint64_t PREFIX = 0x9FE1ull << 48, MASK = 0x3A5Cull << 48;
+
+int document_begin(const Tokenizer& tokenizer) {
+    const std::vector<int>& before = tokenizer.vocabulary().before;
+    return before.empty() ? tokenizer.end_of_text() : before[0];
+}
+
+int mask_token(const Tokenizer& tokenizer) {
+    for (const AddedToken& added : tokenizer.vocabulary().added)
+        for (const char* name : {"<mask>", "[MASK]", "<|mask|>"})
+            if (tokenizer.vocabulary().name(added) == name) return added.id;
+    return -1;
+}
+
+Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
+                               uint64_t seed) {
+    const int ids = tokenizer.vocab_size();
+    const Objective o = {.mask_kind = c.mask_kind,
+                         .begin = documents ? document_begin(tokenizer) : -1,
+                         .mask = c.mask,
+                         .choices = ids ? std::min(ids, c.V) : c.V,
+                         .fraction = fraction,
+                         .seed = seed};
+    if (documents && o.begin < 0)
+        return fail(Exit::usage,
+                    "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
+                    "that has <|endoftext|>, EOS or BOS");
+    for (auto [value, name] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
+        if (value && documents)
+            return fail(Exit::usage,
+                        "%s %d, --documents: what is seen beyond the window counts from the sequence's "
+                        "start; expected one of them",
+                        name, value);
+    if (o.mask_kind != MaskKind::all && fraction != Objective{}.fraction)
+        return fail(Exit::usage, "--mask-fraction needs --objective mlm");
+    if (documents && o.mask_kind == MaskKind::prefix)
+        return fail(Exit::usage,
+                    "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
+                    "in it; expected one of them");
+    return o;
+}
+
+int Objective::masked(int S) const { return std::clamp(int(std::lround(fraction * S)), 1, S); }
+int Objective::prefix(int64_t number, int S) const {
+    const uint64_t bits = philox(seed, PREFIX, uint64_t(number)).v[0];
+    return S < 2 ? 1 : 1 + int(bits * uint64_t(S - 1) >> 32);
+}
+
+int64_t Objective::targets(int64_t first, int64_t n, int S) const {
+    if (mask_kind == MaskKind::causal) return n * S;
+    if (mask_kind == MaskKind::all) return n * masked(S);
+    int64_t all = 0;
+    for (int64_t i = 0; i < n; i++) all += S - prefix(first + i, S) + 1;    // the first is the prefix's last one's
+    return all;
+}
+
+void Objective::mask_out(int64_t number, int* tokens, int* targets, int S) const {
+    std::fill_n(targets, S, -1);
+    for (int i = 0, n = masked(S); i < n; i++) {
+        const int s = int(shuffled(seed ^ MASK, number, S, i));
+        const Philox4 r = philox(seed, MASK ^ uint64_t(number), uint64_t(s));
+        targets[s] = tokens[s];
+        const int kind = int(uint64_t(r.v[0]) * 10 >> 32);
+        if (kind > 0) tokens[s] = kind == 1 ? int(uint64_t(r.v[1]) * uint64_t(choices) >> 32) : mask;
+    }
+}
+
+void Objective::apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const {
+    if (is_plain_causal()) return;
+    std::vector<Text> texts = {Text{}};
+    for (int s = 1; s < n && begin >= 0; s++)
+        if (tokens[s] == begin) texts.push_back({s});
+    if (mask_kind == MaskKind::prefix) {
+        CHECK(begin < 0, "prefixes of documents");
+        texts[0].prefix = prefix(number, n);
+        std::fill_n(targets, texts[0].prefix - 1, -1);
+    }
+    if (mask_kind == MaskKind::all) mask_out(number, tokens, targets, n);
+    if (n < S) texts.push_back({n});
+    spans->add(texts, S, mask_kind);
+}

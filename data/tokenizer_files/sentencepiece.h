@@ -1,0 +1,24 @@
+// sentencepiece.h - SentencePiece's vocabularies: tokenizer.model files, and the pieces with scores that GGUF has.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/vocabulary.h"
+
+struct ScoredPiece {
+    // As in SentencePiece and GGUF.
+    enum Type { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+    std::string text;
+    float score = 0;
+    int type = normal;
+};
+// Each way to split a normal piece into two pieces is a merge, in the order of falling scores: what Hugging Face's
+// converters make of the scores. space_before: a text gets a space before it. Exit 3
+// where two pieces have one text.
+Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
+                                        const std::string& name);
+// A tokenizer.model: a protobuf, written by SentencePiece with model_type BPE. Exit 3.
+Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string& name);
+// Whether a file begins like a tokenizer.model.
+bool sentencepiece_begins(std::string_view file);

@@ -1,0 +1,323 @@
+// tokenizer_json.cpp - reads Hugging Face's tokenizer.json.
+//
+// What we read: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte fallback; merges
+// as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders that such models have; added tokens; the tokens
+// that a post-processor puts around a text. Whatever else would change the ids is an error that names it.
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "base/console.h"
+#include "base/file.h"
+#include "data/bpe.h"
+#include "files/json.h"
+#include "json_reader.h"
+
+using nlohmann::json;
+
+namespace {
+constexpr int MAX_IDS = 1 << 20;
+const char* const PUNCTUATION = R"([\p{P}$+<=>^`|~])";    // Unicode's and ASCII's
+
+std::string quoted(const std::string& text) {    // as a regular expression that matches it
+    std::string s;
+    for (char c : text) {
+        if (c > 0 && !isalnum(static_cast<unsigned char>(c)) && c > ' ') s += '\\';
+        s += c;
+    }
+    return s;
+}
+
+// A reader of one tokenizer.json. Its steps return the first thing that is wrong.
+struct Reader : JsonReader {
+    const json& root;
+    Vocabulary v;
+    std::vector<Split> splits;
+    bool byte_level = false;
+    std::unordered_map<std::string, int> id_of;    // by the spelling in the file
+    Reader(const std::string& name, const json& root) : JsonReader{name}, root(root) {}
+
+    Status model() {
+        const json& m = at(root, "model");
+        if (text(m, "type") != "BPE") return wrong("model.type", "\"BPE\"", at(m, "type"));
+        for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+            if (const json& affix = at(m, key); !affix.is_null() && affix != "")
+                return wrong(std::string("model.") + key, "null", affix);
+        if (const json& d = at(m, "dropout"); !d.is_null() && d != 0) return wrong("model.dropout", "null", d);
+        v.byte_fallback = flag(m, "byte_fallback", false);
+        v.fuse_unknown = flag(m, "fuse_unk", false);
+        v.ignore_merges = flag(m, "ignore_merges", false);
+        return {};
+    }
+
+    // The steps of a Sequence, or the one step; none for null.
+    template <class Step> Status each(const json& what, const std::string& where, const char* list, Step step) const {
+        if (what.is_null()) return {};
+        if (text(what, "type") != "Sequence") return step(what, where);
+        const json& steps = at(what, list);
+        if (!steps.is_array()) return wrong(where + "." + list, "an array", steps);
+        for (size_t i = 0; i < steps.size(); i++)
+            TRY(each(steps[i], where + "." + list + "[" + std::to_string(i) + "]", list, step));
+        return {};
+    }
+    Status normalizer() {
+        return each(at(root, "normalizer"), "normalizer", "normalizers", [&](const json& n, const std::string& where) {
+            using Kind = Normalization::Kind;
+            const std::string type = text(n, "type"), forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
+            const auto form = std::find(std::begin(forms), std::end(forms), type) - forms;
+            if (form < 4) {
+                v.normalization.push_back({Kind(form), "", ""});
+            } else if (type == "Prepend") {
+                v.normalization.push_back({Kind::prepend, "", text(n, "prepend")});
+            } else if (type == "Replace" && !text(at(n, "pattern"), "String").empty()) {
+                v.normalization.push_back({Kind::replace, text(at(n, "pattern"), "String"), text(n, "content")});
+            } else {
+                return wrong(where, "NFC, NFD, NFKC, NFKD, Prepend or Replace of a string", n);
+            }
+            return Status{};
+        });
+    }
+
+    bool no_spaces_left() const {
+        return std::any_of(v.normalization.begin(), v.normalization.end(),
+                           [](const Normalization& n) { return n.from == " " && n.to == SPACE_MARK; });
+    }
+    Status split(const json& p, const std::string& where) {
+        const std::string type = text(p, "type");
+        Split cut;
+        std::string behavior = text(p, "behavior");
+        if (type == "Digits") {
+            cut.regex = flag(p, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)";
+            behavior = "Isolated";
+        } else if (type == "Punctuation") {
+            cut.regex = PUNCTUATION;
+            if (behavior == "Contiguous") cut.regex += '+';
+            if (behavior == "Contiguous" || behavior.empty()) behavior = "Isolated";
+        } else {
+            const std::string literal = text(at(p, "pattern"), "String");
+            if (literal == " " && no_spaces_left()) return {};    // Gemma's, which never matches
+            cut.regex = literal.empty() ? text(at(p, "pattern"), "Regex") : quoted(literal);
+            if (cut.regex.empty()) return wrong(where + ".pattern", "a Regex or a String", at(p, "pattern"));
+            cut.invert = flag(p, "invert", false);
+        }
+        const char* const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
+        const auto how = std::find(std::begin(names), std::end(names), behavior) - names;
+        if (how == std::ssize(names))
+            return wrong(where + ".behavior", "Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext",
+                         at(p, "behavior"));
+        cut.behavior = Split::Behavior(how);
+        cut.spelled = byte_level;
+        splits.push_back(cut);
+        return {};
+    }
+    Status metaspace(const json& p, const std::string& where) {
+        if (const json& mark = at(p, "replacement"); mark != SPACE_MARK)
+            return wrong(where + ".replacement", "U+2581", mark);
+        std::string scheme = text(p, "prepend_scheme");
+        if (scheme.empty()) scheme = flag(p, "add_prefix_space", true) ? "always" : "never";
+        v.spaces = scheme == "always"  ? Spaces::marked_always
+                   : scheme == "first" ? Spaces::marked_first
+                                       : Spaces::marked;
+        if (flag(p, "split", true)) splits.push_back({SPACE_MARK, Split::Behavior::merged_with_next});
+        return {};
+    }
+    Status pre_tokenizer() {
+        const json& all = at(root, "pre_tokenizer");
+        TRY(each(all, "pre_tokenizer", "pretokenizers", [&](const json& p, const std::string& where) {
+            const std::string type = text(p, "type");
+            const bool first = splits.empty() && v.spaces == Spaces::kept && !byte_level;
+            if (type == "Split" || type == "Digits" || type == "Punctuation") return split(p, where);
+            if (type == "Metaspace" && first) return metaspace(p, where);
+            if (type != "ByteLevel" || byte_level)
+                return wrong(where, "Split, Digits, Punctuation, one ByteLevel, or Metaspace before them", p);
+            if (flag(p, "add_prefix_space", true)) {
+                if (!first) return wrong(where + ".add_prefix_space", "false after another step", true);
+                v.spaces = Spaces::prefixed;
+            }
+            if (flag(p, "use_regex", true)) splits.push_back({GPT2_REGEX});
+            byte_level = true;
+            return Status{};
+        }));
+        Result<Pretokenizer> compiled = Pretokenizer::compile(splits);
+        if (!compiled.ok())
+            return fail(Exit::input, "%s: pre_tokenizer: %s", name.c_str(), compiled.status.message.c_str());
+        v.pattern = known_pattern(splits);
+        if (v.pattern == Pattern::other) v.splits = splits;
+        v.symbols = byte_level ? Symbols::bytes : Symbols::characters;
+        return {};
+    }
+    Status decoder() {
+        return each(at(root, "decoder"), "decoder", "decoders", [&](const json& d, const std::string& where) {
+            const std::string type = text(d, "type");
+            const bool prefix = text(d, "prepend_scheme") != "never" && flag(d, "add_prefix_space", true);
+            if (type == "Strip" && text(d, "content") == " " && at(d, "start") != 0) v.strip = Strip::space;
+            else if (type == "Metaspace" && prefix) v.strip = Strip::first_marks;
+            else if (type != "Strip" && type != "Metaspace" && type != "ByteLevel" && type != "Replace" &&
+                     type != "ByteFallback" && type != "Fuse")
+                return wrong(where, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse or Strip", d);
+            return Status{};
+        });
+    }
+
+    // where(): for messages, which 100,000 of these calls do without
+    template <class Where> Status new_id(const json& value, Where where, int& id) {
+        if (!value.is_number_integer() || value < 0 || value >= MAX_IDS)
+            return wrong(where(), "an id from 0 to 1048575", value);
+        id = value.get<int>();
+        if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
+        return {};
+    }
+    // Before added_tokens, so that a name which is in both is known by its id.
+    Status vocabulary() {
+        const json& vocab = at(at(root, "model"), "vocab");
+        if (!vocab.is_object() || vocab.empty()) return wrong("model.vocab", "an object of ids", vocab);
+        std::vector<char> taken;
+        for (const auto& [key, value] : vocab.items()) {
+            auto where = [&key = key] { return "model.vocab[" + shown(key) + "]"; };
+            int id = 0;
+            TRY(new_id(value, where, id));
+            taken.resize(v.tokens.size());
+            if (taken[size_t(id)]++) return wrong(where(), "an id of its own", value);
+            id_of[key] = id;
+        }
+        return {};
+    }
+    Status added_tokens() {
+        const json& list = at(root, "added_tokens");
+        if (!list.is_array() && !list.is_null()) return wrong("added_tokens", "an array", list);
+        const json& symbols = at(at(root, "model"), "user_defined");    // ours: see tokenizer_json_write.cpp
+        std::set<json> user_defined(symbols.begin(), symbols.end());
+        std::vector<char> taken(v.tokens.size());
+        for (auto& [key, id] : id_of) taken[size_t(id)] = 1;
+        std::vector<char> seen;
+        for (size_t i = 0; i < list.size(); i++) {
+            std::string where = "added_tokens[" + std::to_string(i) + "]", content = text(list[i], "content");
+            if (content.empty()) return wrong(where + ".content", "a string that is not empty", at(list[i], "content"));
+            int id = 0;
+            TRY(new_id(
+                at(list[i], "id"), [&] { return where + ".id"; }, id));
+            taken.resize(v.tokens.size());
+            seen.resize(v.tokens.size());
+            auto known = id_of.find(content);
+            if (known != id_of.end() ? known->second != id : taken[size_t(id)])
+                return wrong(where + ".id", "its id in model.vocab, or one of its own", at(list[i], "id"));
+            if (seen[size_t(id)]++) return wrong(where, "a token that is not in the list yet", content);
+            taken[size_t(id)] = 1;
+            AddedToken made = added_token(id, list[i], true);
+            std::string& token = v.tokens[size_t(id)];
+            // The byte-level decoder takes a name of its alphabet's characters for the bytes that they spell.
+            const bool spells = !byte_level || byte_alphabet().bytes(content, token);
+            if (!byte_level || !spells) token = content;
+            made.in_model = known != id_of.end() && spells;
+            made.user_defined = !byte_level && user_defined.contains(id);
+            if (made.user_defined) token = with_marks(content);
+            else if (token != content) made.name = content;
+            id_of[content] = id;
+            v.added.push_back(std::move(made));
+        }
+        return {};
+    }
+    Status token_texts() {
+        size_t bytes = 0;
+        for (auto& [key, id] : id_of) {
+            std::string& token = v.tokens[size_t(id)];
+            if (!token.empty()) continue;
+            if (!byte_level) token = key;
+            else if (!byte_alphabet().bytes(key, token)) token.clear();    // no text becomes it (Command R has some)
+            bytes += token.size() == 1;
+        }
+        if (byte_level && !bytes) return wrong("model.vocab", "tokens for single bytes", "none");
+        const json& unknown = at(at(root, "model"), "unk_token");
+        if (!unknown.is_string()) return {};
+        auto it = id_of.find(unknown.get<std::string>());
+        if (it == id_of.end()) return wrong("model.unk_token", "a token", unknown);
+        v.unknown = it->second;
+        return {};
+    }
+    Status merges() {
+        const json& list = at(at(root, "model"), "merges");
+        if (!list.is_array()) return wrong("model.merges", "an array", list);
+        for (size_t i = 0; i < list.size(); i++) {
+            const json& m = list[i];
+            auto where = [i] { return "model.merges[" + std::to_string(i) + "]"; };
+            std::string left, right;
+            if (m.is_string()) {
+                auto both = m.get<std::string>();
+                size_t space = both.find(' ');
+                left = both.substr(0, space);
+                right = space == std::string::npos ? "" : both.substr(space + 1);
+            } else if (m.is_array() && m.size() == 2 && m[0].is_string() && m[1].is_string()) {
+                left = m[0], right = m[1];
+            }
+            if (left.empty() || right.empty()) return wrong(where(), "\"a b\" or [\"a\", \"b\"]", m);
+            auto l = id_of.find(left), r = id_of.find(right), both = id_of.find(left + right);
+            if (l == id_of.end() || r == id_of.end() || both == id_of.end())
+                return wrong(where(), "two tokens whose concatenation is a token", m);
+            auto bytes = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
+            if (bytes(both) != bytes(l) + bytes(r))
+                return wrong(where(), "a token that is spelled as its parts are", m);
+            v.merges.push_back({l->second, r->second, both->second});
+        }
+        return {};
+    }
+
+    // [BOS, A, EOS] of TemplateProcessing; RobertaProcessing and BertProcessing name theirs.
+    Status surround(const json& p, const std::string& where) {
+        const std::string type = text(p, "type");
+        if (type == "ByteLevel") return {};
+        std::vector<int>* to = &v.before;
+        auto add = [&](const json& id) {
+            if (!id.is_number_integer() || id < 0 || id >= v.tokens.size() || to->size() > 15)
+                return wrong(where, "ids of tokens", id);
+            to->push_back(id.get<int>());
+            return Status{};
+        };
+        if (type == "RobertaProcessing" || type == "BertProcessing") {
+            for (const char* key : {"cls", "sep"}) {
+                const json& pair = at(p, key);
+                TRY(add(pair.is_array() && pair.size() == 2 ? pair[1] : pair));
+                to = &v.after;
+            }
+            return {};
+        }
+        if (type != "TemplateProcessing") return wrong(where + ".type", "TemplateProcessing", at(p, "type"));
+        for (const json& piece : at(p, "single")) {
+            const std::string token = text(at(piece, "SpecialToken"), "id");
+            for (const json& id : at(at(at(p, "special_tokens"), token.c_str()), "ids")) TRY(add(id));
+            if (!at(piece, "Sequence").is_null()) to = &v.after;
+        }
+        return {};
+    }
+    Status post_processor() {
+        return each(at(root, "post_processor"), "post_processor", "processors",
+                    [&](const json& p, const std::string& where) { return surround(p, where); });
+    }
+
+    Status read() {
+        TRY(model());
+        TRY(normalizer());
+        TRY(pre_tokenizer());
+        TRY(decoder());
+        TRY(vocabulary());
+        TRY(added_tokens());
+        TRY(token_texts());
+        TRY(merges());
+        TRY(post_processor());
+        if (v.before.size() == 1) v.bos = v.before[0];
+        if (v.after.size() == 1) v.eos = v.after[0];
+        return {};
+    }
+};
+}    // namespace
+
+Result<Vocabulary> tokenizer_json_parse(std::string_view text, const std::string& name) {
+    // The document takes more memory than the tokenizer: it is gone before the tables are made.
+    const json document = TRY(json_parse(text, name, 64));
+    Reader reader(name, document);
+    TRY(reader.read());
+    return std::move(reader.v);
+}
+
+Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
+    return Tokenizer(TRY(tokenizer_json_parse(text, name)));
+}

@@ -1,0 +1,109 @@
+// vocab_merges.cpp - see vocab_merges.h. The files are put together as a tokenizer.json, whose parser then checks them.
+#include "vocab_merges.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "base/file.h"
+#include "json_reader.h"
+#include "data/pretokenize.h"
+
+namespace {
+using nlohmann::json;
+constexpr int64_t MAX_FILE = 256 << 20;
+
+// The parts of a tokenizer.json that a tokenizer_class implies.
+json byte_level(bool regex, bool space) {
+    return {{"type", "ByteLevel"}, {"add_prefix_space", space}, {"trim_offsets", true}, {"use_regex", regex}};
+}
+json gpt2_parts(bool space) { return {{"pre_tokenizer", byte_level(true, space)}}; }
+json qwen2_parts(bool) {
+    const json split = {{"type", "Split"},
+                        {"behavior", "Isolated"},
+                        {"invert", false},
+                        {"pattern", {{"Regex", pattern_row(Pattern::qwen2).splits[0].regex}}}};
+    return {{"normalizer", {{"type", "NFC"}}},
+            {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, byte_level(false, false)}}}}};
+}
+const struct {
+    const char* name;
+    json (*parts)(bool space);
+} CLASSES[] = {
+    {"", gpt2_parts}, {"GPT2Tokenizer", gpt2_parts}, {"CodeGenTokenizer", gpt2_parts}, {"Qwen2Tokenizer", qwen2_parts}};
+
+Result<json> object_in(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return json::object();
+    json j = TRY(json_parse(TRY(read_file(path, MAX_FILE)), path, 64));
+    if (!j.is_object()) return fail(Exit::input, "%s: expected an object", path.c_str());
+    return j;
+}
+
+Result<json> merges_in(const std::string& path) {
+    std::istringstream lines(TRY(read_file(path, MAX_FILE)));
+    json merges = json::array();
+    int64_t number = 0;
+    for (std::string line; std::getline(lines, line);) {
+        number++;
+        if (line.ends_with('\r')) line.pop_back();
+        if (line.empty() || line.starts_with("#version")) continue;
+        const size_t space = line.find(' ');
+        if (space == 0 || space >= line.size() - 1 || line.find(' ', space + 1) != line.npos)
+            return fail(Exit::input, "%s:%lld: expected two tokens with a space between them", path.c_str(),
+                        (long long)number);
+        merges.push_back(line);
+    }
+    return merges;
+}
+
+}    // namespace
+
+Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspelled) {
+    const std::string dir = std::filesystem::path(vocab).replace_filename("").string();
+    const json config = TRY(object_in(dir + "tokenizer_config.json")), tokens = TRY(object_in(vocab));
+    std::string name = config.contains("tokenizer_class") && config["tokenizer_class"].is_string()
+                           ? config["tokenizer_class"].get<std::string>()
+                           : "";
+    if (name.ends_with("Fast")) name.resize(name.size() - 4);
+    const auto known = std::find_if(std::begin(CLASSES), std::end(CLASSES), [&](auto& c) { return name == c.name; });
+    if (known == std::end(CLASSES))
+        return fail(Exit::input,
+                    "%s: flatgpt reads vocab.json and merges.txt of GPT-2, CodeGen and Qwen 2, not of "
+                    "\"%s\"; transformers makes a tokenizer.json of them:\n  python3 -c \"from transformers import "
+                    "AutoTokenizer as T; T.from_pretrained('%s').save_pretrained('%s')\"",
+                    vocab.c_str(), name.c_str(), dir.c_str(), dir.c_str());
+    const bool space = config.contains("add_prefix_space") && config["add_prefix_space"] == true;
+    json all = known->parts(space);
+    all["added_tokens"] = json::array();
+    all["decoder"] = byte_level(true, space);
+    all["model"] = {{"type", "BPE"}, {"vocab", tokens}, {"merges", TRY(merges_in(dir + "merges.txt"))}};
+    // What is no UTF-8 becomes a replacement character, which no token of the vocabulary has: the parser refuses it.
+    Vocabulary v = TRY(tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab));
+    for (const auto& [token, id] : tokens.items())
+        if (v.tokens[id.get<size_t>()].empty()) unspelled->emplace_back(token, id.get<int>());
+    return v;
+}
+
+std::string foreign_tokenizer(const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    std::string file = path;
+    for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+        const std::string name = entry->path().filename();
+        if (name == "tekken.json" || name.ends_with(".tiktoken")) file = entry->path();
+    }
+    const std::string dir = fs::path(file).replace_filename("").string(), to = dir.empty() ? "." : dir;
+    if (fs::path(file).filename() == "tekken.json")
+        return ", but " + file +
+               " is Mistral's tekken; transformers (with mistral-common) makes a tokenizer.json of "
+               "it:\n  python3 -c \"from transformers.integrations.mistral import convert_tekken_tokenizer as c; c('" +
+               file + "').save_pretrained('" + to + "')\"";
+    if (file.ends_with(".tiktoken"))
+        return ", but " + file +
+               " is tiktoken's, which lacks the pattern and the special tokens; of an encoding that "
+               "tiktoken knows by name transformers (with tiktoken and blobfile) makes a tokenizer.json:\n  python3 -c "
+               "\"import tiktoken; from transformers.integrations.tiktoken import convert_tiktoken_to_fast as c; "
+               "c(tiktoken.get_encoding('cl100k_base'), '" +
+               to + "')\"";
+    return "";
+}

@@ -1,0 +1,80 @@
+// cache_flags.cpp - which cache a command asks for.
+#include <algorithm>
+
+#include "generate.h"
+
+// Every layer keeps a state, none keys and values.
+static bool all_recurrent(const Config& c) { return c.recurrent_layers_below(c.L) == c.L; }
+
+Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation) {
+    if (name == "auto") return std::optional<Element>();
+    if (all_recurrent(c))
+        return fail(Exit::usage,
+                    "--cache-dtype %s: with --linear-attention in all layers no keys and values are kept; "
+                    "leave it out",
+                    name.c_str());
+    const Element type = name == "fp8"    ? Element::fp8
+                         : name == "int8" ? Element::int8
+                         : name == "bf16" ? Element::bf16
+                                          : Element::f32;
+    if (type == Element::f32 && activation == Element::bf16)
+        return fail(Exit::usage, "--cache-dtype fp32 with --dtype bf16: keys and values are computed as bf16");
+    return std::optional<Element>(type);
+}
+
+Result<CacheLimits> cache_limits(const Config& c, const CacheFlags& options, int64_t length) {
+    if (options.positions > c.T)
+        return fail(Exit::usage, "--cache %d: the model's context has %d positions%s", options.positions, c.T,
+                    c.position == Position::learned ? "" : "; --context asks for more");
+    const char* why = why_no_eviction(c);
+    const int needed = cache_positions(c);
+    if (options.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s; leave it out", options.sinks, why);
+    if (options.positions && c.mask_kind != MaskKind::causal)
+        return fail(Exit::usage, "--cache %d: %s; leave it out", options.positions, why);
+    if (all_recurrent(c) && !why) {
+        const char* option = options.positions ? "--cache" : options.sinks >= 0 ? "--sinks" : nullptr;
+        if (option)
+            return fail(Exit::usage, "%s %d: with --linear-attention in all layers no position is kept; leave it out",
+                        option, options.positions ? options.positions : options.sinks);
+        return CacheLimits{INT32_MAX / 2, 0, true, true};
+    }
+    CacheLimits limits = {options.positions ? options.positions : c.T, options.sinks < 0 ? 4 : options.sinks, false,
+                          false};
+    for (int l = 0; l < c.L; l++) limits.sinks = std::max(limits.sinks, c.heads(l).global_tokens);
+    const int least = (pages_for(limits.sinks) + 3) * Pages::SIZE;
+    if (length <= std::min(limits.positions, needed)) {
+        limits.positions = int(length);
+    } else if (!why) {
+        limits.lossless = needed < c.T && needed <= limits.positions;
+        if (limits.lossless && options.sinks > 0)
+            return fail(Exit::usage, "--sinks %d: each layer has a window, none would see them", options.sinks);
+        if (limits.lossless) limits.positions = needed, limits.sinks = 0;
+        limits.evicts = limits.lossless || limits.positions >= least;
+        if (!limits.evicts && options.sinks >= 0)
+            return fail(Exit::usage, "--sinks %d: a cache of %d positions has no room for them: at least %d",
+                        options.sinks, limits.positions, least);
+    }
+    return limits;
+}
+
+std::vector<Flag> cache_flags(CacheFlags& options) {
+    return {{"--cache-dtype",
+             &options.type,
+             "type of cached keys and values; auto: as activations are. fp8 and int8 "
+             "hold a factor for each key and value of a head",
+             0,
+             0,
+             {"auto", "fp32", "bf16", "fp8", "int8"}},
+            {"--cache", &options.positions,
+             "positions that a sequence keeps: the oldest are given up, page by page; "
+             "it goes on from its last half instead where there is no room for the sinks and three pages (64 with 4 "
+             "sinks), with a stride, and where positions are a table; 0: the model's context",
+             0, 1 << 24},
+            {"--sinks",
+             &options.sinks,
+             "the first so many positions are never given up, rounded up to 16; auto: 4, "
+             "where any are given up",
+             -1,
+             4096,
+             {"auto"}}};
+}

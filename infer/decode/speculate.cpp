@@ -1,0 +1,99 @@
+// speculate.cpp - see speculate.h.
+#include "speculate.h"
+
+#include "base/console.h"
+
+std::vector<Flag> speculation_flags(Speculation& speculation) {
+    return {{"--lookup", &speculation.lookup,
+             "draft up to so many tokens that followed when the last ones came before: for "
+             "texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text",
+             0, 256},
+            {"--draft", &speculation.path, "draft by a second, smaller model with the same tokenizer"},
+            {"--draft-tokens", &speculation.tokens, "tokens that --draft drafts at a time", 1, 256}};
+}
+Status check_speculation(const std::vector<std::string>& given, const Speculation& speculation) {
+    if (was_given(given, "--draft-tokens") && !speculation.by_model())
+        return fail(Exit::usage, "--draft-tokens needs --draft");
+    if (speculation.lookup && speculation.by_model()) return fail(Exit::usage, "--lookup, --draft: only one of them");
+    return {};
+}
+Status can_speculate(const Model& model, const Speculation& speculation) {
+    for (const Model* m : {&model, static_cast<const Model*>(speculation.draft)})
+        if (m && speculation.any() && (m->c.linear != LinearAttention::none || m->c.mask_kind != MaskKind::causal))
+            return fail(Exit::usage, "%s: drafted tokens could not be taken back from %s, %s; leave it out",
+                        speculation.by_model() ? "--draft" : "--lookup",
+                        m == speculation.draft ? "the draft model" : "the model",
+                        m->c.linear != LinearAttention::none
+                            ? "whose --linear-attention keeps a state of all tokens so far"
+                            : "whose prompts see all of themselves");
+    return {};
+}
+std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted) {
+    if (!speculation.any()) return "";
+    return formatted("; drafted %s, %lld accepted (%.0f %%)", counted(drafted, "token").c_str(), (long long)accepted,
+                     100.0 * double(accepted) / double(std::max<int64_t>(1, drafted)));
+}
+
+Ids lookup_draft(const Ids& tokens, int most) {
+    constexpr size_t ENOUGH = 16;    // a longer run says no more
+    const size_t n = tokens.size();
+    size_t best = 1, follows = 0;
+    for (size_t end = n; --end > 1 && best < ENOUGH;) {    // a run that ends before `end`
+        size_t k = 0;
+        while (k < end && k < ENOUGH && tokens[end - 1 - k] == tokens[n - 1 - k]) k++;
+        if (k > best) best = k, follows = end;
+    }
+    Ids draft;
+    for (size_t i = follows; follows && int(draft.size()) < most; i++)
+        draft.push_back(i < n ? tokens[i] : draft[i - n]);
+    return draft;
+}
+
+VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int step_index, const Ids& draft) {
+    VerifiedDraft all = {{}, 0};
+    for (size_t k = 0;; k++) {
+        all.chosen.push_back(sampler.choose(logits + k * size_t(V), uint64_t(step_index) + k));
+        sampler.accept(all.chosen[k]);
+        if (k == draft.size() || all.chosen[k].id != draft[k]) return all;
+        all.accepted++;
+        if (sampler.done()) return all;
+    }
+}
+
+// The slots get what they lack of their sequences, and what rejected drafts left goes.
+void DraftModel::catch_up(const std::vector<Request>& requests) {
+    std::vector<int> seqs;
+    std::vector<Ids> missing;
+    size_t most = 0;
+    for (const Request& a : requests) {
+        const CachedSequences::Prefix from = sequences.longest_prefix(*a.tokens);
+        sequences.begin(a.seq, from);
+        seqs.push_back(a.seq);
+        missing.emplace_back(a.tokens->begin() + ptrdiff_t(from.length), a.tokens->end());
+        most = std::max(most, missing.back().size());
+    }
+    sequences.prefill(seqs, missing, logits.data(), most > 8);
+}
+
+void DraftModel::propose(std::vector<Request> requests) {
+    for (Request& a : requests) a.most = std::min(a.most, sequences.cache.positions - int(a.tokens->size()) + 1);
+    std::erase_if(requests, [](const Request& a) { return a.most <= 0; });
+    if (requests.empty()) return;
+    logits.resize(requests.size() * size_t(V));
+    catch_up(requests);
+    for (;;) {
+#pragma omp parallel for schedule(static) if (requests.size() > 1)
+        for (size_t i = 0; i < requests.size(); i++) {
+            Request& a = requests[i];
+            const Sampler::Choice next = a.sampler.choose(&logits[i * size_t(V)], uint64_t(a.step_index++));
+            a.sampler.accept(next);
+            if (next.id >= 0) a.draft->push_back(next.id);
+        }
+        std::erase_if(requests, [](const Request& a) { return int(a.draft->size()) == a.most || a.sampler.done(); });
+        if (requests.empty()) return;
+        std::vector<int> seqs;
+        std::vector<Ids> next;
+        for (const Request& a : requests) seqs.push_back(a.seq), next.push_back({a.draft->back()});
+        sequences.step(seqs, next, logits.data());
+    }
+}

@@ -1,0 +1,179 @@
+// eval_command.cpp - see eval.h.
+#include "eval_command.h"
+
+#include <algorithm>
+
+#include "base/countdown.h"
+#include "base/file.h"
+#include "files/picture.h"
+#include "position_loss.h"
+#include "files/json.h"
+#include "text_loss.h"
+
+namespace {
+// Refuses options that mean nothing together.
+Status check_flags(const EvalOptions& o) {
+    auto given = [&](const char* flag) { return was_given(o.given, flag); };
+    if (o.needle ? !o.data.empty() && !o.text.empty() : o.data.empty() == o.text.empty())
+        return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
+    for (const char* flag : {"--documents", "--eval-tokens", "--raw-u16", "--by-position"})
+        if (given(flag) && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", flag, flag);
+    for (const char* flag : {"--documents", "--eval-tokens", "--mask-fraction", "--by-position"})
+        if (given(flag) && o.needle)
+            return fail(Exit::usage, "%s, --needle: expected one of them; --needle measures no loss", flag);
+    for (const char* flag : {"--depths", "--lengths", "--trials", "--seed"})
+        if (given(flag) && !o.needle) return fail(Exit::usage, "%s needs --needle", flag);
+    for (const char* flag : {"--csv", "--picture"})
+        if (given(flag) && !o.needle && !o.by_position)
+            return fail(Exit::usage, "%s needs --by-position or --needle", flag);
+    if (o.by_position && o.documents)
+        return fail(Exit::usage,
+                    "--by-position, --documents: expected one of them; a position's place in its document "
+                    "is not its place in the window");
+    for (const char* flag : {"--field", "--format", "--special", "--longest-line"})
+        if (given(flag) && o.text.empty()) return fail(Exit::usage, "%s needs --text", flag);
+    if (!o.field.empty() && o.format == "text")
+        return fail(Exit::usage, "--field %s, --format text: a text has no fields", o.field.c_str());
+    if (o.raw_u16 && o.data.empty()) return fail(Exit::usage, "--raw-u16 needs --data");
+    if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
+    return o.picture.empty() ? Status{} : picture_check(o.picture);
+}
+Status print_evaluation(const EvalOptions& o, const LoadedModel& m, const Evaluation& e,
+                        const std::vector<PositionBin>& bins, double seconds) {
+    const bool known = e.bits_per_byte > 0;
+    if (o.json) {
+        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld%s}\n", json_number(e.loss).c_str(),
+               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
+               (long long)e.tokens, bins.empty() ? "" : (",\"by_position\":" + positions_json(bins)).c_str());
+    } else {
+        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
+        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
+               (long long)e.tokens);
+        if (!bins.empty()) print_positions(bins);
+    }
+    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
+            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
+    return {};
+}
+Status check_measured(const EvalOptions& o, const Evaluation& e) {
+    if (e.tokens) return {};
+    return fail(Exit::input,
+                "%s: no token to measure: a text's first token is given, not predicted; expected a text "
+                "of at least two tokens, or of one where the tokenizer puts its own before it",
+                o.text.empty() ? o.data.c_str() : o.text.c_str());
+}
+// After the results, which may show where it begins.
+Status check_loss(const LoadedModel& m, double loss) {
+    if (std::isfinite(loss)) return {};
+    return fail(Exit::diverged,
+                "%s: the loss is %g: the model's numbers have grown beyond what its activations hold; "
+                "its training has diverged, or it was made for another type: try --dtype fp32",
+                m.path.c_str(), loss);
+}
+Result<TextLines> open_text(const EvalOptions& o) {
+    if (o.text == "-") note_typed_input();
+    return TextLines::open(
+        {.files = {o.text}, .field = o.field, .format = text_format(o.format), .longest = o.longest_line});
+}
+Result<Evaluation> eval_texts(const EvalOptions& o, LoadedModel& m, const Objective& objective) {
+    TRY(check_tokenizer(m));
+    TextLines file = TRY(open_text(o));
+    TextEncoder encoder(m.tokenizer, beginning_of_text(m), o.special == "token");
+    Evaluation all;
+    int64_t chunks = 0;
+    for (;;) {
+        const std::vector<Line> lines = TRY(file.next(TEXT_GROUP));
+        if (lines.empty()) break;
+        std::vector<Evaluation> each = evaluate_texts(*m.model, m.tokenizer, encoder.encode(lines), objective, &chunks);
+        for (size_t i = 0; i < each.size() && o.json; i++)
+            printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
+                   json_number(each[i].loss).c_str(), (long long)each[i].tokens);
+        each.push_back(all);
+        all = combined(each);
+    }
+    encoder.note_special_tokens();
+    return all;
+}
+
+Result<Evaluation> eval_shards(const EvalOptions& o, LoadedModel& m, const Objective& objective,
+                               LossByPosition& positions) {
+    const int S = m.model->plan.S;
+    Loader loader =
+        TRY(open_shards(m, o.model_options,
+                        {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S, .max_tokens = o.eval_tokens}));
+    Countdown countdown{"eval", "windows"};
+    auto each = [&](int rows, const float* losses, const int* targets) { positions.add(rows, losses, targets); };
+    return evaluate(*m.model, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
+}
+
+// The text that hides the needle: some of --data's or --text's.     longest: a sequence's tokens
+Result<std::vector<int>> haystack(const EvalOptions& o, const LoadedModel& m, int longest) {
+    const size_t MOST = std::max<size_t>(1 << 20, size_t(longest));
+    std::vector<int> all;
+    auto append = [&](const std::vector<int>& more) { all.insert(all.end(), more.begin(), more.end()); };
+    if (!o.text.empty()) {
+        TRY(check_tokenizer(m));
+        TextLines file = TRY(open_text(o));
+        for (bool more = true; more && all.size() < MOST;) {
+            const std::vector<Line> lines = TRY(file.next(1 << 20));
+            for (const Line& line : lines) append(m.tokenizer.encode(line.text + "\n", o.special == "token"));
+            more = !lines.empty();
+        }
+    } else if (!o.data.empty()) {
+        const int S = std::min(256, longest);
+        Loader loader = TRY(open_shards(m, o.model_options, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S}));
+        std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
+        for (int64_t n = 0; n < loader.samples() && all.size() < MOST; n++) {
+            TRY(loader.next(tokens.data(), targets.data()));
+            append(tokens);
+        }
+    }
+    return all;
+}
+Status eval_needle(const EvalOptions& o) {
+    LoadedModel m;
+    TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool gpu) {
+        const int longest = sequence_length(o.model_options, c, o.seq_len), rows = saturating_rows(gpu);
+        return Capacity{o.batch, c.mask_kind == MaskKind::causal ? std::clamp(rows / o.batch, 1, longest) : longest};
+    }));
+    TRY(check_length(o.model_options, m.model->c, o.seq_len));
+    TRY(check_generative(m));
+    NeedleOptions n = o.needles;
+    n.longest = sequence_length(o.model_options, m.model->c, o.seq_len), n.batch = o.batch;
+    n.choices = ordinary_tokens(m.tokenizer, m.model->c.V), n.begin = beginning_of_text(m);
+    n.haystack = TRY(haystack(o, m, n.longest));
+    auto found = [&] {
+        Countdown countdown{"needle"};
+        return find_needles(*m.model, n, std::ref(countdown));
+    };
+    const std::vector<NeedleCell> cells = TRY(found());
+    if (o.json) puts(needle_json(cells).c_str());
+    else print_needles(cells);
+    if (!o.csv.empty()) TRY(write_needle_csv(o.csv, cells));
+    if (!o.picture.empty()) TRY(write_needle_picture(o.picture, cells));
+    double all = 0;
+    for (const NeedleCell& cell : cells) all += cell.logprob;
+    return check_loss(m, all);
+}
+}    // namespace
+
+Status eval(const EvalOptions& o) {
+    TRY(check_flags(o));
+    if (o.needle) return eval_needle(o);
+    LoadedModel m;
+    TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
+        return Capacity{o.batch, sequence_length(o.model_options, c, o.seq_len), o.documents};
+    }));
+    TRY(check_length(o.model_options, m.model->c, o.seq_len));
+    const Objective objective =
+        TRY(objective_of(m.model->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
+    const double start = now_seconds();
+    LossByPosition positions(m.model->plan.S);
+    const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective, positions) : eval_texts(o, m, objective));
+    TRY(check_measured(o, e));
+    const std::vector<PositionBin> bins = o.by_position ? positions.bins() : std::vector<PositionBin>{};
+    TRY(print_evaluation(o, m, e, bins, now_seconds() - start));
+    if (!o.csv.empty()) TRY(write_positions_csv(o.csv, bins));
+    if (!o.picture.empty()) TRY(write_positions_picture(o.picture, bins));
+    return check_loss(m, e.loss);
+}

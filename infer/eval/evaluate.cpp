@@ -1,0 +1,72 @@
+// evaluate.cpp - see evaluate.h.
+#include "evaluate.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace {
+struct Window {    // sums over its targets, and how many count
+    double loss = 0, bytes = 0;
+    int64_t targets = 0;
+};
+
+// All ranks' windows in the loader's order, on every rank. The ranks have taken batches of B windows in turn.
+std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t windows, int B, Coordinator& coordinator) {
+    const std::vector<std::string> parts =
+        coordinator.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
+    std::string all;
+    std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
+    for (int64_t first = 0; first < windows && !parts.empty(); first += B) {
+        const size_t rank = size_t(first / B) % parts.size();
+        const size_t bytes = size_t(std::min<int64_t>(B, windows - first)) * sizeof(Window);
+        all += parts[rank].substr(taken[rank], bytes);
+        taken[rank] += bytes;
+    }
+    all = coordinator.broadcast(all);
+    std::vector<Window> sums(all.size() / sizeof(Window));
+    memcpy(sums.data(), all.data(), all.size());
+    return sums;
+}
+}    // namespace
+
+Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
+                            const std::function<void(int64_t done, int64_t windows)>& progress,
+                            Coordinator* coordinator, const Objective& objective,
+                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
+    loader.seek({0, 0});
+    const int64_t windows = loader.samples();
+    const int rank = coordinator ? coordinator->rank() : 0, ranks = coordinator ? coordinator->ranks() : 1;
+    std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
+    std::vector<float> losses(tokens.size());
+    std::vector<Window> sums;
+    for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
+        TRY(loader.next(tokens.data(), targets.data()));
+        const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
+        Spans spans;
+        for (int b = 0; b < rows; b++)
+            objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S, &spans);
+        model.batch.upload(tokens.data(), targets.data(), rows, S, objective.is_plain_causal() ? nullptr : &spans);
+        model.forward();
+        model.loss(false, 0);
+        (void)model.mean_loss(losses.data());
+        if (each) each(rows, losses.data(), targets.data());
+        for (int n = 0; n < rows * S; n++) {
+            if (n % S == 0) sums.emplace_back();
+            sums.back().loss += double(losses[size_t(n)]);
+            const int id = targets[size_t(n)];
+            if (id < 0) continue;
+            sums.back().targets++;
+            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
+                sums.back().bytes += double(tokenizer.token(id).size());
+        }
+        if (progress) progress(done + rows, windows);
+    }
+    if (coordinator) sums = gather_windows(sums, windows, B, *coordinator);
+    Window all;
+    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes, all.targets += w.targets;
+    Evaluation e;
+    e.tokens = all.targets;
+    e.loss = all.loss / double(e.tokens);
+    e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
+    return e;
+}

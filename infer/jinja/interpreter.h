@@ -1,0 +1,126 @@
+// interpreter.h - the interpreter of a chat template's tree, as its built-in functions see it.
+#pragma once
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "infer/jinja/syntax.h"
+
+namespace jinja {
+
+constexpr int64_t MAX_STEPS = 5'000'000;    // about a second
+constexpr size_t MAX_OUTPUT = 16 << 20;     // bytes
+constexpr int MAX_CALLS = 1000;             // nodes within nodes, through macros
+
+struct Frame {    // the names of a scope
+    std::unordered_map<std::string, Value> names;
+    std::shared_ptr<Frame> outer;
+};
+struct Builtin;
+// A built-in, perhaps a method of self; or a macro and the frame that it was defined in. `captured` holds that frame
+// to the end, so that no chain of macros is destroyed at once.
+struct Function : Object {
+    const Builtin* builtin = nullptr;
+    const Value self = Value();
+    const Node* macro = nullptr;
+    const std::shared_ptr<Frame> frame;
+    Function(const Builtin* builtin, const Value& self) : builtin(builtin), self(self) { contain(self); }
+    Function(const Node& macro, std::shared_ptr<Frame> frame) : macro(&macro), frame(std::move(frame)) {}
+};
+struct Loop : Object {    // what a template calls loop
+    const Value items;
+    size_t at = 0;
+    explicit Loop(const Value& items) : items(items) { contain(items); }
+};
+struct Arguments {
+    Items items;
+    std::vector<std::pair<std::string, Value>> named;
+};
+
+class Interpreter {
+  public:
+    Meter meter{MAX_STEPS};
+    const int64_t now;
+    Interpreter(const Value& context, int64_t now);
+    ~Interpreter();
+    Interpreter(const Interpreter&) = delete;
+    Interpreter& operator=(const Interpreter&) = delete;
+    std::string render(const Node& root);
+
+    // What the built-in functions need.
+    Value filter(const std::string& name, const Value& self, Arguments args);
+    bool test(const std::string& name, const Value& self, Arguments args);
+    Value method(const Value& self, const std::string& name, Items args);    // called
+    Value attribute(const Value& v, const std::string& name);
+    Value subscript(const Value& v, const Value& index);
+    Value path(Value v, const Value& path);    // "a.b.0": attributes and indices by turns
+    Value new_space(Items items);
+
+  private:
+    enum class Flow { on, leave, next };
+    std::string out;
+    std::shared_ptr<Frame> frame;
+    std::vector<std::shared_ptr<Frame>> captured;    // they and macros, namespaces and themselves refer to each other
+    std::vector<Value> spaces;
+    int depth = 0;
+    struct Deeper;
+    struct Scope;
+
+    template <class F> auto at_line(const Node& n, F work);
+    Flow exec(const Node& n);
+    Flow executed(const Node& n);
+    Flow loop(const Node& n);
+    void set(const Node& target, const Value& value);
+    void emit(const std::string& text);
+    std::string captured_output(const Node& body);
+    Value eval(const Node& n);
+    Value evaluated(const Node& n);
+    Value lookup(const std::string& name);
+    Value compare(const Node& n);
+    Value slice(const Node& n);
+    Value macro(const Node& n);
+    Value call(const Node& n);
+    Value call_macro(const Function& f, Arguments args);
+    Value invoke(const Builtin& b, const Value& self, Arguments args);
+    Arguments arguments(const Node& n);
+};
+
+// ---- built-in filters, tests, methods and functions -----------------------------------------------------------------
+
+struct Call {
+    Interpreter& run;
+    const Value& self;
+    Items args;                                          // by parameter; unset: not given
+    std::vector<std::pair<std::string, Value>> named;    // where the built-in takes any
+
+    Meter& meter() { return run.meter; }
+    bool given(size_t i) const { return i < args.size() && !args[i].is(Kind::unset) && !args[i].is(Kind::none); }
+    bool flag(size_t i) const { return given(i) && truth(args[i]); }
+    int64_t integer(size_t i, int64_t otherwise) const;
+    std::string text(size_t i, const char* otherwise = "") const;
+    Value named_or(const char* name, Value otherwise) const;
+};
+struct Builtin {
+    const char *name, *parameters;    // separated by spaces; null: any
+    int required;
+    Value (*run)(Call&);
+};
+template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
+    for (auto& row : table)
+        if (name == row.name) return &row;
+    return nullptr;
+}
+const Builtin* filter_named(const std::string& name);
+const Builtin* test_named(const std::string& name);
+const Builtin* method_named(Kind kind, const std::string& name);
+const Builtin* string_method(const std::string& name);
+const Builtin* global_named(const std::string& name);
+std::string upper(const std::string& text);
+std::string lower(const std::string& text);
+std::string capitalized(const std::string& text);
+std::vector<std::string> split_lines(const std::string& text, bool keep_ends = false);
+std::string replaced(const std::string& text, const std::string& from, const std::string& to, int64_t most,
+                     Meter& meter);
+}    // namespace jinja

@@ -1,0 +1,65 @@
+// syntax.h - the text of a chat template as a tree.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "infer/jinja/value.h"
+
+namespace jinja {
+
+enum class Op : uint8_t {
+    // expressions; [] are optional kids, null where left out
+    constant,    // value
+    name,        // text
+    list,
+    tuple,    // kids
+    dict,     // kids: key, value, key, value, ...
+    negate,
+    plus,
+    logical_not,    // kid
+    logical_and,
+    logical_or,     // and, or: two kids
+    arithmetic,     // text: the operator; two kids
+    concatenate,    // ~: kids
+    compare,        // kids, names: the operators between them
+    condition,      // kids: value, test, [other value]
+    attribute,      // kid, text
+    subscript,      // kid, index
+    slice,          // kid, [start], [stop], [step]
+    call,           // kids: callee, arguments; the last of them have `names`
+    filter,
+    test,       // text; kids: value, arguments; the last of them have `names`
+    macro,      // text; names: parameters; kids: their defaults, which are the last ones', and the body
+    capture,    // kid: a body; its output as a string
+    // statements
+    data,      // text
+    print,     // kid
+    branch,    // kids: test, body, test, body, ..., [the else body]
+    loop,      // kids: target, iterable, [filter], body, [else body]
+    set,       // kids: target, value
+    leave,
+    next,     // break, continue
+    block,    // kids: statements
+};
+
+struct Node {
+    Op op;
+    int line;
+    int depth = 1;
+    std::string text;
+    Value value;
+    std::vector<std::unique_ptr<Node>> kids;
+    std::vector<std::string> names;
+};
+
+struct Token {
+    enum Type : uint8_t { data, print_begin, print_end, block_begin, block_end, name, string, integer, real, op, end };
+    Type type;
+    int line;
+    std::string text;    // a string's value
+};
+// Both raise an Error with its line.
+std::vector<Token> tokens(const std::string& text);
+std::unique_ptr<Node> parse(const std::string& text);
+}    // namespace jinja

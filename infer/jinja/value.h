@@ -1,0 +1,145 @@
+// value.h - what chat templates compute with: Python's values, as far as templates see them.
+//
+// Everything but a namespace is immutable, so values are shared, not copied. Errors inside the interpreter are thrown;
+// ChatTemplate turns them into a Status.
+#pragma once
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/common.h"
+
+namespace jinja {
+
+struct Error {
+    std::string message;
+    int line = 0;    // 0: not known yet
+};
+[[noreturn, gnu::format(printf, 1, 2)]] void raise(const char* format, ...);
+
+// The work that a template may still do: evaluated nodes, items touched, 16 bytes of text touched. It also bounds
+// memory, as whatever makes something charges for it, before it makes it where the size is the template's choice.
+struct Meter {
+    int64_t steps;
+    void charge(int64_t n = 1) {
+        if (n > steps) raise("the template does too much: more than its limit of steps");
+        steps -= n;
+    }
+    void charge_text(size_t bytes) { charge(int64_t(bytes / 16) + 1); }
+};
+
+// unset: an argument that was not given. keys, values, entries: a dict's views. generator: what filters such as map
+// make; it can be iterated once.
+enum class Kind : uint8_t {
+    unset,
+    undefined,
+    none,
+    boolean,
+    integer,
+    real,
+    string,
+    list,
+    tuple,
+    dict,
+    keys,
+    values,
+    entries,
+    range,
+    generator,
+    space,
+    function,
+    loop
+};
+constexpr int MAX_DEPTH = 100;    // values in values: printers, comparisons and destructors recurse
+struct Value;
+typedef std::vector<Value> Items;
+// What a value points to. depth: how many lie within each other here; texts count nothing.
+struct Object {
+    int depth = 1;
+    virtual ~Object() = default;
+    void contain(const Value& inner);    // raises where that is too deep
+};
+
+struct Value {
+    Kind kind = Kind::unset;
+    bool safe = false;    // a string after |safe: + escapes for HTML what is added to it, as Markup does
+    union {
+        int64_t integer = 0;    // a boolean's, too
+        double real;
+    };
+    std::shared_ptr<Object> object;    // Text, Sequence (list to space), Function, Loop
+
+    Value() = default;
+    explicit Value(Kind k) : kind(k) {}
+    Value(bool b) : kind(Kind::boolean), integer(b) {}
+    Value(int64_t i) : kind(Kind::integer), integer(i) {}
+    Value(double d) : kind(Kind::real), real(d) {}
+    Value(std::string s);
+    Value(const char* s) : Value(std::string(s)) {}
+    template <class H> Value(Kind k, const std::shared_ptr<H>& h) : kind(k), object(h) {}
+    Value(Kind k, Items items);    // raises where that is too deep
+
+    bool is(Kind k) const { return kind == k; }
+    bool is_int() const { return is(Kind::integer) || is(Kind::boolean); }
+    bool is_number() const { return is_int() || is(Kind::real); }
+    double number() const { return is(Kind::real) ? real : double(integer); }
+    const std::string& text() const;    // a string's; an undefined value's name
+    const Items& items() const;         // list to generator's; dict and space: key, value, key, value, ...
+};
+struct Text : Object {
+    std::string text;
+    Text() { depth = 0; }
+};
+struct Sequence : Object {
+    Items items;
+};
+struct Range : Sequence {
+    int64_t from = 0, to = 0, step = 1;
+};
+
+Value range_of(int64_t from, int64_t to, int64_t step);
+Value undefined(std::string name);
+const char* type_name(const Value& v);    // Python's
+bool truth(const Value& v);
+// The items that a loop goes through: a dict's keys, a string's characters. Takes a generator's items away.
+Value iterated(const Value& v, Meter& meter);
+// A dict's or a namespace's value, null where it has none. Raises where the key cannot be one.
+const Value* find(const Value& dict, const Value& key, Meter& meter);
+void put(Items& dict, const Value& key, const Value& value, Meter& meter);    // adds or replaces
+void assign(const Value& space, const std::string& name, const Value& value, Meter& meter);
+
+bool equal(const Value& a, const Value& b, Meter& meter, int depth = 0);
+int order(const Value& a, const Value& b, Meter& meter, int depth = 0);    // < 0, 0, > 0; raises where there is none
+bool contains(const Value& container, const Value& item, Meter& meter);
+
+std::string str(const Value& v, Meter& meter);
+std::string repr(const Value& v, Meter& meter, int depth = 0);
+struct JsonStyle {
+    bool ascii = false, sorted = false;
+    int64_t indent = -1;    // -1: on one line
+    std::string between = ", ", colon = ": ";
+};
+std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int depth = 0);
+Value pairs(const Value& dict);    // a list of (key, value)
+Value from_json(const nlohmann::ordered_json& json, int depth = 0);
+
+// a op b, op one of + - * / // % **, as Python has it.
+Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& meter);
+
+// ---- text ----------------------------------------------------------------------------------------------------------
+
+// Code points. Bytes that are not UTF-8 become lone surrogates and come back as they were.
+std::u32string to_utf32(std::string_view text);
+std::string to_utf8(std::u32string_view text);
+int64_t length(const std::string& text);    // in code points
+// As Python's int(text, base) and float(text); none where the text is no number. Raises for one beyond 64 bits.
+std::optional<int64_t> integer_of(const std::string& text, int64_t base);
+std::optional<double> real_of(const std::string& text);
+bool is_space(char32_t c);    // Python's str.isspace
+size_t after_spaces(std::string_view text, size_t at);
+std::string strip(const std::string& text, const Value& characters, bool left, bool right);
+std::string escaped_html(const std::string& text);
+}    // namespace jinja

@@ -1,0 +1,225 @@
+// load.cpp - see open.h.
+#include "load.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "base/console.h"
+#include "base/file.h"
+#include "checkpoint/gguf.h"
+#include "data/tokenizer_files/vocab_merges.h"
+
+extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
+
+namespace {
+// Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
+Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const std::string& name,
+                        const Tokenizer& named) {
+    m.tokenizer = TRY(checkpoint_tokenizer(source)).of_model(V);
+    m.own_tokenizer = m.tokenizer.vocab_size() > 0;
+    if (name.empty()) return {};
+    if (m.own_tokenizer && named.fingerprint() != m.tokenizer.fingerprint())
+        return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
+                    name.c_str(), named.vocab_size(), m.path.c_str(), m.tokenizer.vocab_size());
+    if (!m.own_tokenizer) m.tokenizer = named.of_model(V);
+    return {};
+}
+
+// Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
+// --checkpoint best)".
+std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    // The newest checkpoint knows which one is the best, an older one only which was.
+    if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
+    const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
+    std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
+    const std::string best = state.best_step >= 0 ? formatted(", %.4g", state.best_loss) : "";
+    const bool kept =
+        std::any_of(dirs.begin(), dirs.end(), [&](auto& d) { return checkpoint_step(d) == state.best_step; });
+    if (which == "best") text += best;
+    else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
+    else if (!best.empty() && kept)
+        text += "; the best by validation is step " + std::to_string(state.best_step) + best + ": --checkpoint best";
+    if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
+    return dir + " (" + text + ")";
+}
+// Ids of a larger one lie beyond the model's embeddings.
+Status tokenizer_fits(const LoadedModel& m) {
+    return m.tokenizer.fits(m.model->c.V, Exit::input,
+                            m.own_tokenizer ? "; train --from it with --resize-vocab adds rows for them"
+                                            : "; give --tokenizer the one that the model was trained with");
+}
+// The formats that the model's matrices are kept in: --quantize's, --dtype's where one was asked for, else the file's.
+Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOptions& model_options, const Config& c,
+                                     const std::string& dtype) {
+    if (model_options.quantize != "none") return gguf_stored(*find_gguf_file_type(model_options.quantize), c);
+    if (dtype == "auto") return checkpoint_stored(found, c);
+    const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
+    return WeightFormats([format](const Tensor& t) { return std::vector<FormatRows>{{t.rows, format}}; });
+}
+}    // namespace
+
+std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options, const char* auto_dtype) {
+    std::vector<std::string> types = {"none"};
+    for (const GgufFileType& t : gguf_file_types())
+        if (t.name[0] == 'q') types.push_back(t.name);
+    std::vector<Flag> rows = device_flags(o, auto_dtype);
+    rows.push_back({"--quantize", &model_options.quantize,
+                    "on a CPU: weights in fewer bits, the types of convert; none: as --dtype says", 0, 0, types});
+    return rows;
+}
+int longest_context(const ModelOptions& model_options, const Config& c) {
+    return model_options.context_extension.context ? std::min(model_options.context_extension.context, c.T) : c.T;
+}
+int sequence_length(const ModelOptions& model_options, const Config& c, int seq_len) {
+    const int longest = longest_context(model_options, c);
+    return std::min(longest, seq_len                                   ? seq_len
+                             : model_options.context_extension.context ? longest
+                                                                       : c.default_length());
+}
+Status check_length(const ModelOptions& model_options, const Config& c, int seq_len, bool may_extend) {
+    if (const int context = model_options.context_extension.context; context && seq_len > context)
+        return fail(Exit::usage, "--seq-len %d, --context %d: a sequence is no longer than the context", seq_len,
+                    context);
+    if (seq_len > c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", seq_len, c.T,
+                    c.position == Position::learned || !may_extend ? "" : "; --context asks for more");
+    return {};
+}
+
+Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
+                  const std::function<Capacity(const Config& c, bool gpu)>& capacity) {
+    Device opened = TRY(open_device(device, false));
+    if (model_options.quantize != "none" && (opened.gpu || device.dtype != "auto"))
+        return fail(Exit::usage,
+                    opened.gpu ? "--quantize %s: a GPU computes with bf16 or fp32; --device cpu"
+                               : "--quantize %s, --dtype: only one of them",
+                    model_options.quantize.c_str());
+    const Tokenizer named =
+        TRY(model_options.tokenizer.empty() ? Tokenizer() : Tokenizer::load(model_options.tokenizer));
+    TrainState state;
+    auto load = [&](const ModelSource& found) -> Status {
+        TRY(checkpoint_verify_headers(found));
+        const std::string& dir = m.path = found.path;
+        Config config = TRY(checkpoint_config(found));
+        TRY(extend_context(&config, model_options.context_extension));
+        if (access((dir + "/state.json").c_str(), F_OK) == 0) {
+            state = TRY(checkpoint_state(dir));
+            m.documents = state.documents;
+        }
+        if (!opened.model) {    // an earlier attempt has used the model: open the device again
+            m.model.reset();
+            opened = TRY(open_device(device, false));
+        }
+        DeviceOptions wanted = device;
+        if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
+        if (wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.dtype))
+            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = other.take();
+        m.device = opened.text;
+        m.model = std::move(opened.model);
+        Status chosen;
+        auto choose = [&] {
+            chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
+            if (malloc_trim) malloc_trim(0);
+        };
+        // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
+        std::error_code none;
+        const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
+        const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
+        std::thread beside;
+        if (none || parsed > config_parameters(config) * element / 20) choose();
+        else beside = std::thread(choose);
+        const Capacity size = capacity(config, opened.gpu);
+        Plan plan = {
+            .mode = size.mode, .B = size.B, .S = std::min(size.S, config.T), .updates = false, .spans = size.spans};
+        Status s;
+        bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
+        if (packed) {
+            // Packed weights have other sums than training's. What is measured is computed as in training where all
+            // matrices are fp32, as those of a run's file are.
+            Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
+            s = stored.status, plan.stored = stored.value;
+            packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
+        }
+        if (packed) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
+        if (s.ok()) s = m.model->allocate(config, plan);
+        if (s.ok()) s = checkpoint_weights(found, *m.model, true);
+        if (packed)
+            m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->packed.formats().c_str(),
+                                 counted(cpu_threads(), "thread").c_str());
+        if (beside.joinable()) beside.join();
+        return s.ok() ? chosen : s;
+    };
+    const std::string path = without_slashes(model_options.model);
+    std::vector<std::string> damaged;
+    const Status found = checkpoint_find(path, &damaged, model_options.checkpoint, load).status;
+    for (const std::string& why : damaged) Progress().note("passed over: " + why);
+    TRY(found);
+    if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
+    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // its own may be larger: shards do without it
+}
+
+Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
+                        const DeviceOptions& device, const std::string& path, int count, int64_t longest) {
+    model_options.model = path, model_options.checkpoint = "last";
+    TRY(load_model(draft, model_options, device, false, [&](const Config& c, bool gpu) {
+        return Capacity{count, int(std::min<int64_t>({longest, c.T, std::max(1, saturating_rows(gpu) / count)}))};
+    }));
+    TRY(check_tokenizer(draft));
+    // The model may have embeddings for added tokens that the draft has none for.
+    const int own = draft.tokenizer.vocab_size(), other = m.tokenizer.vocab_size();
+    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) {
+        if (const int T = draft.model->c.T; T < m.model->c.T)
+            Progress().note(formatted("note: the draft model's context has %d tokens: beyond them it drafts none", T));
+        return {};
+    }
+    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint())
+        return fail(Exit::input,
+                    "--draft %s: it has no embeddings for the last %d tokens of %s; give a larger model "
+                    "of the same kind",
+                    draft.path.c_str(), other - own, m.path.c_str());
+    return fail(Exit::input,
+                "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
+                "other text; give a model with the same one",
+                draft.path.c_str(), own, m.path.c_str(), other);
+}
+
+Result<Loader> open_shards(const LoadedModel& m, const ModelOptions& model_options, LoaderConfig what) {
+    what.vocab = m.model->c.V;
+    what.shuffle = false;
+    what.allow_partial_set = true;
+    Loader loader = TRY(Loader::open(what));
+    const std::string own = checkpoint_tokenizer_file(m.path);
+    TRY(check_shard_tokenizer(loader.shards(), m.tokenizer, m.model->c.V,
+                              m.own_tokenizer ? TokenizerSource{own, "tokenize the text again with that one"}
+                                              : TokenizerSource{"--tokenizer " + model_options.tokenizer,
+                                                                "give the one that it was made with"}));
+    return loader;
+}
+
+Status check_tokenizer(const LoadedModel& m) {
+    if (m.tokenizer.vocab_size()) return tokenizer_fits(m);
+    return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens%s",
+                m.path.c_str(), m.model->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.model->c.V,
+                foreign_tokenizer(m.path).c_str());
+}
+std::vector<int> beginning_of_text(const LoadedModel& m) {
+    return check_tokenizer(m).ok() ? beginning_of_text(m.tokenizer, m.documents) : std::vector<int>{};
+}
+Status check_generative(const LoadedModel& m) {
+    if (m.model->c.mask_kind != MaskKind::all) return {};
+    return fail(Exit::usage,
+                "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from "
+                "its beginning to its end; eval measures it",
+                m.path.c_str());
+}
+Status load_generation_defaults(LoadedModel& m, const std::vector<std::string>& given, Sampling* sampling,
+                                int* tokens) {
+    m.generation = TRY(checkpoint_generation(m.path));
+    const std::string taken = apply_generation_defaults(m.generation, given, sampling, tokens);
+    if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
+    return {};
+}

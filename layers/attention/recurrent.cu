@@ -1,0 +1,430 @@
+// recurrent.cu - attention without softmax (layers/ops.h: Linear) on GPUs, in chunks of 32 positions. The maths is that
+// of linear.cpp, in four walks over a sequence, which one kernel does with other operands:
+//   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z      over the positions c of r's chunk up to r, or from r on
+//   Y   forward    L = q~    R = k~    Z = v    out = num        DQ  forward    L = g    R = v    Z = k~    out = dq~
+//   DK  backward   L = v     R = g     Z = q~   out = dk~        DV  backward   L = k~   R = q~   Z = g     out = dv
+// S is the state of the chunks before, or of those after, and decays along its rows (Y, DV) or columns. elu's weights
+// are those of a value that is 1: one more column of v, whose gradient is one more column of g.
+//
+// Thread mapping: a block walks along a key/value head of a sequence for 32 columns of Z, out and S, with 128 threads;
+// the scores L . R are computed again for each 32 columns. A thread has 4 rows and 2 columns of scores, out and S, all
+// in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are float, in an order that depends on
+// sizes alone. FLOPs for a position, head and 32 columns: 2 (32 HS + 32 32 / 2 + 2 * 32 HS).
+#include "attention.cuh"
+
+namespace {
+constexpr int THREADS = 128, E = 32, ROWS = 4, COLUMNS = 2, ACROSS = E / COLUMNS;    // ACROSS: threads along columns
+constexpr int MOST = 32, PITCH = E + 1;
+static_assert(MOST / ROWS * ACROSS == THREADS);
+
+enum class Walk { y, dq, dk, dv };
+
+template <class T> struct Call {
+    const T *qkv, *gates;
+    const float* g;    // (B,S,NH,HS + elu): num's gradients, then the weights'
+    int B, S;
+    Heads h;
+    float scale;
+    __host__ __device__ bool elu() const { return h.linear == LinearAttention::elu; }
+    __host__ __device__ int wide() const { return h.HS + elu(); }
+    // Shared memory for heads above 128 holds half as many positions.
+    __host__ __device__ int chunk() const { return h.HS > 128 ? MOST / 2 : MOST; }
+    __host__ __device__ int pitch() const { return (h.HS + 1) | 1; }    // odd: a column's rows are in different banks
+    __device__ int64_t row(int b, int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
+    __device__ int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
+    __device__ int64_t k(int b, int s, int kv) const { return row(b, s) + int64_t(h.NH + kv) * h.HS; }
+    __device__ int64_t v(int b, int s, int kv) const { return k(b, s, kv) + int64_t(h.NKV) * h.HS; }
+    __device__ int64_t gate(int b, int s, int kv) const { return ((int64_t(b) * S + s) * h.NKV + kv) * h.HS; }
+    __device__ int64_t wide_row(int b, int s, int i) const { return ((int64_t(b) * S + s) * h.NH + i) * wide(); }
+    __device__ int first(int b, int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }
+};
+template <class T> struct Out {
+    float* num;    // (B,S,NH,HS + elu)
+    T *dqkv = nullptr, *dgates = nullptr;
+    float* qdq = nullptr;    // (B,S,NKV,HS): q dq, summed over the query heads
+};
+
+__device__ inline float feature(bool elu, float x) { return elu ? (x > 0 ? x + 1 : expf(x)) : x; }
+__device__ inline float feature_slope(bool elu, float x) { return elu && x <= 0 ? expf(x) : 1; }
+__device__ inline float log_sigmoid(float x) { return fminf(x, 0) - log1pf(expf(-fabsf(x))); }
+__device__ inline float gate_decay(float x) { return fmaxf(log_sigmoid(x) * GATE_SCALE, LOG_DECAY_MIN); }
+__device__ inline float gate_slope(float x) {
+    return log_sigmoid(x) * GATE_SCALE > LOG_DECAY_MIN ? GATE_SCALE / (1 + expf(x)) : 0;
+}
+
+// n positions from `from` on; alone: no chunk comes before, or, walking back, after.
+struct Chunk {
+    int from, n;
+    bool alone;
+};
+template <class T> __device__ inline Chunk chunk_from(const Call<T>& c, int b, int from, int end, bool begins) {
+    if (!c.h.keys) return {from, min(c.chunk(), end - from), begins && from == 0};
+    int n = 1;
+    while (n < c.chunk() && from + n < end && c.first(b, from + n) != from + n) n++;
+    return {from, n, c.first(b, from) == from};
+}
+template <class T> __device__ inline Chunk chunk_to(const Call<T>& c, int b, int to) {
+    int n = 1;
+    while (n < c.chunk() && to - n > 0 && c.first(b, to - n) != to - n) n++;
+    return {to - n, n, to == c.S || c.first(b, to) == to};
+}
+
+// l, r, up (chunk,pitch); z, scores (chunk,PITCH); s (HS + 1 in whole fours,PITCH); later (E).
+struct Workspace {
+    float *l, *r, *up, *z, *scores, *s, *later;
+    __host__ __device__ static int floats(int chunk, int pitch, int HS) {
+        return 3 * chunk * pitch + ROWS + 2 * chunk * PITCH + (HS + 2 * ROWS) / ROWS * ROWS * PITCH + E;
+    }
+    __device__ Workspace(float* x, int chunk, int pitch, int HS) {
+        l = x, r = l + chunk * pitch, up = r + chunk * pitch, z = up + chunk * pitch + ROWS;
+        scores = z + chunk * PITCH, s = scores + chunk * PITCH, later = s + (HS + 2 * ROWS) / ROWS * ROWS * PITCH;
+    }
+};
+
+// f(element of a chunk's row i, column c) of `width` columns, for n positions in whole fours of rows.
+template <class F> __device__ inline void fill(float* to, int pitch, int n, int width, F f) {
+    const int rows = (n + ROWS - 1) / ROWS * ROWS;
+    for (int at = int(threadIdx.x); at < rows * width; at += THREADS) {
+        const int i = at / width, c = at % width;
+        to[i * pitch + c] = i < n ? f(i, c) : 0;
+    }
+}
+// The thread's first row and column of a tile of ROWS rows by E columns that it computes as its t-th.
+__device__ inline int tile_row(int t) { return t / ACROSS * ROWS; }
+__device__ inline int tile_column(int t, int j) { return t % ACROSS + ACROSS * j; }
+typedef float Sums[ROWS][COLUMNS];
+// sums += a b over K terms: a(row, k), b(k, column)
+template <class A, class B> __device__ inline void multiply(Sums& sums, int K, A a, B b) {
+    for (int k = 0; k < K; k++) {
+        float x[ROWS], y[COLUMNS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) x[i] = a(i, k);
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) y[j] = b(k, j);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) sums[i][j] += x[i] * y[j];
+    }
+}
+// f(row, column, sum) for each of the thread's.
+template <class F> __device__ inline void each_sum(const Sums& sums, int t, F f) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) f(tile_row(t) + i, tile_column(t, j), sums[i][j]);
+}
+
+template <class T, Walk W> struct Walker {
+    static constexpr bool BACK = W == Walk::dk || W == Walk::dv;
+    static constexpr bool ALONG = W == Walk::y || W == Walk::dv;    // decays along the rows of S
+    const Call<T>& c;
+    const Out<T>& out;
+    const Workspace room;
+    const int b, kv, e0, HS, P, in, columns;    // in: terms of a score; columns: of Z and out in all
+    const bool elu;
+    __device__ Walker(const Call<T>& c, const Out<T>& out, int b, int kv, int e0)
+        : c(c), out(out), room(&dynamic_shared<float>(), c.chunk(), c.pitch(), c.h.HS), b(b), kv(kv), e0(e0),
+          HS(c.h.HS), P(c.pitch()), in(ALONG ? HS : c.wide()), columns(W == Walk::y ? c.wide() : HS), elu(c.elu()) {}
+
+    // exp(b) of all channels, or of these columns'.
+    __device__ void load_decays(const Chunk& x) const {
+        if (elu) return;
+        const int width = ALONG ? HS : min(E, HS - e0), c0 = ALONG ? 0 : e0;
+        for (int d = int(threadIdx.x); d < width; d += THREADS) {
+            float sum = 0;
+            for (int i = 0; i < x.n; i++) {
+                sum += c.h.linear == LinearAttention::gated
+                           ? gate_decay(to_float(c.gates[c.gate(b, x.from + i, kv) + c0 + d]))
+                           : retention();
+                room.up[i * P + d] = expf(sum);
+            }
+        }
+    }
+    __device__ float retention() const {    // retention_decay()
+        const float steps = c.h.NKV > 1 ? float(c.h.NKV - 1) : 1;
+        return log1pf(-exp2f(-5 - 4 * float(kv) / steps));
+    }
+    __device__ float up(int i, int d) const { return elu ? 1 : room.up[i * P + d]; }
+
+    // Rows of k~ or q~ from channel c0 on, v with elu's ones, g.
+    __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
+        fill(to, pitch, x.n, width, [&](int i, int d) {
+            return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
+        });
+    }
+    __device__ void queries(float* to, int pitch, const Chunk& x, int head, int c0, int width) const {
+        fill(to, pitch, x.n, width, [&](int i, int d) {
+            const bool is = c0 + d < HS;
+            return is ? feature(elu, to_float(c.qkv[c.q(b, x.from + i, head) + c0 + d])) * up(i, d) * c.scale : 0;
+        });
+    }
+    __device__ void values(float* to, int pitch, const Chunk& x, int c0, int width) const {
+        fill(to, pitch, x.n, width, [&](int i, int d) {
+            return c0 + d < HS ? to_float(c.qkv[c.v(b, x.from + i, kv) + c0 + d]) : c0 + d == HS ? 1.0f : 0.0f;
+        });
+    }
+    __device__ void gradients(float* to, int pitch, const Chunk& x, int head, int c0, int width) const {
+        fill(to, pitch, x.n, width,
+             [&](int i, int d) { return c0 + d < c.wide() ? c.g[c.wide_row(b, x.from + i, head) + c0 + d] : 0; });
+    }
+    __device__ void load_key_side(const Chunk& x) const {
+        if constexpr (W == Walk::y) keys(room.r, P, x, 0, HS), values(room.z, PITCH, x, e0, E);
+        if constexpr (W == Walk::dq) values(room.r, P, x, 0, in), keys(room.z, PITCH, x, e0, E);
+        if constexpr (W == Walk::dk) values(room.l, P, x, 0, in);
+        if constexpr (W == Walk::dv) keys(room.l, P, x, 0, HS);
+    }
+    __device__ void load_query_side(const Chunk& x, int head) const {
+        if constexpr (W == Walk::y) queries(room.l, P, x, head, 0, HS);
+        if constexpr (W == Walk::dq) gradients(room.l, P, x, head, 0, in);
+        if constexpr (W == Walk::dk) gradients(room.r, P, x, head, 0, in), queries(room.z, PITCH, x, head, e0, E);
+        if constexpr (W == Walk::dv) queries(room.r, P, x, head, 0, HS), gradients(room.z, PITCH, x, head, e0, E);
+    }
+
+    // The scores of the chunk: of those before a row, or of those after it.
+    __device__ void score(const Chunk& x) const {
+        const int t = int(threadIdx.x);
+        if (tile_row(t) >= x.n) return;
+        Sums sums = {};
+        multiply(
+            sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
+            [&](int k, int j) { return room.r[min(tile_column(t, j), x.n - 1) * P + k]; });
+        each_sum(sums, t, [&](int i, int j, float sum) {
+            if (j < x.n) room.scores[i * PITCH + j] = (BACK ? j >= i : j <= i) ? sum : 0;
+        });
+    }
+    __device__ void add_state(Sums& sums, const Chunk& x) const {
+        const int t = int(threadIdx.x);
+        if (tile_row(t) < x.n)
+            multiply(
+                sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
+                [&](int k, int j) { return room.s[k * PITCH + tile_column(t, j)]; });
+    }
+    __device__ void add_chunk(Sums& sums, const Chunk& x) const {
+        const int t = int(threadIdx.x);
+        if (tile_row(t) < x.n)
+            multiply(
+                sums, x.n, [&](int i, int k) { return room.scores[(tile_row(t) + i) * PITCH + k]; },
+                [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
+    }
+    // S = or += R^T Z; forward then times the chunk's decay.
+    __device__ void update(const Chunk& x, bool add) const {
+        for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
+            Sums sums = {};
+            multiply(
+                sums, x.n, [&](int i, int k) { return room.r[k * P + tile_row(t) + i]; },
+                [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
+            each_sum(sums, t, [&](int d, int e, float sum) {
+                float& s = room.s[d * PITCH + e];
+                s = add ? s + sum : sum;
+                if (!BACK) s *= decay(x, d, e);
+            });
+        }
+    }
+    // The whole chunk's, for this row and column of S.
+    __device__ float decay(const Chunk& x, int d, int e) const {
+        const int channel = ALONG ? d : e;
+        return channel + (ALONG ? 0 : e0) < HS ? up(x.n - 1, channel) : 1;
+    }
+    __device__ void decay_state(const Chunk& x) const {
+        for (int at = int(threadIdx.x); at < in * E; at += THREADS)
+            room.s[at / E * PITCH + at % E] *= decay(x, at / E, at % E);
+    }
+
+    __device__ void store_queries(const Sums& sums, const Chunk& x, int head) const {
+        each_sum(sums, int(threadIdx.x), [&](int i, int e, float sum) {
+            if (i >= x.n || e0 + e >= columns) return;
+            const int s = x.from + i;
+            if constexpr (W == Walk::y) out.num[c.wide_row(b, s, head) + e0 + e] = sum;
+            else {
+                const int64_t at = c.q(b, s, head) + e0 + e;
+                const float q = to_float(c.qkv[at]), dq = sum * up(i, e) * c.scale * feature_slope(elu, q);
+                out.dqkv[at] = from_float<T>(dq);
+                if (!c.h.gates()) return;
+                float& all = out.qdq[c.gate(b, s, kv) + e0 + e];
+                all = head % (c.h.NH / c.h.NKV) ? all + q * dq : q * dq;
+            }
+        });
+    }
+    __device__ void store_keys(const Sums& sums, const Chunk& x) const {
+        each_sum(sums, int(threadIdx.x), [&](int i, int e, float sum) {
+            if (i >= x.n || e0 + e >= columns) return;
+            const int s = x.from + i;
+            if constexpr (W == Walk::dv) out.dqkv[c.v(b, s, kv) + e0 + e] = from_float<T>(sum);
+            else {
+                const int64_t at = c.k(b, s, kv) + e0 + e;
+                const float k = to_float(c.qkv[at]), dk = sum * feature_slope(elu, k) / up(i, e);
+                out.dqkv[at] = from_float<T>(dk);
+                room.scores[i * PITCH + e] = k * dk;
+            }
+        });
+    }
+    // The gates' gradients: sums of q dq - k dk over this and later positions.
+    __device__ void store_gates(const Chunk& x) const {
+        __syncthreads();
+        const int e = int(threadIdx.x);
+        if (e >= E || e0 + e >= HS) return;
+        float sum = x.alone ? 0 : room.later[e];
+        for (int i = x.n - 1; i >= 0; i--) {
+            const int64_t at = c.gate(b, x.from + i, kv) + e0 + e;
+            sum += out.qdq[at] - room.scores[i * PITCH + e];
+            out.dgates[at] = from_float<T>(sum * gate_slope(to_float(c.gates[at])));
+        }
+        room.later[e] = sum;
+    }
+
+    __device__ void step(const Chunk& x) const {
+        const int group = c.h.NH / c.h.NKV;
+        Sums sums = {};
+        __syncthreads();    // the chunk before has been read
+        load_decays(x);
+        __syncthreads();
+        load_key_side(x);
+        if (BACK && !x.alone) decay_state(x);
+        __syncthreads();
+        if (BACK && !x.alone) add_state(sums, x);
+        for (int head = kv * group; head < (kv + 1) * group; head++) {
+            load_query_side(x, head);
+            __syncthreads();
+            score(x);
+            __syncthreads();
+            if constexpr (BACK) {
+                add_chunk(sums, x);
+                update(x, !x.alone || head > kv * group);
+            } else {
+                Sums own = {};
+                if (!x.alone) add_state(own, x);
+                add_chunk(own, x);
+                store_queries(own, x, head);
+            }
+            __syncthreads();
+        }
+        if constexpr (!BACK) update(x, !x.alone);
+        else store_keys(sums, x);
+        if constexpr (W == Walk::dk)
+            if (c.h.gates()) store_gates(x);
+    }
+
+    // The state's place in memory: elu's weights, column HS, lie behind all heads' rows.
+    __device__ int64_t offset(int d, int e) const {
+        return e < HS ? (int64_t(kv) * HS + d) * HS + e : (int64_t(c.h.NKV) * HS + kv) * HS + d;
+    }
+    template <class F> __device__ void each_state(F f) const {
+        for (int at = int(threadIdx.x); at < HS * E; at += THREADS)
+            if (e0 + at % E < columns) f(room.s[at / E * PITCH + at % E], offset(at / E, e0 + at % E));
+    }
+};
+
+template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
+    walk_kernel(Out<T> out, Call<T> c, States states, const int* pos) {
+    const int item = int(blockIdx.x), b = item / c.h.NKV;
+    const Walker<T, W> walker(c, out, b, item % c.h.NKV, int(blockIdx.y) * E);
+    if constexpr (Walker<T, W>::BACK) {
+        for (int end = c.S; end > 0;) {
+            const Chunk x = chunk_to(c, b, end);
+            walker.step(x);
+            end = x.from;
+        }
+    } else {
+        int n = pos ? 0 : c.S;    // without padding
+        while (pos && n < c.S && pos[int64_t(b) * c.S + n] >= 0) n++;
+        const bool begins = !pos || pos[int64_t(b) * c.S] == 0;
+        float* state = pos ? static_cast<float*>(states.p) + states.of[b] * states.stride : nullptr;
+        if (n == 0) return;
+        if (!begins) walker.each_state([&](float& s, int64_t at) { s = state[at]; });
+        for (int from = 0; from < n;) {
+            const Chunk x = chunk_from(c, b, from, n, begins);
+            walker.step(x);
+            from += x.n;
+        }
+        __syncthreads();
+        if (state) walker.each_state([&](float& s, int64_t at) { state[at] = s; });
+    }
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+// y = n num, a warp for each row. In generation norms is null, and where pos is padding y is 0.
+template <class T> __global__ void __launch_bounds__(THREADS)
+    finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
+    const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
+    if (row >= int64_t(c.B) * c.S * c.h.NH) return;
+    const int lane = threadIdx.x % 32, HS = c.h.HS;
+    const float* from = num + row * c.wide();
+    float squares = 0;
+    for (int d = lane; d < HS; d += 32) squares += from[d] * from[d];
+    squares = warp_sum(squares);
+    const float n = c.elu() ? 1 / (from[HS] + LINEAR_ATTENTION_EPS)
+                            : 1 / sqrtf(squares / float(HS) + LINEAR_ATTENTION_EPS);
+    const int64_t position = row / c.h.NH, head = row % c.h.NH;
+    const bool there = !pos || pos[position] >= 0;
+    for (int d = lane; d < HS; d += 32) y[row * HS + d] = from_float<T>(there ? from[d] * n : 0);
+    if (norms && lane == 0) norms[(position / c.S * c.h.NH + head) * c.S + position % c.S] = n;
+}
+// g, the gradients of num and, of elu, of the weights.
+template <class T> __global__ void __launch_bounds__(THREADS)
+    gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> c) {
+    const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
+    if (row >= int64_t(c.B) * c.S * c.h.NH) return;
+    const int lane = threadIdx.x % 32, HS = c.h.HS;
+    const int64_t position = row / c.h.NH, head = row % c.h.NH;
+    const float n = norms[(position / c.S * c.h.NH + head) * c.S + position % c.S];
+    float both = 0;
+    for (int d = lane; d < HS; d += 32) both += to_float(dy[row * HS + d]) * to_float(y[row * HS + d]);
+    both = warp_sum(both);
+    const float mean = c.elu() ? 0 : both / float(HS);
+    for (int d = lane; d < HS; d += 32)
+        g[row * c.wide() + d] = n * (to_float(dy[row * HS + d]) - to_float(y[row * HS + d]) * mean);
+    if (c.elu() && lane == 0) g[row * c.wide() + HS] = -n * both;
+}
+
+// ---- launchers ------------------------------------------------------------------------------------------------------
+
+template <class T> Call<T> call_of(const T* qkv, const T* gates, const float* g, int B, int S, Heads h) {
+    return {qkv, gates, g, B, S, h, h.linear == LinearAttention::elu ? 1 : h.score_scale()};
+}
+template <Walk W, class T>
+void walk(const Out<T>& out, const Call<T>& c, States states = {}, const int* pos = nullptr) {
+    const int columns = W == Walk::y ? c.wide() : c.h.HS;
+    launch(walk_kernel<T, W>,
+           {dim3(unsigned(c.B * c.h.NKV), unsigned(ceil_div(columns, E))), THREADS,
+            size_t(Workspace::floats(c.chunk(), c.pitch(), c.h.HS)) * sizeof(float)},
+           out, c, states, pos);
+}
+template <class T> unsigned row_blocks(const Call<T>& c) {
+    return unsigned(ceil_div(int64_t(c.B) * c.S * c.h.NH, THREADS / 32));
+}
+
+template <class T> void forward(T* y, float* norms, const T* qkv, const T* gates, int B, int S, Heads h) {
+    const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
+    const LinearAttentionScratch scratch(B, S, h);
+    float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
+    walk<Walk::y, T>({num}, c);
+    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, norms, num, c, static_cast<const int*>(nullptr));
+}
+template <class T>
+void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
+    const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
+    const LinearAttentionScratch scratch(B, S, h);
+    float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
+    walk<Walk::y, T>({num}, c, states, pos);
+    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, static_cast<float*>(nullptr), num, c, pos);
+}
+template <class T> void backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates,
+                                 const float* norms, int B, int S, Heads h) {
+    const LinearAttentionScratch scratch(B, S, h);
+    float* g = static_cast<float*>(cuda_scratch(scratch.backward()));
+    const Call<T> c = call_of<T>(qkv, gates, g, B, S, h);
+    const Out<T> out = {nullptr, dqkv, dgates, g + scratch.rows};
+    launch(gradients_kernel<T>, {row_blocks(c), THREADS}, g, dy, y, norms, c);
+    walk<Walk::dq>(out, c);
+    walk<Walk::dk>(out, c);
+    walk<Walk::dv>(out, c);
+}
+
+const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
+    o.linear_attention_forward = forward<T>;
+    o.linear_attention_backward = backward<T>;
+    o.linear_attention_cached = cached<T>;
+});
+}    // namespace

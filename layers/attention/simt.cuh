@@ -1,0 +1,243 @@
+// simt.cuh - what forward and backward of attention by FMAs share: tiles in shared memory, products of tiles, which
+// rows a block has, what a query sees.
+//
+// Thread mapping: 128 threads for a tile of 64 queries by 64 keys. A thread has 8 rows and 4 columns of a tile, of
+// scores (keys tx + 16 c) or of outputs (columns 4 tx + c). Rows longer than 64 are loaded in chunks of 64 columns. A
+// block computes at most D columns of output (64 or 128); wider outputs are divided among blocks that each compute all
+// the scores.
+//
+// Bound by FMAs: for 4 terms of its 32 sums a thread reads 12 times 16 bytes of shared memory, so a warp keeps an SM's
+// shared memory busy for 16 cycles and its FMAs for 32.
+#pragma once
+#include "attention.cuh"
+
+namespace simt {
+
+constexpr int TILE = 64, THREADS = 128, ROWS = 8, COLUMNS = 4;
+constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 16 bytes of 8 rows at once
+// Blocks on a multiprocessor. A thread then has 168 registers, or 255; dkv_kernel<128> spills 3 outside inner loops.
+template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
+
+struct alignas(16) Tile {
+    float x[TILE][PITCH];
+};
+typedef float Sums[ROWS][COLUMNS];
+
+__device__ inline int tile_row(int r) { return int(threadIdx.x) / 16 + 8 * r; }
+__device__ inline int tile_column(int c) { return int(threadIdx.x) % 16 + 16 * c; }
+
+// `count` rows of HS elements, `stride` elements apart. vectors: each row is 16-byte aligned.
+template <class T> struct Rows {
+    const T* first;
+    int64_t stride;
+    int count;
+    bool vectors;
+    __device__ Rows from(int row) const { return {first + row * stride, stride, count - row, vectors}; }
+    // Those of a stream. Keys from `end` on are not needed.
+    __device__ Rows in(const Stream& s, int end) const {
+        return {first + s.first * stride, stride * s.step, min(s.keys, end), vectors};
+    }
+};
+// `count` rows of a head of sequence b in a cache: every `step`-th position from `first` on.
+struct PagedRows {
+    const void* rows;
+    const float* factors;
+    Pages cache;
+    int b, kv, first, step, count;
+    __device__ PagedRows from(int row) const {
+        PagedRows r = *this;
+        r.first += row * step, r.count -= row;
+        return r;
+    }
+    __device__ PagedRows in(const Stream& s, int end) const {
+        PagedRows r = *this;
+        r.first = s.first, r.step = s.step, r.count = min(s.keys, end);
+        return r;
+    }
+};
+// Rows, and the tile through which they are read. kept: the tile already holds their first columns.
+template <class T, class R = Rows<T>> struct Operand {
+    Tile& tile;
+    R rows;
+    bool kept;
+};
+
+// tile = the rows' columns from c0 on; zero beyond the last row or column.
+template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& rows, int c0, int HS) {
+    if (!rows.vectors) {
+#pragma unroll 1
+        for (int i = int(threadIdx.x); i < TILE * TILE; i += THREADS) {
+            const int r = i / TILE, c = i % TILE;
+            tile.x[r][c] = r < rows.count && c0 + c < HS ? to_float(rows.first[r * rows.stride + c0 + c]) : 0;
+        }
+        return;
+    }
+    constexpr int W = VEC<T>, PER_ROW = TILE / W, STEP = THREADS / PER_ROW, TIMES = TILE / STEP;
+    const int r0 = int(threadIdx.x) / PER_ROW, c = int(threadIdx.x) % PER_ROW * W;
+    const T* p = rows.first + r0 * rows.stride + c0 + c;
+    Vec<T> x[TIMES];
+#pragma unroll
+    for (int t = 0; t < TIMES; t++, p += STEP * rows.stride)
+        x[t] = r0 + t * STEP < rows.count && c0 + c < HS ? load<W>(p) : Vec<T>{};
+#pragma unroll
+    for (int t = 0; t < TIMES; t++)
+#pragma unroll
+        for (int e = 0; e < W; e += 4)
+            store(&tile.x[r0 + t * STEP][c + e], Vec<float>{{x[t][e], x[t][e + 1], x[t][e + 2], x[t][e + 3]}});
+}
+
+template <class X> __device__ inline void load_paged(Tile& tile, const PagedRows& rows, int c0, int HS) {
+    constexpr int PER_ROW = TILE / 4, STEP = THREADS / PER_ROW;
+    const int c = int(threadIdx.x) % PER_ROW * 4;
+#pragma unroll
+    for (int r = int(threadIdx.x) / PER_ROW; r < TILE; r += STEP) {
+        Vec<float> x = {};
+        if (r < rows.count) {
+            const int64_t row = rows.cache.row(rows.b, rows.kv, rows.first + r * rows.step);
+            const float factor = LARGEST<X> != 0 ? rows.factors[row] : 1;
+            const X* from = static_cast<const X*>(rows.rows) + row * HS + c0 + c;
+            if (HS % 4 == 0 && c0 + c < HS) {
+                const Vec<X, 4> four = load<4>(from);
+#pragma unroll
+                for (int e = 0; e < 4; e++) x.v[e] = four[e] * factor;
+            } else if (HS % 4 != 0) {
+                for (int e = 0; e < 4 && c0 + c + e < HS; e++) x.v[e] = to_float(from[e]) * factor;
+            }
+        }
+        store(&tile.x[r][c], x);
+    }
+}
+// The cache's type is chosen here, not by a kernel for each: a tile's products take far longer.
+__device__ inline void load_tile(Tile& tile, const PagedRows& rows, int c0, int HS) {
+    switch (rows.cache.type) {
+        case Element::bf16: return load_paged<bf16>(tile, rows, c0, HS);
+        case Element::fp8: return load_paged<fp8>(tile, rows, c0, HS);
+        case Element::int8: return load_paged<int8>(tile, rows, c0, HS);
+        default: return load_paged<float>(tile, rows, c0, HS);
+    }
+}
+
+// sums += a b^T, over all HS columns.
+template <class A, class B> __device__ inline void add_abt(Sums& sums, const A& a, const B& b, int HS) {
+    for (int c0 = 0; c0 < HS; c0 += TILE) {
+        __syncthreads();    // both tiles have been read
+        if (!a.kept || HS > TILE) load_tile(a.tile, a.rows, c0, HS);
+        if (!b.kept || HS > TILE) load_tile(b.tile, b.rows, c0, HS);
+        __syncthreads();
+        const int n = min(TILE, HS - c0);
+#pragma unroll 1
+        for (int d = 0; d < n; d += 4) {
+            Vec<float> y[COLUMNS];
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) y[c] = load<4>(&b.tile.x[tile_column(c)][d]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const Vec<float> x = load<4>(&a.tile.x[tile_row(r)][d]);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; c++) sums[r][c] += x.v[e] * y[c].v[e];
+            }
+        }
+    }
+}
+// sums[u] += p b, for the 64 columns of b from c0 + 64 u on.
+template <class B, int U> __device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const B& b, int c0, int HS) {
+    const int n = min(TILE, b.rows.count);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        if (c0 + u * TILE >= HS) break;
+        __syncthreads();    // p is there, and the tile has been read
+        if (!b.kept || HS > TILE) {
+            load_tile(b.tile, b.rows, c0 + u * TILE, HS);
+            __syncthreads();
+        }
+#pragma unroll 1
+        for (int j = 0; j < n; j += 4) {
+            Vec<float> y[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) y[e] = load<4>(&b.tile.x[j + e][threadIdx.x % 16 * 4]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const Vec<float> x = load<4>(&p.x[tile_row(r)][j]);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; c++) sums[u][r][c] += x.v[e] * y[e].v[c];
+            }
+        }
+    }
+}
+
+// Stores scale[r] * sums[u] to the columns from c0 + 64 u on of the rows that keep(row).
+template <class T, int U, class Keep> __device__ inline void store_sums(T* to, int64_t stride, Keep keep, int c0,
+                                                                        int HS, const Sums (&sums)[U],
+                                                                        const float (&scale)[ROWS]) {
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int c = c0 + u * TILE + int(threadIdx.x) % 16 * 4;
+            Vec<T, 4> x;
+#pragma unroll
+            for (int e = 0; e < 4; e++) x.set(e, sums[u][r][e] * scale[r]);
+            T* p = to + tile_row(r) * stride + c;
+            if (keep(tile_row(r)) && HS % 4 == 0 && c < HS) store(p, x);
+            if (keep(tile_row(r)) && HS % 4 != 0)
+                for (int e = 0; e < 4 && c + e < HS; e++) p[e] = x.v[e];
+        }
+}
+
+// One head (q heads first, then k, then v) of a sequence: its rows in qkv, in y or dy, its elements of lse.
+template <class T> struct Head {
+    int64_t qkv, qkv_stride, y, y_stride, lse;
+    bool vectors;
+    __device__ Head(Heads h, int S, int b, int head) {
+        qkv_stride = int64_t(h.NH + 2 * h.NKV) * h.HS, qkv = int64_t(b) * S * qkv_stride + int64_t(head) * h.HS;
+        y_stride = int64_t(h.NH) * h.HS, y = int64_t(b) * S * y_stride + int64_t(head) * h.HS;
+        lse = (int64_t(b) * h.NH + head) * S;
+        vectors = h.HS % VEC<T> == 0;
+    }
+    __device__ Rows<T> in_qkv(const T* p, int from, int to) const {
+        return {p + qkv + from * qkv_stride, qkv_stride, to - from, vectors};
+    }
+    __device__ Rows<T> in_y(const T* p, int from, int to) const {
+        return {p + y + from * y_stride, y_stride, to - from, vectors};
+    }
+};
+
+// What a block computes: a tile of rows from `row` on of a head of a sequence, and their columns from `column` on.
+struct Work {
+    int b, head, row, column;
+};
+template <int D> __device__ inline Work work(int B, int NH, int S, int HS, bool last_first) {
+    const int heads = B * NH, parts = (HS + D - 1) / D, tiles = (S + TILE - 1) / TILE, x = int(blockIdx.x);
+    const int tile = last_first ? tiles - 1 - x / heads / parts : x / heads / parts;
+    return {x % heads / NH, x % NH, tile * TILE, x / heads % parts * D};
+}
+template <int D> inline unsigned blocks(int B, int NH, int S, int HS) {
+    return unsigned(ceil_div(S, TILE) * ceil_div(HS, D) * B * NH);
+}
+
+// What the queries of a thread's rows see, at positions from p0 + row on.
+struct RowMask {
+    Span keys[ROWS];
+    int row0;
+    __device__ RowMask(const Heads& h, int S, int b, int row, int p0) : row0(p0 + row) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) keys[r] = keys_of(h, S, b, p0 + min(row + tile_row(r), S - 1));
+    }
+    // Row r sees key t of the stream.
+    __device__ bool is_visible(int r, const Stream& stream, int t) const {
+        if (stream.all) return keys[r].from <= t && t < keys[r].to;
+        return t < stream.keys && stream.key(t) < keys[r].from;
+    }
+};
+
+// The score of a product.
+template <bool SHAPED>
+__device__ inline float score(const Scores& scores, float product, const PositionBias& slope, int distance) {
+    return SHAPED ? scores.score(scores.inside(product), slope, float(distance)) : product * scores.log2;
+}
+
+}    // namespace plain

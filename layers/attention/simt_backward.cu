@@ -1,0 +1,218 @@
+// simt_backward.cu - attention backward by FMAs; p is computed again from lse. See simt.cuh.
+//
+// FLOPs for each pair of query and key: 14 HS. Five products would do (10 HS), but dq sums over keys and dk, dv over
+// queries, so the blocks of one kernel would add to each other's dq. Here scores and dp are computed twice, for dq and
+// for dk, dv; each output has one writer, and the bits are the same every run.
+#include "simt.cuh"
+
+namespace {
+using namespace simt;
+
+// delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by memory: 2 HS elements per row.
+template <class T> __global__ void __launch_bounds__(THREADS)
+    delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int lanes, Heads h) {
+    const int64_t rows = int64_t(B) * S * h.NH, mine = (int64_t(blockIdx.x) * THREADS + threadIdx.x) / lanes;
+    const int64_t row = mine < rows ? mine : rows - 1;    // (b,s,head)
+    const int lane = int(threadIdx.x) % lanes;
+    float sum = 0;
+    if (h.HS % VEC<T> == 0) {
+        for (int d = lane * VEC<T>; d < h.HS; d += lanes * VEC<T>) {
+            const Vec<T> a = load<VEC<T>>(dy + row * h.HS + d), b = load<VEC<T>>(y + row * h.HS + d);
+#pragma unroll
+            for (int e = 0; e < VEC<T>; e++) sum += a[e] * b[e];
+        }
+    } else {
+        for (int d = lane; d < h.HS; d += lanes) sum += to_float(dy[row * h.HS + d]) * to_float(y[row * h.HS + d]);
+    }
+    for (int bit = lanes / 2; bit; bit >>= 1) sum += __shfl_xor_sync(0xffffffff, sum, bit);
+    const int64_t n = row / h.NH;
+    if (lane == 0 && mine < rows) delta[(n / S * h.NH + row % h.NH) * S + n % S] = sum;
+}
+
+struct DqShared {
+    Tile q, dy, kv, ds;
+};
+
+// dq of 64 queries of a head, over the keys they see.
+template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+    dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
+              Scores scores) {
+    DqShared& sh = dynamic_shared<DqShared>();
+    const int HS = h.HS;
+    const Work w = work<D>(B, h.NH, S, HS, true);
+    const int to = min(S, w.row + TILE), kv = w.head / (h.NH / h.NKV);
+    const Head<T> at(h, S, w.b, w.head);
+    const Rows<T> q = at.in_qkv(qkv, w.row, to), g = at.in_y(dy, w.row, to);
+    const Rows<T> k = Head<T>(h, S, w.b, h.NH + kv).in_qkv(qkv, 0, S);
+    const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + kv).in_qkv(qkv, 0, S);
+    const RowMask sight(h, S, w.b, w.row, 0);
+    const Span first = keys_of(h, S, w.b, w.row), last = keys_of(h, S, w.b, to - 1);
+    const Streams streams(h, S);
+    const PositionBias slope = SHAPED ? scores.slope(w.head) : PositionBias{};
+
+    const float factor = h.dropout.factor();
+    Sums dq[D / TILE] = {};
+    bool kept = false;
+    for (int n = 0; n < streams.count; n++) {
+        const Stream stream = streams.s[n];
+        const int end = stream.of(last).to;
+        const Rows<T> keys = k.in(stream, end), values = v.in(stream, end);
+        for (int t0 = stream.of(first).from; t0 < end; t0 += TILE, kept = true) {
+            Sums dp = {}, s = {};
+            add_abt(dp, Operand<T>{sh.dy, g, kept}, Operand<T>{sh.kv, values.from(t0), false}, HS);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float mean = delta[at.lse + min(w.row + tile_row(r), S - 1)];
+#pragma unroll
+                for (int c = 0; c < COLUMNS; c++) {
+                    const int j = stream.key(t0 + tile_column(c));
+                    if (SHAPED) dp[r][c] = is_kept(h, w.b, w.head, w.row + tile_row(r), j) ? dp[r][c] * factor : 0;
+                    sh.ds.x[tile_row(r)][tile_column(c)] = dp[r][c] - mean;
+                }
+            }
+            add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T>{sh.kv, keys.from(t0), false}, HS);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float lse2 = lse[at.lse + min(w.row + tile_row(r), S - 1)] * LOG2E;
+#pragma unroll
+                for (int c = 0; c < COLUMNS; c++) {
+                    float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
+                    const int t = t0 + tile_column(c), behind = w.row + tile_row(r) - stream.key(t);
+                    const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+                    ds = sight.visible(r, stream, t) ? ds * exp2f(x - lse2) : 0;
+                    if (SHAPED) ds *= scores.cap_slope(scores.inside(s[r][c]));
+                }
+            }
+            add_ab(dq, sh.ds, Operand<T>{sh.kv, keys.from(t0), true}, w.column, HS);
+        }
+    }
+    float scales[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) scales[r] = scores.scale;
+    auto keep = [&](int r) { return w.row + r < S; };
+    store_sums(dqkv + (q.first - qkv), q.stride, keep, w.column, HS, dq, scales);
+}
+
+struct DkvShared {
+    Tile k, v, q, p;
+};    // q: queries or dy
+struct ShapedDkvShared : DkvShared {
+    Tile slope;
+};    // d p / d product, and before dropout
+
+// The stream that a block's tile of keys is of; the tile's number becomes that within the stream. Those of a pattern,
+// which most queries see, come first.
+__device__ inline Stream own_stream(const Streams& streams, int& tile) {
+    for (int n = streams.count - 1; n > 0; n--) {
+        const int tiles = (streams.s[n].keys + TILE - 1) / TILE;
+        if (tile < tiles) return streams.s[n];
+        tile -= tiles;
+    }
+    return streams.s[0];
+}
+
+// dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys, columns queries.
+template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+    dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
+               Scores scores) {
+    auto& sh = dynamic_shared<std::conditional_t<SHAPED, ShapedDkvShared, DkvShared>>();
+    const int HS = h.HS, group = h.NH / h.NKV;
+    const Work w = work<D>(B, h.NKV, S, HS, false);
+    const Streams streams(h, S);
+    int tile = w.row / TILE;
+    const Stream stream = own_stream(streams, tile);
+    const int row = tile * TILE, last = min(stream.keys, row + TILE) - 1;
+    const Rows<T> k = Head<T>(h, S, w.b, h.NH + w.head).in_qkv(qkv, 0, S).in(stream, last + 1).from(row);
+    const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + w.head).in_qkv(qkv, 0, S).in(stream, last + 1).from(row);
+    const Span seen_by = stream.all ? Span{queries_of(h, S, w.b, row).from, queries_of(h, S, w.b, last).to}
+                                    : Span{stream.key(row), S};
+
+    const float factor = h.dropout.factor();
+    Sums dk[D / TILE] = {}, dv[D / TILE] = {};
+    for (int head = w.head * group; head < (w.head + 1) * group; head++) {
+        const Head<T> at(h, S, w.b, head);
+        const PositionBias slope = SHAPED ? scores.slope(head) : PositionBias{};
+        for (int i0 = seen_by.from; i0 < seen_by.to; i0 += TILE) {
+            const bool kept = i0 > seen_by.from || head > w.head * group;
+            const Rows<T> q = at.in_qkv(qkv, i0, S), g = at.in_y(dy, i0, S);
+            Sums s = {}, dp = {};
+            add_abt(s, Operand<T>{sh.k, k, kept}, Operand<T>{sh.q, q, false}, HS);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                const int i = i0 + tile_column(c), known = min(i, S - 1);
+                const Span visible = stream.all ? keys_of(h, S, w.b, known) : Span{0, known + 1};
+                const float lse2 = lse[at.lse + known] * LOG2E;
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    const int j = stream.key(row + tile_row(r));
+                    float p = exp2f(score<SHAPED>(scores, s[r][c], slope, i - j) - lse2);
+                    p = visible.from <= j && j < visible.to && i < S ? p : 0;
+                    if constexpr (SHAPED) {
+                        sh.slope.x[tile_row(r)][tile_column(c)] = p * scores.cap_slope(scores.inside(s[r][c]));
+                        p = is_kept(h, w.b, head, i, j) ? p : 0;
+                    }
+                    sh.p.x[tile_row(r)][tile_column(c)] = p;
+                }
+            }
+            add_ab(dv, sh.p, Operand<T>{sh.q, g, false}, w.column, HS);
+            add_abt(dp, Operand<T>{sh.v, v, kept}, Operand<T>{sh.q, g, true}, HS);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                const float mean = delta[at.lse + min(i0 + tile_column(c), S - 1)];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    float& p = sh.p.x[tile_row(r)][tile_column(c)];    // written by this thread
+                    if constexpr (SHAPED) {
+                        const int i = i0 + tile_column(c), j = stream.key(row + tile_row(r));
+                        dp[r][c] = is_kept(h, w.b, head, i, j) ? dp[r][c] * factor : 0;
+                        p = sh.slope.x[tile_row(r)][tile_column(c)];
+                    }
+                    p = p == 0 ? 0 : p * (dp[r][c] - mean);
+                }
+            }
+            add_ab(dk, sh.p, Operand<T>{sh.q, q, false}, w.column, HS);
+        }
+    }
+    float factors[ROWS], scales[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) factors[r] = factor, scales[r] = scores.scale;
+    // A key of the pattern is another block's row.
+    auto keep = [&](int r) { return row + r <= last && !(stream.all && in_pattern(h, row + r)); };
+    store_sums(dqkv + (k.first - qkv), k.stride, keep, w.column, HS, dk, scales);
+    store_sums(dqkv + (v.first - qkv), v.stride, keep, w.column, HS, dv, factors);
+}
+
+template <class T, int D>
+void backward(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h) {
+    const Scores scores(h);
+    for_shape(scores, [&](auto SHAPED) {
+        const size_t shared = SHAPED ? sizeof(ShapedDkvShared) : sizeof(DkvShared);
+        const Streams streams(h, S);
+        unsigned grid = 0;
+        for (int n = 0; n < streams.count; n++) grid += blocks<D>(B, h.NKV, streams.s[n].keys, h.HS);
+        launch(dkv_kernel<T, D, SHAPED>, {grid, THREADS, shared}, dqkv, dy, qkv, lse, delta, B, S, h, scores);
+        launch(dq_kernel<T, D, SHAPED>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dqkv, dy, qkv, lse,
+               delta, B, S, h, scores);
+    });
+}
+
+}    // namespace
+
+template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h) {
+    int lanes = 1;
+    while (lanes < 32 && lanes * VEC<T> < h.HS) lanes *= 2;
+    const int64_t rows = int64_t(B) * S * h.NH;
+    launch(delta_kernel<T>, {unsigned(ceil_div(rows * lanes, THREADS)), THREADS}, delta, dy, y, B, S, lanes, h);
+}
+template void attention_delta(float*, const float*, const float*, int, int, Heads);
+template void attention_delta(float*, const bf16*, const bf16*, int, int, Heads);
+
+template <class T>
+void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+    float* delta = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::simt, B, S, h)));
+    attention_delta(delta, dy, y, B, S, h);
+    if (h.HS <= 64) backward<T, 64>(dqkv, dy, qkv, lse, delta, B, S, h);
+    else backward<T, 128>(dqkv, dy, qkv, lse, delta, B, S, h);
+}
+template void attention_backward_simt(float*, const float*, const float*, const float*, const float*, int, int, Heads);
+template void attention_backward_simt(bf16*, const bf16*, const bf16*, const bf16*, const float*, int, int, Heads);

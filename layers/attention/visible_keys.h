@@ -1,0 +1,70 @@
+// visible_keys.h - which keys a query of attention sees, on the CPU and in kernels: spans, windows, and a pattern's
+// streams.
+#pragma once
+#include "layers/ops.h"
+
+#ifdef __CUDACC__
+#define EVERYWHERE __host__ __device__ __forceinline__
+#else
+#define EVERYWHERE inline __attribute__((always_inline))    // loops for several CPUs may leave no function behind
+#endif
+
+EVERYWHERE int min_int(int a, int b) { return a < b ? a : b; }
+EVERYWHERE int max_int(int a, int b) { return a > b ? a : b; }
+EVERYWHERE int multiples_below(int end, int step) { return end <= 0 ? 0 : (end + step - 1) / step; }
+
+// Some keys are seen from everywhere after them, whatever the window.
+EVERYWHERE bool has_pattern(const Heads& h) { return h.global_tokens || h.stride; }
+EVERYWHERE bool in_pattern(const Heads& h, int key) {
+    return key < h.global_tokens || (h.stride && key % h.stride == 0);
+}
+// The keys that the query at position i of sequence b sees; of heads with a pattern, those within its window. Positions
+// beyond the last see what the last one does. Neither end decreases with i. Without spans S does not count.
+EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
+    const int window = h.window ? max_int(0, i - h.window + 1) : 0;
+    if (!h.keys) return {window, i + 1};
+    const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
+    return {max_int(window, span.from), span.to};
+}
+// The queries that see the key at position j, if it is not one of the pattern's.
+EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
+    const Span span = h.queries ? h.queries[int64_t(b) * S + min_int(j, S - 1)] : Span{j, S};
+    return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
+}
+
+// Keys are read in streams, each dense in an index t of its own: all of them, of which a query sees its window; and the
+// pattern's, first + t * step, of which it sees those before its window.
+struct Stream {
+    int first, step, keys;
+    bool all;
+    EVERYWHERE int key(int t) const { return first + t * step; }
+    // How many of its keys lie below `end`.
+    EVERYWHERE int below(int end) const { return min_int(keys, multiples_below(end - first, step)); }
+    EVERYWHERE Span of(Span window) const { return all ? window : Span{0, below(window.from)}; }
+};
+struct Streams {
+    Stream s[3];
+    int count;
+    EVERYWHERE Streams(const Heads& h, int S) : s{{0, 1, S, true}}, count(1) {
+        if (h.global_tokens) s[count++] = {0, 1, min_int(h.global_tokens, S), false};
+        if (!h.stride) return;
+        const int first = multiples_below(h.global_tokens, h.stride) * h.stride;
+        if (first < S) s[count++] = {first, h.stride, multiples_below(S - first, h.stride), false};
+    }
+};
+
+// The keys that one query without a span sees, at position p, as a list of n: the pattern's before its window, then all
+// from `first` on.
+struct VisibleKeys {
+    int global_tokens, strided, first, n, stride;
+    EVERYWHERE VisibleKeys(const Heads& h, int p)
+        : first(h.window ? max_int(0, p + 1 - h.window) : 0), stride(h.stride) {
+        global_tokens = min_int(h.global_tokens, first);
+        strided = stride ? multiples_below(first, stride) - multiples_below(global_tokens, stride) : 0;
+        n = global_tokens + strided + p + 1 - first;
+    }
+    EVERYWHERE int key(int i) const {
+        if (i >= global_tokens + strided) return first + i - global_tokens - strided;
+        return i < global_tokens ? i : (multiples_below(global_tokens, stride) + i - global_tokens) * stride;
+    }
+};

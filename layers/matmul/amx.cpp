@@ -1,0 +1,407 @@
+// amx.cpp - matrix products by tiles: what matmul.cpp computes, where the CPU has AMX.
+//
+// Tiles know bf16. Floats are the sum of three numbers of bf16 (planes), and a product of floats is six products of
+// planes: the other three would add about 2^-24 of it at most, as the second plane is at most 2^-8 of the first, the
+// third 2^-17. Sums of 32 k are added to the others at once, so results are nearer than those of FMAs (test_amx.cpp).
+// Infinity, and what 8 bits round to it, becomes NaN, as infinity - infinity is left for the next plane.
+//
+// Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
+// or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one after the other. A block is 32 x 32 sums
+// in four tile registers; a step of it is four loads and four products, with floats 14 and 24. Each thread has a
+// rectangle of the result, and packs what it needs of A and B into memory of its own: to pack twice takes less time
+// than to share, as lines go from core to core slowly (speed.md). One operand is resident: it is packed, a part at a
+// time that fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all resident
+// panels, SUB steps of k at a time, so that what is read again stays in L1; resident tiles pass by L1. While a block is
+// computed, the one before leaves through the epilogue, evenly over the products, as bursts of stores hold tile loads
+// up, and the memory of the next streamed panel is asked for. Where a panel has only a line or two of each row of
+// memory, GROUP of them are packed together instead: a core reads single lines of many rows at a quarter of the speed
+// that it has with four lines a row (speed.md). k is never divided among threads, and its order depends on K and N
+// alone: neither threads nor other rows change the bits of a sum.
+//
+// Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
+// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
+// results are stored past the caches in half the time that stores take which read the lines first. With floats
+// (2026-11-26) it costs 17 % to load each plane for each product, 5 % if rows leave after each step only.
+#include "layers/simd/gelu.h"
+#include "layers/simd/pack_panels.h"
+#include "layers/simd/bf16_planes.h"
+#include "layers/matmul/matmul.h"
+
+namespace ISA {
+namespace {
+template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
+template <> struct PlanesOf<float> { typedef ThreePlanes type; };
+
+// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i. B that is not along
+// may lie in panels (Matmul).
+template <class Planes> struct Operand {
+    static constexpr int PLANE = 2 * TILE, STEP = Planes::PLANES * PLANE;    // words of a step of a panel
+    const void* p;
+    bool half;    // bf16, else float
+    int64_t ld;
+    bool along;
+    int n, K;         // i is below n
+    int panel = 0;    // its columns; 0: B does not lie in panels
+
+    int64_t offset(int i, int k) const {
+        return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
+    }
+    // The rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along, else pairs of k) of 16
+    // words. turned: line and word change places. Pairs of k are neighbours, those of several planes k and k + 16.
+    template <bool lies_along, bool transposed, class E>
+    static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
+        for (int line = 0; line < 16; line += VW)
+            for (int word = 0; word < 16; word += VW) {
+                vf r[VW], low[VW], high[VW];
+                if constexpr (Planes::PLANES > 1)
+                    for (int j = 0; j < VW; j++) {
+                        const E* p = from + (line + j) * ld + word;
+                        low[j] = load(p), high[j] = load(p + 16 * (lies_along ? 1 : ld));
+                    }
+                for (int plane = 0; plane < Planes::PLANES; plane++) {
+#pragma GCC unroll 16
+                    for (int j = 0; j < VW; j++)
+                        if constexpr (Planes::PLANES > 1) {
+                            r[j] = Planes::take(low[j], high[j], plane);
+                        } else if constexpr (lies_along) {
+                            r[j] = pairs_along(from + (line + j) * ld + 2 * word, 32);
+                        } else {
+                            const E* p = from + 2 * (line + j) * ld + word;
+                            r[j] = pairs_across(p, p + ld, 16);
+                        }
+                    if (transposed) transpose(r);
+#pragma GCC unroll 16
+                    for (int j = 0; j < VW; j++)
+                        store(to + plane * PLANE + (transposed ? 16 * (word + j) + line : 16 * (line + j) + word),
+                              r[j]);
+                }
+            }
+    }
+    template <class E> [[gnu::noinline]] void pack_tile(float* to, bool is_a, int i0, int k0) const {
+        const E* from = static_cast<const E*>(p) + offset(i0, k0);
+        int64_t step = ld;
+        E edge[16 * 32];
+        if (i0 + 16 > n || k0 + 32 > K) {    // zeros beyond the edge
+            __builtin_memset(edge, 0, sizeof edge);
+            step = along ? 32 : 16;
+            for (int i = 0; i < least(16, n - i0); i++)
+                for (int k = 0; k < least(32, K - k0); k++)
+                    edge[along ? i * 32 + k : k * 16 + i] = from[along ? i * ld + k : k * ld + i];
+            from = edge;
+        }
+        if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
+        else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
+    }
+    // Packs both tiles at once, where B is bf16 and does not lie along: each line of memory is loaded once, not twice.
+    [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
+        for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
+            for (int j = 0; j < SIDE; j += 2 * VW) {
+                vf r[2];
+                pairs_across(r, from + j, from + ld + j);
+                for (int i = 0; i < 2; i++) store(to + (j + i * VW) / 16 * TILE + (j + i * VW) % 16, r[i]);
+            }
+    }
+    // The step of a panel that begins at element k0 of k. sums, if not null: += the sums over its k of its rows.
+    [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
+        if (Planes::PLANES == 1 && half && !is_a && !along && !panel && i0 + SIDE <= n && k0 + 32 <= K)
+            return pack_lines(to, static_cast<const bf16*>(p) + offset(i0, k0), ld);
+        for (int h = 0; h < 2; h++)
+            if (Planes::PLANES == 1 && half) pack_tile<bf16>(to + h * TILE, is_a, i0 + 16 * h, k0);
+            else pack_tile<float>(to + h * TILE, is_a, i0 + 16 * h, k0);
+        for (int i = i0; sums && i < least(n, i0 + SIDE); i += VW) {
+            const float* row = static_cast<const float*>(p) + k0 * ld + i;
+            vf total = {};
+            for (int k = k0; k < least(K, k0 + 32); k++, row += ld) total += load_most(row, n - i);
+            for (int j = 0; j < least(n - i, VW); j++) sums[i + j] += total[j];
+        }
+    }
+};
+
+// Lines of the next panel's memory; it lies along k.
+struct Prefetch {
+    const char* p = nullptr;
+    int64_t pitch = 0;
+    int line = 0, lines = 0, rows = 0;
+    INLINE_MEMBER void some(int most) {
+        for (int i = 0; i < most && rows > 0; i++) {
+            __builtin_prefetch(p + 64 * line, 0, 2);
+            if (++line == lines) line = 0, p += pitch, rows--;
+        }
+    }
+};
+template <class Planes> INLINE Prefetch next_panel(const Operand<Planes>& o, int i0, int k, int steps) {
+    const int size = o.half ? 2 : 4;
+    if (i0 + SIDE > o.n) return {};
+    return {static_cast<const char*>(o.p) + (i0 * o.ld + k) * size, o.ld * size, 0,
+            parts(least(32 * steps, o.K - k) * size, 64), SIDE};
+}
+
+// Where a block of k begins, how many steps it has, and what happens to the sums at its end.
+struct Depth {
+    int from, steps;
+    bool add, ends;
+};
+// Sums on their way out: four tiles, to C from (m,n) on.
+struct Leaving {
+    const float* from = nullptr;    // null: nothing leaves
+    int m = 0, n = 0;
+};
+
+struct Panels {
+    int from, to;
+    static Panels share(int n, int i, int of) { return {int(int64_t(n) * i / of), int(int64_t(n) * (i + 1) / of)}; }
+};
+// What a thread computes. Threads form a grid over the result, M x N panels; each has some rows and some columns of it,
+// and all k. Grid and resident operand are chosen so that the busiest thread multiplies least, then packs least; of
+// equals B is resident. most: panels that can be resident; more come in parts, and for each part the streamed panels
+// are packed again.
+struct ThreadShare {
+    bool a_resident = false, sums = false;    // sums: this thread adds up its rows of A
+    Panels resident = {}, streamed = {};
+    int part = 0;    // resident panels of a part
+
+    ThreadShare(int M, int N, int most, int thread, int threads) {
+        int64_t least_products = INT64_MAX, least_packed = INT64_MAX;
+        int down = 1, across = 1;
+        for (int i = 1; i <= least(M, threads); i++) {
+            const int j = least(N, threads / i), m = parts(M, i), n = parts(N, j);
+            const int64_t products = int64_t(m) * n;
+            const int64_t by_a = m + int64_t(n) * parts(m, most), by_b = n + int64_t(m) * parts(n, most);
+            const int64_t packed = least64(by_a, by_b);
+            if (products > least_products || (products == least_products && packed >= least_packed)) continue;
+            least_products = products, least_packed = packed, down = i, across = j, a_resident = by_a < by_b;
+        }
+        if (thread >= down * across) return;    // nothing is left for it
+        const Panels rows = Panels::share(M, thread / across, down);
+        const Panels columns = Panels::share(N, thread % across, across);
+        resident = a_resident ? rows : columns, streamed = a_resident ? columns : rows;
+        sums = thread % across == 0;
+        part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
+    }
+};
+enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
+template <Then then, class X, class Y> struct Product {
+    typedef Matmul<X, Y> Form;
+    typedef typename PlanesOf<Y>::type Planes;
+    static constexpr int MOST = Planes::MOST, SUB = Planes::SUB, SUB_PAST_CACHES = Planes::SUB_PAST_CACHES;
+    static constexpr int STEP = Operand<Planes>::STEP, GROUP = 8;    // panels that are packed together
+    const Form& g;
+    const Operand<Planes> a, b;
+    const bool past_caches;
+    const int deep;    // steps of a block of k
+    const ThreadShare share;
+    const bool a_resident = share.a_resident;
+
+    static int steps_of(int K) { return parts(K, 32); }
+    static bool passes_by(const Form& g) {
+        auto whole_lines = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
+        return VW == 16 && !g.add && steps_of(g.K) <= block_steps<Planes>(g.N, g.K) && g.N % 16 == 0 &&
+               int64_t(g.M) * g.N * 4 > PASSES_BY && whole_lines(g.c) && whole_lines(g.gelu);
+    }
+    Product(const Form& g, int thread, int threads)
+        : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
+          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel}, past_caches(passes_by(g)),
+          deep(block_steps<Planes>(g.N, g.K)),
+          share(parts(g.M, SIDE), parts(g.N, SIDE), RESIDENT / (deep * STEP), thread, threads) {}
+    const Operand<Planes>& resident() const { return a_resident ? a : b; }
+    const Operand<Planes>& streamed() const { return a_resident ? b : a; }
+
+    // A thread's words of scratch; not less for a product with more of M, N or K.
+    static int64_t resident_words(int M, int N, int K) {
+        const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
+        return least64(panels * steps * STEP, RESIDENT);
+    }
+    // Resident panels, streamed panels, and blocks on their way out: one for each resident panel if k comes in parts.
+    static int64_t own_words(int M, int N, int K) {
+        const int steps = least(steps_of(K), MOST);
+        return resident_words(M, N, K) + GROUP * steps * STEP +
+               (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
+    }
+    static int64_t scratch(int M, int N, int K) {
+        return int64_t(sizeof(float)) * omp_get_max_threads() * own_words(M, N, K);
+    }
+
+    template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, const Depth& k, int r, int columns) const {
+        const int64_t row = int64_t(l.m + r) * g.N + l.n;
+        const float* from = l.from + r / 16 * 2 * TILE + r % 16 * 16;
+        auto put = [&](auto* p, vf v, auto lanes) {
+            if (whole && past_caches) store_past_caches(p, v);
+            else lanes.put(p, v);
+        };
+        each_vector(whole ? SIDE : columns, [&](int64_t j, auto lanes) {
+            vf v = load(from + j / 16 * TILE + j % 16);
+            if (k.add) v += lanes.get(g.c + row + j);
+            if (k.ends) {
+                if (g.bias) v += lanes.get(g.bias + l.n + j);
+                if (g.residual) v += lanes.get(g.residual + row + j);
+                if constexpr (then == Then::slope) v *= gelu_slope(lanes.get(g.gelu_of + row + j));
+            }
+            put(g.c + row + j, v, lanes);
+            if (then == Then::gelu && k.ends) put(g.gelu + row + j, gelu(v), lanes);    // which may be C
+        });
+    }
+    // Asks for what row r of this block will meet when it leaves.
+    INLINE_MEMBER void fetch_row(const Leaving& l, const Depth& k, int r) const {
+        const int64_t row = int64_t(l.m + r) * g.N + l.n;
+        for (int j = 0; j < SIDE; j += 16) {
+            if (!past_caches) __builtin_prefetch(g.c + row + j, 1, 2);
+            if (k.ends && g.residual) __builtin_prefetch(g.residual + row + j, 0, 2);
+            if (then == Then::slope && k.ends) __builtin_prefetch(g.gelu_of + row + j, 0, 2);
+            if (then == Then::gelu && k.ends && !past_caches) __builtin_prefetch(g.gelu + row + j, 1, 2);
+        }
+    }
+
+    // Rows row..end of what leaves; the same rows of this block are asked for.
+    INLINE_MEMBER int leave_rows(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
+        for (; row < end; row++) {
+            leave_row<true>(l, k, row, SIDE);
+            fetch_row(here, k, row);
+        }
+        return row;
+    }
+    // Not inlined, as a step of floats calls it five times.
+    [[gnu::noinline]] int leave_between(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
+        return leave_rows(l, here, k, row, end);
+    }
+    template <bool past, int tile, class Set> static INLINE_MEMBER void load_tile(Set& tiles, const float* p) {
+        if constexpr (past) tiles.template load_past_l1<tile>(p, 64);
+        else tiles.template load<tile>(p, 64);
+    }
+    // Adds a step's products; between(n) after the n-th of planes, but for the last. A plane that the product before
+    // had, too, is still there.
+    template <bool a_past, class Set, class F>
+    static INLINE_MEMBER void step(Set& tiles, const float* x, const float* y, F between) {
+        constexpr int PLANE = Operand<Planes>::PLANE;
+        each_index<0, Planes::PRODUCTS>([&](auto product) {
+            constexpr int n = product.is, last = n > 0 ? n - 1 : 0, of_a = Planes::A[n], of_b = Planes::B[n];
+            constexpr bool new_a = n == 0 || of_a != Planes::A[last], new_b = n == 0 || of_b != Planes::B[last];
+            if constexpr (new_a) load_tile<a_past, 4>(tiles, x + of_a * PLANE);
+            if constexpr (new_b) load_tile<!a_past, 6>(tiles, y + of_b * PLANE);
+            tiles.template products<0, 4, 6>();
+            if constexpr (new_a) load_tile<a_past, 5>(tiles, x + of_a * PLANE + TILE);
+            tiles.template products<2, 5, 6>();
+            if constexpr (new_b) load_tile<!a_past, 7>(tiles, y + of_b * PLANE + TILE);
+            tiles.template products<1, 4, 7>(), tiles.template products<3, 5, 7>();
+            if constexpr (n + 1 < Planes::PRODUCTS) between(n + 1);
+        });
+    }
+
+    // out (four tiles) = or += the sums of `steps` steps, while `leaving` leaves.
+    template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
+                                                      float* out, const Depth& k, const Leaving& here,
+                                                      const Leaving& leaving, Prefetch& asked) const {
+        if (more) {
+            tiles.template load<0>(out, 64), tiles.template load<1>(out + TILE, 64);
+            tiles.template load<2>(out + 2 * TILE, 64), tiles.template load<3>(out + 3 * TILE, 64);
+        } else {
+            tiles.template zero<0>(), tiles.template zero<1>(), tiles.template zero<2>(), tiles.template zero<3>();
+        }
+        int row = leaving.from ? 0 : SIDE;
+        for (int s = 0; s < steps; s++, x += STEP, y += STEP) {
+            constexpr int P = Planes::PRODUCTS;
+            auto between = [&](int n) {
+                if (row < SIDE) row = leave_between(leaving, here, k, row, SIDE * (s * P + n) / (steps * P));
+            };
+            if (a_resident) step<true>(tiles, x, y, between);
+            else step<false>(tiles, x, y, between);
+            row = leave_rows(leaving, here, k, row, SIDE * (s + 1) / steps);
+            asked.some(Planes::PREFETCH_LINES);
+        }
+        tiles.template store<0>(out, 64), tiles.template store<1>(out + TILE, 64);
+        tiles.template store<2>(out + 2 * TILE, 64), tiles.template store<3>(out + 3 * TILE, 64);
+    }
+    void leave_now(const Leaving& l, const Depth& k, int rows, int columns) const {
+        for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
+    }
+
+    // Multiplies the streamed panel at row or column t0 by the n resident panels from column or row r0 on.
+    // blocks: where their sums go before they leave.
+    template <class Set> void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0,
+                                    int n, float* blocks, Leaving& leaving, Prefetch asked) const {
+        const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
+        for (int s = 0; s < k.steps; s += sub) {
+            const int steps = least(sub, k.steps - s);
+            for (int r = 0; r < n; r++) {
+                const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
+                float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;    // written after the block before has left
+                const int at = r0 + r * SIDE;
+                const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
+                block(tiles, a_resident ? from_resident : from_streamed, a_resident ? from_streamed : from_resident,
+                      steps, s > 0, out, k, here, leaving, asked);
+                leaving.from = nullptr;
+                if (s + steps < k.steps) continue;
+                if (here.m + SIDE <= g.M && here.n + SIDE <= g.N) leaving = here;
+                else leave_now(here, k, least(SIDE, g.M - here.m), least(SIDE, g.N - here.n));
+            }
+        }
+    }
+
+    // Packs the n resident panels from p0 on, in the order of memory, which the CPU then fetches ahead.
+    void pack_resident(float* to, int p0, int n, const Depth& k) const {
+        const Operand<Planes>& r = resident();
+        const bool by_panels = r.along || r.panel;
+        for (int i = 0; i < n * k.steps; i++) {
+            const int p = by_panels ? i / k.steps : i % n, step = by_panels ? i % k.steps : i / n;
+            r.pack(to + (p * k.steps + step) * STEP, a_resident, (p0 + p) * SIDE, 32 * (k.from + step),
+                   a_resident && share.sums ? g.row_sums : nullptr);
+        }
+    }
+    // Packs the n streamed panels from p0 on. sums: their rows are added up.
+    void pack_streamed(float* to, int p0, int n, const Depth& k, bool sums) const {
+        for (int step = 0; step < k.steps; step++)
+            for (int p = 0; p < n; p++)
+                streamed().pack(to + (p * k.steps + step) * STEP, !a_resident, (p0 + p) * SIDE, 32 * (k.from + step),
+                                sums ? g.row_sums : nullptr);
+    }
+
+    template <class Set> void work(Set& tiles, float* room) const {
+        const Panels r = share.resident, t = share.streamed;
+        const int steps = steps_of(g.K);
+        float *own = room + resident_words(g.M, g.N, g.K), *out = own + GROUP * least(steps, MOST) * STEP;
+        for (int r0 = r.from; r0 < r.to; r0 += share.part)
+            for (int k0 = 0; k0 < steps; k0 += deep) {
+                const Depth k = {k0, least(deep, steps - k0), g.add || k0 > 0, k0 + deep >= steps};
+                const int n = least(share.part, r.to - r0);
+                pack_resident(room, r0, n, k);
+                int group = t.from, packed = group;    // panels group..packed-1 are packed
+                Leaving leaving;
+                for (int p = t.from; p < t.to; p++) {
+                    if (p == packed) {
+                        group = p, packed = least(t.to, p + (streamed().along ? 1 : GROUP));
+                        pack_streamed(own, p, packed - p, k, !a_resident && share.sums && r0 == r.from);
+                    }
+                    Prefetch asked;
+                    if (streamed().along && p + 1 < t.to)
+                        asked = next_panel(streamed(), (p + 1) * SIDE, 32 * k0, k.steps);
+                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, room, r0 * SIDE, n, out, leaving,
+                          asked);
+                }
+                if (leaving.from) leave_now(leaving, k, SIDE, SIDE);
+            }
+        if (past_caches) __sync_synchronize();
+    }
+    static void run(const Form& g) {
+        float* room = static_cast<float*>(cpu_scratch(scratch(g.M, g.N, g.K)));
+#pragma omp parallel
+        {
+            const int thread = omp_get_thread_num();
+            const Product mine(g, thread, omp_get_num_threads());
+            with_tiles(g.tiles, [&](auto& tiles) { mine.work(tiles, room + thread * own_words(g.M, g.N, g.K)); });
+        }
+    }
+};
+template <class X, class Y> void multiply(const Matmul<X, Y>& g) {
+    if (g.gelu) Product<Then::gelu, X, Y>::run(g);
+    else if (g.gelu_of) Product<Then::slope, X, Y>::run(g);
+    else Product<Then::add, X, Y>::run(g);
+}
+}    // namespace
+
+void tile_matmul(const Floats& g) { multiply(g); }
+void tile_matmul(const Halves& g) { multiply(g); }
+void tile_matmul(const Mixed& g) { multiply(g); }
+int64_t tile_matmul_scratch(int M, int N, int K, bool is_bf16) {
+    return is_bf16 ? Product<Then::add, float, bf16>::scratch(M, N, K)
+                   : Product<Then::add, float, float>::scratch(M, N, K);
+}
+}    // namespace ISA

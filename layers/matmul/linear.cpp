@@ -1,0 +1,82 @@
+// linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it.
+//
+// Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters x is bf16, too, and gradients are
+// rounded to it; sums and results are float.
+#include "layers/matmul/matmul.h"
+
+namespace ISA {
+template <class P, Tiles tiles> static void linear_forward(float* y, const P* x, const P* w, const P* b,
+                                                           const float* residual, int N, int C, int OC, Precision) {
+    Matmul<P, P> m = output<P, tiles>(y, x, w, N, C, OC);
+    m.bias = b;
+    m.add = residual == y;
+    m.residual = m.add ? nullptr : residual;
+    matmul(m);
+}
+
+template <class P, Tiles tiles> static void linear_backward(float* dx, GradTarget<float> dw, float* db, const float* dy,
+                                                            const P* x, const P* w, int N, int C, int OC, Precision) {
+    if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
+    matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
+}
+
+template <class P, Tiles tiles>
+static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const P* b, int N, int C, int OC, Precision) {
+    Matmul<P, P> m = output<P, tiles>(pre, x, w, N, C, OC);
+    m.bias = b;
+    m.gelu = y;
+    matmul(m);
+}
+
+// sums[c] += sum_n x[n,c]: each thread owns a range of columns and reads 8 rows of it at a time.
+void column_sums(float* sums, const float* x, int N, int C) {
+#pragma omp parallel
+    {
+        Range r = my_share(C, 16);
+        for (int n = 0; n < N; n += 8) {
+            const int rows = least(8, N - n);
+            const float* from = x + int64_t(n) * C;
+            each_vector(r.to - r.from, [&](int64_t i, auto at) {
+                const float* p = from + r.from + i;
+                vf s = at.get(p);
+                for (int j = 1; j < rows; j++) s += at.get(p + int64_t(j) * C);
+                at.put(sums + r.from + i, at.get(sums + r.from + i) + s);
+            });
+        }
+    }
+}
+
+template <class P, Tiles tiles> static void linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db,
+                                                                 float* dpre_sum, const float* dy, const P* x,
+                                                                 const P* w, const float* pre, int N, int C, int OC) {
+    Matmul<float, P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
+    m.gelu_of = pre;
+    matmul(m);
+    matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
+    if (dpre_sum) column_sums(dpre_sum, dpre, N, C);
+}
+
+template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call) {
+    const int N = call.rows, C = call.in, OC = call.out;
+    const P* w = nullptr;
+    if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
+        return matmul_scratch(output<P, tiles>(nullptr, w, w, N, C, OC));
+    const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>({nullptr, true}, nullptr, nullptr, w, N, C, OC));
+    return dx > dw ? dx : dw;
+}
+
+template <class To, class From> static void convert(To* to, const From* from, int64_t n) {
+    constexpr int64_t BLOCK = 16384;
+#pragma omp parallel for schedule(static) if (n > BLOCK)
+    for (int64_t i = 0; i < n; i += BLOCK)
+        each_vector(least64(n - i, BLOCK), [&](int64_t k, auto at) { at.put(to + i + k, at.get(from + i + k)); });
+}
+
+REGISTER_CPU_TILES(linear_forward, linear_forward, scratch_of)
+REGISTER_CPU_TILES(linear_backward, linear_backward, scratch_of)
+REGISTER_CPU_TILES(linear_gelu_forward, linear_gelu_forward, scratch_of)
+REGISTER_CPU_TILES(linear_gelu_backward, linear_gelu_backward, scratch_of)
+REGISTER_CPU(from_floats, (convert<P, float>))
+REGISTER_CPU(to_floats, (convert<float, P>))
+}    // namespace ISA

@@ -1,0 +1,11 @@
+// own_gemm.h - a linear layer's three products by kernels of our own: the experts' (grouped.cuh) with one expert
+// that has all rows. They take every size and alignment, and are slower than cuBLASLt where that can do the product.
+#pragma once
+#include "base/element.h"
+
+enum class Product { y, dx, dw };
+// y   y (N,OC)   (+)= x (N,C) w^T     a = x, b = w
+// dx  dx (N,C)   (+)= dy (N,OC) w     a = dy, b = w
+// dw  dw (OC,C)  (+)= dy^T x          a = dy, b = x    dw in float
+// T: float, bf16. Sums are float.
+template <class T> void own_product(Product product, void* out, const T* a, const T* b, int N, int C, int OC, bool add);

@@ -1,0 +1,97 @@
+// block_panels.h - panels of weights in blocks of integers (packed.h): their numbers, their scales, and what the sums
+// of integers over a block add to a row's products. Vectors and tiles share this, and so give the same bits.
+#pragma once
+#include "layers/quant/packed.h"
+#include "int_dot.h"
+
+namespace ISA {
+// Prefetched: the hardware alone does not look far enough ahead. With half as much eight sequences of q8_0 take 17 %
+// longer (2 cores of Zen 5, 2026-11-25, medians of three rounds in turns).
+constexpr int AHEAD_BYTES = 8192;
+template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // sums of integers, each with a scale
+
+// f<F>() with this format of blocks.
+template <class F> INLINE auto with_block_format(BlockType format, F f) {
+    switch (format) {
+        case BlockType::q8_0: return f.template operator()<BlockType::q8_0>();
+        case BlockType::q4_0: return f.template operator()<BlockType::q4_0>();
+        case BlockType::q4_1: return f.template operator()<BlockType::q4_1>();
+        case BlockType::q5_0: return f.template operator()<BlockType::q5_0>();
+        case BlockType::q5_1: return f.template operator()<BlockType::q5_1>();
+        case BlockType::q4_k: return f.template operator()<BlockType::q4_k>();
+        case BlockType::q5_k: return f.template operator()<BlockType::q5_k>();
+        default: return f.template operator()<BlockType::q6_k>();
+    }
+}
+
+// The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
+template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
+    if constexpr (F == BlockType::q6_k) return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
+    else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);
+    else return quads;
+}
+INLINE vf from_bytes(const uint8_t* p) { return __builtin_convertvector(load_bytes(p), vf); }
+
+// Scales and offsets of VW outputs, from `lane` of 16 on, block after block.
+template <BlockType F> struct BlockScales {
+    vf d = {}, m = {}, scale[SUMS<F>], offset = {};
+
+    // p: block b, or the head before it. Returns the block.
+    INLINE_MEMBER const uint8_t* read(const uint8_t* p, int b, int lane) {
+        constexpr BlockLayout L = block_layout(F);
+        if (L.head && b % 8 == 0) {
+            d = load_halves(p + 2 * lane);
+            if (L.offsets) m = load_halves(p + 32 + 2 * lane);
+            p += L.head;
+        }
+        if constexpr (SUMS<F> == 2) {
+            for (int h = 0; h < 2; h++) scale[h] = d * from_bytes(p + 16 * h + lane);
+        } else if (L.head) {
+            scale[0] = d * from_bytes(p + lane);
+            offset = m * from_bytes(p + 16 + lane);
+        } else {
+            scale[0] = load_halves(p + 2 * lane);
+            if (L.offsets) offset = load_halves(p + 32 + 2 * lane);
+        }
+        return p;
+    }
+};
+// sum + what a block adds to it. s: the products of integers; dx, mx: the row's scale, and that times its sum
+template <BlockType F>
+INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float* dx, const float* mx) {
+    constexpr BlockLayout L = block_layout(F);
+    const vf d = set1(*dx);
+    sum += __builtin_convertvector(s[0], vf) * (scale[0] * d);
+    if constexpr (SUMS<F> == 2) sum += __builtin_convertvector(s[1], vf) * (scale[1] * d);
+    if constexpr (!L.offsets) return sum;
+    else if constexpr (L.head > 0) return sum - offset * *mx;
+    else return sum + offset * *mx;
+}
+
+// Rows of x as int8, and their scales: for each 32 one, and after all of these that times their sum.
+struct ByteRows {
+    const int8_t* numbers;
+    const float* scales;
+    int64_t apart;    // bytes from row to row, of both
+    int C;
+    ByteRows from(int row) const { return {numbers + row * apart, scales + row * (apart / 4), apart, C}; }
+};
+// packed_tiles.cpp: sums (rows,16) = products of up to 64 rows with a panel, by the thread's set of tiles, which is
+// configured for block_depth bytes. Reads and writes 16 rows at a time; those beyond the last may hold anything.
+typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
+BlockTiles block_tiles(BlockType format, Tiles kind);
+
+// Rows of x as three planes of bf16: of each 32 k in turn 16 words of each plane, pairs of k and k + 16. Beyond the
+// last k they are zero.
+struct PlaneRows {
+    static constexpr int STEP = 48;    // words of 32 k
+    const float* planes;
+    int64_t apart;     // words from row to row
+    int C, outputs;    // the whole matrix's
+};
+// The same for a panel of floats: sums (rows,48), by tiles configured for so many rows or more. ahead: PackedProduct's;
+// 0: nothing is prefetched.
+typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
+FloatTiles float_tiles(Tiles kind);
+constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }
+}    // namespace ISA

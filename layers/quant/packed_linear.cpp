@@ -1,0 +1,473 @@
+// packed_linear.cpp - y = x w^T + b + residual, or the GELU of that, with packed weights (packed.h), for one row of x
+// or many.
+//
+// A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
+// panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
+// int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
+// multiply bytes, too (packed_tiles.cpp), from TILES_FROM rows on: the same bits.
+// A prompt's rows meet fp32 weights by tiles (Precision::prefill): FEW at most in packed_tiles.cpp, more in amx.cpp,
+// both with the same bits, which are not those of vectors.
+// bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
+// are widened.
+// Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
+#include "layers/quant/block_panels.h"
+#include "layers/quant/pack_file_rows.h"
+#include "layers/simd/gelu.h"
+#include "layers/simd/pack_panels.h"
+#include "layers/simd/bf16_planes.h"
+#include "layers/matmul/matmul.h"
+
+namespace ISA {
+constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
+// Rows from which tiles of bytes are worth their fixed cost, and those that are sooner done without amx.cpp's packing
+// (dev/speed.md).
+constexpr int TILES_FROM = 16, FEW = 128;
+
+// ---- rows of x ------------------------------------------------------------------------------------------------------
+
+// x as the products take it. Each kind that a matrix needs: floats, pairs of bf16 or planes (PlaneRows); and int8 with,
+// for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
+struct Prepared {
+    const float* floats;    // x itself, or its copy
+    float *copy, *pairs, *planes;
+    int8_t* ints;                                       // null, as the three before, where no part needs it
+    int64_t float_row, pair_row, plane_row, int_row;    // distances between rows: words, the last one bytes
+    int C, ahead;                                       // ahead: as PackedProduct's
+    char* own;                                          // a panel for each thread, into which rows of a file are packed
+    float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
+    ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
+    PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
+    static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
+    static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
+};
+// A row's distance to the next one: rows a multiple of a page apart would share cache sets.
+INLINE int64_t apart(int64_t words) {
+    const int64_t n = (words + VW - 1) / VW * VW;
+    return n % 512 ? n : n + VW;
+}
+
+// Passes of short chains of instructions, so that the CPU works on several blocks at once.
+INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
+    const int blocks = C / 32;
+    float *d = scales, *m = d + blocks;
+    int32_t* sums = reinterpret_cast<int32_t*>(m + blocks);    // (blocks), then (blocks, 2)
+    vf finite = {};    // 0, or NaN where a number is not finite: then so are the row's products
+    for (int b = 0; b < blocks; b++) {
+        vf most = {}, zeros = {};
+        for (int k = 32 * b; k < 32 * b + 32; k += VW) {
+            const vf v = load(x + k);
+            most = max(most, max(v, -v)), zeros += v * 0;
+        }
+        d[b] = max(most) / 127, finite += zeros;
+        m[b] = d[b] > 0 ? 1 / d[b] : 0;
+    }
+    d[0] += sum(finite);
+    for (int b = 0; b < blocks; b++) {
+        const vf inverse = set1(m[b]);
+        float half[2];    // exact
+        for (int h = 0; h < 2; h++) {
+            vf total = {};
+            for (int k = 32 * b + 16 * h; k < 32 * b + 16 * h + 16; k += VW) {
+                int8* to = reinterpret_cast<int8*>(q + k);
+                store(to, load(x + k) * inverse);
+                total += load(to);
+            }
+            half[h] = sum(total);
+        }
+        sums[b] = -int32_t(half[0] + half[1]);
+        sums[blocks + 2 * b] = -int32_t(half[0]), sums[blocks + 2 * b + 1] = -int32_t(half[1]);
+        m[b] = d[b] * (half[0] + half[1]);
+    }
+}
+
+INLINE void split_row(float* planes, const float* x, int C) {
+    for (int k = 0; k < C; k += 32, planes += PlaneRows::STEP)
+        for (int j = k; j < k + 16; j += VW) {
+            vf low = load_most(x + j, C - j), high = load_most(x + j + 16, C - j - 16);
+            for (int plane = 0; plane < ThreePlanes::PLANES; plane++)
+                store(planes + 16 * plane + j - k, ThreePlanes::take(low, high, plane));
+        }
+}
+
+// Whether tiles multiply floats. Not where a matrix is one in part, as parts of y do not lie one after the other.
+INLINE bool by_planes(const PackedProduct& p) {
+    return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 &&
+           p.w->parts[0].format == BlockType::f32;
+}
+struct Needs {
+    bool floats, pairs, planes, ints;
+};
+INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k only, however many rows
+    return format == BlockType::bf16 && p.tiles != Tiles::none && p.C % 32 == 0;
+}
+INLINE Needs needs(const PackedProduct& p) {
+    Needs n = {};
+    n.planes = by_planes(p);
+    for (int i = 0; i < p.w->count; i++) {
+        const BlockType f = p.w->parts[i].format;
+        if (in_blocks(f)) n.ints = true;
+        else if (by_tiles(p, f) || (NATIVE_BF16 && f == BlockType::bf16)) n.pairs = true;
+        else n.floats = !n.planes;
+    }
+    return n;
+}
+// The bytes of a thread's own panel.
+INLINE int64_t own_panel(const PackedProduct& p) {
+    int64_t most = 0;
+    for (int i = 0; i < p.w->count; i++) {
+        const BlockType f = p.w->parts[i].format;
+        if (const int64_t bytes = in_blocks(f) ? 0 : Prepared::up(panel_bytes(f, p.C)); bytes > most) most = bytes;
+    }
+    return most;
+}
+// Where N rows lie in scratch; tiles read whole ones, what is beyond the rows too.
+struct RowOffsets {
+    Needs need;
+    bool copied;
+    int64_t float_row, pair_row, plane_row, int_row;     // as Prepared's
+    int64_t pair_at, plane_at, int_at, own_at, bytes;    // words but for the last two
+};
+static RowOffsets places(const PackedProduct& product, int64_t N) {
+    const int C = product.C;
+    const int64_t plane_row = apart(parts(C, 32) * PlaneRows::STEP);
+    RowOffsets p = {needs(product), false, C, apart((C + 1) / 2), plane_row, Prepared::row_bytes(C), 0, 0, 0, 0, 0};
+    p.copied = p.need.floats && (C % 2 || (N > 1 && C % 512 == 0));
+    if (p.copied) p.float_row = apart(C + C % 2);
+    p.pair_at = p.copied ? N * p.float_row : 0;
+    p.plane_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
+    p.int_at = p.plane_at + (p.need.planes ? (N + TILE_ROWS) * p.plane_row : 0);
+    p.own_at = Prepared::up(4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0));
+    p.bytes = p.own_at + omp_get_max_threads() * own_panel(product) + 64;
+    return p;
+}
+// What the products ask for, by the formats of their weights.
+int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
+    PackedPart parts[32];
+    int count = 0;
+    for (int f = 0; f < 32; f++)
+        if (call.formats >> f & 1) parts[count++] = {0, 0, BlockType(f), nullptr};
+    const PackedWeight w = {nullptr, parts, count};
+    PackedProduct p = {nullptr, nullptr, &w, nullptr, nullptr, call.rows, call.in, call.out, false, tiles};
+    p.precision = call.precision;
+    const bool many = by_planes(p) && p.N > FEW;
+    return many ? tile_matmul_scratch(p.N, p.OC, p.C, false) : places(p, p.N).bytes;
+}
+// Called outside of parallel regions.
+static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
+    const RowOffsets at = places(product, N);
+    Prepared p = {product.x,   nullptr,      nullptr,    nullptr,   nullptr,       at.float_row,
+                  at.pair_row, at.plane_row, at.int_row, product.C, product.ahead, nullptr};
+    float* room = static_cast<float*>(cpu_scratch(at.bytes));
+    if (at.copied) p.floats = p.copy = room;
+    if (at.need.pairs) p.pairs = room + at.pair_at;
+    if (at.need.planes) p.planes = room + at.plane_at;
+    if (at.need.ints) p.ints = reinterpret_cast<int8_t*>(room + at.int_at);
+    p.own = reinterpret_cast<char*>(room) + at.own_at;
+    return p;
+}
+// Fills them. Called by every thread of the team, which then has all.
+static void prepare(const float* x, const Prepared& p, int64_t N) {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < N; i++) {
+        const float* row = x + i * p.C;
+        if (p.copy) {
+            __builtin_memcpy(p.copy + i * p.float_row, row, size_t(p.C) * 4);
+            if (p.C % 2) p.copy[i * p.float_row + p.C] = 0;
+        }
+        if (p.pairs) pack_row<Words<float, true, false>>(p.pairs + i * p.pair_row, row, p.C);
+        if (p.planes) split_row(p.planes + i * p.plane_row, row, p.C);
+        if (p.ints) quantise_row(p.ints + i * p.int_row, p.scales(i), row, p.C);
+    }
+}
+
+// ---- one panel ------------------------------------------------------------------------------------------------------
+
+// sums (n,48) = products of n rows with a panel of floats. The widths of numbers are those of its format.
+struct AsFp32 {
+    static constexpr int BYTES = 4, PER = 1;    // a word's bytes for each output, and the numbers of k in it
+    static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
+        return s + *x * load(reinterpret_cast<const float*>(w));
+    }
+};
+struct AsFp16 {
+    static constexpr int BYTES = 2, PER = 1;
+    static INLINE_MEMBER vf add(vf s, const float* x, const char* w) { return s + *x * load_halves(w); }
+};
+struct AsBf16 {
+    static constexpr int BYTES = 4, PER = 2;
+    static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
+        const vf both = load(reinterpret_cast<const float*>(w));
+        if constexpr (NATIVE_BF16) return multiply_add<true>(s, x, both);
+        const vu u = reinterpret_cast<vu>(both);
+        s += x[0] * reinterpret_cast<vf>(u << 16);
+        return s + x[1] * reinterpret_cast<vf>(u & 0xFFFF0000);
+    }
+};
+// ahead: the panel comes from memory, and is prefetched.
+template <class As, int n, bool ahead = true>
+static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row) {
+    constexpr bool PAIRS = NATIVE_BF16 && As::PER == 2;
+    constexpr int W = 48, nv = n <= 2 && VW < 16 ? 6 : 3, STEP = PAIRS ? 1 : As::PER;
+    const int words = (x.C + As::PER - 1) / As::PER;
+    const float* rows[n];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) rows[i] = PAIRS ? x.pairs + (row + i) * x.pair_row : x.floats + (row + i) * x.float_row;
+    for (int lane = 0; lane < W; lane += nv * VW) {
+        vf s[n][nv] = {};
+        const char* w = panel + lane * As::BYTES;
+#pragma GCC unroll 2
+        for (int k = 0; k < words; k++, w += W * As::BYTES) {
+#pragma GCC unroll 6
+            for (int at = 0; ahead && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + x.ahead + at);
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++)
+#pragma GCC unroll 6
+                for (int v = 0; v < nv; v++) s[i][v] = As::add(s[i][v], rows[i] + k * STEP, w + v * VW * As::BYTES);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+#pragma GCC unroll 6
+            for (int v = 0; v < nv; v++) store(sums + i * W + lane + v * VW, s[i][v]);
+    }
+}
+
+// sums (n,16) = products of n rows with a panel of blocks.
+template <BlockType F, int n, bool vnni>
+static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, int64_t row) {
+    constexpr BlockLayout L = block_layout(F);
+    constexpr bool eight = F == BlockType::q8_0, two = F == BlockType::q6_k;
+    const int blocks = x.C / 32;
+    const int8_t* q[n];
+    const float* scales[n];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) q[i] = x.ints + (row + i) * x.int_row, scales[i] = x.scales(row + i);
+    for (int lane = 0; lane < 16; lane += VW) {
+        const uint8_t* p = panel;
+        vf sum[n] = {};
+        BlockScales<F> w;
+        for (int b = 0; b < blocks; b++, p += L.block()) {
+            p = w.read(p, b, lane);
+            vi s[n][1 + two];
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++) {
+                const int32_t* less = reinterpret_cast<const int32_t*>(scales[i] + 2 * blocks);
+                s[i][0] = L.zero ? whole(less[two ? blocks + 2 * b : b]) * L.zero : vi{};
+                if (two) s[i][two] = whole(less[blocks + 2 * b + 1]) * L.zero;
+            }
+            const uint8_t *high = p + L.scales, *quads = high + L.high + 4 * lane;
+#pragma GCC unroll 8
+            for (int g = 0; g < (eight ? 8 : 4); g++) {
+                __builtin_prefetch(quads + AHEAD_BYTES + 64 * g);
+                const vq both = load_quants(quads + 64 * g);
+                const vq low = eight ? both : with_high<F>(both & 15, high + 4 * lane, g);
+#pragma GCC unroll 8
+                for (int i = 0; i < n; i++) s[i][0] = dot<eight, vnni>(s[i][0], low, q[i] + 32 * b + 4 * g);
+                if (eight) continue;
+                const vq up = with_high<F>(right(both, 4) & 15, high + 4 * lane, g + 4);
+#pragma GCC unroll 8
+                for (int i = 0; i < n; i++) s[i][two] = dot<false, vnni>(s[i][two], up, q[i] + 32 * b + 16 + 4 * g);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++)
+                sum[i] = add_block<F>(sum[i], s[i], w.scale, w.offset, scales[i] + b, scales[i] + blocks + b);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++) store(sums + i * 16 + lane, sum[i]);
+    }
+}
+
+// ---- all panels -----------------------------------------------------------------------------------------------------
+
+typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
+struct ByRows {
+    PanelProduct of[4], again;
+};    // 1, 2, 4, 8 rows; 8, of a panel in L2
+template <class As> INLINE ByRows float_products() {
+    return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>},
+            float_panel<As, ROWS, false>};
+}
+template <BlockType F, int n, bool vnni>
+static void block_product(float* sums, const char* panel, const Prepared& x, int64_t row) {
+    block_panel<F, n, vnni>(sums, reinterpret_cast<const uint8_t*>(panel), x, row);
+}
+template <BlockType F> INLINE ByRows block_products(bool has_vnni) {
+    if constexpr (VW >= 8)
+        if (has_vnni)
+            return {{block_product<F, 1, true>, block_product<F, 2, true>, block_product<F, 4, true>,
+                     block_product<F, ROWS, true>},
+                    block_product<F, ROWS, true>};
+    return {{block_product<F, 1, false>, block_product<F, 2, false>, block_product<F, 4, false>,
+             block_product<F, ROWS, false>},
+            block_product<F, ROWS, false>};
+}
+static ByRows products(BlockType format, bool vnni) {
+    if (in_blocks(format)) return with_block_format(format, [&]<BlockType F>() { return block_products<F>(vnni); });
+    if (format == BlockType::f16) return float_products<AsFp16>();
+    return format == BlockType::bf16 ? float_products<AsBf16>() : float_products<AsFp32>();
+}
+
+INLINE bool leaves_rows(int64_t N) { return N <= FEW_ROWS; }
+static_assert(FEW_ROWS <= BLOCK, "a panel is packed by one thread alone");
+// Called by every thread of a team.
+static void pack_all(const PackedPart& part, int C) {
+    const int64_t bytes = panel_bytes(part.format, C);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < part.rows; row += 48) pack_file_rows(part, row, C, part.data + row / 48 * bytes);
+}
+// The panel's numbers, for a product with N rows of x: in their place or, as long as a file has its rows, packed for
+// this product alone.
+static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N) {
+    const int64_t bytes = panel_bytes(part.format, x.C);
+    char* panel_data = part.data + panel * bytes;
+    if (!part.mapped || !leaves_rows(N)) return panel_data;
+    if (part.wait > 0) panel_data = x.own + omp_get_thread_num() * Prepared::up(bytes);
+    pack_file_rows(part, panel * panel_outputs(part.format), x.C, panel_data);
+    return panel_data;
+}
+// After a product with N rows of x.
+static void count_product(PackedPart& part, int64_t N, int C) {
+    if (part.mapped && N > 0 && (!leaves_rows(N) || part.wait-- == 0)) packed_now(&part, C);
+}
+
+// Rows [row, row + N) of x times the part's rows that lie in [from, to) of the matrix: y (N,to-from), b and residual
+// likewise. `from` is the part's first row, or comes before it. Called by every thread of a team.
+static void part_product(const PackedProduct& p, const PackedPart& part, const Prepared& x, int64_t row, int N,
+                         int64_t from, int64_t to) {
+    const ByRows multiply = products(part.format, p.vnni);
+    const int W = panel_outputs(part.format);
+    const int64_t OC = to - from;
+    const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
+    if (part.mapped && !leaves_rows(N)) pack_all(part, x.C);
+    const Range mine = my_share(panels * blocks, 1);
+    float sums[BLOCK * 16];
+    // What is too large to be read from L2 again goes past the caches, where lines are whole: a line of each row, far
+    // apart, would be read before it is written.
+    const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
+                             reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
+    static_assert(BLOCK * 16 >= TILE_ROWS * 48);
+    // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
+    auto all = [&](auto by) {
+        for (int64_t unit = mine.from; unit < mine.to; unit++) {
+            const int64_t panel = unit / blocks, o = part.first - from + panel * W;
+            const int end = least(N, int(unit % blocks + 1) * BLOCK);
+            const int outputs = int(least64(W, part.rows - panel * W));
+            const char* numbers = panel_of(part, panel, x, N);
+            for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
+                n = by(numbers, row + i, end - i);
+                for (int r = 0; r < n; r++) {
+                    const int64_t at = (i + r) * OC + o;
+                    each_vector(outputs, [&](int64_t j, auto lanes) {
+                        vf v = lanes.get(sums + r * W + j);
+                        if (p.b) v += lanes.get(p.b + o + j);
+                        if (p.residual) v += lanes.get(p.residual + at + j);
+                        if (p.gelu) v = gelu(v);
+                        if (past_caches) store_past_caches(p.y + at + j, v);
+                        else lanes.put(p.y + at + j, v);
+                    });
+                }
+            }
+        }
+    };
+    auto by_vectors = [&](const char* panel, int64_t i, int left) {
+        const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+        (n == 8 && i > row ? multiply.again : multiply.of[n == 8 ? 3 : n / 2])(sums, panel, x, i);
+        return n;
+    };
+    if (x.planes || by_tiles(p, part.format)) {
+        const FloatTiles multiply_floats = float_tiles(p.tiles);
+        with_tiles(
+            p.tiles,
+            [&](auto& tiles) {
+                all([&](const char* panel, int64_t i, int left) {
+                    const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
+                    if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
+                    else
+                        tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
+                                              reinterpret_cast<const float*>(panel), 48, sums, 48, ahead / 4);
+                    return n;
+                });
+            },
+            64, least(N, TILE_ROWS));
+    } else if (in_blocks(part.format) && p.byte_tiles != Tiles::none && N >= TILES_FROM) {
+        const BlockTiles multiply_panel = block_tiles(part.format, p.byte_tiles);
+        with_tiles(
+            p.byte_tiles,
+            [&](auto& tiles) {
+                all([&](const char* panel, int64_t i, int left) {
+                    const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
+                    if (n == 0) return by_vectors(panel, i, left);
+                    multiply_panel(&tiles, sums, panel, x.bytes(i), n);
+                    return n;
+                });
+            },
+            block_depth(part.format));
+    } else {
+        all(by_vectors);
+    }
+    if (past_caches) __sync_synchronize();
+}
+
+// Calls multiply(x) in each thread of a team, with all N rows of x. Few rows one thread prepares before: it is done
+// sooner than a barrier.
+template <class F> static void with_rows(const PackedProduct& p, int64_t N, F multiply) {
+    const Prepared x = prepare_rows(p, N);
+    const bool few = N * p.C <= ONE_THREAD;
+    if (few) prepare(p.x, x, N);
+#pragma omp parallel if (N * p.C * p.OC > ONE_THREAD)
+    {
+        if (!few) prepare(p.x, x, N);
+        multiply(x);
+    }
+}
+
+void packed_linear(const PackedProduct& p) {
+    if (by_planes(p) && p.N > FEW) {
+        PackedPart& part = p.w->parts[0];
+        if (part.mapped) {
+#pragma omp parallel
+            pack_all(part, p.C);
+            packed_now(&part, p.C);
+        }
+        const float* w = reinterpret_cast<const float*>(part.data);
+        constexpr int W = panel_outputs(BlockType::f32);
+        return tile_matmul(Floats{.M = p.N,
+                                  .N = p.OC,
+                                  .K = p.C,
+                                  .a = p.x,
+                                  .ra = p.C,
+                                  .ca = 1,
+                                  .b = w,
+                                  .rb = W,
+                                  .cb = 1,
+                                  .c = p.y,
+                                  .tiles = p.tiles,
+                                  .panel = W,
+                                  .bias = p.b,
+                                  .residual = p.residual,
+                                  .gelu = p.gelu ? p.y : nullptr});
+    }
+    with_rows(p, p.N, [&](const Prepared& x) {
+        for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+    });
+    for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], p.N, p.C);
+}
+
+// Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
+void packed_experts(const PackedProduct& p, Routes routes, Router r) {
+    with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
+        const PackedPart* part = p.w->parts;
+        for (int e = 0; e < r.E; e++) {
+            const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;
+            const int64_t from = int64_t(e) * p.OC, to = from + p.OC;
+            PackedProduct mine = p;
+            mine.y = p.y + int64_t(slot) * p.OC;
+            for (; part < p.w->parts + p.w->count && part->first < to; part++)
+                if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
+        }
+    });
+    for (int i = 0; i < p.w->count; i++) {
+        const int64_t e = p.w->parts[i].first / p.OC;
+        count_product(p.w->parts[i], routes.offsets[e + 1] - routes.offsets[e], p.C);
+    }
+}
+}    // namespace ISA

@@ -1,0 +1,117 @@
+// packed_ops.cpp - the CPU's table for packed weights: an instruction set's operations, with packed.h's products.
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "layers/cpu.h"
+
+namespace {
+// Operations that meet no parameter are those of fp32; vectors are floats there, too.
+template <Isa isa, Tiles tiles> struct PackedOps {
+    typedef PackedWeight P;
+    static const Ops<float>& own() { return cpu_ops_isa<float>(isa); }
+    static const CpuKernels<float>& kernels() {
+        static const CpuKernels<float> made = cpu_kernels<float>(isa);
+        return made;
+    }
+    static const float* floats(const P* w) { return w ? w->floats : nullptr; }
+    static PackedProduct product(float* y, const float* x, const P* w, int N, int C, int OC) {
+        static const bool vnni = cpu_has_vnni(isa);
+        static const Tiles bytes = tiles == Tiles::amx && !cpu_has_amx_int8() ? Tiles::none : tiles;
+        static const int ahead = cpu_prefetch_bytes();
+        return {y, x, w, nullptr, nullptr, N, C, OC, vnni, tiles, bytes, ahead};
+    }
+
+    static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C,
+                                  const int* pos) {
+#pragma omp parallel for schedule(static) if (B * S > 1)
+        for (int n = 0; n < B * S; n++) {
+            float* out = x + int64_t(n) * C;
+            unpack_row(*wte, C, tok[n], out);
+            const float* p = wpe ? wpe->floats + int64_t(pos ? std::max(pos[n], 0) : n % S) * C : nullptr;
+            for (int c = 0; p && c < C; c++) out[c] += p[c];
+        }
+    }
+    static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm,
+                             int N, int C) {
+        own().norm_forward(y, mean, rstd, x, floats(w), floats(b), norm, N, C);
+    }
+    static void rope_forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, const float* cos_sin,
+                             int B, int S, const int* pos, Heads h, QkNormRope t) {
+        own().rope_forward(y, rstd, x, floats(qw), floats(kw), cos_sin, B, S, pos, h, t);
+    }
+    static void bias_rows_forward(float* bias, const P* from, const int* bucket, int buckets, int NH, int n) {
+        own().bias_rows_forward(bias, from->floats, bucket, buckets, NH, n);
+    }
+    static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
+                               int OC, Precision precision) {
+        PackedProduct p = product(y, x, w, N, C, OC);
+        p.b = floats(b), p.residual = residual, p.precision = precision;
+        CHECK(precision != Precision::prefill || residual != y, "residual is y");
+        kernels().packed_linear(p);
+    }
+    static void linear_gelu_forward(float* y, float*, const float* x, const P* w, const P* b, int N, int C, int OC,
+                                    Precision precision) {
+        PackedProduct p = product(y, x, w, N, C, OC);
+        p.b = floats(b), p.gelu = true, p.precision = precision;
+        kernels().packed_linear(p);
+    }
+    static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
+        kernels().packed_experts(product(y, x, w, N, C, OC), routes, r);
+    }
+    static int64_t scratch_bytes(const CallSizes& call) {
+        switch (call.operation) {
+            case Operation::linear_forward:
+            case Operation::linear_gelu_forward:
+            case Operation::experts_forward: return cpu_scratch_size(kernels().packed_scratch(call, tiles));
+            default: return own().scratch_bytes(call);
+        }
+    }
+};
+template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
+    typedef PackedOps<isa, tiles> Of;
+    const char* more = tiles == Tiles::amx ? ", AMX" : tiles == Tiles::emulated ? ", AMX, pretended" : "";
+    static const std::string name = std::string("cpu (") + cpu_isa_name(isa) + (cpu_has_vnni(isa) ? ", VNNI" : "") +
+                                    more + ")";
+    static const Ops<float, PackedWeight> made = [] {
+        Ops<float, PackedWeight> ops;
+        static_cast<Backend&>(ops) = Of::own();
+        ops.name = name.c_str();
+        // An entry of the same type meets no parameter; the others are below, or null.
+        auto take = []<class F, class G>(F& to, G from) {
+            if constexpr (std::is_same_v<F, G>) to = from;
+        };
+#define OPERATION(name, need, arguments, ...) take(ops.name, Of::own().name);
+#include "layers/operations.inc"
+#undef OPERATION
+        ops.embedding_forward = Of::embedding_forward;
+        ops.norm_forward = ops.stream_norm_forward = Of::norm_forward;
+        ops.rope_forward = Of::rope_forward;
+        ops.bias_rows_forward = Of::bias_rows_forward;
+        ops.linear_forward = Of::linear_forward;
+        ops.linear_gelu_forward = Of::linear_gelu_forward;
+        ops.experts_forward = Of::experts_forward;
+        ops.scratch_bytes = Of::scratch_bytes;
+        return ops;
+    }();
+    return made;
+}
+
+template <Isa isa> const Ops<float, PackedWeight>& with_tiles(Tiles tiles) {
+    if (tiles == Tiles::amx) return packed_table<isa, Tiles::amx>();
+    return tiles == Tiles::emulated ? packed_table<isa, Tiles::emulated>() : packed_table<isa, Tiles::none>();
+}
+}    // namespace
+
+const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles) {
+    switch (isa) {
+        case Isa::avx512bf16: return with_tiles<Isa::avx512bf16>(tiles);
+        case Isa::avx512: return with_tiles<Isa::avx512>(tiles);
+        case Isa::avx2: return with_tiles<Isa::avx2>(tiles);
+        default: return with_tiles<Isa::base>(tiles);
+    }
+}
+const Ops<float, PackedWeight>& cpu_packed_ops() {
+    static const Ops<float, PackedWeight>& chosen = cpu_packed_ops_isa(cpu_chosen().isa, cpu_chosen().tiles);
+    return chosen;
+}

@@ -1,0 +1,327 @@
+// reference.cpp - every operation in double and plain loops: the maths, as code. Slow on purpose.
+//
+// This file is the definition that the fast tables are tested against, and what makes whole-model gradient checks by
+// central differences exact to about 1e-6 (in float they are nearly blind).
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "layers/dropout.h"
+#include "layers/step_verdict.h"
+#include "kv_rows.h"
+#include "reference.h"
+
+namespace {
+using namespace reference;
+using T = double;
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+void* allocate(int64_t bytes) {
+    void* p = aligned_alloc(64, static_cast<size_t>(round_up(bytes + 1, 64)));
+    if (p) memset(p, 0, static_cast<size_t>(bytes));
+    return p;
+}
+void release(void* p, int64_t) { free(p); }
+void zero(void* p, int64_t bytes) { memset(p, 0, static_cast<size_t>(bytes)); }
+void copy(void* to, const void* from, int64_t bytes) { memmove(to, from, static_cast<size_t>(bytes)); }
+
+int64_t mark() { return 0; }
+void wait(int64_t) {}
+int64_t free_bytes() { return INT64_MAX; }
+
+// Where row n of B sequences of S is.
+int position(const int* pos, int n, int S) { return pos ? std::max(0, pos[n]) : n % S; }
+
+// ---- embedding ------------------------------------------------------------------------------------------------------
+
+void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C, const int* pos) {
+    for (int n = 0; n < B * S; n++)
+        for (int c = 0; c < C; c++)
+            x[int64_t(n) * C + c] = wte[int64_t(tok[n]) * C + c] +
+                                    (wpe ? wpe[int64_t(position(pos, n, S)) * C + c] : 0);
+}
+void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int) {
+    for (int b = 0; b < B; b++)
+        for (int s = 0; s < S; s++)
+            for (int c = 0; c < C; c++) {
+                T d = dx[(int64_t(b) * S + s) * C + c];
+                dwte[int64_t(tok[b * S + s]) * C + c] += d;
+                if (dwpe) dwpe[int64_t(s) * C + c] += d;
+            }
+}
+
+// ---- norm -----------------------------------------------------------------------------------------------------------
+
+void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C) {
+    for (int n = 0; n < N; n++) {
+        const T* xn = x + int64_t(n) * C;
+        T m = 0, v = 0;
+        for (int c = 0; c < C && !norm.rms; c++) m += xn[c] / C;
+        for (int c = 0; c < C; c++) v += (xn[c] - m) * (xn[c] - m) / C;
+        T r = 1 / std::sqrt(v + T(norm.eps));
+        for (int c = 0; c < C; c++)
+            y[int64_t(n) * C + c] = (xn[c] - m) * r * (w ? w[c] + T(norm.plus) : 1) + (b ? b[c] : 0);
+        if (mean) mean[n] = float(m);
+        rstd[n] = float(r);
+    }
+}
+void norm_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
+                   Norm norm, int N, int C) {
+    for (int n = 0; n < N; n++) {
+        const T *xn = x + int64_t(n) * C, *dyn = dy + int64_t(n) * C;
+        T m = mean ? T(mean[n]) : 0, r = T(rstd[n]), g_mean = 0, gx_mean = 0;
+        auto g = [&](int c) { return (w ? w[c] + T(norm.plus) : 1) * dyn[c]; };
+        for (int c = 0; c < C; c++) {
+            T xhat = (xn[c] - m) * r;
+            if (!norm.rms) g_mean += g(c) / C;
+            gx_mean += g(c) * xhat / C;
+            if (dw) dw[c] += dyn[c] * xhat;
+            if (db) db[c] += dyn[c];
+        }
+        for (int c = 0; c < C; c++) dx[int64_t(n) * C + c] += r * (g(c) - g_mean - (xn[c] - m) * r * gx_mean);
+    }
+}
+void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n, Dropout drop) {
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x ? x[i] : 0) + T(scale) * b[i] * (drop.rate > 0 ? factor_of(drop, is_kept(drop, i)) : 1);
+}
+
+// ---- linear ---------------------------------------------------------------------------------------------------------
+
+void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
+    for (int n = 0; n < N; n++)
+        for (int o = 0; o < OC; o++) {
+            const T more = (b ? b[o] : 0) + (residual ? residual[int64_t(n) * OC + o] : 0);
+            y[int64_t(n) * OC + o] = more + dot(x + int64_t(n) * C, w + int64_t(o) * C, C);
+        }
+}
+void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+                     Precision) {
+    if (!dw.add) zero(dw.p, int64_t(sizeof(T)) * OC * C);
+    for (int n = 0; n < N; n++) {
+        if (dx) zero(dx + int64_t(n) * C, int64_t(sizeof(T)) * C);
+        for (int o = 0; o < OC; o++) {
+            T d = dy[int64_t(n) * OC + o];
+            if (db) db[o] += d;
+            for (int c = 0; c < C; c++) {
+                if (dx) dx[int64_t(n) * C + c] += d * w[int64_t(o) * C + c];
+                dw.p[int64_t(o) * C + c] += d * x[int64_t(n) * C + c];
+            }
+        }
+    }
+}
+
+// ---- rope -----------------------------------------------------------------------------------------------------------
+
+// Row `head` (queries, then keys) is normed with the rows of its norm: itself, or all of its kind.
+struct QkNorm {
+    int first, count, sum;    // heads of the norm; which of the position's rstd is its
+    QkNorm(int head, Heads h, QkNormRope t) : first(head), count(1), sum(head) {
+        if (t.norm != QkNormRope::QkNorm::all) return;
+        const bool key = head >= h.NH;
+        first = key ? h.NH : 0, count = key ? h.NKV : h.NH, sum = key;
+    }
+};
+// The pair of channels that angle i turns.
+void rotate_pair(T* x, int i, const float* cos_sin, QkNormRope t, bool back) {
+    T &u = x[t.interleaved ? 2 * i : i], &v = x[t.interleaved ? 2 * i + 1 : i + t.dims / 2];
+    const T c = T(cos_sin[i]), s = (back ? -1 : 1) * T(cos_sin[t.dims / 2 + i]), u0 = u, v0 = v;
+    u = u0 * c - v0 * s, v = v0 * c + u0 * s;
+}
+
+void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin, int B, int S,
+                  const int* pos, Heads h, QkNormRope t) {
+    const int width = h.qkv_width(), heads = h.NH + h.NKV, rstd_count = t.rstd_count(h.NH, h.NKV);
+    for (int n = 0; n < B * S; n++) {
+        const T* xn = x + int64_t(n) * width;
+        T* yn = y + int64_t(n) * width;
+        if (y != x) copy(yn, xn, int64_t(sizeof(T)) * width);
+        for (int i = 0; i < heads; i++) {
+            T* head = yn + i * h.HS;
+            if (rstd_count) {
+                const QkNorm over(i, h, t);
+                const int size = over.count * h.HS, at = i * h.HS - over.first * h.HS;
+                T square = 0;
+                for (int c = 0; c < size; c++) square += xn[over.first * h.HS + c] * xn[over.first * h.HS + c] / size;
+                const T r = 1 / std::sqrt(square + T(t.eps));
+                rstd[int64_t(n) * rstd_count + over.sum] = float(r);
+                const T* w = i < h.NH ? qw : kw;
+                for (int c = 0; c < h.HS; c++) head[c] *= r * (w[(over.count > 1 ? at : 0) + c] + T(t.plus));
+            }
+            const int64_t at = position(pos, n, S);
+            for (int c = 0; c < t.dims / 2; c++) rotate_pair(head, c, cos_sin + at * t.dims, t, false);
+        }
+    }
+}
+void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, const float* cos_sin, const float* rstd,
+                   int B, int S, Heads h, QkNormRope t) {
+    const int width = h.qkv_width(), heads = h.NH + h.NKV, rstd_count = t.rstd_count(h.NH, h.NKV);
+    for (int n = 0; n < B * S; n++) {
+        T* dn = d + int64_t(n) * width;
+        for (int i = 0; i < heads; i++)
+            for (int c = 0; c < t.dims / 2; c++)
+                rotate_pair(dn + i * h.HS, c, cos_sin + int64_t(n % S) * t.dims, t, true);
+        for (int i = 0; i < heads && rstd_count;) {
+            const QkNorm over(i, h, t);
+            const bool all = t.norm == QkNormRope::QkNorm::all;
+            const int size = over.count * h.HS;
+            const T *xn = x + int64_t(n) * width + over.first * h.HS, *w = i < h.NH ? qw : kw;
+            T *dx = dn + over.first * h.HS, *dw = i < h.NH ? dqw : dkw;
+            const T r = T(rstd[int64_t(n) * rstd_count + (all ? over.sum : i)]);
+            T mean = 0;
+            for (int c = 0; c < size; c++) mean += (w[c] + T(t.plus)) * dx[c] * xn[c] * r / size;
+            for (int c = 0; c < size; c++) {
+                dw[c] += dx[c] * xn[c] * r;
+                dx[c] = r * ((w[c] + T(t.plus)) * dx[c] - xn[c] * r * mean);
+            }
+            i += over.count;
+        }
+    }
+}
+
+// ---- attention: layers/attention/*reference.cpp ---------------------------------------------------------------------
+
+void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t) {
+    const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
+    for (int i = 0; i < n; i++)
+        for (int kv = 0; kv < h.NKV; kv++)
+            for (int r = 0; r < Pages::SIZE; r++) {
+                const int64_t to = cache.row_of(pages[2 * i], kv, r), from = cache.row_of(pages[2 * i + 1], kv, r);
+                std::vector<T> k = keys.get(from);
+                for (int c = 0; c < t.dims / 2; c++) rotate_pair(k.data(), c, cos_sin + int64_t(i) * t.dims, t, false);
+                keys.put(to, k.data());
+                values.put(to, values.get(from).data());
+            }
+}
+
+// ---- ffn ------------------------------------------------------------------------------------------------------------
+
+const T SQRT_2_PI = 0.7978845608028653558798921198687637369517;    // sqrt(2/pi)
+
+// act(x), and its derivative.
+T act(T x, Act kind, T* slope) {
+    const T t = std::tanh(SQRT_2_PI * (x + 0.044715 * x * x * x)), sigmoid = 1 / (1 + std::exp(-x));
+    const T below = std::erfc(-x / std::sqrt(T(2))) / 2;    // the normal distribution's share below x
+    const T density = std::exp(-x * x / 2) * SQRT_2_PI / 2;
+    switch (kind) {
+        case Act::gelu_tanh:
+            *slope = (1 + t) / 2 + x / 2 * (1 - t * t) * SQRT_2_PI * (1 + 3 * 0.044715 * x * x);
+            return x / 2 * (1 + t);
+        case Act::gelu: *slope = below + x * density; return x * below;
+        case Act::silu: *slope = sigmoid * (1 + x * (1 - sigmoid)); return x * sigmoid;
+        case Act::relu: *slope = x > 0; return std::fmax(x, T(0));
+        case Act::relu2: *slope = 2 * std::fmax(x, T(0)); return std::fmax(x, T(0)) * std::fmax(x, T(0));
+    }
+    return 0;
+}
+void activation_forward(T* y, const T* x, Act kind, bool gated, int N, int F) {
+    for (int n = 0; n < N; n++)
+        for (int f = 0; f < F; f++) {
+            const T* gate = x + (gated ? 2 : 1) * int64_t(n) * F + f;
+            T slope = 0;
+            y[int64_t(n) * F + f] = act(*gate, kind, &slope) * (gated ? gate[F] : 1);
+        }
+}
+void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, int N, int F) {
+    for (int n = 0; n < N; n++)
+        for (int f = 0; f < F; f++) {
+            const int64_t at = (gated ? 2 : 1) * int64_t(n) * F + f;
+            const T d = dy[int64_t(n) * F + f];
+            T slope = 0;
+            const T value = act(x[at], kind, &slope);
+            dx[at] = d * slope * (gated ? x[at + F] : 1);
+            if (gated) dx[at + F] = d * value;
+        }
+}
+
+// ---- lm_head --------------------------------------------------------------------------------------------------------
+
+void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, Logits z, int N, int V,
+                   int Vp) {
+    std::vector<T> l(static_cast<size_t>(V));
+    for (int n = 0; n < N; n++) {
+        if (target[n] < 0) {
+            loss[n] = 0;
+            if (dlogits) zero(dlogits + int64_t(n) * Vp, int64_t(sizeof(T)) * Vp);
+            continue;
+        }
+        T top = -INFINITY, sum = 0;
+        for (int v = 0; v < V; v++) {
+            const T x = T(z.scale) * logits[int64_t(n) * Vp + v];
+            top = std::fmax(top, l[size_t(v)] = z.cap != 0 ? T(z.cap) * std::tanh(x / T(z.cap)) : x);
+        }
+        for (T x : l) sum += std::exp(x - top);
+        loss[n] = float(top + std::log(sum) - l[size_t(target[n])]);    // lse - logit: finite where -log(p) is not
+        if (!dlogits) continue;
+        for (int v = 0; v < Vp; v++) {
+            const T x = v < V ? l[size_t(v)] : 0, inner = z.cap != 0 ? 1 - x * x / (T(z.cap) * T(z.cap)) : 1;
+            const T d = T(scale) * (std::exp(x - top) / sum - (v == target[n] ? 1 : 0)) * inner * T(z.scale);
+            dlogits[int64_t(n) * Vp + v] = v < V ? d : 0;
+        }
+    }
+}
+
+void add_losses(double* total, const float* loss, int64_t n) {
+    for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
+}
+
+// ---- adamw ----------------------------------------------------------------------------------------------------------
+
+void sum_of_squares(double* out, const T* x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    *out = sum;
+}
+void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
+                  Limits limits) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += squares[i];
+    decide_step(step, loss_scale * *loss_total, sum, a, limits);
+}
+void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* decays, int64_t n, const Step* step, AdamW a,
+           uint64_t) {
+    if (step->skipped) return;
+    for (int64_t i = 0; i < n; i++) {
+        T g = T(step->scale) * dw[i], decay = decays[i / 64] ? T(a.weight_decay) : 0;
+        m[i] = float(T(a.beta1) * T(m[i]) + (1 - T(a.beta1)) * g);
+        v[i] = float(T(a.beta2) * T(v[i]) + (1 - T(a.beta2)) * g * g);
+        const T slope = T(m[i]) * T(step->m_correction) / (std::sqrt(T(v[i]) * T(step->v_correction)) + T(a.eps));
+        w[i] -= T(a.lr) * (slope + decay * w[i]);
+    }
+}
+void from_floats(T* to, const float* from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = T(from[i]);
+}
+void to_floats(float* to, const T* from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = float(from[i]);
+}
+
+int64_t scratch_bytes(const CallSizes&) { return 0; }
+constexpr auto stream_norm_forward = norm_forward;
+constexpr auto upload = copy, download = copy, upload_async = copy, use_uploaded = copy, download_async = copy;
+
+Ops<double> make_table() {
+    Ops<double> op;
+    op.name = "reference (double)";
+    op.allocate = op.allocate_host = allocate;
+    op.release = op.release_host = release;
+    op.mark = mark, op.wait = wait;
+    op.logits_bytes = 1 << 20, op.scratch_bytes = scratch_bytes, op.free_bytes = free_bytes;
+    // Optional operations stay null, but for the one that nothing composes: what the model composes defines them.
+    op.sample = sample;
+#define required(name) op.name = name;
+#define optional(name)
+#define OPERATION(name, need, arguments, ...) need(name)
+#include "layers/operations.inc"
+#undef OPERATION
+#undef optional
+#undef required
+    return op;
+}
+}    // namespace
+
+const Ops<double>& reference_ops() {
+    static const Ops<double> table = make_table();
+    return table;
+}

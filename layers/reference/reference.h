@@ -1,0 +1,58 @@
+// reference.h - what the files of the reference share: layers/reference/reference.cpp,
+// layers/reference/reference_experts.cpp and layers/attention/*reference.cpp.
+#pragma once
+#include "layers/ops.h"
+
+namespace reference {
+
+// Sums side by side: a single one would wait for each addition.
+inline double dot(const double* a, const double* b, int n) {
+    double sums[8] = {}, rest = 0;
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) sums[j] += a[i + j] * b[i + j];
+    for (; i < n; i++) rest += a[i] * b[i];
+    for (double s : sums) rest += s;
+    return rest;
+}
+inline void add(double* y, double a, const double* x, int n) {    // y += a x
+    for (int i = 0; i < n; i++) y[i] += a * x[i];
+}
+// What dropout makes of a number.
+inline double factor_of(const Dropout& drop, bool kept) { return kept ? 1 / (1 - double(drop.rate)) : 0; }
+
+// Arguments as in operations.inc.
+void attention_forward(double* y, float* lse, const double* qkv, int B, int S, Heads h);
+void attention_backward(double* dqkv, const double* dy, const double* y, const double* qkv, const float* lse, int B,
+                        int S, Heads h);
+void attention_cached(double* y, const double* qkv, Pages cache, int B, int S, const int* pos, Heads h);
+void bias_rows_forward(double* bias, const double* table, const int* bucket, int buckets, int NH, int n);
+void bias_rows_backward(double* dtable, const double* dbias, const int* bucket, int buckets, int NH, int n);
+void attention_bias_backward(double* dbias, const double* dy, const double* y, const double* qkv, const float* lse,
+                             int B, int S, Heads h);
+void linear_attention_forward(double* y, float* norms, const double* qkv, const double* gates, int B, int S, Heads h);
+void linear_attention_backward(double* dqkv, double* dgates, const double* dy, const double* y, const double* qkv,
+                               const double* gates, const float* norms, int B, int S, Heads h);
+void linear_attention_cached(double* y, States states, const double* qkv, const double* gates, int B, int S,
+                             const int* pos, Heads h);
+
+void router_forward(double* factors, Routes to, double* totals, const double* logits, Router r, int B, int S);
+void router_backward(double* dlogits, const double* dfactors, Routes routes, const double* logits, Router r,
+                     float balance, float z, int B, int S);
+void experts_gather(double* y, const double* x, Routes routes, Router r, int N, int C);
+void experts_combine(double* y, const double* residual, const double* x, const double* factors, Routes routes, Router r,
+                     int N, int C);
+void experts_combine_backward(double* dx, double* dfactors, const double* dy, const double* x, const double* factors,
+                              Routes routes, Router r, int N, int C);
+void experts_forward(double* y, const double* x, const double* w, Routes routes, Router r, int N, int C, int OC);
+void experts_backward(double* dx, GradTarget<double> dw, const double* dy, const double* x, const double* w,
+                      Routes routes, Router r, int N, int C, int OC);
+void row_gate_forward(double* y, const double* x, const double* gate, int N, int F);
+void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);
+void sample(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const double* logits,
+            const double* bias, SampleParams draw, Logits z, int N, int V, int Vp);
+// What a head of one sequence makes of its scores: each query's probability of each key, and how many keys it sees;
+// without dropout.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and turned
+void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);
+
+}    // namespace reference

@@ -1,0 +1,182 @@
+// reference_attention.cpp - attention in double and plain loops: the definition. See layers/reference/reference.h.
+#include "layers/reference/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "layers/dropout.h"
+#include "layers/reference/kv_rows.h"
+
+namespace {
+using namespace reference;
+using T = double;
+
+// Row pointers into packed qkv: q head h, k and v of the group that h belongs to, at position (b,s).
+struct Packed {
+    int S;
+    Heads h;
+    int64_t row(int b, int s) const { return (int64_t(b) * S + s) * (h.NH + 2 * h.NKV) * h.HS; }
+    int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
+    int64_t k(int b, int s, int i) const { return row(b, s) + int64_t(h.NH + i / (h.NH / h.NKV)) * h.HS; }
+    int64_t v(int b, int s, int i) const { return k(b, s, i) + int64_t(h.NKV) * h.HS; }
+};
+
+// Whether the query at position i of sequence b sees the key at position j. S: positions of the spans.
+bool is_visible(Heads h, int S, int b, int i, int j) {
+    const Span span = h.keys ? h.keys[b * S + i] : Span{0, i + 1};
+    const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
+    return j >= span.from && j < span.to && (!h.window || j > i - h.window || pattern);
+}
+
+T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
+// What head i's scores of keys at a distance (the key's position less the query's) get, and its place in bias.
+int bias_at(Heads h, int i, int distance) {
+    return i * (2 * h.max_distance + 1) + h.max_distance + std::clamp(distance, -h.max_distance, h.max_distance);
+}
+T bias_of(Heads h, int i, int distance) {
+    return h.bias ? reinterpret_cast<const T*>(h.bias)[bias_at(h, i, distance)] : 0;
+}
+// Head i's score of a key `back` positions before the query, from their product. *slope: d score / d product
+T score(T product, Heads h, int i, int back, T* slope = nullptr) {
+    T s = product * scale_of(h), capped = h.softcap != 0 ? T(h.softcap) * std::tanh(s / T(h.softcap)) : s;
+    if (slope) *slope = scale_of(h) * (h.softcap != 0 ? 1 - capped * capped / (T(h.softcap) * T(h.softcap)) : 1);
+    return (h.alibi ? capped - alibi_slope(i, h.NH) * back : capped) + bias_of(h, i, -back);
+}
+
+// p[j] = softmax(score)[j] of the keys below n that is_visible(j), 0 of the others; returns the log-sum-exp of the
+// scores. s: the query's position
+template <class Visible, class Key>
+T probabilities_of(T* p, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key key) {
+    T top = -INFINITY, sum = 0;
+    for (int j = 0; j < n; j++)
+        top = std::fmax(top, p[j] = is_visible(j) ? score(dot(q, key(j), h.HS), h, i, s - j) : -INFINITY);
+    for (int j = 0; j < n; j++) sum += p[j] = is_visible(j) ? std::exp(p[j] - top) : 0;
+    for (int j = 0; j < n; j++) p[j] /= sum;
+    return top + std::log(sum);
+}
+// y = sum_j factor(j) * p[j] * v_j; returns the log-sum-exp of the scores.
+template <class Visible, class Key, class Value, class Factor>
+T attend(T* y, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key key, Value value, Factor factor) {
+    std::vector<T> p(static_cast<size_t>(n));
+    const T lse = probabilities_of(p.data(), q, s, n, h, i, is_visible, key);
+    for (int j = 0; j < n; j++) p[size_t(j)] *= factor(j);
+    std::fill_n(y, h.HS, T(0));
+    for (int j = 0; j < n; j++)
+        if (is_visible(j)) add(y, p[size_t(j)], value(j), h.HS);
+    return lse;
+}
+
+// What dropout makes of the probability of keys 0, 1, ... for query s of head i of sequence b.
+auto kept_keys(const Heads& h, int b, int i, int s) {
+    return [=, row = pair_row(h.dropout, b, i, h.NH)](int j) {
+        return h.dropout.rate > 0 ? reference::factor_of(h.dropout, is_pair_kept(h.dropout, row, s, j)) : 1;
+    };
+}
+}    // namespace
+
+namespace reference {
+
+void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
+    Packed at{S, h};
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h.NH; i++)
+            for (int s = 0; s < S; s++) {
+                T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
+                T l = attend(
+                    out, qkv + at.q(b, s, i), s, S, h, i, [&](int j) { return is_visible(h, S, b, s, j); },
+                    [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); },
+                    kept_keys(h, b, i, s));
+                lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
+            }
+}
+void probabilities(T* p, int* visible, const T* qkv, int S, const Heads& h, int head) {
+    Packed at{S, h};
+    for (int s = 0; s < S; s++) {
+        auto seen = [&](int j) { return is_visible(h, S, 0, s, j); };
+        probabilities_of(p + int64_t(s) * S, qkv + at.q(0, s, head), s, S, h, head, seen,
+                         [&](int j) { return qkv + at.k(0, j, head); });
+        visible[s] = 0;
+        for (int j = 0; j < S; j++) visible[s] += seen(j);
+    }
+}
+void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+    Packed at{S, h};
+    std::fill_n(dqkv, at.row(B, 0), T(0));
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h.NH; i++)
+            for (int s = 0; s < S; s++) {
+                int64_t o = ((int64_t(b) * S + s) * h.NH + i) * h.HS, q = at.q(b, s, i);
+                T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
+                const auto kept = kept_keys(h, b, i, s);
+                for (int j = 0; j < S; j++) {
+                    if (!is_visible(h, S, b, s, j)) continue;
+                    int64_t k = at.k(b, j, i), v = at.v(b, j, i);
+                    const T factor = kept(j);
+                    T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
+                    T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
+                    T ds = p * (factor * dot(dy + o, qkv + v, h.HS) - delta) * slope;
+                    add(dqkv + q, ds, qkv + k, h.HS);
+                    add(dqkv + k, ds, qkv + q, h.HS);
+                    add(dqkv + v, factor * p, dy + o, h.HS);
+                }
+            }
+}
+void bias_rows_forward(T* bias, const T* table, const int* bucket, int, int NH, int n) {
+    for (int h = 0; h < NH; h++)
+        for (int i = 0; i < n; i++) bias[h * n + i] = table[bucket[i] * NH + h];
+}
+void bias_rows_backward(T* dtable, const T* dbias, const int* bucket, int, int NH, int n) {
+    for (int h = 0; h < NH; h++)
+        for (int i = 0; i < n; i++) dtable[bucket[i] * NH + h] += dbias[h * n + i];
+}
+void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+    Packed at{S, h};
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h.NH; i++)
+            for (int s = 0; s < S; s++) {
+                const T* dy_row = dy + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
+                const T delta = dot(dy_row, y + (dy_row - dy), h.HS);
+                const auto kept = kept_keys(h, b, i, s);
+                for (int j = 0; j < S; j++) {
+                    if (!is_visible(h, S, b, s, j)) continue;
+                    const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, i, s - j);
+                    const T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
+                    dbias[bias_at(h, i, j - s)] += p * (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
+                }
+            }
+}
+void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+    Packed at{S, h};
+    const int group = h.NH / h.NKV;
+    const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
+    for (int b = 0; b < B; b++)
+        for (int s = 0; s < S; s++)
+            for (int kv = 0; kv < h.NKV && pos[b * S + s] >= 0; kv++) {
+                const int64_t row = cache.row(b, kv, pos[b * S + s]);
+                keys.put(row, qkv + at.k(b, s, kv * group));
+                values.put(row, qkv + at.v(b, s, kv * group));
+            }
+    std::vector<std::vector<T>> k, v;
+    for (int b = 0; b < B; b++)
+        for (int s = 0; s < S; s++)
+            for (int i = 0; i < h.NH; i++) {
+                const int p = pos[b * S + s];
+                T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
+                if (p < 0) {
+                    std::fill_n(out, h.HS, T(0));
+                    continue;
+                }
+                k.clear(), v.clear();
+                for (int j = 0; j <= p; j++) {
+                    const int64_t row = cache.row(b, i / group, j);
+                    k.push_back(keys.get(row)), v.push_back(values.get(row));
+                }
+                attend(
+                    out, qkv + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return is_visible(h, S, b, p, j); },
+                    [&](int j) { return k[size_t(j)].data(); }, [&](int j) { return v[size_t(j)].data(); },
+                    [](int) { return 1; });
+            }
+}
+
+}    // namespace reference

@@ -1,0 +1,165 @@
+// reference_recurrent.cpp - attention without softmax, in double: over whole sequences by its definition as a sum over
+// pairs of positions, in generation by the recurrence. The tests hold one to the other. See layers/ops.h: Linear.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "layers/reference/reference.h"
+
+namespace {
+using T = double;
+
+T scale_of(Heads h) {
+    if (h.linear == LinearAttention::elu) return 1;
+    return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS));
+}
+// f, and its slope.
+T feature(Heads h, T x) { return h.linear != LinearAttention::elu ? x : x > 0 ? x + 1 : std::exp(x); }
+T feature_slope(Heads h, T x) { return h.linear != LinearAttention::elu ? 1 : x > 0 ? 1 : std::exp(x); }
+T log_sigmoid(T x) { return std::min(x, T(0)) - std::log1p(std::exp(-std::abs(x))); }
+
+// What the definition reads, of key/value head kv of sequence b, and query head i.
+struct Head {
+    const T *qkv, *gates;
+    int S, b, kv, i;
+    Heads h;
+    int64_t row(int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
+    int64_t q(int s) const { return row(s) + int64_t(i) * h.HS; }
+    int64_t k(int s) const { return row(s) + int64_t(h.NH + kv) * h.HS; }
+    int64_t v(int s) const { return k(s) + int64_t(h.NKV) * h.HS; }
+    int64_t y(int s) const { return ((int64_t(b) * S + s) * h.NH + i) * h.HS; }
+    int64_t gate(int s) const { return ((int64_t(b) * S + s) * h.NKV + kv) * h.HS; }
+    int64_t norm(int s) const { return (int64_t(b) * h.NH + i) * S + s; }
+    int first(int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }    // its document's
+    T log_decay(int s, int d) const {
+        if (h.linear == LinearAttention::elu) return 0;
+        if (h.linear == LinearAttention::retention) return retention_decay(kv, h.NKV);
+        return std::max(log_sigmoid(gates[gate(s) + d]) * T(GATE_SCALE), T(LOG_DECAY_MIN));
+    }
+    // The gradient of a gate, from that of its log a.
+    T gate_slope(int s, int d) const {
+        const T x = gates[gate(s) + d];
+        return log_sigmoid(x) * T(GATE_SCALE) > T(LOG_DECAY_MIN) ? T(GATE_SCALE) / (1 + std::exp(x)) : 0;
+    }
+    // f(j, w): the keys that the query at s sees, from s back; w (HS): scale exp(b_s - b_j).
+    template <class F> void each_key(int s, F f) const {
+        std::vector<T> w(size_t(h.HS), scale_of(h));
+        for (int j = s; j >= first(s); j--) {
+            f(j, w.data());
+            for (int d = 0; d < h.HS; d++) w[size_t(d)] *= std::exp(log_decay(j, d));
+        }
+    }
+};
+template <class F> void each_head(const T* qkv, const T* gates, int B, int S, Heads h, F f) {
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h.NH; i++) f(Head{qkv, gates, S, b, i / (h.NH / h.NKV), i, h});
+}
+// y (HS) times its n, which it returns; weight: f(q) . z
+T normed(T* y, T weight, Heads h) {
+    T squares = 0;
+    for (int d = 0; d < h.HS; d++) squares += y[d] * y[d];
+    const T n = h.linear == LinearAttention::elu ? 1 / (weight + T(LINEAR_ATTENTION_EPS))
+                                                 : 1 / std::sqrt(squares / h.HS + T(LINEAR_ATTENTION_EPS));
+    for (int d = 0; d < h.HS; d++) y[d] *= n;
+    return n;
+}
+}    // namespace
+
+namespace reference {
+
+void linear_attention_forward(T* y, float* norms, const T* qkv, const T* gates, int B, int S, Heads h) {
+    each_head(qkv, gates, B, S, h, [&](const Head& at) {
+        for (int s = 0; s < S; s++) {
+            T* out = y + at.y(s);
+            T weight = 0;
+            std::fill_n(out, h.HS, T(0));
+            at.each_key(s, [&](int j, const T* w) {
+                T score = 0;
+                for (int d = 0; d < h.HS; d++)
+                    score += feature(h, qkv[at.q(s) + d]) * feature(h, qkv[at.k(j) + d]) * w[d];
+                weight += score;
+                for (int d = 0; d < h.HS; d++) out[d] += score * qkv[at.v(j) + d];
+            });
+            norms[at.norm(s)] = float(normed(out, weight, h));
+        }
+    });
+}
+
+void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates, const float*,
+                               int B, int S, Heads h) {
+    const int HS = h.HS;
+    std::fill_n(dqkv, int64_t(B) * S * h.qkv_width(), T(0));
+    std::fill_n(dgates, int64_t(B) * S * h.gates(), T(0));
+    each_head(qkv, gates, B, S, h, [&](const Head& at) {
+        std::vector<T> g(static_cast<size_t>(HS)), by_b(size_t(S) * size_t(HS));    // by_b: the gradient of b
+        for (int s = 0; s < S; s++) {
+            // n in double: the float would be the largest error.
+            T weight = 0, squares = 0, both = 0;
+            std::vector<T> sum(size_t(HS), 0);
+            at.each_key(s, [&](int j, const T* w) {
+                T score = 0;
+                for (int d = 0; d < HS; d++)
+                    score += feature(h, qkv[at.q(s) + d]) * feature(h, qkv[at.k(j) + d]) * w[d];
+                weight += score;
+                for (int d = 0; d < HS; d++) sum[size_t(d)] += score * qkv[at.v(j) + d];
+            });
+            for (T x : sum) squares += x * x;
+            const bool elu = h.linear == LinearAttention::elu;
+            const T n = elu ? 1 / (weight + T(LINEAR_ATTENTION_EPS))
+                            : 1 / std::sqrt(squares / HS + T(LINEAR_ATTENTION_EPS));
+            for (int d = 0; d < HS; d++) both += dy[at.y(s) + d] * y[at.y(s) + d];
+            for (int d = 0; d < HS; d++) g[size_t(d)] = n * (dy[at.y(s) + d] - (elu ? 0 : y[at.y(s) + d] * both / HS));
+            at.each_key(s, [&](int j, const T* w) {
+                T score = 0, p = elu ? -n * both : 0;
+                for (int d = 0; d < HS; d++) p += g[size_t(d)] * qkv[at.v(j) + d];
+                for (int d = 0; d < HS; d++) {
+                    const T q = qkv[at.q(s) + d], k = qkv[at.k(j) + d], fq = feature(h, q), fk = feature(h, k);
+                    score += fq * fk * w[d];
+                    dqkv[at.q(s) + d] += p * w[d] * fk * feature_slope(h, q);
+                    dqkv[at.k(j) + d] += p * w[d] * fq * feature_slope(h, k);
+                    by_b[size_t(s * HS + d)] += p * w[d] * fq * fk;
+                    by_b[size_t(j * HS + d)] -= p * w[d] * fq * fk;
+                }
+                for (int d = 0; d < HS; d++) dqkv[at.v(j) + d] += score * g[size_t(d)];
+            });
+        }
+        for (int d = 0; d < HS && h.gates(); d++) {
+            T sum = 0;    // over a whole document it is 0
+            for (int s = S - 1; s >= 0; s--)
+                dgates[at.gate(s) + d] += (sum += by_b[size_t(s * HS + d)]) * at.gate_slope(s, d);
+        }
+    });
+}
+
+void linear_attention_cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
+    const int HS = h.HS, group = h.NH / h.NKV;
+    for (int b = 0; b < B; b++) {
+        T* all = static_cast<T*>(states.p) + states.of[b] * states.stride;
+        if (pos[int64_t(b) * S] == 0) std::fill_n(all, h.state(), T(0));
+        for (int64_t n = int64_t(b) * S; n < int64_t(b + 1) * S; n++)
+            if (pos[n] < 0) std::fill_n(y + n * h.width(), h.width(), T(0));
+        for (int s = 0; s < S && pos[int64_t(b) * S + s] >= 0; s++)
+            for (int kv = 0; kv < h.NKV; kv++) {
+                Head at = {qkv, gates, S, b, kv, 0, h};
+                T *state = all + int64_t(kv) * HS * HS, *z = all + (int64_t(h.NKV) * HS + kv) * HS;
+                for (int d = 0; d < HS; d++) {
+                    const T a = std::exp(at.log_decay(s, d)), k = feature(h, qkv[at.k(s) + d]);
+                    for (int c = 0; c < HS; c++) state[d * HS + c] = a * state[d * HS + c] + k * qkv[at.v(s) + c];
+                    if (h.linear == LinearAttention::elu) z[d] += k;
+                }
+                for (at.i = kv * group; at.i < (kv + 1) * group; at.i++) {
+                    T* out = y + at.y(s);
+                    T weight = 0;
+                    std::fill_n(out, HS, T(0));
+                    for (int d = 0; d < HS; d++) {
+                        const T q = feature(h, qkv[at.q(s) + d]) * scale_of(h);
+                        for (int c = 0; c < HS; c++) out[c] += q * state[d * HS + c];
+                        if (h.linear == LinearAttention::elu) weight += q * z[d];
+                    }
+                    normed(out, weight, h);
+                }
+            }
+    }
+}
+
+}    // namespace reference

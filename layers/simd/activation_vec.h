@@ -1,0 +1,44 @@
+// activation_vec.h - the ffn's activations and their slopes, a vector at a time. One exp and at most two divisions.
+#pragma once
+#include "gelu.h"
+#include "layers/normal.h"
+
+namespace ISA {
+// Phi(x) by normal.h. Beyond |x| = 13 the tail is 0 in every product with x.
+struct Normal {
+    vf x, phi, density;
+};    // x clamped
+INLINE Normal normal(vf x) {
+    const vf c = max(set1(-13), min(set1(13), x)), a = max(c, -c), t = 1 / (1 + a * NORMAL_K);
+    const vf e = exp2(c * c * (-0.5f * LOG2E));
+    const vf tail = normal_polynomial(t) * e;
+    return {c, c > 0 ? 1 - tail : tail, e * 0x1.988454p-2f};    // 1/sqrt(2 pi)
+}
+// sigmoid(x) and its slope s (1 - s) = e s^2, e = exp(-x); below -87 both count as there, so that e is finite.
+struct Sigmoid {
+    vf s, slope;
+};
+INLINE Sigmoid sigmoid(vf x) {
+    const vf e = exp2(max(set1(-87), x) * -LOG2E), s = 1 / (1 + e);
+    return {s, e * s * s};
+}
+
+// y = act(x) and dy/dx. What does not get used costs nothing: all is inlined.
+struct Curve {
+    vf y, slope;
+};
+template <Act act> INLINE Curve curve(vf x) {
+    if constexpr (act == Act::gelu_tanh) return {gelu(x), gelu_slope(x)};
+    if constexpr (act == Act::gelu) {
+        const Normal n = normal(x);
+        return {x * n.phi, n.phi + n.x * n.density};
+    }
+    if constexpr (act == Act::silu) {
+        const Sigmoid g = sigmoid(x);
+        return {x * g.s, g.s + x * g.slope};
+    }
+    const vf r = max(set1(0), x);    // NaN stays NaN
+    if constexpr (act == Act::relu) return {r, x > 0 ? set1(1) : vf{}};
+    return {r * r, 2 * r};
+}
+}    // namespace ISA

@@ -1,0 +1,130 @@
+// pack_panels.h - copies operands of a matrix product into the order in which its inner loop reads them.
+//
+// A word is a float, or a pair of bf16 with neighbouring k; beyond the last k it is zero. A panel has W columns of B or
+// W rows of A. Word k of column j lies at [j/W * panel + k*W + j%W]; columns beyond the last are zero.
+#pragma once
+#include "micro_kernel.h"
+
+namespace ISA {
+constexpr int PACKED = 96;    // most columns that are packed in one call
+constexpr int AHEAD = 16;     // rows that are prefetched
+
+template <class E> INLINE vf load_most(const E* p, int n) { return n >= VW ? load(p) : load_some(p, n); }
+
+INLINE vf pairs_along(const float* p, int n) {
+    return to_pairs(load_most(p, n), n > VW ? load_most(p + VW, n - VW) : vf{});
+}
+INLINE vf load_pairs(const bf16* p) {    // p need not be aligned to a pair
+    vf v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE vf pairs_along(const bf16* p, int n) {
+    if (n >= 2 * VW) return load_pairs(p);
+    bf16 t[2 * VW] = {};
+    for (int i = 0; i < n; i++) t[i] = p[i];
+    return load_pairs(t);
+}
+INLINE vf pairs_across(const float* p, const float* q, int n) {
+    return interleaved(load_most(p, n), q ? load_most(q, n) : vf{});
+}
+INLINE vf pairs_across(const bf16* p, const bf16* q, int n) {    // widened bf16 have zeros in the lower half
+    const vu low = reinterpret_cast<vu>(load_most(p, n)), high = reinterpret_cast<vu>(q ? load_most(q, n) : vf{});
+    return reinterpret_cast<vf>(low >> 16 | high);
+}
+// The same of 2*VW columns, as two vectors.
+INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
+    typedef uint16_t halves __attribute__((vector_size(4 * VW)));
+    halves low, high, first, second;
+    __builtin_memcpy(&low, p, sizeof low);
+    __builtin_memcpy(&high, q, sizeof high);
+#pragma GCC unroll 16
+    for (int i = 0; i < VW; i++) {
+        first[2 * i] = uint16_t(i), first[2 * i + 1] = uint16_t(2 * VW + i);
+        second[2 * i] = uint16_t(VW + i), second[2 * i + 1] = uint16_t(3 * VW + i);
+    }
+    to[0] = reinterpret_cast<vf>(__builtin_shuffle(low, high, first));
+    to[1] = reinterpret_cast<vf>(__builtin_shuffle(low, high, second));
+}
+
+// How elements of type E become words: pairs of bf16, or floats, which `rounds` rounds to bf16 values.
+template <class E, bool pairs, bool rounds> struct Words {
+    static constexpr int PER = pairs ? 2 : 1;    // elements in a word
+
+    static INLINE_MEMBER vf floats(const E* p, int n) {
+        return rounds && sizeof(E) == 4 ? rounded_bf16(load_most(p, n)) : load_most(p, n);
+    }
+    // VW words of neighbouring k from p on; only n elements exist.
+    static INLINE_MEMBER vf along(const E* p, int n) {
+        if constexpr (pairs) return pairs_along(p, n);
+        else return floats(p, n);
+    }
+    // One word of each of n columns, from row p of the operand and, for pairs, row q (null: there is none).
+    static INLINE_MEMBER vf across(const E* p, const E* q, int n) {
+        if constexpr (pairs) return pairs_across(p, q, n);
+        else return floats(p, n);
+    }
+};
+
+// Packs a row of K elements into its words, dense.
+template <class Words, class E> INLINE void pack_row(float* to, const E* p, int K) {
+    constexpr int PER = Words::PER;
+    for (int k = 0; k < K; k += VW * PER, to += VW) {
+        const int left = (K - k + PER - 1) / PER;
+        const vf v = Words::along(p + k, K - k);
+        if (left >= VW) store(to, v);
+        else store_some(to, v, left);
+    }
+}
+
+// Stores word k of VW columns from j on.
+template <int W> INLINE void put_words(float* to, int64_t panel, int j, int k, vf v) {
+    constexpr int S = W < VW ? W : VW;
+#pragma GCC unroll 4
+    for (int i = 0; i < VW; i += S)
+        __builtin_memcpy(to + (j + i) / W * panel + int64_t(k) * W + (j + i) % W,
+                         reinterpret_cast<const char*>(&v) + 4 * i, 4 * S);
+}
+
+// Packs VW of n columns, from j on, of an operand in which k is contiguous: column j is p[j*ld ..].
+template <class Words, int W, class E>
+static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64_t ld, int K) {
+    constexpr int PER = Words::PER;
+    for (int k = 0; k < K; k += VW * PER) {
+        vf r[VW];
+#pragma GCC unroll 16
+        for (int i = 0; i < VW; i++) r[i] = j + i < n ? Words::along(p + (j + i) * ld + k, K - k) : vf{};
+        transpose(r);
+        const int words = least(VW, (K - k + PER - 1) / PER);
+        if (words == VW) {
+#pragma GCC unroll 16
+            for (int i = 0; i < VW; i++) put_words<W>(to, panel, j, k / PER + i, r[i]);
+        } else {
+            for (int i = 0; i < words; i++) put_words<W>(to, panel, j, k / PER + i, r[i]);
+        }
+    }
+}
+
+// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]. Only n of them exist.
+// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, at most PACKED
+template <class Words, int W, class E>
+static void pack_across(float* to, int64_t panel, int columns, int n, const E* p, int64_t ld, int K, float* sums) {
+    constexpr int PER = Words::PER;
+    vf total[PACKED / VW] = {};
+    for (int k = 0; k < K; k += PER) {
+        const E *low = p + k * ld, *high = PER == 2 && k + 1 < K ? low + ld : nullptr;
+        for (int r = 0; r < PER; r++)    // rows lie too far apart for the hardware prefetcher
+            for (int j = 0; j < n; j += 64 / int(sizeof(E))) __builtin_prefetch(low + (AHEAD + r) * ld + j);
+        for (int j = 0; j < columns; j += VW) {
+            const E* odd = high ? high + j : nullptr;
+            if (j + VW <= n) put_words<W>(to, panel, j, k / PER, Words::across(low + j, odd, VW));
+            else put_words<W>(to, panel, j, k / PER, j < n ? Words::across(low + j, odd, n - j) : vf{});
+        }
+        for (int j = 0; sums && j < n; j += VW) {
+            total[j / VW] += load_most(low + j, n - j);
+            if (high) total[j / VW] += load_most(high + j, n - j);
+        }
+    }
+    for (int j = 0; sums && j < n; j++) sums[j] += total[j / VW][j % VW];
+}
+}    // namespace ISA

@@ -1,0 +1,16 @@
+// step_verdict.h - the verdict on a step, the same on every device. See Ops::gate.
+#pragma once
+#include "ops.h"
+
+HOST_DEVICE inline void decide_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
+    const double norm = sqrt(square_sum);
+    // x - x is 0 for finite x alone, and NaN fails every comparison: such a step is never good.
+    const bool good = loss - loss == 0 && norm - norm == 0 && loss <= limits.loss && norm <= limits.norm;
+    step->loss = loss;
+    step->norm = norm;
+    step->skipped = !good;
+    if (good) step->updates++;
+    step->scale = limits.clip > 0 && norm > limits.clip ? float(limits.clip / norm) : 1.0f;
+    step->m_correction = float(1 / (1 - pow(double(a.beta1), double(step->updates))));
+    step->v_correction = float(1 / (1 - pow(double(a.beta2), double(step->updates))));
+}

@@ -1,0 +1,153 @@
+// cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. operations.inc holds the formulas; what they
+// share is here. MFU, GFLOP/s, floors, forecasts and the sizes of scratch come from calls that it counts.
+//
+// FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention, only pairs of positions that see
+// each other count. Recomputation is left out, and so are exponentials and the sums of norms. The head's product is Vp
+// wide, as it runs.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "layers/ops.h"
+
+struct Cost {
+    CallSizes call = {};      // its operation is set by the caller
+    double products = 0;      // FLOPs of matrix products, by what the device has for them
+    double arithmetic = 0;    // FLOPs of other arithmetic: attention in fp32
+    double bytes = 0;
+    double flops() const { return products + arithmetic; }
+    void operator+=(const Cost& w) { products += w.products, arithmetic += w.arithmetic, bytes += w.bytes; }
+};
+
+class CostModel {
+  public:
+    // Reads numbers that lie on the device; false: their values are not known.
+    typedef std::function<bool(void* to, const void* from, int64_t bytes)> ReadDevice;
+    CostModel(const Table& op, ReadDevice read_device)
+        : e(double(element_bytes(op.activation))), i(double(element_bytes(op.input))),
+          p(op.parameter == Element::packed ? 4 : double(element_bytes(op.parameter))),
+          g(double(element_bytes(op.gradient))), is_bf16(op.parameter == Element::bf16),
+          read_device(std::move(read_device)) {}
+
+    // What a call of each operation costs.
+    typedef Activation T;
+    typedef Input I;
+    typedef Parameter P;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic warning "-Wshadow"    // an argument named e, i, p or g would be taken for the member
+#define OPERATION(name, need, arguments, ...) \
+    Cost name arguments const { return __VA_ARGS__; }
+#include "layers/operations.inc"
+#undef OPERATION
+#pragma GCC diagnostic pop
+
+    // Pairs of a query at p..p+S-1 and a key that it sees, of one sequence.
+    static double pairs(int p, int S, int window) {
+        auto triangle = [](double n) { return n * (n + 1) / 2; };
+        if (!window || p + S <= window) return triangle(p + S) - triangle(p);
+        const double growing = std::max(0, window - p);    // queries that see fewer than `window` keys
+        return growing > 0 ? triangle(window) - triangle(p) + (S - growing) * window : double(S) * window;
+    }
+
+    // The same for keys of the pattern, before the window.
+    static double pattern(int p, int S, const Heads& h) {
+        double n = 0;
+        for (int i = p; i < p + S && (h.stride || h.global_tokens); i++) {
+            const int end = std::max(0, i - h.window + 1), global_tokens = std::min(h.global_tokens, end);
+            n += global_tokens +
+                 (h.stride ? (end + h.stride - 1) / h.stride - (global_tokens + h.stride - 1) / h.stride : 0);
+        }
+        return n;
+    }
+
+  private:
+    double e, i, p, g;    // bytes of an element: of T, I, P (packed ones: as fp32) and Grad<P>
+    bool is_bf16;         // products multiply bf16
+    ReadDevice read_device;
+
+    static Cost moved(double bytes) { return {{}, 0, 0, bytes}; }
+    static Cost rows(int N, int C, double bytes) { return {{.rows = N, .in = C}, 0, 0, bytes}; }
+    static Cost routed(int B, int S, const Router& r, double bytes) {
+        return {{.rows = B * S, .in = r.E, .out = r.K, .B = B, .S = S}, 0, 0, bytes};
+    }
+    // So many products of (N,C) and (C,OC).
+    static Cost linear(int products, int N, int C, int OC, const void* bias, Precision precision, double bytes) {
+        return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr, .precision = precision},
+                2.0 * products * N * C * OC,
+                0,
+                bytes};
+    }
+    // Numbers of a matrix' gradient that are written, and those that are read before, with its bias's.
+    static double gradients(int C, int OC, bool add, const void* db) {
+        return (add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
+    }
+    static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
+    // QK-norm's weights.
+    static double qk_norm_weights(const Heads& h, const QkNormRope& t) {
+        return t.norm == QkNormRope::QkNorm::none  ? 0
+               : t.norm == QkNormRope::QkNorm::all ? (h.NH + h.NKV) * h.HS
+                                                   : 2 * h.HS;
+    }
+    // Angles are read once for all sequences.
+    static Cost rope(int B, int S, const Heads& h, const QkNormRope& t, double bytes) {
+        CallSizes call = heads(B, S, h);
+        call.rows = B * S, call.rope = t;
+        return {call, 0, 0, bytes + 4.0 * S * t.dims + 4.0 * B * S * t.rstd_count(h.NH, h.NKV)};
+    }
+    static double weights(int C, int OC, const void* bias) { return double(C) * OC + (bias ? OC : 0); }
+    // Expected number of different tokens among N random ones: V (1 - (1 - 1/V)^N).
+    static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }
+    static CallSizes heads(int B, int S, const Heads& h) { return {.B = B, .S = S, .heads = h}; }
+    // Bytes of q, k, v and y of a position; and with dqkv and dy.
+    double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
+    double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
+
+    // flops: for each element of a pair's product. Forward: q k and p v. Backward: dv, dp, dq, dk; the scores again are
+    // left out. With bf16 these are products: tensor cores', or the CPU's own where it has them; else plain arithmetic.
+    Cost attention(double flops, double bytes_of_a_row, int B, int S, const Heads& h) const {
+        const double all = flops * h.NH * h.HS * visible_pairs(B, S, h);
+        const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
+        return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
+    }
+    // What attention_backward computes too is left out.
+    Cost bias_gradient(int B, int S, const Heads& h) const {
+        const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
+        return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
+    }
+    // A state is read once for each query, and updated once for each key; backward is twice that.
+    static Cost recurrence(int passes, int B, int S, const Heads& h, double bytes) {
+        return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
+    }
+    // All sequences count as the first one. Cost: what is in the cache is read once, and what is new is written.
+    Cost cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
+        int first = cache.width * cache.SIZE - S;    // the last that can be, where nobody knows
+        (void)read_device(&first, pos, sizeof first);
+        const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
+        CallSizes call = heads(B, S, h);
+        call.p = first, call.maxT = cache.width * cache.SIZE, call.cache = cache.type;
+        call.decode = cache.decode(S);
+        const double number = double(element_bytes(cache.type)) + (cache.k_scale ? 4.0 / h.HS : 0);
+        return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
+                2 * number * B * h.NKV * h.HS * keys + B * S * row(h)};
+    }
+    Cost rope_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const QkNormRope& t) const {
+        Cost work = cached(B, S, pos, cache, h);
+        work.call.rope = t, work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t);
+        return work;
+    }
+    // Pairs in all sequences. Spans that are not known count as causal ones.
+    double visible_pairs(int B, int S, const Heads& h) const {
+        std::vector<Span> keys(h.keys ? size_t(B) * size_t(S) : 0);
+        if (keys.empty() || !read_device(keys.data(), h.keys, int64_t(keys.size() * sizeof(Span))))
+            return B * (pairs(0, S, h.window) + pattern(0, S, h));
+        double n = 0;
+        for (size_t i = 0; i < keys.size(); i++) {
+            const int at = int(i) % S, window = h.window ? std::max(0, at - h.window + 1) : 0;
+            n += keys[i].to - std::max(window, keys[i].from);
+        }
+        return n;
+    }
+};

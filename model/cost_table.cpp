@@ -1,0 +1,150 @@
+// cost_table.cpp - observed tables, the one that counts, and the model run over it.
+#include "cost_table.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "layers/quant/packed.h"
+
+// ---- observed tables ------------------------------------------------------------------------------------------------
+
+static thread_local Observer* current;
+
+Observer::Observer(const Table& real)
+    : table(real), real(real),
+      work(real, [this](void* to, const void* from, int64_t bytes) { return read_device(to, from, bytes); }),
+      outer(current) {
+    current = this;
+    table.begin_capture = nullptr, table.end_capture = nullptr, table.launch_graph = nullptr,
+    table.release_graph = nullptr;
+#define OPERATION(name, need, arguments, ...)            \
+    if (real.name)                                       \
+        table.name = [](auto... a) {                     \
+            Observer& o = *current;                      \
+            Cost w = o.work.name(a...);                  \
+            w.call.operation = Operation::name;          \
+            (o.add_formats(w.call, a), ...);             \
+            o.remember(Operation::name, a...);           \
+            const auto run = [&] { o.real.name(a...); }; \
+            o.call(w, std::ref(run));                    \
+        };
+#include "layers/operations.inc"
+#undef OPERATION
+}
+Observer::~Observer() { current = outer; }
+
+void Observer::remember(Operation operation, void* to, const void* from, int64_t bytes) {
+    const char *at = static_cast<char*>(to), *data = static_cast<const char*>(from);
+    const bool batch = operation == Operation::upload_async;
+    if (operation == Operation::use_uploaded) uploads[at] = uploads[data];
+    else if (data && (batch || operation == Operation::upload))
+        uploads[at] = {data, data + (batch ? bytes : std::min<int64_t>(4, bytes))};
+}
+bool Observer::read_device(void* to, const void* from, int64_t bytes) const {
+    const char* at = static_cast<const char*>(from);
+    auto found = uploads.upper_bound(at);
+    if (found == uploads.begin()) return false;
+    found--;
+    const int64_t first = at - found->first;
+    if (first + bytes > int64_t(found->second.size())) return false;
+    memcpy(to, found->second.data() + first, size_t(bytes));
+    return true;
+}
+
+void Observer::add_formats(CallSizes& call, const Parameter* weight) const {
+    if (real.parameter != Element::packed || !weight) return;
+    const PackedWeight& w = *reinterpret_cast<const PackedWeight*>(weight);
+    for (int i = 0; i < w.count; i++) call.formats |= 1u << int(w.parts[i].format);
+}
+
+const char* operation_name(Operation operation) {
+    static const char* const names[] = {
+#define OPERATION(name, need, arguments, ...) #name,
+#include "layers/operations.inc"
+#undef OPERATION
+    };
+    return names[size_t(operation)];
+}
+
+// ---- the counting table ---------------------------------------------------------------------------------------------
+
+static Table silent(const Table& like) {
+    Table t = like;
+    t.allocate = [](int64_t bytes) {
+        static thread_local uintptr_t next = uintptr_t(1) << 46;
+        static_cast<CostTable&>(*current).held += bytes;
+        return reinterpret_cast<void*>(std::exchange(next, next + uintptr_t(round_up(bytes, 4096))));
+    };
+    t.release = [](void*, int64_t bytes) { static_cast<CostTable&>(*current).held -= bytes; };
+    t.allocate_host = [](int64_t bytes) { return calloc(1, size_t(bytes)); };
+    t.release_host = [](void* p, int64_t) { free(p); };
+    t.mark = [] { return int64_t(0); };
+    t.wait = [](int64_t) {};
+    t.download = t.download_async = [](void* to, const void*, int64_t bytes) { memset(to, 0, size_t(bytes)); };
+    return t;
+}
+CostTable::CostTable(const Table& like) : Observer(silent(like)) {}
+
+void CostTable::call(const Cost& work, const std::function<void()>& run) {
+    Sum& sum = sums[size_t(work.call.operation)];
+    sum.calls++, sum.work += work;
+    if (table.scratch_bytes) scratch = std::max(scratch, table.scratch_bytes(work.call));
+    if (each) each(work);
+    if (work.call.operation == Operation::download || work.call.operation == Operation::download_async) run();
+}
+Cost CostTable::all() const {
+    Cost all;
+    for (const Sum& s : sums) all += s.work;
+    return all;
+}
+
+void CostComm::message(Kind kind, double whole, Element) {
+    calls++;
+    bytes += sends(kind, whole);
+}
+
+// ---- the model, counted ---------------------------------------------------------------------------------------------
+
+void run_counted_step(Model& model, int batches) {
+    model.train.begin();
+    for (int i = 0; i < batches; i++) {
+        model.batch.upload(nullptr, nullptr, model.plan.B, model.plan.S);
+        model.forward(true);
+        model.loss(true, 1);
+        model.backward(i + 1 == batches);
+    }
+    model.train.update({}, {}, 0);
+}
+
+Cost training_cost(const Table& like, const Config& c, int B, int S) {
+    CostTable count(like);
+    Model model(count.table);
+    const Status s = model.allocate(c, {RunMode::train, B, S});
+    CHECK(s.ok(), "%s", s.message.c_str());
+    run_counted_step(model);
+    return count.all();
+}
+
+Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan) {
+    CostTable count(like);
+    CostComm comm(plan.ranks);
+    Model model(count.table);
+    if (plan.ranks > 1) model.store.comm = &comm;
+    TRY(model.allocate(c, plan));
+    if (plan.mode == RunMode::train) {
+        run_counted_step(model);
+    } else {
+        model.batch.upload(nullptr, nullptr, plan.B, plan.S);
+        model.forward();
+    }
+    std::vector<MemoryRow> rows = model.memory;
+    rows.push_back({"scratch of the operations", count.scratch});
+    return rows;
+}
+
+int64_t total_bytes(const std::vector<MemoryRow>& rows) {
+    int64_t bytes = 0;
+    for (const MemoryRow& r : rows) bytes += r.bytes;
+    return bytes;
+}

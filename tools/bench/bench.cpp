@@ -1,0 +1,175 @@
+// bench.cpp - `flatgpt bench`: training steps, generation and each operation on a device: measured, floor, ratio.
+// Single operations come last: there are many, and one that fails takes nothing along.
+//
+// The floor of a row is the time its FLOPs and bytes (layers/operations.inc) take at the peaks, which are measured
+// first.
+// Best and median are both shown: on a machine with other work the best is the figure to use, and the distance between
+// them says how far to trust it.
+#include "bench.h"
+
+#include <memory>
+#include <sstream>
+
+#include "base/console.h"
+#include "files/json.h"
+#include "model/decoder.h"
+
+void Bench::print(const std::string& name, std::vector<double> times, const Cost& work, double floor,
+                  double ratio) const {
+    std::sort(times.begin(), times.end());
+    const double best = times[0], median = times[times.size() / 2];
+    if (floor == 0) floor = peak.floor(work);
+    if (ratio == 0) ratio = floor / best;
+    const double flops = work.flops(), gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
+    if (o.json) {
+        printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
+               json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
+               json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(ratio).c_str());
+        if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
+        if (work.bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
+        if (device.gpu) printf(",\"algorithms\":\"%s\"", trains ? "fastest" : "first");
+        printf("}\n");
+    } else {
+        auto rate = [](double giga) { return giga > 0 ? formatted("%.1f", giga) : ""; };
+        printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6,
+               rate(gflops).c_str(), rate(gbytes).c_str(), floor * 1e6, ratio * 100);
+    }
+    fflush(stdout);
+}
+void Bench::print_tokens(double per_second) const {
+    if (!o.json) printf("%-46s %.*f tokens/s\n", "", per_second < 10 ? 1 : 0, per_second);
+}
+void Bench::short_of_memory(const std::string& what) const {
+    fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
+}
+
+bool Bench::wanted(const std::string& name) {
+    const std::string first = name.substr(0, name.find_first_of(" ,"));
+    if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+    bool is = false;
+    std::istringstream texts(o.filter.empty() ? "|" : o.filter);
+    for (std::string text; std::getline(texts, text, '|');) is = is || name.find(text) != std::string::npos;
+    any = any || is;
+    return is;
+}
+Status Bench::close() const {
+    if (any) return {};
+    return fail(Exit::usage, "--filter %s: no row has this in its name; there are %s", o.filter.c_str(),
+                join(names, ", ").c_str());
+}
+
+TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size_t(B) * size_t(S)), target(tok) {
+    for (size_t i = 0; i < tok.size(); i++) {
+        tok[i] = int((int64_t(i) * 7919 + 13) % c.V);
+        target[i] = int((int64_t(i) * 104729 + 7) % c.V);
+    }
+}
+void TrainingStep::run(Model& model) {
+    model.train.begin();
+    model.batch.upload(tok.data(), target.data(), B, S);
+    model.forward(true);
+    model.loss(true, 1.0f / float(B * S));
+    model.backward();
+    model.train.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
+}
+
+namespace {
+constexpr int PROMPT = 512;
+std::string training(int B, int S) { return "training step B=" + std::to_string(B) + " T=" + std::to_string(S); }
+
+Status bench_training(Bench& bench, const Config& c, int B, int S) {
+    Model& model = *bench.device.model;
+    TRY(model.allocate(c, {RunMode::train, B, S}));
+    model.init(1);
+    const int N = B * S;
+    TrainingStep step(c, B, S);
+    std::vector<double> times;
+    bool ahead = false;
+    for (double spent = 0; times.size() < (ahead ? 6 : 4) || (spent < 3 && times.size() < 50);) {
+        const double start = now_seconds();
+        step.run(model);
+        if (ahead) (void)model.train.finish();    // finishes the step before, as the trainer does
+        ahead = bench.device.gpu;
+        if (!ahead) (void)model.train.finish();
+        times.push_back(now_seconds() - start);
+        spent += times.back();
+    }
+    if (ahead) (void)model.train.finish();
+    // The first step allocates, and chooses algorithms. A GPU's next two are handed over before it has ended.
+    times.erase(times.begin(), times.begin() + (ahead ? 3 : 1));
+    Cost work = training_cost(model.op, c, B, S);
+    work.bytes = 0;    // a small model's caches may hold them; see the profile
+    bench.print(training(B, S), times, work);
+    std::sort(times.begin(), times.end());
+    // A GPU at its power limit is slower the longer it works: there the median is a run's speed.
+    bench.print_tokens(N / times[ahead ? times.size() / 2 : 0]);
+    return {};
+}
+
+Status run(const BenchOptions& o) {
+    Config c = config_with(TRY(config_named(o.model)), o.shape);
+    c.T = std::max(c.T, o.seq_len);
+    TRY(check_overrides(o.shape, c));
+    Bench bench{o, TRY(open_device(o.device, true)), {}};
+    const bool gpu = bench.device.gpu;
+    const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
+    if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
+    else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
+    TRY(bench_ceilings(bench, c, B, S));
+    const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
+        bench.device.model.reset();
+        DeviceOptions device = o.device;
+        if (!train && is_fp8(gpu_dtype(device.dtype))) device.dtype = "bf16";    // fp8 is training's
+        bench.device = TRY(open_device(device, train));
+        bench.trains = train;
+        return {};
+    };
+    if (bench.wanted(training(B, S))) {
+        TRY(bench_training(bench, c, B, S));
+        if (o.profile) {
+            TRY(reopen(true));
+            TRY(profile_training(bench, c, B, S));
+        }
+    }
+    if (o.steps_only) return bench.close();
+    for (const char* weights : {"", "q8_0", "q4_k_m"}) {
+        if (gpu && *weights) continue;
+        for (int rows : {1, 2, 4, 8, 16, 64}) {
+            if (!bench.wanted(decode_row(rows, weights))) continue;
+            TRY(reopen(false));
+            TRY(bench_decode(bench, c, rows, weights));
+            if (o.profile && (rows == 1 || rows == 8 || rows == 64)) TRY(profile_decode(bench, c, rows, weights));
+        }
+        if (!bench.wanted(prefill_row(PROMPT, weights))) continue;
+        TRY(reopen(false));
+        TRY(bench_prefill(bench, c, PROMPT, weights));
+    }
+    TRY(reopen(true));
+    TRY(bench_operations(bench, c, B, S));
+    return bench.close();
+}
+}    // namespace
+
+Command bench_command() {
+    auto o = std::make_shared<BenchOptions>();
+    Command c{"bench", "Measure a training step, generation and every operation: time, floor, ratio.",
+              "flatgpt bench --filter attention --batch 32 --seq-len 1024"};
+    std::vector<Flag> sizes = config_flags(o->shape);
+    sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
+    sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});
+    sizes.push_back({"--seq-len", &o->seq_len,
+                     "tokens of a sequence, and the least context; 0: 1024 on a GPU, 256 on "
+                     "the CPU",
+                     0, 1 << 20});
+    c.flags = flag_groups({
+        {"Common",
+         {{"--filter", &o->filter, "only rows with this text in their name, or with one of several: 'prompt|1 seq'"},
+          {"--steps-only", &o->steps_only, "the training step alone"},
+          {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
+          {"--json", &o->json, "one JSON object per row on standard output"}}},
+        {"Sizes", sizes},
+        {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
+    });
+    c.run = [o] { return run(*o); };
+    return c;
+}

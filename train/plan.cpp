@@ -1,0 +1,431 @@
+// plan.cpp - `flatgpt train` up to the first step: flags, model, data, run directory, resume.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/file.h"
+#include "checkpoint/model_card.h"
+#include "model/families.h"
+#include "train/forecast.h"
+#include "train/gpu_plan.h"
+#include "train.h"
+
+int64_t resident_bytes() {
+    int64_t pages = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> pages >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
+Trainer::~Trainer() {
+    if (metrics) fclose(metrics);
+    if (lock >= 0) close(lock);
+}
+
+// TOML without some of its rows.
+static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
+    std::istringstream rows(toml);
+    std::string rest;
+    for (std::string row; std::getline(rows, row);)
+        if (std::none_of(keys.begin(), keys.end(), [&](const std::string& k) { return row.starts_with(k + " = "); }))
+            rest += row + "\n";
+    return rest;
+}
+
+// Who has a run's directory, as its process wrote it into the lock.
+static std::string lock_holder(const std::string& path) {
+    const Result<std::string> text = read_file(path, 4096);
+    return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
+}
+
+// ---- the ranks ------------------------------------------------------------------------------------------------------
+
+Status Trainer::check_same_on_ranks(const std::string& text) {
+    if (!ranks.coordinator) return {};
+    auto lines = [](const std::string& all) {
+        std::istringstream in(all);
+        std::vector<std::string> out;
+        for (std::string line; std::getline(in, line);) out.push_back(line);
+        return out;
+    };
+    const std::vector<std::string> all = ranks.coordinator->gather(text), mine = lines(text);
+    std::string differs;
+    for (size_t r = 1; r < all.size() && differs.empty(); r++) {
+        if (all[r] == text) continue;
+        const std::vector<std::string> theirs = lines(all[r]);
+        const auto [a, b] = std::mismatch(theirs.begin(), theirs.end(), mine.begin(), mine.end());
+        differs = "the ranks differ: " + ranks.coordinator->name(int(r)) + " has " + (a == theirs.end() ? "less" : *a) +
+                  ", rank 0 has " + (b == mine.end() ? "less" : *b);
+    }
+    differs = ranks.coordinator->broadcast(differs);
+    if (differs.empty()) return {};
+    all_ranks_end = true;
+    return {Exit::peer, differs};
+}
+
+// The binary and every flag but those that tell one rank from another.
+Status Trainer::check_same_config() {
+    if (!ranks.coordinator) return {};
+    uint64_t binary = FNV_OFFSET_BASIS;
+    Result<std::string> exe = read_file("/proc/self/exe", int64_t(1) << 32);
+    if (exe.ok()) binary = fnv1a_words(binary, exe.value.data(), int64_t(exe.value.size()));
+    return check_same_on_ranks(formatted("binary = %016llx\n", (unsigned long long)binary) +
+                               without(o.resolved, {"threads"}));
+}
+
+Status Trainer::check_same_start() {
+    if (!ranks.coordinator) return {};
+    return check_same_on_ranks(formatted("step = %lld\ndata = %016llx\nvalidation = %016llx\nweights = %016llx\n",
+                                         (long long)state.step, (unsigned long long)data.fingerprint(),
+                                         (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
+                                         (unsigned long long)device.model->store.hash()));
+}
+
+// A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
+void Trainer::broadcast_algorithms() {
+    if (!ranks.coordinator || !device.gpu || ranks.count() == 1) return;
+    Model& g = *device.model;
+    if (ranks.first()) {
+        g.store.comm = nullptr;
+        g.train.begin();
+        for (int i = 0; i < std::min(accumulate, 2); i++) {    // the first batch assigns gradients, the others add
+            g.batch.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
+            g.forward(true);
+            g.loss(true, 1);
+            g.backward();
+        }
+        (void)g.mean_loss();
+        g.store.comm = ranks.comm.get();
+    }
+    device_choose(ranks.coordinator->broadcast(device_choices()));
+}
+
+// Ranks that their launcher has not bound to cores of their own divide those of the machine.
+void Trainer::share_cores() {
+    cpu_set_t mine;
+    if (o.device.threads || ranks.info.local_ranks == 1 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
+    if (CPU_COUNT(&mine) < sysconf(_SC_NPROCESSORS_ONLN)) return;
+    cpu_set_threads(0);
+    o.device.threads = std::max(1, cpu_threads() / ranks.info.local_ranks);
+}
+
+// ---- set-up ---------------------------------------------------------------------------------------------------------
+
+// What fails on every rank, such as a wrong flag, ends each with its own exit code; what fails on one ends the others
+// with exit 7.
+Status Trainer::agreed(const Status& mine) {
+    Status all = ranks.agree(mine);
+    all_ranks_end = !all.ok();
+    return all;
+}
+
+// A run that asked for fp8 and would have none of it is a mistake.
+static Status check_fp8(const Device& device, const Config& c, int B, int S) {
+    if (!is_fp8(device.dtype)) return {};
+    const char* type = dtype_name(device.dtype);
+    if (c.L < 3)
+        return fail(Exit::usage,
+                    "--dtype %s: the model has %d blocks; it takes at least 3 blocks, as the first and "
+                    "the last one stay in bf16",
+                    type, c.L);
+    if (c.C % 16 || int64_t(B) * S % 16)
+        return fail(Exit::usage,
+                    "--dtype %s: %d channels, %lld positions in a batch; expected are multiples of 16, "
+                    "as all other products stay in bf16: change --channels, --batch or --seq-len",
+                    type, c.C, (long long)(int64_t(B) * S));
+    return {};
+}
+
+Status Trainer::set_up() {
+    TRY(agreed(o.dry_run || !o.out.empty()
+                   ? Status{}
+                   : fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl")));
+    // Who was started where, by flags, is no part of the run: it may go on by a launcher, or alone.
+    o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
+    TRY(check_same_config());
+    TRY(find_start());
+    TRY(agreed(choose_model()));
+    share_cores();
+    Result<Device> opened = o.dry_run ? plan_device(o.device, o.gpu, ranks.info.local_rank)
+                                      : open_device(o.device, true, ranks.info.local_rank);
+    TRY(agreed(opened.status));
+    device = std::move(opened.value);
+    TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // GPUs here, CPUs there
+    // A rank that does not come through NCCL's beginnings has left already.
+    if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
+    device.model->store.comm = ranks.comm.get();
+    TRY(agreed(choose_batch()));
+    agree_on_batch();
+    TRY(check_fp8(device, config, plan.B, o.seq_len));
+    TRY(agreed(open_data()));
+    TRY(agreed(plan_steps()));
+    if (!o.data.empty()) warn_of_repetition();
+    if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
+    if (plan.ranks == 1 && plan.comm_dtype != Element::f32)
+        progress.note("note: --reduce-dtype changes nothing on one rank");
+    if (o.dry_run) return dry_run();
+    if (!ranks.nccl_error.empty())
+        progress.note("note: " + ranks.info.launcher + " started one rank on a GPU, and NCCL does not start: " +
+                      ranks.nccl_error + ". The run goes on without it; with more ranks it would end here");
+    TRY(open_run());
+    measured_peak = measure_peak(device);
+    TRY(agreed(device.model->allocate(config, plan)));
+    TRY(agreed(load()));
+    TRY(check_same_start());
+    broadcast_algorithms();
+    state.config = o.resolved;
+    state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
+    TRY(agreed(open_metrics()));
+    if (const std::string warning = beyond_class_warning(config); !warning.empty() && !resuming) progress.note(warning);
+    progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
+                  std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
+                  counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " + launcher_text() +
+                  device.text);
+    return {};
+}
+
+// "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher
+std::string Trainer::launcher_text() const {
+    if (ranks.info.launcher.empty()) return "";
+    return counted(ranks.count(), "rank") + " by " + ranks.info.launcher +
+           (ranks.comm ? " and " + ranks.comm->name() : "") + (ranks.count() > 1 ? ", each " : ", ");
+}
+
+// A small model may read a text several times: up to 4 times is nearly as good as new text, the 16th time brings half
+// of that, the 40th nothing (Muennighoff et al. 2023).
+void Trainer::warn_of_repetition() {
+    const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
+    const double epochs = double(o.steps) * double(o.total_batch) / unique;
+    const bool large = start.empty() && parameters > unique && epochs > 4;
+    if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
+    progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) +
+                  " tokens" + (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
+                  "): it will be learnt by heart; --patience, fewer steps" + (large ? ", a smaller model" : "") +
+                  " or more text would help");
+}
+
+Status Trainer::choose_batch() {
+    plan.mode = RunMode::train;
+    plan.B = o.batch, plan.S = o.seq_len;
+    plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
+                     : o.recompute == "cheap" ? Recompute::cheap
+                                              : Recompute::none;
+    plan.master = !o.stochastic_rounding;
+    plan.rank = ranks.rank(), plan.ranks = ranks.count();
+    plan.zero = o.zero;
+    plan.spans = o.documents;
+    plan.dropout = float(o.dropout);
+    plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
+    plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
+    plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
+    if (o.batch) return {};
+    if (o.total_batch % o.seq_len)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
+                    o.seq_len);
+    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the
+    // ranks of a machine share it.
+    const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
+    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
+    auto need = [&](int B) {
+        plan.B = B;
+        const Result<std::vector<MemoryRow>> memory = memory_cost(device.model->op, config, plan);
+        if (!memory.status.ok()) return INT64_MAX;
+        return total_bytes(memory.value) + collective_scratch({device.model->op, config, plan}, device.gpu);
+    };
+    if (need(1) > free)
+        return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
+                    human_bytes(double(need(1))).c_str(), human_bytes(double(free)).c_str());
+    int fits = 1;    // more sequences never need less
+    for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
+        const int B = (fits + over) / 2;
+        (need(B) <= free ? fits : over) = B;
+    }
+    plan.B = fits;
+    return {};
+}
+
+// What the command line left open (`unset`), as it was settled: a resumed run takes the same, by however many ranks.
+void Trainer::resolve(const std::string& key, const std::string& unset, const std::string& value) {
+    const size_t at = ("\n" + o.resolved).find("\n" + key + " = " + unset + "\n");
+    if (at != std::string::npos) o.resolved.replace(at, key.size() + 3 + unset.size(), key + " = " + value);
+}
+
+// --batch auto: what fits on every rank, and divides the step.
+void Trainer::agree_on_batch() {
+    if (o.batch) return;
+    if (ranks.coordinator) {
+        for (const std::string& theirs : ranks.coordinator->gather(std::to_string(plan.B)))
+            plan.B = std::min(plan.B, stoi(theirs));
+        plan.B = stoi(ranks.coordinator->broadcast(std::to_string(plan.B)));
+    }
+    while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
+    o.batch = plan.B;
+    resolve("batch", "0", std::to_string(o.batch));
+    progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
+}
+
+namespace {
+// A shard is in both --data and --val if it is the same file or, as a copy, has the same place in the same set. Exit 2:
+// some of --data's shards are. If all are, *same is set and the status is ok: a check that a model can learn by heart.
+Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
+    std::map<std::array<uint64_t, 3>, const Shard*> known;
+    auto keys = [](const Shard& s) {
+        struct stat info {};
+        std::vector<std::array<uint64_t, 3>> all;
+        if (stat(s.path.c_str(), &info) == 0) all.push_back({0, info.st_dev, info.st_ino});
+        if (s.set.id) all.push_back({1, s.set.id, uint64_t(s.set.place)});
+        return all;
+    };
+    for (const Shard& s : train)
+        for (const auto& key : keys(s)) known[key] = &s;
+    std::map<const Shard*, const Shard*> both;    // --data's, and the same one of --val
+    for (const Shard& s : val)
+        for (const auto& key : keys(s))
+            if (const auto there = known.find(key); there != known.end()) both.emplace(there->second, &s);
+    *same = both.size() == train.size();
+    if (both.empty() || *same) return {};
+    const auto& [one, other] = *both.begin();
+    return fail(Exit::usage,
+                "--val: expected shards that are not trained on, found %s, %s%s; give --data "
+                "the training shards alone (a pattern such as 'x_train_*.bin')",
+                other->path.c_str(), one->path == other->path ? "which is one of --data's" : "which is --data's ",
+                one->path == other->path ? "" : one->path.c_str());
+}
+}    // namespace
+
+Status Trainer::open_data() {
+    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
+    const TokenizerSource tokenizer_source = {
+        theirs                ? start + "'s"
+        : o.tokenizer.empty() ? "gpt2, the default"
+                              : "--tokenizer " + o.tokenizer,
+        theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
+               : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
+    LoaderConfig l;
+    l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
+    l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
+    if (!o.data.empty()) data = TRY(Loader::open(l));
+    if (!o.val.empty()) {
+        l.pattern = o.val, l.shuffle = false, l.max_tokens = o.eval_tokens;
+        val = TRY(Loader::open(l));
+        bool same = false;
+        if (!o.data.empty()) TRY(check_disjoint(data.shards(), val.shards(), &same));
+        if (same) progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
+        const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
+        state.validation = fnv1a_words(FNV_OFFSET_BASIS, measured_on, sizeof measured_on);
+        TRY(check_shard_tokenizer(val.shards(), tokenizer, config.V, tokenizer_source));
+    }
+    return o.data.empty() ? Status{} : check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source);
+}
+
+Status Trainer::plan_steps() {
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens; all: on all ranks
+    if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
+    if (o.total_batch % all)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
+                    (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);
+    if (o.total_batch / all > 1 << 20)
+        return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
+                    1 << 20, (long long)all);
+    accumulate = int(o.total_batch / all);
+    const bool known = o.steps || !o.data.empty();    // a dry run may have no data
+    if (o.steps == 0 && known) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
+    if (o.warmup < 0) o.warmup = default_warmup(o.steps);
+    if (o.warmup > o.steps && known)
+        return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
+    schedule = {decay_named(o.lr_schedule), o.lr, o.final_lr_frac, o.warmup, o.steps};
+    tokens.resize(size_t(micro)), targets.resize(size_t(micro));
+    return {};
+}
+
+// By rank 0 alone, as all that is written there but the tensors of checkpoints: for these every rank must see what
+// rank 0 sees. A network's file system may take a moment.
+Status Trainer::open_run() {
+    TRY(agreed(ranks.first() ? lock_run() : Status{}));
+    if (ranks.count() == 1) return {};
+    const std::string path = o.out + "/lock", holder = ranks.coordinator->broadcast(lock_holder(path));
+    for (int i = 0; i < 50 && lock_holder(path) != holder; i++) usleep(100000), count_progress();
+    return agreed(lock_holder(path) == holder
+                      ? Status{}
+                      : fail(Exit::io,
+                             "--out %s is another directory here than on rank 0: it must be on a file system "
+                             "that all ranks share",
+                             o.out.c_str()));
+}
+static std::string made_directory;
+Status Trainer::lock_run() {
+    std::error_code error;
+    const bool made = std::filesystem::create_directories(o.out, error);
+    if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
+    const std::string path = o.out + "/lock";
+    constexpr int FLAGS = O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+    lock = open(path.c_str(), FLAGS | O_EXCL, 0644);
+    const bool made_lock = lock >= 0;
+    if (!made_lock) lock = open(path.c_str(), FLAGS, 0644);
+    if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+        return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
+                    lock_holder(path).c_str());
+    // main.cpp's handler for the end of memory ends the process by quick_exit, which then runs remove_empty_run.
+    if (made) made_directory = o.out, std::at_quick_exit(remove_empty_run);
+    // A lock names its holder; a directory without one holds no run, and what it holds is another's.
+    const std::string last = lock_holder(path);
+    for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
+        if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
+            std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error) {
+            if (made_lock) unlink(path.c_str());
+            return fail(Exit::usage,
+                        "--out %s: its %s was not written by flatgpt train, and would be overwritten; "
+                        "give a directory of its own",
+                        o.out.c_str(), name);
+        }
+    char holder[128], host[64] = "", now[32];
+    gethostname(host, sizeof host - 1);
+    const time_t seconds = time(nullptr);
+    strftime(now, sizeof now, "%F %T", localtime(&seconds));
+    const int n = snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
+    if (ftruncate(lock, 0) != 0 || write(lock, holder, size_t(n)) != n || fsync(lock) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    TRY(checkpoint_prune(o.out, 0));    // what a killed run left behind
+    if (o.resume == "no" && !checkpoint_list(o.out).empty())
+        return fail(Exit::usage,
+                    "%s holds checkpoints already: --resume auto goes on from the newest, another --out starts afresh",
+                    o.out.c_str());
+    return {};
+}
+
+void Trainer::remove_empty_run() {    // it allocates nothing
+    const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat rows;
+    if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
+    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "README.md"}) unlinkat(dir, name, 0);
+    close(dir);
+    rmdir(made_directory.c_str());
+}
+
+Status Trainer::open_metrics() {
+    if (!ranks.first()) return {};
+    const std::string jsonl = o.out + "/metrics.jsonl";
+    TRY(replace_file(o.out + "/run.toml", o.resolved));
+    const std::string readme = o.out + "/README.md", card = start.empty() ? "" : card_readme(checkpoint_card(start));
+    if (!card.empty() && access(readme.c_str(), F_OK) != 0) TRY(replace_file(readme, card));
+    metrics = fopen(jsonl.c_str(), "a");
+    if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // a row that the disk refuses is not tried again at the end
+    // What a killed run wrote after its last checkpoint will be written again.
+    std::error_code error;
+    state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
+    if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
+    return {};
+}
