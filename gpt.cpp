@@ -1,5 +1,6 @@
 // gpt.cpp - the model, once: forward, loss, backward. (model/decoder.cpp generates with its parts.)
 #include "gpt.h"
+#include "base/philox.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// common.h - what every file may use: CHECK for our mistakes, Status and Result for the world's, checked sizes, philox.
+// common.h - what every file may use: CHECK for our mistakes, Status and Result for the world's, checked sizes.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -128,34 +128,4 @@ inline uint64_t fnv1a_words(uint64_t h, const void* data, int64_t bytes) {
         h = (h ^ word) * 0x100000001B3ull;
     }
     return h;
-}
-
-// ---- random numbers -------------------------------------------------------------------------------------------------
-
-struct Philox4 {
-    uint32_t v[4];
-};
-
-// Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream, index). There is no
-// state to save: who resumes asks for the same index again.
-HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
-    uint32_t key[2] = {uint32_t(seed), uint32_t(seed >> 32)};
-    Philox4 c{{uint32_t(index), uint32_t(index >> 32), uint32_t(stream), uint32_t(stream >> 32)}};
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = uint64_t(0xD2511F53u) * c.v[0], p1 = uint64_t(0xCD9E8D57u) * c.v[2];
-        c = {{uint32_t(p1 >> 32) ^ c.v[1] ^ key[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c.v[3] ^ key[1], uint32_t(p0)}};
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return c;
-}
-
-// Uniform in [0, 1), with 24 bits.
-inline float philox_uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
-
-// Standard normal by Box-Muller, one number per (seed, stream, index).
-inline float philox_normal(uint64_t seed, uint64_t stream, uint64_t index) {
-    Philox4 r = philox(seed, stream, index >> 1);
-    double radius = std::sqrt(-2.0 * std::log((r.v[0] + 1.0) * 0x1p-32)), angle = 6.283185307179586 * r.v[1] * 0x1p-32;
-    return float(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
 }

@@ -23,7 +23,7 @@
 #include "generation_config.h"
 #include "model/model.h"
 #include "reader.h"
-#include "train/schedule.h"
+#include "checkpoint/outlier_detector.h"
 
 class GgufFile;
 

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/philox.h"
 #include "protocol.h"
 
 // ---- tokens ---------------------------------------------------------------------------------------------------------

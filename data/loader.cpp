@@ -1,4 +1,5 @@
 // loader.cpp - the order of the samples, and the thread that reads ahead. See loader.h.
+#include "base/philox.h"
 #include "loader.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 #include "objective.h"
+#include "base/philox.h"
 
 #include <algorithm>
 

@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "base/philox.h"
 #include "layers/cuda.cuh"
 #include "layers/cuda.h"
 #include "tools/selftest/check.h"

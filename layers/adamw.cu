@@ -7,6 +7,7 @@
 //                    are IEEE's: memory leaves time for about 180 instructions per parameter on an H200
 //   from_floats, to_floats   6 per element for bf16
 // Sums are in double, in an order that depends on n alone.
+#include "base/philox.h"
 #include "convert.cuh"
 #include "step_verdict.h"
 

@@ -1,6 +1,7 @@
 // dropout.h - which random word decides about a number: one definition for every table. Words are those of philox
 // (base/common.h), whose seed is the dropout's; Dropout::keep_threshold says from which word on a number is kept.
 #pragma once
+#include "base/philox.h"
 #include "ops.h"
 
 // Numbers in a row: number i lies at place = first + i, and its word is number place % 4 of philox(seed, 0, place / 4).

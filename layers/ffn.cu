@@ -5,6 +5,7 @@
 // 2 n. A multiprocessor's special function unit does 16 operations per clock, two per element: 8 elements per clock,
 // where an H200's memory feeds 5 of bf16. GELU with Phi takes 27 instructions (nvcc 13.0, sm_90a); at a copy's rate
 // there is time for 28 on an H200, 41 on an H100.
+#include "base/philox.h"
 #include "activation.cuh"
 #include "dropout.h"
 

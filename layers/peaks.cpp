@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/console.h"
+#include "base/philox.h"
 #include "cpu.h"
 
 namespace {

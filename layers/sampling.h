@@ -2,6 +2,7 @@
 // and weights are double: sums of weights in another order then choose another token once in 1e15 draws, from the same
 // logits.
 #pragma once
+#include "base/philox.h"
 #include "ops.h"
 
 // The logit of the head's product x, in float; NaN is -inf. The same bits on the host and on a GPU, except with a cap:

@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "base/console.h"
+#include "base/philox.h"
 #include "layers/cuda.h"
 
 #ifndef HAVE_CUDA    // built without nvcc: no device, and why

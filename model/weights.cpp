@@ -1,4 +1,5 @@
 // weights.cpp - what each rank has of the flat buffers, and how it changes hands.
+#include "base/philox.h"
 #include "model/weights.h"
 
 #include <algorithm>

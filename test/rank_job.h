@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/philox.h"
 #include "comm/protocol.h"
 #include "test.h"
 

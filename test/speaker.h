@@ -1,6 +1,7 @@
 // speaker.h - small models that answer: one whose text depends on all tokens before, one that follows a script; and a
 // byte tokenizer with ChatML's tokens. Include it after the project's headers.
 #pragma once
+#include "base/philox.h"
 #include "model/decoder.h"
 #include "test.h"
 #include "toy_model.h"

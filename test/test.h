@@ -3,6 +3,7 @@
 // Include it after the project's headers: from here on CHECK is doctest's.
 #pragma once
 #include "base/common.h"
+#include "base/philox.h"
 #undef CHECK
 #include <doctest/doctest.h>
 

@@ -2,6 +2,7 @@
 // here. The operations that use them are tested in test/ops/.
 #define ISA twin    // the tiles of simd/tiles.h, as this file is compiled
 #include "layers/simd/amx_tiles.h"
+#include "base/philox.h"
 
 #include "test/ops/ops.h"
 

@@ -9,6 +9,7 @@
 #include <pcre2.h>
 
 #include "base/file.h"
+#include "base/philox.h"
 #include "test.h"
 
 namespace {

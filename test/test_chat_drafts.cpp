@@ -1,5 +1,6 @@
 // test_chat_drafts.cpp - conversations with drafts: the same answers, token for token, as without.
 #include "heard.h"
+#include "base/philox.h"
 #include "layers/cpu.h"
 #include "model/cost_table.h"
 

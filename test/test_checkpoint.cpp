@@ -1,6 +1,7 @@
 // test_checkpoint.cpp - what is written reads back bit for bit; what is damaged or foreign is named; the files are
 // Hugging Face's. How a write fails is in test_crash.cpp.
 #include "toy_checkpoint.h"
+#include "base/philox.h"
 
 #include <fstream>
 #include <set>

@@ -1,6 +1,7 @@
 // test_cli.cpp - flags of every command against bad values, config files, help, and what the binary answers.
 #include "base/command.h"
 #include "base/console.h"
+#include "base/philox.h"
 #include "layers/ops.h"
 #include "base/toml.h"
 

@@ -1,6 +1,7 @@
 // test_comm.cpp - the ranks of a run, in one process: what launchers say, tokens, listening, frames, and the judge.
 #include "comm/protocol.h"
 #include "base/console.h"
+#include "base/philox.h"
 #include "test.h"
 
 #include <map>

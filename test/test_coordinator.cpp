@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/console.h"
+#include "base/philox.h"
 
 namespace {
 void say(const std::string& text) { printf("%s\n", text.c_str()), fflush(stdout); }

@@ -1,6 +1,7 @@
 // test_corpus.cpp - what a file of text is taken for: JSON lines under any name, special tokens, other
 // encodings; and the memory that a small file can take.
 #include "data/bpe.h"
+#include "base/philox.h"
 #include "data/loader.h"
 #include "files/json.h"
 

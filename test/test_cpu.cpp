@@ -1,6 +1,7 @@
 // test_cpu.cpp - what the CPU's tables alone have: instruction sets, our own product, whose products are taken,
 // memory. Its operations are tested in test/ops/.
 #include "layers/cpu.h"
+#include "base/philox.h"
 
 #include "test/ops/ops.h"
 #include "tools/selftest/cached.h"

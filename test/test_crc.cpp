@@ -1,5 +1,6 @@
 // test_crc.cpp - CRC-32C against its check values, and by each of its ways.
 #include "files/crc.h"
+#include "base/philox.h"
 
 #include "test.h"
 

@@ -1,5 +1,6 @@
 // test_dropout.cpp - dropout: which numbers, how many, and what a model makes of it.
 #include "layers/dropout.h"
+#include "base/philox.h"
 #include "test.h"
 #include "model_checks.h"
 

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "checkpoint/foreign.h"
+#include "base/philox.h"
 #include "data/tokenizer_files/vocab_merges.h"
 #include "files/json.h"
 #include "gguf_parts.h"

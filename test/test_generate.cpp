@@ -1,5 +1,6 @@
 // test_generate.cpp - generation by models whose text is known before it is written.
 #include "infer/decode/generate.h"
+#include "base/philox.h"
 
 #include <set>
 

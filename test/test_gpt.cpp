@@ -1,5 +1,6 @@
 // test_gpt.cpp - the whole model: gradients of every parameter, fast tables against the definition, training.
 #include "model/cost_table.h"
+#include "base/philox.h"
 
 #include "checkpoint/checkpoint.h"
 #include "tensors.h"

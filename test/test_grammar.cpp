@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/console.h"
+#include "base/philox.h"
 #include "data/tokenizer_files/sentencepiece.h"
 #include "infer/sampling/sampler.h"
 #include "memory_growth.h"

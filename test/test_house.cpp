@@ -28,7 +28,7 @@ const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
     {"model", {"base", "layers", "gpt.h", "comm/comm.h"}},
     {"gpt.h", {"base", "layers", "model/activations.h", "model/batch.h", "model/plan.h", "model/tensors.h"}},
     {"gpt.cpp", {"base", "layers", "model", "gpt.h"}},
-    {"checkpoint", {"base", "layers", "files", "data", "model", "gpt.h", "train/schedule.h"}},
+    {"checkpoint", {"base", "layers", "files", "data", "model", "gpt.h"}},
     {"infer", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint"}},
     {"train", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer"}},
     {"tools", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer", "train"}},

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "files/json.h"
+#include "base/philox.h"
 #include "infer/sampling/sampler.h"
 #include "schema_grammar.h"
 

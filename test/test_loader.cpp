@@ -1,5 +1,6 @@
 // test_loader.cpp - the order of the samples, hostile shards, files that change while they are read.
 #include "data/bpe.h"
+#include "base/philox.h"
 #include "data/loader.h"
 
 #include "test.h"

@@ -1,5 +1,6 @@
 // test_manifest.cpp - MANIFEST line by line: what it must list, what it may not hold, and files against their sums.
 #include "checkpoint/manifest.h"
+#include "base/philox.h"
 
 #include "test.h"
 

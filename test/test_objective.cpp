@@ -1,5 +1,6 @@
 // test_objective.cpp - documents, prefixes, masked tokens: spans, draws, gradients, and whole models.
 #include "data/objective.h"
+#include "base/philox.h"
 
 #include <set>
 

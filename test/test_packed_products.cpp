@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/half.h"
+#include "base/philox.h"
 #include "test/ops/ops.h"
 
 namespace {

@@ -1,5 +1,6 @@
 // test_sampler.cpp - the choice of tokens by hand-made logits.
 #include "infer/sampling/sampler.h"
+#include "base/philox.h"
 
 #include <algorithm>
 #include <numeric>

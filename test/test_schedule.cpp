@@ -1,6 +1,8 @@
 // test_schedule.cpp - learning rates at every corner of every schedule; outlier detection that a NaN cannot blind.
 #include "train/schedule.h"
 
+#include "checkpoint/outlier_detector.h"
+
 #include "test.h"
 
 namespace {

@@ -1,6 +1,7 @@
 // test_shard_sets.cpp - shards that were written together are read together, or refused by name; none counts twice.
 #include "base/command.h"
 #include "base/console.h"
+#include "base/philox.h"
 #include "data/bpe.h"
 #include "data/loader.h"
 

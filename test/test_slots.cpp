@@ -1,6 +1,7 @@
 // test_slots.cpp - sequences that come and go in a cache: each has, to the bit, the logits that it has alone. The
 // models have packed weights, whose products of a row do not depend on the other rows.
 #include "infer/decode/cached_sequences.h"
+#include "base/philox.h"
 
 #include "layers/cpu.h"
 #include "test.h"

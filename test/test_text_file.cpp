@@ -1,5 +1,6 @@
 // test_text_file.cpp - compressed and converted text is that of the plain file; what is damaged or no text is named.
 #include "files/text_file.h"
+#include "base/philox.h"
 
 #include "limit.h"
 #include "memory_growth.h"

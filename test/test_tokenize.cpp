@@ -3,6 +3,7 @@
 #include "data/bpe.h"
 #include "data/corpus.h"
 #include "base/file.h"
+#include "base/philox.h"
 #include "data/loader.h"
 
 #include <fcntl.h>

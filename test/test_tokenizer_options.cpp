@@ -3,6 +3,7 @@
 // SentencePiece. Files beside a tokenizer, keys of a GGUF, and the time that hostile texts take.
 #include "base/console.h"
 #include "base/file.h"
+#include "base/philox.h"
 #include "data/bpe.h"
 #include "data/normalize.h"
 #include "data/tokenizer_files/sentencepiece.h"

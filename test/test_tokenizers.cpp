@@ -7,6 +7,7 @@
 #include "data/tokenizer_files/tokenizer_gguf.h"
 
 #include "base/file.h"
+#include "base/philox.h"
 #include "files/json.h"
 #include "test.h"
 

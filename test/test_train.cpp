@@ -1,5 +1,6 @@
 // test_train.cpp - `flatgpt train` as people use and abuse it: stopped, killed, damaged, poisoned, resumed.
 #include "model/cost_table.h"
+#include "base/philox.h"
 #include "train/train.h"
 
 #include <signal.h>

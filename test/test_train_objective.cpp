@@ -1,5 +1,6 @@
 // test_train_objective.cpp - `flatgpt train` and `eval` with documents, prefixes and masked tokens, and eval of texts.
 #include "tensors.h"
+#include "base/philox.h"
 #include "toy_ranks.h"
 
 namespace {

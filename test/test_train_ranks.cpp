@@ -1,5 +1,6 @@
 // test_train_ranks.cpp - `flatgpt train` as several ranks under mpirun, on the CPU.
 #include "sanitizers.h"
+#include "base/philox.h"
 #include "tensors.h"
 #include "toy_ranks.h"
 

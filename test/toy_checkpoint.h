@@ -1,5 +1,6 @@
 // toy_checkpoint.h - a small model in plain memory, and what the tests of checkpoints ask of one.
 #pragma once
+#include "base/philox.h"
 #include "checkpoint/checkpoint.h"
 
 #include <cstring>

@@ -1,6 +1,7 @@
 // toy_model.h - a small model with parameters that make every gradient count, and a training pass. Include it after
 // doctest.
 #pragma once
+#include "base/philox.h"
 #include "model/decoder.h"
 #include "model/families.h"
 

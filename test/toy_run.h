@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/philox.h"
 #include "data/bpe.h"
 #include "data/loader.h"
 #include "checkpoint/checkpoint.h"

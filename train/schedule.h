@@ -1,4 +1,4 @@
-// schedule.h - learning rate and outlier detection: pure functions of (config, step, history).
+// schedule.h - the learning rate: a pure function of (schedule, step).
 #pragma once
 #include <algorithm>
 
@@ -35,42 +35,3 @@ inline double learning_rate(const Schedule& s, int64_t step) {
     }
     return s.lr;
 }
-
-// How many standard deviations a value lies from the mean of the last WINDOW ones. Values that are not finite get an
-// infinite score and never enter the window, so that a NaN cannot blind it.
-struct OutlierDetector {
-    static constexpr int WINDOW = 128, MIN_VALUES = 32;    // below WARM values nothing is an outlier
-    double window[WINDOW] = {};
-    int64_t seen = 0;
-
-    double score(double x) const {
-        if (!std::isfinite(x)) return INFINITY;
-        auto [mean, deviation] = moments();
-        return deviation > 0 ? (x - mean) / deviation : 0;
-    }
-    // The largest value whose score is at most z.
-    double limit(double z) const {
-        auto [mean, deviation] = moments();
-        return deviation > 0 ? mean + z * deviation : INFINITY;
-    }
-    void add(double x) {
-        if (std::isfinite(x)) window[seen++ % WINDOW] = x;
-    }
-    // The smallest of the last n values, n <= WINDOW; minus infinity below n of them.
-    double min_of_last(int n) const {
-        double least = seen < n ? -INFINITY : INFINITY;
-        for (int64_t i = seen; i-- > std::max<int64_t>(0, seen - n);) least = std::min(least, window[i % WINDOW]);
-        return least;
-    }
-    bool operator==(const OutlierDetector&) const = default;
-
-  private:
-    std::pair<double, double> moments() const {    // mean, standard deviation; 0, 0 below WARM values
-        const int n = int(std::min<int64_t>(seen, WINDOW));
-        double mean = 0, var = 0;
-        if (n < MIN_VALUES) return {0, 0};
-        for (int i = 0; i < n; i++) mean += window[i] / n;
-        for (int i = 0; i < n; i++) var += (window[i] - mean) * (window[i] - mean) / n;
-        return {mean, std::sqrt(var)};
-    }
-};

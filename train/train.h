@@ -7,6 +7,7 @@
 #include "base/console.h"
 #include "data/loader.h"
 #include "model/device.h"
+#include "train/schedule.h"
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
 

@@ -5,6 +5,7 @@
 
 #include "base/console.h"
 #include "base/file.h"
+#include "base/philox.h"
 #include "files/picture.h"
 #include "data/loader.h"
 #include "files/json.h"

@@ -1,4 +1,5 @@
 // sampler.cpp - see sampler.h.
+#include "base/philox.h"
 #include "sampler.h"
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 // A warp owns 16 M rows of a result, all of their columns, so that no kernel reduces across warps. Results are held as
 // tile.cuh has them.
 #pragma once
+#include "base/philox.h"
 #include "attention.cuh"
 #include "layers/ptx/mma_tile.cuh"
 

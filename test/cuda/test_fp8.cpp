@@ -2,6 +2,7 @@
 // reference: of the factors as they are, within what rounding may cost; and of the factors rounded by the definition,
 // within what any product may cost. With a scale for each tensor, and on sm_90 with scales of blocks.
 #include "layers/matmul/fp8.cuh"
+#include "base/philox.h"
 
 #include "cuda_test.h"
 #include "tools/selftest/linear.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/philox.h"
 #include "nccl_ranks.h"
 
 namespace {

@@ -1,4 +1,5 @@
 // collectives.cpp - every collective, type, wire and size against sums that each rank takes of all ranks' inputs.
+#include "base/philox.h"
 #include "ranks_test.h"
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 
 #include "bench.h"
 #include "base/console.h"
+#include "base/philox.h"
 #include "model/decoder.h"
 
 struct Rows {

@@ -1,4 +1,5 @@
 // heads.cpp - see heads.h.
+#include "base/philox.h"
 #include "heads.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+#include "base/philox.h"
 #include "layers/step_verdict.h"
 #include "adamw.h"
 

@@ -1,3 +1,4 @@
+#include "base/philox.h"
 #include "check.h"
 
 Numbers random_normal(int64_t n, uint64_t stream, double scale) {

@@ -1,3 +1,4 @@
+#include "base/philox.h"
 #include "embedding.h"
 
 #include "selftest.h"
