@@ -108,7 +108,7 @@ Cost training_cost(const Table& like, const Config& c, int B, int S);
 inline double training_flops(const Table& like, const Config& c, int S) {
     return training_cost(like, c, 1, S).flops() / S;
 }
-// The device memory that a model takes, by purpose: its allocations, and the scratch of a step (Use::train) or of a
+// The device memory that a model takes, by purpose: its allocations, and the scratch of a step (RunMode::train) or of a
 // forward pass. exit 2: impossible sizes
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);
