@@ -1,5 +1,4 @@
-// interactive.h - an interactive session: reads messages from a terminal or pipe and prints
-// answers.
+// interactive.h - an interactive session: reads messages from a terminal or pipe, prints answers.
 #pragma once
 #include <memory>
 #include <optional>

@@ -1,5 +1,4 @@
-// cached_sequences.h - a cache's sequences, which are reused for one text after another, and their
-// shared prefixes.
+// cached_sequences.h - a cache's sequences, reused for one text after another; shared prefixes.
 #pragma once
 #include <algorithm>
 #include <vector>

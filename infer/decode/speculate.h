@@ -1,5 +1,4 @@
-// speculate.h - speculative decoding: drafted tokens are verified in one pass (Leviathan et al.
-// 2023).
+// speculate.h - speculative decoding: drafts are verified in one pass (Leviathan et al. 2023).
 //
 // A draft changes no text. The model runs over the drafted tokens, and at each step the sequence's
 // own sampler chooses. While it chooses the drafted token, the next step's logits are valid. A

@@ -1,5 +1,4 @@
-// eval_command.h - `flatgpt eval`: loss over shards or texts, by position; needle-in-a-haystack
-// test.
+// eval_command.h - `flatgpt eval`: loss over shards or texts, by position; needle test.
 #pragma once
 #include "needle.h"
 #include "data/objective.h"

@@ -1,5 +1,4 @@
-// position_loss.h - loss by position in the context: shows the cost of a position encoding or a
-// window.
+// position_loss.h - loss by position in the context: the cost of a position encoding or window.
 #pragma once
 #include <cstdint>
 #include <string>

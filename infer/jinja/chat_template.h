@@ -1,5 +1,4 @@
-// chat_template.h - chat templates: render a conversation as the text format that a model was
-// trained on.
+// chat_template.h - chat templates: a conversation as the text format of a model's training.
 //
 // Templates are Jinja2 (https://jinja.palletsprojects.com/en/stable/templates/) in transformers'
 // environment: trim_blocks, lstrip_blocks, break and continue, tojson, raise_exception,

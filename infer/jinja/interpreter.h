@@ -1,5 +1,4 @@
-// interpreter.h - the interpreter of a chat template's syntax tree, and its built-in functions'
-// interface.
+// interpreter.h - interpreter of a chat template's syntax tree, as the built-ins use it.
 #pragma once
 #include <memory>
 #include <string>

@@ -1,8 +1,9 @@
 // grammar.h - constrained decoding: a context-free grammar over bytes and its allowed tokens.
 //
 // Grammars are GBNF, as in llama.cpp: name ::= alternatives, of literals "a\n", classes
-// [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and comments after #. A text derives from `root`. Characters become their UTF-8 bytes, so that a
-// token may end within one.
+// [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and comments after
+// #. A text derives from `root`. Characters become their UTF-8 bytes, so that a token may end
+// within one.
 #pragma once
 #include <bitset>
 #include <memory>
