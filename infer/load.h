@@ -1,5 +1,4 @@
-// load.h - loads a model for `sample`, `chat`, `eval`, `inspect` and `prune`: checkpoint,
-// tokenizer, device.
+// load.h - loads a model for sample, chat, eval, inspect, prune: weights, tokenizer, device.
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,5 +1,4 @@
-// model_defaults.h - defaults that come with a model's files: sampling, end tokens, chat template.
-// All of them are optional.
+// model_defaults.h - optional defaults in a model's files: sampling, end tokens, chat template.
 #pragma once
 #include <string>
 #include <vector>

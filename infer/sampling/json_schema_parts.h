@@ -1,5 +1,4 @@
-// json_schema_parts.h - parts of a JSON Schema's grammar: number ranges, string patterns; joined
-// and compared schemas.
+// json_schema_parts.h - parts of a JSON Schema's grammar: number ranges, patterns; joins.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <optional>
