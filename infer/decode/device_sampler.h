@@ -1,4 +1,5 @@
-// device_sampler.h - sampling on the device: a step is issued before the host knows its input token.
+// device_sampler.h - sampling on the device: a step is issued before the host knows its input
+// token.
 //
 // The host receives a token while the next step runs. If that token ends a text, the next step was
 // superfluous: its token is ignored, and the caller discards its position.

@@ -10,8 +10,9 @@
 #include "files/json.h"
 
 namespace {
-constexpr uint64_t NEEDLE = 0x4EED1Eull << 32, HAYSTACK = 0xF111Eull << 32;    // apart from the seed's other users
-constexpr int PAIR = 2 * NEEDLE_TOKENS;                                        // a key and its value
+constexpr uint64_t NEEDLE = 0x4EED1Eull << 32,
+                   HAYSTACK = 0xF111Eull << 32;    // Philox streams; separate from the seed's other uses
+constexpr int PAIR = 2 * NEEDLE_TOKENS;            // a key and its value
 }
 
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial) {
@@ -43,7 +44,7 @@ struct Task {
     size_t cell;
     int trial;
 };
-// The tasks' answers: sequences of the same length.
+// Evaluates the tasks, whose sequences have equal length.
 void answer(Model& model, KvCache& cache, const NeedleOptions& o, const std::vector<Task>& tasks,
             std::vector<NeedleCell>& cells) {
     const int B = int(tasks.size()), V = model.c.V, length = cells[tasks[0].cell].length;
@@ -115,10 +116,10 @@ Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& 
     return cells;
 }
 
-// ---- what is shown --------------------------------------------------------------------------------------------------
+// ---- output ---------------------------------------------------------------------------------------------------------
 
 namespace {
-// Rows are depths, columns lengths.
+// Rows are depths, columns are lengths.
 struct Grid {
     int rows = 0, columns = 0;
     std::vector<double> values;
