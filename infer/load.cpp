@@ -34,8 +34,7 @@ Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const 
 // 200, 4.19: --checkpoint best)".
 std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
     const std::vector<std::string> dirs = checkpoint_list(run);
-    // The newest checkpoint records the best step of the whole run, an older one only that of its
-    // time.
+    // The newest checkpoint records the best step of the whole run, an older one only up to itself.
     if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
@@ -164,8 +163,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
-    return m.own_tokenizer ? Status{}
-                           : tokenizer_fits(m);    // a model's own tokenizer may be larger: shards work without it
+    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // an own one may be larger: shards need none
 }
 
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,

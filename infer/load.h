@@ -28,7 +28,7 @@ struct Capacity {
     int B, S;
     bool spans = false;               // calls pass document spans
     RunMode mode = RunMode::infer;    // train: gradients, but no updates
-    bool flat = false;                // fp32 parameters in one block; else a CPU may pack them
+    bool flat = false;                // fp32 in one block; else a CPU may pack
 };
 inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens of a call that keep the device busy
 

@@ -26,7 +26,7 @@ struct ChatFormat {
     std::string chat_template, name;    // Jinja source; its origin
     std::string bos, eos;               // text of the tokens, for the template; "": none
     std::vector<int> ends;              // end tokens, from all files and the template's markers
-    std::vector<std::string> stop;      // end markers of the template that are no single token
+    std::vector<std::string> stop;      // template's end markers without a single token
 };
 // named: a template file, or the built-in "chatml"; "": the tokenizer's own. model: its name for
 // messages. exit 2: no template; 3, 4: the file.

@@ -304,7 +304,7 @@ Result<int> Chat::generate(std::vector<int> sequence) {
         for (size_t k = 0; k < next.chosen.size() && !ended; k++) {
             const bool last = k + 1 == next.chosen.size();
             if (last && sampler.broken()) notify(NO_TOKEN);
-            keep = sequence.size();    // the newest token is fed by the next step, even if drafted
+            keep = sequence.size();    // the newest token is not cached yet, even if drafted
             if (next.chosen[k].id < 0) break;
             sequence.push_back(next.chosen[k].id);
             n++;

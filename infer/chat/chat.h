@@ -15,7 +15,7 @@
 struct ChatOptions {
     Sampling sampling;
     int64_t seed = 1;                   // of the first answer; each later one adds 1
-    int tokens = 0;                     // tokens per answer at most; 0: until the context is full
+    int tokens = 0;                     // tokens per answer; 0: until the context is full
     int context = 0;                    // cache positions; 0: the model's context, at most 8192
     std::string cache_type = "auto";    // values of --cache-dtype
     std::string system;                 // system prompt; "": none
@@ -32,7 +32,7 @@ struct ChatOptions {
 class Chat {
   public:
     Chat(Model& model, const Tokenizer& tokenizer, ChatTemplate chat_template, ChatOptions options);
-    Status open();    // allocates the cache; exit 2: bad number of positions; 5: no memory
+    Status open();    // exit 2: bad number of positions; 5: no memory
     // Answers a message or runs a command (see /help). False after /exit. On an error the
     // conversation is unchanged: 2, a command's arguments; 3, a file, or the template rejects the
     // conversation; 4.
@@ -77,9 +77,9 @@ class Chat {
     ChatTemplate chat_template;
     KvCache cache;
     bool no_memory_noted = false;      // DeviceSampler::NO_MEMORY was noted
-    bool states = false;               // recurrent layers: sequence 1 is a snapshot at the last prompt's end
+    bool states = false;               // recurrent: sequence 1 is the last prompt's snapshot
     std::vector<int> ids;              // tokens at the cache's positions
-    bool uncommitted_token = false;    // the last id ended an answer, but was already fed
+    bool uncommitted_token = false;    // the last id ended an answer, but was fed
     std::vector<ChatMessage> messages;
     size_t first = 0;    // index of the oldest message inside the context
     StreamedText streamed;

@@ -1,5 +1,4 @@
-// device_sampler.h - sampling on the device: a step is issued before the host knows its input
-// token.
+// device_sampler.h - sampling on the device: a step starts before the host has its input token.
 //
 // The host receives a token while the next step runs. If that token ends a text, the next step was
 // superfluous: its token is ignored, and the caller discards its position.
@@ -26,7 +25,7 @@ class DeviceSampler {
         bool counts_uploaded;    // the device already has this sequence's token counts
     };
     void begin(const std::vector<Row>& rows);    // replaces all rows; no step may be in flight
-    void step();                                 // issues a step of all rows; at most 2 in flight
+    void step();                                 // issues a step; at most 2 in flight
     const int* next();                           // waits for the earliest step: a token per row
     int in_flight() const { return int(issued - received); }
 

@@ -79,7 +79,7 @@ struct Sequence {
     bool done = false, ended = false;    // ended: by an end token
     int step_index = 0;                  // tokens generated
     bool counts_uploaded = false;        // see DeviceSampler::Row
-    size_t row = 0;                      // first row of its next logits; drafted tokens' rows follow
+    size_t row = 0;                      // first row of logits; drafted tokens' rows follow
     Ids draft = {};                      // drafted tokens of the last step
     VerifiedDraft next = {};             // chosen from the last step's logits
     int64_t drafted = 0, accepted = 0;

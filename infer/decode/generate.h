@@ -9,7 +9,7 @@
 #include "model/decoder.h"
 #include "speculate.h"
 
-using TextOut = std::function<bool(std::string_view)>;    // receives text; false: its reader is gone
+using TextOut = std::function<bool(std::string_view)>;    // receives text; false: the reader is gone
 // A sequence's text while tokens arrive: whole UTF-8 characters, U+FFFD for an unfinished last one,
 // cut before the first stop string. A suffix that may become a stop string is held back.
 struct StreamedText {
@@ -42,7 +42,7 @@ Result<std::optional<Element>> cache_type(const Config& c, const std::string& na
 std::vector<Flag> cache_flags(CacheFlags& options);
 
 struct Sample {
-    int number;          // from 0; the `num` samples of a prompt are consecutive
+    int number;          // from 0; a prompt's `num` samples are consecutive
     std::string text;    // without the prompt
     int64_t tokens = 0, drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};    // per token, from logprobs()

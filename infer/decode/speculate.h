@@ -49,7 +49,7 @@ class DraftModel {
         int seq;
         const Ids* tokens;    // of the sequence so far
         Sampler sampler;
-        int step_index, most;    // of the next token; draft length, cut at the context's end
+        int step_index, most;    // of the next token; maximum draft length
         Ids* draft;
     };
     void propose(std::vector<Request> requests);

@@ -24,7 +24,7 @@ class Parser {
   private:
     const std::vector<Token> all;
     size_t at = 0;
-    int depth = 0, loops = 0;    // open calls of this parser; loops around break and continue
+    int depth = 0, loops = 0;    // nested calls; loops around the current tag
 
     // ---- tokens ----
     const Token& now() const { return all[at]; }

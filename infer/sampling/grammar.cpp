@@ -42,8 +42,7 @@ int GrammarMachine::state(std::vector<Node> open) {
         if (e.kind == Grammar::Kind::bytes) {
             stacks.push_back(node(now.at, now.parent));
         } else if (e.kind == Grammar::Kind::rule) {
-            const bool last = g->elements[size_t(now.at) + 1].kind ==
-                              Grammar::Kind::end;    // tail call: no return frame
+            const bool last = g->elements[size_t(now.at) + 1].kind == Grammar::Kind::end;    // tail call
             const int parent = last ? now.parent : node(now.at + 1, now.parent);
             for (int at : g->rules[size_t(e.value)]) push(at, parent);
         } else if (now.parent == 0) {

@@ -64,8 +64,7 @@ std::string fractions(const Limit& low, const Limit* high, size_t n, bool some) 
             all += formatted(" | \"%c\" (", c) + rest.substr(3) + ")";
     };
     const Limit low_rest{low.rest(), low.exclusive}, high_rest{high ? high->rest() : "", high && high->exclusive};
-    const char from = char(least + !free),
-               to = char(most - (high != nullptr));    // first digits strictly between the limits'
+    const char from = char(least + !free), to = char(most - (high != nullptr));    // between the limits
     if (from <= to) all += formatted(" | [%c-%c] [0-9]{0,%zu}", from, to, n - 1);
     if (!free) digit(least, low_rest, high && least == most ? &high_rest : nullptr);
     if (high && (free || most > least)) digit(most, {}, &high_rest);

@@ -7,7 +7,7 @@
 #include "data/bpe.h"
 
 struct Penalties {
-    double repetition = 1;                 // tokens seen so far: logit divided if positive, else multiplied
+    double repetition = 1;                 // seen tokens: logit divided if positive, else multiplied
     double presence = 0, frequency = 0;    // subtracted from generated tokens' logits: once; per occurrence
     int last = 0;                          // window in tokens; 0: all
     // DRY: a token that would extend a repetition of n >= length tokens loses dry * base^(n -

@@ -16,11 +16,11 @@
 
 struct Sampling {
     double temperature = 0.8;    // 0: greedy
-    int top_k = 50;              // only the k most probable; 0: all (Fan et al. 2018)
+    int top_k = 50;              // k most probable; 0: all (Fan et al. 2018)
     double top_p = 1;            // smallest set with at least this probability (Holtzman 2020)
-    double min_p = 0;            // drops tokens below min_p * largest probability (Nguyen et al. 2024)
-    double typical_p = 1;        // smallest set, ordered by |surprise - entropy| (Meister et al. 2023)
-    double top_n_sigma = 0;      // logits within n standard deviations of the largest (Tang et al. 2024)
+    double min_p = 0;            // minimum, relative to the largest (Nguyen et al. 2024)
+    double typical_p = 1;        // smallest set by |surprise - entropy| (Meister et al. 2023)
+    double top_n_sigma = 0;      // standard deviations below the largest logit (Tang et al. 2024); 0: off
     // Target surprise in bits; 0: off. Version 2 of Basu et al. 2021: surprise is over the whole
     // distribution, in llama.cpp over the truncated one.
     double mirostat = 0;
@@ -37,7 +37,7 @@ constexpr const char* NO_TOKEN =
 class Sampler {
   public:
     struct Choice {
-        int id = 0;             // -1: the grammar allows none, and no end token exists
+        int id = 0;             // -1: no token is allowed, no end token exists
         double surprise = 0;    // in bits; for mirostat
     };
     Sampler() = default;
