@@ -277,13 +277,18 @@ Status sample(SampleOptions o) {
         options.prompts.push_back(m.tokenizer.encode_prompt(prompt));
         if (options.prompts.back().empty()) options.prompts.back() = beginning_of_text(m);
     }
-    options.num = o.num, options.tokens = o.tokens, options.sampling = o.sampling, options.stop = o.stop,
+    options.num = o.num;
+    options.tokens = o.tokens;
+    options.sampling = o.sampling;
+    options.stop = o.stop;
     options.cache = o.cache;
     o.speculation.draft = draft.model.get();
-    options.batch = count, options.speculation = o.speculation;
+    options.batch = count;
+    options.speculation = o.speculation;
     TRY(shorten(options.cache, m.model->c, o.model_options.context_extension.context));
     options.sampling.seed = uint64_t(o.seed);
-    options.end_of_text = !o.ignore_end, options.logprobs = o.logprobs;
+    options.end_of_text = !o.ignore_end;
+    options.logprobs = o.logprobs;
     if (!o.ignore_end) append(options.stop, m.generation.stop);
     return write_samples(o, m, std::move(options), prompts);
 }
@@ -317,7 +322,9 @@ Status chat(ChatFlags o) {
     TRY(load_generation_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
     TRY(check_choices(o.given, o.chat.sampling));
     ChatOptions& c = o.chat;
-    c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
+    c.ends = format.ends;
+    c.bos = format.bos;
+    c.eos = format.eos;
     append(c.stop, m.generation.stop);
     append(c.stop, format.stop);
     if (const std::string& path = c.speculation.path; !path.empty())

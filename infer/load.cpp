@@ -145,7 +145,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             // Packed weights sum in another order than training. Evaluation computes as in training
             // if all matrices are fp32, as in a run's own checkpoint.
             Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
-            s = stored.status, plan.stored = stored.value;
+            s = stored.status;
+            plan.stored = stored.value;
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
         }
         if (packed) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
@@ -168,7 +169,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
 
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest) {
-    model_options.model = path, model_options.checkpoint = "last";
+    model_options.model = path;
+    model_options.checkpoint = "last";
     TRY(load_model(draft, model_options, device, false, [&](const Config& c, bool gpu) {
         return Capacity{count, int(std::min<int64_t>({longest, c.T, std::max(1, saturating_rows(gpu) / count)}))};
     }));

@@ -263,7 +263,8 @@ Ids Chat::decode_step(const Ids& sequence, const Sampler& sampler, int step_inde
 Sampler::Choice Chat::next_token(DeviceSampler& device_sampler, const Ids& sequence, int left) {
     for (; device_sampler.in_flight() < std::min(2, left); computed++) device_sampler.step();
     const Sampler::Choice choice = {*device_sampler.next()};
-    ids = sequence, uncommitted_token = device_sampler.in_flight() > 0;
+    ids = sequence;
+    uncommitted_token = device_sampler.in_flight() > 0;
     if (uncommitted_token) ids.push_back(choice.id);    // already fed
     return choice;
 }

@@ -111,7 +111,8 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
         int bytes;
         shown_prompt = prompt;
         do {    // repeats after Ctrl-Z
-            bytes = 0, errno = 0;
+            bytes = 0;
+            errno = 0;
             got = editor->gets(editor->el, &bytes);
             signalled = !got && bytes < 0 && errno == EINTR;
             // libedit re-raises the signal for the process; another thread may count it slightly

@@ -35,10 +35,12 @@ DeviceSampler::~DeviceSampler() {
 
 void DeviceSampler::begin(const std::vector<Row>& rows) {
     CHECK(issued == received, "%lld steps in flight", (long long)(issued - received));
-    seqs.clear(), fed.clear();
+    seqs.clear();
+    fed.clear();
     std::vector<SampleState> at;
     for (const Row& t : rows) {
-        seqs.push_back(t.seq), fed.push_back(t.last);
+        seqs.push_back(t.seq);
+        fed.push_back(t.last);
         at.push_back({t.sampler->number(), uint64_t(t.step_index), t.seq});
         if (sample_args.counts && !t.counts_uploaded)
             model.op.upload(sample_args.counts + int64_t(t.seq) * sample_args.V,

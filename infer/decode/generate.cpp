@@ -238,14 +238,16 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
             common = std::max(common, common_length(running[i].tokens, sequence.tokens));
         }
         if (sibling) {
-            sequence.seq = acquire_seq(-1), sequence.row = sibling->row;
+            sequence.seq = acquire_seq(-1);
+            sequence.row = sibling->row;
             copies.push_back({sibling->seq, sequence.seq});
         } else if (sequences.can_share_prefix() &&
                    std::min(common, sequence.tokens.size() - 1) >= from.length + Pages::SIZE) {
             later.push_back(std::move(sequence));
             continue;
         } else {
-            sequence.seq = acquire_seq(from.seq), sequence.row = row++;
+            sequence.seq = acquire_seq(from.seq);
+            sequence.row = row++;
             sequences.begin(sequence.seq, from);
             seqs.push_back(sequence.seq);
             rest.push_back({sequence.tokens.begin() + ptrdiff_t(from.length), sequence.tokens.end()});
@@ -282,12 +284,14 @@ void Generator::decode_step() {
         seqs.push_back(sequence->seq);
         more.push_back({sequence->tokens.back()});
         more.back().insert(more.back().end(), sequence->draft.begin(), sequence->draft.end());
-        sequence->row = rows, rows += more.back().size();
+        sequence->row = rows;
+        rows += more.back().size();
     }
     const size_t of_full = rows;
     logits.resize((rows + full.size()) * V);
     if (!on.empty()) sequences.step(seqs, more, logits.data());
-    seqs.clear(), more.clear();
+    seqs.clear();
+    more.clear();
     for (Sequence* sequence : full) {
         sequences.empty(sequence->seq);
         seqs.push_back(sequence->seq);
@@ -331,7 +335,8 @@ void Generator::choose(Sequence& sequence) const {
 bool Generator::accept(Sequence& sequence, int id) {
     if (id < 0) return sequence.done = true;    // no token is allowed
     sequence.tokens.push_back(id);
-    sequence.step_index++, out.tokens++;
+    sequence.step_index++;
+    out.tokens++;
     const bool end = options.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
     if (!end && !sequence.text.push(tokenizer.token(id), options.stop, sequence.out)) return false;
     sequence.ended = end;
@@ -411,7 +416,8 @@ Status Generator::report(Sequence& sequence) {
     if (!sequence.text.finish(options.stop, sequence.out)) return output_failed();
     const bool whole = sequence.ended || sequence.text.stopped || sequence.sampler.done();
     const char* reason = whole ? "stop" : sequence.sampler.broken() ? "no_token" : "length";
-    out.drafted += sequence.drafted, out.accepted += sequence.accepted;
+    out.drafted += sequence.drafted;
+    out.accepted += sequence.accepted;
     // Drops tokens chosen beyond the end.
     sequence.logprobs.resize(std::min(sequence.logprobs.size(), size_t(sequence.step_index)));
     finished[sequence.number] = {sequence.number,

@@ -139,8 +139,10 @@ Status eval_needle(const EvalOptions& o) {
     TRY(check_length(o.model_options, m.model->c, o.seq_len));
     TRY(check_generative(m));
     NeedleOptions n = o.needles;
-    n.longest = sequence_length(o.model_options, m.model->c, o.seq_len), n.batch = o.batch;
-    n.choices = ordinary_tokens(m.tokenizer, m.model->c.V), n.begin = beginning_of_text(m);
+    n.longest = sequence_length(o.model_options, m.model->c, o.seq_len);
+    n.batch = o.batch;
+    n.choices = ordinary_tokens(m.tokenizer, m.model->c.V);
+    n.begin = beginning_of_text(m);
     n.haystack = TRY(haystack(o, m, n.longest));
     auto found = [&] {
         Countdown countdown{"needle"};

@@ -64,7 +64,11 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     }
     if (coordinator) sums = gather_windows(sums, windows, B, *coordinator);
     Window all;
-    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes, all.targets += w.targets;
+    for (const Window& w : sums) {
+        all.loss += w.loss;
+        all.bytes += w.bytes;
+        all.targets += w.targets;
+    }
     Evaluation e;
     e.tokens = all.targets;
     e.loss = all.loss / double(e.tokens);

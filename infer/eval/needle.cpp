@@ -78,7 +78,10 @@ void answer(Model& model, KvCache& cache, const NeedleOptions& o, const std::vec
         }
         if (s + 1 < length) feed(s, s + 1, Pages::SumOrder::decode);
     }
-    for (size_t b = 0; b < tasks.size(); b++) cells[tasks[b].cell].trials++, cells[tasks[b].cell].found += right[b];
+    for (size_t b = 0; b < tasks.size(); b++) {
+        cells[tasks[b].cell].trials++;
+        cells[tasks[b].cell].found += right[b];
+    }
 }
 }    // namespace
 
@@ -154,7 +157,11 @@ void print_needles(const std::vector<NeedleCell>& cells) {
     Grid grid = grid_of(cells);
     int found = 0, trials = 0;
     double logprob = 0;
-    for (auto& cell : cells) found += cell.found, trials += cell.trials, logprob += cell.logprob;
+    for (auto& cell : cells) {
+        found += cell.found;
+        trials += cell.trials;
+        logprob += cell.logprob;
+    }
     int names = 0, texts = 0;
     for (auto& name : grid.row_names) names = std::max(names, display_width(name));
     for (auto& text : grid.texts) texts = std::max(texts, display_width(text));

@@ -112,7 +112,8 @@ std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
             const int id = targets[n];
             if (id < 0) continue;
             const size_t text = chunks[order[first + n / size_t(S)]].text;
-            all[text].loss += double(losses[n]), all[text].tokens++;
+            all[text].loss += double(losses[n]);
+            all[text].tokens++;
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
                 bytes[text] += double(tokenizer.token(id).size());
         }
@@ -130,7 +131,8 @@ Evaluation combined(const std::vector<Evaluation>& each) {
     double bytes = 0;
     for (const Evaluation& e : each) {
         if (e.tokens == 0) continue;
-        all.loss += e.loss * double(e.tokens), all.tokens += e.tokens;
+        all.loss += e.loss * double(e.tokens);
+        all.tokens += e.tokens;
         if (e.bits_per_byte > 0) bytes += e.loss * double(e.tokens) / std::log(2.0) / e.bits_per_byte;
     }
     all.bits_per_byte = bytes > 0 ? all.loss / std::log(2.0) / bytes : 0;

@@ -127,13 +127,15 @@ Value size_of(Call& c) {
 }
 Value tojson(Call& c) {    // ensure_ascii indent separators sort_keys
     JsonStyle style;
-    style.ascii = c.flag(0), style.sorted = c.flag(3);
+    style.ascii = c.flag(0);
+    style.sorted = c.flag(3);
     if (c.given(1)) style.indent = std::max<int64_t>(c.integer(1, 0), 0), style.between = ",";
     if (c.given(2)) {
         const Value pair = iterated(c.args[2], c.meter());
         if (pair.items().size() != 2 || !pair.items()[0].is(Kind::string) || !pair.items()[1].is(Kind::string))
             raise("separators must be two strings");
-        style.between = pair.items()[0].text(), style.colon = pair.items()[1].text();
+        style.between = pair.items()[0].text();
+        style.colon = pair.items()[1].text();
     }
     return to_json(c.self, style, c.meter());
 }

@@ -54,7 +54,9 @@ class Parser {
     // ---- nodes ----
     NodePtr node(Op op, std::vector<NodePtr> kids = {}, std::string text = {}) {
         auto n = std::make_unique<Node>();
-        n->op = op, n->line = now().line, n->text = std::move(text);
+        n->op = op;
+        n->line = now().line;
+        n->text = std::move(text);
         for (auto& kid : kids) add(*n, std::move(kid));
         return n;
     }

@@ -51,7 +51,8 @@ std::vector<char> derivable(const Grammar& g, bool bytes) {
     };
     for (size_t r = 0; r < n; r++)
         for (int i : g.rules[r]) {
-            owner.push_back(int(r)), left.push_back(0);
+            owner.push_back(int(r));
+            left.push_back(0);
             for (; g.elements[size_t(i)].kind != Kind::end; i++) {
                 const bool rule = g.elements[size_t(i)].kind == Kind::rule;
                 if (rule) users[size_t(g.elements[size_t(i)].value)].push_back(int(owner.size()) - 1);

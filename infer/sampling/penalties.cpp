@@ -31,7 +31,9 @@ Result<std::pair<int, double>> bias_of(const std::string& text, const Tokenizer&
 
 Result<History> History::open(const Penalties& p, const Tokenizer& tokenizer, int V) {
     History h;
-    h.p = p, h.tokenizer = tokenizer, h.V = V;
+    h.p = p;
+    h.tokenizer = tokenizer;
+    h.V = V;
     if (p.dry_breakers.empty()) h.p.dry_breakers = {"\n", ":", "\"", "*"};
     std::map<int, double> biases;
     for (const std::string& text : p.bias) {

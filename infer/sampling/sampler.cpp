@@ -82,7 +82,9 @@ void order_typical(std::vector<Candidate>& all) {
 Result<Sampler> Sampler::open(const Sampling& sampling, const Tokenizer& tokenizer, int V,
                               const std::vector<int>& ends) {
     Sampler sampler;
-    sampler.sampling = sampling, sampler.V = V, sampler.mu = 2 * sampling.mirostat;
+    sampler.sampling = sampling;
+    sampler.V = V;
+    sampler.mu = 2 * sampling.mirostat;
     sampler.history = TRY(History::open(sampling.penalties, tokenizer, V));
     if (sampling.grammar) sampler.matcher = GrammarMatcher(sampling.grammar, tokenizer, V, ends);
     return sampler;
