@@ -128,8 +128,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
-        // Parsing needs about 10 times the file's size, so it overlaps only if that is under 5 % of
-        // the weights.
+        // Parsing needs about 10 times the file's size: it overlaps only below 5 % of the weights.
         std::error_code none;
         const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
@@ -142,18 +141,16 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         Status s;
         bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         if (packed) {
-            // Packed weights sum in another order than training. Evaluation computes as in training
-            // if all matrices are fp32, as in a run's own checkpoint.
+            // Packed weights change the sums: with all matrices fp32, evaluation computes as training.
             Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
-            s = stored.status;
-            plan.stored = stored.value;
+            s = stored.status, plan.stored = stored.value;
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
         }
         if (packed) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
         if (s.ok()) s = m.model->allocate(config, plan);
         if (s.ok()) s = checkpoint_weights(found, *m.model, true);
         if (packed)
-            m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->packed.formats().c_str(),
+            m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->store.packed.formats().c_str(),
                                  counted(cpu_threads(), "thread").c_str());
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;

@@ -48,8 +48,8 @@ class CachedSequences {
     void drop_last(int seq, int n);    // n: tokens
 
     // Feeds each sequence its tokens, in chunks that fit the activations. logits (seqs,V): after
-    // each one's last token. prefill: the sum order (Pages::SumOrder), else decode's.
-    void prefill(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits, bool prefill = true);
+    // each one's last token. is_prompt: prefill's sum order (Pages::SumOrder), else decode's.
+    void prefill(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits, bool is_prompt = true);
     // Feeds each sequence a few tokens in one pass. logits (all tokens,V), sequence by sequence.
     void step(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits);
 
