@@ -141,7 +141,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         Status s;
         bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         if (packed) {
-            // Packed weights change the sums: if all matrices are fp32, evaluation sums as training.
+            // Packed weights change the sums: fp32 models are evaluated unpacked, as in training.
             Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
             s = stored.status, plan.stored = stored.value;
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
