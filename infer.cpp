@@ -22,7 +22,7 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
 }
 
-// How the lines of a file are read, which `option` names.    unit: what a line is
+// Options for reading the lines of `option`'s file.    unit: a line's content
 FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
                      std::string& format, int& longest) {
     return {heading,
@@ -44,7 +44,7 @@ struct GrammarFiles {
 FlagGroup grammar_flags(GrammarFiles& files) {
     return {"Form of the text",
             {{"--grammar", &files.grammar,
-              "a file with a grammar (GBNF, as llama.cpp has it): only what it allows is "
+              "a file with a grammar (GBNF, llama.cpp's format): only what it allows is "
               "generated"},
              {"--json-schema", &files.json_schema,
               "a file with a JSON Schema: only JSON that it allows is "
@@ -60,7 +60,7 @@ Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
     return Grammar::parse(TRY(json_schema_grammar(schema, files.json_schema)), files.json_schema + ", as a grammar");
 }
 
-// The options together with the model's own, which may be a penalty.
+// Checks options together with the model's defaults, which may set a penalty.
 Status check_choices(const std::vector<std::string>& given, const Sampling& sampling) {
     const Penalties& p = sampling.penalties;
     if (was_given(given, "--penalty-last") && p.repetition == 1 && p.presence == 0 && p.frequency == 0)
@@ -91,7 +91,7 @@ struct SampleOptions {
 };
 
 Result<std::string> read_input(const std::string& path) {
-    constexpr size_t MOST = 32 << 20;    // encoding takes some 20 bytes of memory a byte
+    constexpr size_t MOST = 32 << 20;    // encoding takes about 20 bytes of memory per byte
     if (path != "-") return read_file(path, MOST);
     note_typed_input();
     std::string typed(MOST + 1, '\0');
@@ -99,7 +99,7 @@ Result<std::string> read_input(const std::string& path) {
     typed.resize(size_t(std::cin.gcount()));
     if (typed.size() > MOST)
         return fail(Exit::input, "stdin: expected a prompt of at most %s, found more", human_bytes(MOST).c_str());
-    if (typed.ends_with('\n')) typed.pop_back();    // the end of a command's output, not of the prompt
+    if (typed.ends_with('\n')) typed.pop_back();    // from the command that printed it, not the prompt
     return typed;
 }
 Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
@@ -121,15 +121,15 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     return prompts;
 }
 
-// A table of positions keeps its length. Where a shorter context is asked for (0: none is), the cache is shorter.
+// A learned position table keeps its length, so a shorter --context (0: not given) shortens the
+// cache.
 Status shorten(CacheFlags& cache, const Config& c, int context) {
     if (c.position != Position::learned || !context || context >= c.T) return {};
     if (cache.positions > context)
         return fail(Exit::usage, "--cache %d, --context %d: a cache is no longer than the context", cache.positions,
                     context);
     if (c.mask_kind != MaskKind::causal)
-        return fail(Exit::usage, "--context %d: the model's prompts see all of themselves at once; leave it out",
-                    context);
+        return fail(Exit::usage, "--context %d: the model's prompts attend in both directions; leave it out", context);
     if (!cache.positions) cache.positions = context;
     return {};
 }
@@ -157,14 +157,14 @@ Status check_sample(const SampleOptions& o) {
                         other.c_str(), o.search.beams);
     return {};
 }
-// A token as OpenAI's API reports it.
+// A token in the form of OpenAI's API.
 std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     std::string bytes;
     for (unsigned char c : tokenizer.token(t.id)) bytes += (bytes.empty() ? "" : ",") + std::to_string(c);
     return "\"token\":" + json_string(tokenizer.token(t.id)) + ",\"id\":" + std::to_string(t.id) +
            ",\"logprob\":" + json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
 }
-// What is known of how likely a text is: its score, its tokens' log-probabilities.
+// A sample's score, or its tokens' log-probabilities.
 std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tokenizer) {
     if (scored) return ",\"score\":" + json_number(sample.score);
     if (sample.logprobs.empty()) return "";
@@ -177,7 +177,7 @@ std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tok
     return ",\"logprobs\":{\"content\":[" + all + "]}";
 }
 
-// What a sample is on standard output.
+// A sample as printed to standard output.
 std::string shown(const SampleOptions& o, const Sample& sample, const std::string& prompt, const Tokenizer& tokenizer) {
     if (!o.json)
         return formatted("%s--- %d ---\n", sample.number ? "\n" : "", sample.number + 1) + (o.no_echo ? "" : prompt) +
@@ -192,7 +192,7 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
     return line + chances_json(sample, o.search.beams, tokenizer) + "}\n";
 }
 
-// Generates, and prints what comes: one sample as it grows, several in their order.
+// Generates and prints: a single sample while it grows, several in their order.
 Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOptions options,
                      const std::vector<std::string>& prompts) {
     const int64_t all = int64_t(prompts.size()) * o.num;
@@ -201,10 +201,10 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
     };
-    // Notes never interrupt the text: early ones come before it, the others wait for its end.
+    // Notes never interrupt the text: early ones precede it, later ones follow it.
     std::vector<std::string> notes;
     bool begun = false;
-    int64_t cut = 0;    // texts that --tokens ended
+    int64_t cut = 0;    // texts cut off by --tokens
     auto notify = [](const std::string& text) { Progress().note("note: " + text); };
     if (o.sampling.temperature == 0 && !truncation_flags(o.sampling).empty() && !o.search.beams)
         notify(
@@ -252,16 +252,16 @@ Status sample(SampleOptions o) {
     if (all >= INT32_MAX) return fail(Exit::usage, "--num %d of %zu prompts: too many", o.num, prompts.size());
     size_t longest_prompt = 0;
     for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
-    const int64_t prompt_tokens = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
+    const int64_t prompt_tokens = int64_t(longest_prompt) + 2;    // one token per byte; BOS, prefix mark
     int count = 0;                                                // sequences at once
     LoadedModel m, draft;
     TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
-        // Prompts are fed in pieces of so many rows. A context that runs full is fed again.
+        // Prompts are prefilled in chunks of `rows` tokens. A full context is fed again.
         const int rows = saturating_rows(gpu);
         count = o.search.beams ? o.search.beams : int(std::min<int64_t>(all, o.batch ? o.batch : gpu ? 64 : 16));
         const int64_t longest = prompt_tokens + o.tokens > c.T ? std::max<int64_t>(prompt_tokens, c.T / 2)
                                                                : prompt_tokens;
-        const bool chunked = c.mask_kind == MaskKind::causal;    // else the prompt's tokens see each other
+        const bool chunked = c.mask_kind == MaskKind::causal;    // else a prompt's tokens attend to later ones
         const int64_t S = std::min<int64_t>(longest, chunked ? std::max(1, rows / count) : c.T);
         return Capacity{count, int(std::max<int64_t>(S, 1 + o.speculation.most()))};
     }));
@@ -277,13 +277,18 @@ Status sample(SampleOptions o) {
         options.prompts.push_back(m.tokenizer.encode_prompt(prompt));
         if (options.prompts.back().empty()) options.prompts.back() = beginning_of_text(m);
     }
-    options.num = o.num, options.tokens = o.tokens, options.sampling = o.sampling, options.stop = o.stop,
+    options.num = o.num;
+    options.tokens = o.tokens;
+    options.sampling = o.sampling;
+    options.stop = o.stop;
     options.cache = o.cache;
     o.speculation.draft = draft.model.get();
-    options.batch = count, options.speculation = o.speculation;
+    options.batch = count;
+    options.speculation = o.speculation;
     TRY(shorten(options.cache, m.model->c, o.model_options.context_extension.context));
     options.sampling.seed = uint64_t(o.seed);
-    options.end_of_text = !o.ignore_end, options.logprobs = o.logprobs;
+    options.end_of_text = !o.ignore_end;
+    options.logprobs = o.logprobs;
     if (!o.ignore_end) append(options.stop, m.generation.stop);
     return write_samples(o, m, std::move(options), prompts);
 }
@@ -317,7 +322,9 @@ Status chat(ChatFlags o) {
     TRY(load_generation_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
     TRY(check_choices(o.given, o.chat.sampling));
     ChatOptions& c = o.chat;
-    c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
+    c.ends = format.ends;
+    c.bos = format.bos;
+    c.eos = format.eos;
     append(c.stop, m.generation.stop);
     append(c.stop, format.stop);
     if (const std::string& path = c.speculation.path; !path.empty())
@@ -333,7 +340,7 @@ Status chat(ChatFlags o) {
     return run_interactive(session, o.json);
 }
 
-constexpr const char* DRAFTS = "Drafts: the model checks several tokens at once";
+constexpr const char* DRAFTS = "Drafts: the model verifies several tokens at once";
 constexpr const char* PENALTIES = "Biases and penalties, in this order, before the choice";
 FlagGroup choice_of_tokens(Sampling& sampling, const std::vector<Flag>& more) {
     FlagGroup group{"Choice of tokens, in order (defaults: generation_config.json)", sampling_flags(sampling)};
@@ -377,8 +384,8 @@ Command sample_command() {
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
           {"--logprobs", &o->logprobs,
-           "with --json: the log-probability of each generated token, and the so many "
-           "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none",
+           "with --json: the log-probability of each generated token, and of the N likeliest "
+           "there; of the model's logits, before penalties, temperature and all else; 0: none",
            0, 1e6},
           {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         line_flags("Lines of prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
@@ -388,8 +395,8 @@ Command sample_command() {
         grammar_flags(o->form),
         {"Beam search, instead of a choice of tokens",
          {{"--beams", &o->search.beams,
-           "search for the likeliest text: each step keeps the so many likeliest "
-           "beginnings; the best text is printed, or the --num best; 0: no search",
+           "search for the likeliest text: each step keeps the N likeliest "
+           "prefixes; the best text is printed, or the --num best; 0: no search",
            0, 4096},
           {"--length-penalty", &o->search.length_penalty,
            "a text's score is its log-probability, divided by its "
@@ -414,10 +421,10 @@ Command chat_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--system", &chat_options.system, "what the model is told before the conversation"},
+          {"--system", &chat_options.system, "the system prompt: text before the conversation"},
           {"--tokens",
            &chat_options.tokens,
-           "most tokens of an answer; 0: what the context holds",
+           "most tokens of an answer; 0: until the context is full",
            0,
            1e9,
            {},
@@ -429,7 +436,7 @@ Command chat_command() {
           {"--json", &o->json, "each answer as a JSON message on a line of its own"},
           {"--cache-dtype",
            &chat_options.cache_type,
-           "type of cached keys and values; auto: as activations are",
+           "type of cached keys and values; auto: the activations' type",
            0,
            0,
            {"auto", "fp32", "bf16", "fp8", "int8"}},
@@ -468,8 +475,8 @@ Command eval_command() {
            {"text", "token"}},
           {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
           {"--mask-fraction", &o->mask_fraction,
-           "of a model with --objective mlm: the part of the tokens to be "
-           "guessed",
+           "of a model with --objective mlm: the fraction of tokens to "
+           "predict",
            0.001, 1},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
@@ -489,8 +496,8 @@ Command eval_command() {
           {"--lengths", &o->needles.lengths, "lengths of the sequence, up to --seq-len", 1, 1000},
           {"--trials", &o->needles.trials, "needles for each length and depth", 1, 1e6},
           {"--seed", &o->needles.seed, "seed that needles and random tokens are drawn by", 0, 9e18},
-          {"--csv", &o->csv, "a file for the losses, or what was found"},
-          {"--picture", &o->picture, "a .png or .svg of them"}}},
+          {"--csv", &o->csv, "a CSV file for the losses, or for the needles found"},
+          {"--picture", &o->picture, "a .png or .svg file for the curve or heat map"}}},
         {"Context", context_extension_flags(o->model_options.context_extension)},
         {"Device", inference_flags(o->device, o->model_options,
                                    "as the run was trained, else bf16 on a GPU and as the file has them on a CPU")},

@@ -1,4 +1,4 @@
-// load.cpp - see open.h.
+// load.cpp - see load.h.
 #include "load.h"
 
 #include <unistd.h>
@@ -12,10 +12,12 @@
 #include "checkpoint/gguf.h"
 #include "data/tokenizer_files/vocab_merges.h"
 
-extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
+extern "C"
+    [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc: returns freed memory to the system; null elsewhere
 
 namespace {
-// Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
+// Uses the checkpoint's tokenizer, else --tokenizer's. If both exist they must be equal, because
+// other ids mean other text.
 Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const std::string& name,
                         const Tokenizer& named) {
     m.tokenizer = TRY(checkpoint_tokenizer(source)).of_model(V);
@@ -28,11 +30,11 @@ Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const 
     return {};
 }
 
-// Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
-// --checkpoint best)".
+// Describes the loaded checkpoint: "runs/a/step_00000300 (the last; the best by validation is step
+// 200, 4.19: --checkpoint best)".
 std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
     const std::vector<std::string> dirs = checkpoint_list(run);
-    // The newest checkpoint knows which one is the best, an older one only which was.
+    // The newest checkpoint records the best step of the whole run, an older one only up to itself.
     if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
@@ -46,13 +48,14 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
     if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
     return dir + " (" + text + ")";
 }
-// Ids of a larger one lie beyond the model's embeddings.
+// A larger tokenizer's ids would exceed the model's embeddings.
 Status tokenizer_fits(const LoadedModel& m) {
     return m.tokenizer.fits(m.model->c.V, Exit::input,
                             m.own_tokenizer ? "; train --from it with --resize-vocab adds rows for them"
                                             : "; give --tokenizer the one that the model was trained with");
 }
-// The formats that the model's matrices are kept in: --quantize's, --dtype's where one was asked for, else the file's.
+// The formats that the model's matrices are kept in: --quantize's, else an explicit --dtype's, else
+// the file's.
 Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOptions& model_options, const Config& c,
                                      const std::string& dtype) {
     if (model_options.quantize != "none") return gguf_stored(*find_gguf_file_type(model_options.quantize), c);
@@ -110,7 +113,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
         }
-        if (!opened.model) {    // an earlier attempt has used the model: open the device again
+        if (!opened.model) {    // a failed attempt consumed the device
             m.model.reset();
             opened = TRY(open_device(device, false));
         }
@@ -125,7 +128,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
-        // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
+        // Parsing needs about 10 times the file's size: it overlaps only below 5 % of the weights.
         std::error_code none;
         const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
@@ -138,8 +141,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         Status s;
         bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         if (packed) {
-            // Packed weights have other sums than training's. What is measured is computed as in training where all
-            // matrices are fp32, as those of a run's file are.
+            // Packed weights change the sums: fp32 models are evaluated unpacked, as in training.
             Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
             s = stored.status, plan.stored = stored.value;
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
@@ -159,17 +161,18 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
-    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // its own may be larger: shards do without it
+    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // an own one may be larger: shards need none
 }
 
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest) {
-    model_options.model = path, model_options.checkpoint = "last";
+    model_options.model = path;
+    model_options.checkpoint = "last";
     TRY(load_model(draft, model_options, device, false, [&](const Config& c, bool gpu) {
         return Capacity{count, int(std::min<int64_t>({longest, c.T, std::max(1, saturating_rows(gpu) / count)}))};
     }));
     TRY(check_tokenizer(draft));
-    // The model may have embeddings for added tokens that the draft has none for.
+    // The model may have embeddings for added tokens that the draft model lacks.
     const int own = draft.tokenizer.vocab_size(), other = m.tokenizer.vocab_size();
     if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) {
         if (const int T = draft.model->c.T; T < m.model->c.T)

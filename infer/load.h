@@ -1,4 +1,4 @@
-// load.h - a model as `flatgpt sample`, `chat`, `eval`, `inspect` and `prune` open it: checkpoint, tokenizer, device.
+// load.h - loads a model for sample, chat, eval, inspect, prune: weights, tokenizer, device.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,9 +14,9 @@ constexpr const char* MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hu
 struct LoadedModel {
     std::string path, device;
     Tokenizer tokenizer;
-    bool own_tokenizer = false;    // the model's files hold it
+    bool own_tokenizer = false;    // the tokenizer comes with the model's files
     GenerationConfig generation;
-    int64_t documents = -1;    // documents in the training data that begin with end-of-text; -1: unknown
+    int64_t documents = -1;    // training documents that begin with end-of-text; -1: unknown
     std::unique_ptr<Model> model;
 };
 struct ModelOptions {
@@ -26,35 +26,37 @@ struct ModelOptions {
 };
 struct Capacity {
     int B, S;
-    bool spans = false;               // batches come with spans
+    bool spans = false;               // calls pass document spans
     RunMode mode = RunMode::infer;    // train: gradients, but no updates
-    bool flat = false;                // parameters are floats in one piece; else inference on a CPU may pack them
+    bool flat = false;                // fp32 in one block; else a CPU may pack
 };
-inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // so many keep the device busy
+inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens of a call that keep the device busy
 
 std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options,
                                   const char* auto_dtype);    // and --quantize
-// Positions of a sequence at most: --context's, or the model's.
+// Maximum sequence length: --context's, or the model's.
 int longest_context(const ModelOptions& model_options, const Config& c);
-// Positions of a sequence where --seq-len asks for seq_len, 0: for none.
+// Sequence length for --seq-len seq_len. 0 means the option was not given.
 int sequence_length(const ModelOptions& model_options, const Config& c, int seq_len);
-// Exit 2: seq_len is longer than the context. may_extend: the command has --context
+// Exit 2: seq_len exceeds the context. may_extend: the command has --context.
 Status check_length(const ModelOptions& model_options, const Config& c, int seq_len, bool may_extend = true);
 
-// Opens a run's checkpoint or a model. capacity(its shape, on a GPU) says for how many sequences and positions.
-// Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
-// means the run's own type, if this device has it, and weights that are all fp32 are not packed: losses then have the
-// bits of training's. Exit 3 also where --tokenizer has more tokens than the model.
+// Loads a run's checkpoint or a model, without optimizer state. capacity(config, gpu) returns the
+// batch size and sequence length to allocate. The tokenizer is parsed while the weights are read.
+// as_trained: --dtype auto means the run's own type where this device supports it, and all-fp32
+// weights are not packed, so losses have training's bits. Exit 3 also if --tokenizer has more
+// tokens than the model.
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
                   const std::function<Capacity(const Config& c, bool gpu)>& capacity);
-// --draft's model beside m, for so many sequences of at most this length. Exit 3 also where its tokenizer is another.
+// Loads --draft's model beside m, for `count` sequences of at most `longest` tokens. Exit 3 also if
+// its tokenizer differs.
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest);
-// ParamStore to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3
-// also where another tokenizer has made them.
+// Opens shards to evaluate the model on, unshuffled. `what` names them; the vocabulary size is the
+// model's. Exit 3 also if another tokenizer made them.
 Result<Loader> open_shards(const LoadedModel& m, const ModelOptions& model_options, LoaderConfig what);
-Status check_tokenizer(const LoadedModel& m);                // exit 3: none, or one with more tokens than the model
+Status check_tokenizer(const LoadedModel& m);                // exit 3: none, or too many tokens
 std::vector<int> beginning_of_text(const LoadedModel& m);    // empty where check_tokenizer fails
-Status check_generative(const LoadedModel& m);               // exit 2: it guesses masked tokens
-// Takes the defaults of the model's own generation_config.json, and says so once.
+Status check_generative(const LoadedModel& m);               // exit 2: a masked language model
+// Applies the defaults of the model's own generation_config.json and notes them on stderr.
 Status load_generation_defaults(LoadedModel& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

@@ -1,11 +1,11 @@
-// model_defaults.cpp - the defaults of a model's files, and what ends an answer.
+// model_defaults.cpp - defaults from a model's files, and the chat template.
 #include "model_defaults.h"
 
 #include <algorithm>
 
 #include "base/file.h"
 
-// ---- the choice of tokens -------------------------------------------------------------------------------------------
+// ---- sampling -------------------------------------------------------------------------------------------------------
 
 std::vector<Flag> sampling_flags(Sampling& sampling) {
     return {{"--temperature", &sampling.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
@@ -15,33 +15,33 @@ std::vector<Flag> sampling_flags(Sampling& sampling) {
              0, 1e3},
             {"--top-k", &sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
             {"--typical-p", &sampling.typical_p,
-             "only the smallest set of this probability whose tokens surprise most nearly "
-             "as much as is expected",
+             "only the smallest set of this probability whose surprise (-log p) is "
+             "nearest to the entropy",
              1e-9, 1},
             {"--top-p", &sampling.top_p, "only the smallest set of likeliest tokens with this probability", 1e-9, 1},
             {"--min-p", &sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
             {"--mirostat", &sampling.mirostat,
-             "instead of the five before: aim at this surprise for each token, in bits "
+             "instead of the five filters above: aim at this surprise for each token, in bits "
              "(mirostat 2; usual: 5); 0: off",
              0, 100},
             {"--mirostat-rate", &sampling.mirostat_rate, "mirostat's learning rate", 0, 1}};
 }
 std::vector<Flag> penalty_flags(Penalties& p) {
-    return {{"--logit-bias", &p.bias,
-             "TOKEN_ID=VALUE or TEXT=VALUE: add to this token's logit; -inf: never "
-             "this token"},
-            {"--repetition-penalty", &p.repetition, "above 1: tokens seen so far, the prompt's too, become less likely",
-             0.01, 100},
-            {"--presence-penalty", &p.presence, "taken once from the logits of tokens generated so far (OpenAI's)",
-             -100, 100},
-            {"--frequency-penalty", &p.frequency, "taken from them for each time that they were generated (OpenAI's)",
-             -100, 100},
-            {"--penalty-last", &p.last, "the three before see only the last so many tokens; 0: all", 0, 1e9},
-            {"--dry", &p.dry, "what a token loses that would lengthen a repetition (DRY; usual: 0.8); 0: off", 0, 100},
-            {"--dry-base", &p.dry_base, "... times this for each token that the repetition is longer than --dry-length",
-             1, 100},
-            {"--dry-length", &p.dry_length, "shortest repetition that DRY looks at, in tokens", 1, 1e6},
-            {"--dry-breakers", &p.dry_breakers, "texts that no repetition crosses; none: a line's end, : \" and *"}};
+    return {
+        {"--logit-bias", &p.bias,
+         "TOKEN_ID=VALUE or TEXT=VALUE: add to this token's logit; -inf: never "
+         "this token"},
+        {"--repetition-penalty", &p.repetition, "above 1: tokens seen so far, the prompt's too, become less likely",
+         0.01, 100},
+        {"--presence-penalty", &p.presence, "subtracted once from the logits of tokens generated so far (OpenAI's)",
+         -100, 100},
+        {"--frequency-penalty", &p.frequency, "subtracted from them for each time they were generated (OpenAI's)", -100,
+         100},
+        {"--penalty-last", &p.last, "the three penalties above count only the last N tokens; 0: all", 0, 1e9},
+        {"--dry", &p.dry, "subtracted from a token that would extend a repetition (DRY; usual: 0.8); 0: off", 0, 100},
+        {"--dry-base", &p.dry_base, "factor on --dry for each token that the repetition exceeds --dry-length", 1, 100},
+        {"--dry-length", &p.dry_length, "shortest repetition that DRY counts, in tokens", 1, 1e6},
+        {"--dry-breakers", &p.dry_breakers, "texts that no repetition crosses; none: a line's end, : \" and *"}};
 }
 namespace {
 const struct TruncationFlag {
@@ -74,11 +74,12 @@ Status check_sampling(const std::vector<std::string>& given, const Sampling& sam
         if (was_given(given, row.name) && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
     if (sampling.mirostat == 0) return {};
     if (sampling.temperature == 0)
-        return fail(Exit::usage, "--temperature 0, --mirostat %g: the likeliest token, or a surprise: not both",
+        return fail(Exit::usage,
+                    "--temperature 0, --mirostat %g: mirostat samples, temperature 0 does not; leave one out",
                     sampling.mirostat);
     for (const TruncationFlag& n : TRUNCATION_FLAGS)
         if (was_given(given, n.name))
-            return fail(Exit::usage, "%s, --mirostat %g: mirostat alone says which tokens are left", n.name,
+            return fail(Exit::usage, "%s, --mirostat %g: mirostat replaces the other filters; leave one out", n.name,
                         sampling.mirostat);
     return {};
 }
@@ -110,7 +111,7 @@ const char* const CHATML =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
     "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-// The id of a text that is one token; -1: it is none.
+// The id of a text that is a single token; else -1.
 int one_token(const Tokenizer& tokenizer, const std::string& text) {
     const std::vector<int> ids = tokenizer.encode(text, true);
     return ids.size() == 1 ? ids[0] : -1;
@@ -132,7 +133,7 @@ Result<ChatFormat> chat_format(const std::string& model, const std::string& name
     if (v.eos >= 0) c.eos = v.name(v.eos);
     c.ends.push_back(v.eos);
     c.ends.push_back(tokenizer.end_of_text());
-    // Models say what ends a turn in their template, whether or not their files list it.
+    // Templates contain the end-of-turn marker even if the files do not list it.
     for (const std::string_view marker : ANSWER_ENDS) {
         if (c.chat_template.find(marker) == std::string::npos) continue;
         const int id = one_token(tokenizer, std::string(marker));

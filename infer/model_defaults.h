@@ -1,5 +1,4 @@
-// model_defaults.h - what a model's files say about its use: how tokens are chosen by default, where an answer ends,
-// how a conversation is written. All of it is optional.
+// model_defaults.h - optional defaults in a model's files: sampling, end tokens, chat template.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,25 +8,26 @@
 #include "data/bpe.h"
 #include "infer/decode/generate.h"
 
-// The file's values for the options that are not among `given`. do_sample without a temperature means 1, as in
-// transformers. What was taken, in words, "" if nothing.
+// Applies the file's values to options that are not in `given`. do_sample without a temperature
+// means temperature 1, as in transformers. Returns a text that lists the applied values, "" if
+// none.
 std::string apply_generation_defaults(const GenerationConfig& file, const std::vector<std::string>& given,
                                       Sampling* sampling, int* tokens);
-// A row for each of its fields but the grammar and the seed.
+// Rows for all fields of Sampling except the grammar and the seed.
 std::vector<Flag> sampling_flags(Sampling& sampling);
 std::vector<Flag> penalty_flags(Penalties& p);
-// The options among these that narrow the choice of tokens and are not at their default; mirostat does without them.
+// The options that drop candidate tokens and are not at their default. Mirostat excludes them.
 std::vector<std::string> truncation_flags(const Sampling& sampling);
-// exit 2: options that have no effect together, or without another one. given: as Command has it
+// exit 2: options that exclude each other or lack one they need. given: names of the options set
 Status check_sampling(const std::vector<std::string>& given, const Sampling& sampling);
 
-// What a conversation needs to know besides the weights.
+// How a conversation is written as tokens, and where an answer ends.
 struct ChatFormat {
-    std::string chat_template, name;    // Jinja, and where it is from
+    std::string chat_template, name;    // Jinja source; its origin
     std::string bos, eos;               // text of the tokens, for the template; "": none
-    std::vector<int> ends;              // tokens that end an answer, by all the files and the template's own markers
-    std::vector<std::string> stop;      // markers of the template that are no token of this tokenizer
+    std::vector<int> ends;              // end tokens, from all files and the template's markers
+    std::vector<std::string> stop;      // template's end markers without a single token
 };
-// named: a file with the template, or "chatml", which is built in; "": the tokenizer's own. model: for messages.
-// exit 2: there is no template, and what to do; 3, 4.
+// named: a template file, or the built-in "chatml"; "": the tokenizer's own. model: its name for
+// messages. exit 2: no template; 3, 4: the file.
 Result<ChatFormat> chat_format(const std::string& model, const std::string& named, const Tokenizer& tokenizer);

@@ -152,7 +152,7 @@ TEST_CASE("chat drafts: what cannot be, and what /params shows") {
     CHECK(contains(Chat(speaker.g, tokenizer, {}, o).open().message, "the draft model"));
     o.speculation = {};
     Heard state(states.g, o);
-    CHECK(contains(state.refused("/params lookup 2").message, "--lookup: drafted tokens could not be taken back"));
+    CHECK(contains(state.refused("/params lookup 2").message, "--lookup: drafted tokens could not be rolled back"));
     CHECK(state.chat.options.speculation.lookup == 0);
     Heard heard(speaker.g, o);
     heard.ask("/params lookup 5");

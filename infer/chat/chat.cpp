@@ -1,7 +1,8 @@
 // chat.cpp - a conversation: commands, turns, the cache.
 //
-// Each turn renders the whole conversation and encodes it. What agrees with the tokens in the cache stays there, the
-// rest is computed: usually the new message alone. A template that rewrites old turns costs time, never correctness.
+// Each turn renders and encodes the whole conversation. The prefix that equals the cached tokens is
+// reused, the rest is computed: usually only the new message. A template that rewrites old turns
+// costs time, never correctness.
 #include "chat.h"
 
 #include <algorithm>
@@ -25,14 +26,14 @@ Status Chat::open() {
     if (context > model.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, model.c.T);
     logits.resize(size_t(model.c.V));
-    TRY(Sampler::open(options.sampling, tokenizer,
-                      std::min(model.c.V, tokenizer.vocab_size())));    // are they possible?
+    // Checks the settings.
+    TRY(Sampler::open(options.sampling, tokenizer, std::min(model.c.V, tokenizer.vocab_size())));
     CacheOptions kind = {TRY(cache_type(model.c, options.cache_type, model.op.activation))};
     TRY(can_speculate(model, options.speculation));
     if (Model* other = options.speculation.draft)
         TRY(draft_model.emplace(*other).open(1, std::min(other->c.T, context)));
     states = model.c.linear != LinearAttention::none;
-    if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in
+    if (states) kind.pages = pages_for(context) + 1;    // the snapshot shares all pages but the last
     return allocate_cache(model, cache, states ? 2 : 1, context, kind);
 }
 
@@ -73,7 +74,7 @@ Result<bool> Chat::line(const std::string& text) {
 
 Result<bool> Chat::help(const std::string&) {
     std::string all;
-    const int width = text_width(stderr), left = 23;    // columns before a command's meaning
+    const int width = text_width(stderr), left = 23;    // column of a command's help text
     for (const SlashCommand& v : slash_commands()) {
         all += formatted("%-*s", left, (v.name + std::string(" ") + v.argument).c_str());
         for (char c : wrap_line(v.help, std::max(width - left, 20)))
@@ -102,10 +103,10 @@ Result<bool> Chat::set_system(const std::string& text) {
 std::vector<Flag> Chat::rows() {
     std::vector<Flag> rows = sampling_flags(options.sampling);
     for (Flag& row : penalty_flags(options.sampling.penalties)) rows.push_back(row);
-    rows.push_back({"--seed", &options.seed, "the first answer's; each later one has the next", 0, 9e18});
-    rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9});
+    rows.push_back({"--seed", &options.seed, "seed of the first answer; each later answer adds 1", 0, 9e18});
+    rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: until the context is full", 0, 1e9});
     rows.push_back({"--stop", &options.stop, "texts that end an answer"});
-    for (Flag& row : speculation_flags(options.speculation))    // a model that drafts stays the one that was opened
+    for (Flag& row : speculation_flags(options.speculation))    // the draft model cannot be changed here
         if (row.name == (draft_model ? "--draft-tokens" : "--lookup")) rows.push_back(row);
     rows.push_back({"--stats", &options.stats, "tokens and times after each answer"});
     return rows;
@@ -130,7 +131,7 @@ Result<bool> Chat::params(const std::string& setting) {
         const ChatOptions before = options;
         Status s = flag_set(row, {value});
         std::vector<std::string> given;
-        if (name == "mirostat") given = truncation_flags(options.sampling);    // what was set before it
+        if (name == "mirostat") given = truncation_flags(options.sampling);    // filters set earlier conflict
         given.push_back(row.name);
         if (s.ok()) s = check_sampling(given, options.sampling);
         if (s.ok()) s = can_speculate(model, options.speculation);
@@ -181,8 +182,8 @@ Result<std::vector<int>> Chat::render(size_t from) {
     return tokenizer.encode(TRY(chat_template.render(context, int64_t(time(nullptr)))), true);
 }
 
-// When the context is full, the oldest turns go until half of it is free: then the next turns find the rest of the
-// conversation in the cache again.
+// When the context is full, the oldest turns are dropped until half of it is free, so that the
+// following turns can reuse the cached rest.
 Result<std::vector<int>> Chat::trim_to_context() {
     const int reserved = std::max(1, std::min(options.tokens ? options.tokens : options.context, options.context / 4));
     std::vector<int> prompt = TRY(render(first));
@@ -212,8 +213,8 @@ Result<std::vector<int>> Chat::trim_to_context() {
 bool Chat::prefill(const std::vector<int>& prompt) {
     const size_t most = states ? size_t(chunk_length(model, cache, 1)) : size_t(int64_t(model.plan.B) * model.plan.S);
     size_t common = size_t(std::mismatch(ids.begin(), ids.end(), prompt.begin(), prompt.end()).first - ids.begin());
-    if (model.c.mask_kind == MaskKind::prefix) common = 0;    // tokens of a prefix depend on those after them
-    common = std::min(common, prompt.size() - 1);             // the last token gives the logits
+    if (model.c.mask_kind == MaskKind::prefix) common = 0;    // prefix tokens attend to later ones
+    common = std::min(common, prompt.size() - 1);             // the last token is needed for the logits
     if (states && common < ids.size()) common = rewind(common);
     ids.resize(common);
     cache.table.rewind(0, int(ids.size()));
@@ -229,7 +230,8 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     if (states) cache.table.fork(0, 1);
     return true;
 }
-// A state goes back only to where there is a copy of it: the last prompt's end. Gives that place, or 0.
+// A recurrent state can return only to its snapshot at the last prompt's end. Returns that
+// position, or 0.
 size_t Chat::rewind(size_t common) {
     const size_t copy = size_t(cache.table[1].pos);
     if (copy > common) return cache.table.rewind(1, 0), 0;
@@ -237,8 +239,8 @@ size_t Chat::rewind(size_t common) {
     return copy;
 }
 
-// Computes the logits after the last token and after what is drafted to follow it, which is returned. left: tokens that
-// the answer may yet have; the last one is never computed.
+// Computes the logits after the last token and after each drafted token, and returns the draft.
+// left: tokens the answer may still have; the last one is never computed.
 Ids Chat::decode_step(const Ids& sequence, const Sampler& sampler, int step_index, int left) {
     const int most = int(std::min<int64_t>({model.plan.max_tokens() - 1, left - 1, options.speculation.most()}));
     Ids draft, more = {sequence.back()};
@@ -256,19 +258,21 @@ Ids Chat::decode_step(const Ids& sequence, const Sampler& sampler, int step_inde
     return draft;
 }
 
-// The next token, which the device draws; the step after it has begun, if the answer may have one. left: as above
+// The next token, sampled on the device. The following step is issued first if the answer may need
+// it. left: see decode_step.
 Sampler::Choice Chat::next_token(DeviceSampler& device_sampler, const Ids& sequence, int left) {
     for (; device_sampler.in_flight() < std::min(2, left); computed++) device_sampler.step();
     const Sampler::Choice choice = {*device_sampler.next()};
-    ids = sequence, uncommitted_token = device_sampler.in_flight() > 0;
-    if (uncommitted_token) ids.push_back(choice.id);    // it is fed
+    ids = sequence;
+    uncommitted_token = device_sampler.in_flight() > 0;
+    if (uncommitted_token) ids.push_back(choice.id);    // already fed
     return choice;
 }
 
-// Gives out a token's text. True: the answer ends there.
+// Emits a token's text. True: the answer ends here.
 Result<bool> Chat::emit(int id) {
     const bool end = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
-    if (!end && tokenizer.is_special(id)) return false;    // a special token is no text
+    if (!end && tokenizer.is_special(id)) return false;    // special tokens are not text
     if (!(end ? streamed.finish(options.stop, options.text)
               : streamed.push(tokenizer.token(id), options.stop, options.text)))
         return output_failed();
@@ -282,7 +286,7 @@ Result<int> Chat::generate(std::vector<int> sequence) {
     sampling.seed = uint64_t(options.seed + answers);
     Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices, options.ends));
     sampler.accept_prompt(sequence);
-    std::optional<DeviceSampler> device_sampler;    // draws all tokens but the first
+    std::optional<DeviceSampler> device_sampler;    // samples all tokens but the first
     if (!options.speculation.any() && DeviceSampler::supports(model, sampler) &&
         !device_sampler.emplace(model, cache).open(sampler, choices)) {
         device_sampler.reset();
@@ -301,7 +305,7 @@ Result<int> Chat::generate(std::vector<int> sequence) {
         for (size_t k = 0; k < next.chosen.size() && !ended; k++) {
             const bool last = k + 1 == next.chosen.size();
             if (last && sampler.broken()) notify(NO_TOKEN);
-            keep = sequence.size();    // the newest token is computed with the next step or prompt, drafted or not
+            keep = sequence.size();    // the newest token is not cached yet, even if drafted
             if (next.chosen[k].id < 0) break;
             sequence.push_back(next.chosen[k].id);
             n++;
@@ -335,7 +339,7 @@ Status Chat::respond(const std::string& user) {
     const int64_t prefilled = computed - before;
     const Result<int> generated = read ? generate(prompt.value) : Result<int>(0);
     const double seconds = now_seconds() - middle;
-    // A state cannot go back: the next turn finds a token too many, and computes the answer again.
+    // A state cannot be rewound: the next turn finds one token too many and recomputes the answer.
     if (std::exchange(uncommitted_token, false) && !states) {
         ids.pop_back();
         cache.table.rewind(0, int(ids.size()));

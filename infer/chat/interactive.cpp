@@ -1,4 +1,4 @@
-// run_interactive.cpp - reading lines with libedit, Ctrl-C, and the loop of a conversation.
+// interactive.cpp - line input with libedit, Ctrl-C handling, and the loop of a session.
 #include "interactive.h"
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "base/console.h"
 #include "files/json.h"
 
-// ---- messages of several lines --------------------------------------------------------------------------------------
+// ---- multi-line messages --------------------------------------------------------------------------------------------
 
 std::optional<std::string> MessageReader::push(const std::string& line) {
     const std::string_view quotes = "\"\"\"";
@@ -44,11 +44,11 @@ std::optional<std::string> MessageReader::finish() {
 // ---- lines ----------------------------------------------------------------------------------------------------------
 
 namespace {
-std::atomic<int> interrupts = 0;    // Ctrl-C since it was last set to 0
+std::atomic<int> interrupts = 0;    // Ctrl-C presses since the last reset
 const char* shown_prompt = "";
 }    // namespace
 
-// libedit by the numbers of its interface (histedit.h): the build needs neither its header nor the library.
+// libedit's interface by its constants (histedit.h): the build needs neither header nor library.
 struct LineReader::Editor {
     struct Event {
         int number;
@@ -64,7 +64,7 @@ struct LineReader::Editor {
     const Line* (*line)(void*);
     void* (*past_init)(), (*past_end)(void*);
     int (*past_do)(void*, Event*, int, ...);
-    void *el = nullptr, *past = nullptr;    // null: there is no libedit
+    void *el = nullptr, *past = nullptr;    // null: no libedit
 
     Editor() {
         void* library = dlopen("libedit.so.2", RTLD_NOW);
@@ -85,7 +85,7 @@ struct LineReader::Editor {
         past_do(past, &event, H_SETSIZE, 1000);
         set(el, EL_HIST, past_do, past);
         set(el, EL_EDITOR, "emacs");
-        set(el, EL_SIGNAL, 1);    // it puts the terminal right before our handler is called
+        set(el, EL_SIGNAL, 1);    // restores the terminal before our handler runs
         set(
             el, EL_PROMPT, +[](void*) { return const_cast<char*>(shown_prompt); });
     }
@@ -110,11 +110,13 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
         bool signalled;
         int bytes;
         shown_prompt = prompt;
-        do {    // after Ctrl-Z it reads on
-            bytes = 0, errno = 0;
+        do {    // repeats after Ctrl-Z
+            bytes = 0;
+            errno = 0;
             got = editor->gets(editor->el, &bytes);
             signalled = !got && bytes < 0 && errno == EINTR;
-            // libedit sends the signal again, to all of the process: another thread may count it a little later.
+            // libedit re-raises the signal for the process; another thread may count it slightly
+            // later.
             for (int ms = 0; signalled && ms < 1000 && interrupts == 0; ms++) usleep(1000);
         } while (signalled && interrupts == 0);
         if (got) text->assign(got, size_t(bytes));
@@ -168,7 +170,7 @@ std::string LineBreaker::push(std::string_view piece) {
         if (alone || ((space || c == "\n" || c == "\t") && !word.empty())) out += finish();
         if (c == "\n" || c == "\t") out += finish(), out += c, column = c == "\n" ? 0 : (column / 8 + 1) * 8;
         else (space ? spaces : word) += c;
-        if (alone || int(word.size()) >= 4 * width) out += finish();    // an endless word is not held back
+        if (alone || int(word.size()) >= 4 * width) out += finish();    // bounds the text held back
     }
     return out;
 }
@@ -176,12 +178,13 @@ std::string LineBreaker::push(std::string_view piece) {
 // ---- the conversation -----------------------------------------------------------------------------------------------
 
 namespace {
-// Ctrl-C while it lives: a count, no end. Only at a terminal; of a pipe it ends the process, as everywhere.
+// Counts Ctrl-C while it exists, instead of ending the process. Only at a terminal; with a pipe
+// Ctrl-C ends the process as usual.
 class InterruptCounter {
   public:
     explicit InterruptCounter(bool on) : on(on) {
         struct sigaction action = {};
-        action.sa_handler = [](int) { interrupts++; };    // without SA_RESTART: reading ends
+        action.sa_handler = [](int) { interrupts++; };    // no SA_RESTART: reading is interrupted
         if (on) sigaction(SIGINT, &action, &before);
     }
     ~InterruptCounter() {
@@ -192,15 +195,15 @@ class InterruptCounter {
     bool on;
     struct sigaction before = {};
 };
-// Keys typed while it lives are not shown: they wait in the terminal until the next line is read. A signal that ends
-// the process, and the end of memory, put the terminal right first.
+// Disables the terminal's echo while it exists; typed keys wait for the next line. A fatal signal,
+// or running out of memory, restores the terminal first.
 class EchoOff {
   public:
     explicit EchoOff(bool terminal) {
         if (!terminal || tcgetattr(STDIN_FILENO, &before) != 0) return;
         struct sigaction action = {};
         action.sa_handler = [](int s) {
-            signal(SIGTTOU, SIG_IGN);    // in the background tcsetattr would stop the process
+            signal(SIGTTOU, SIG_IGN);    // else tcsetattr stops a background process
             restore();
             raise(s);
         };
@@ -237,12 +240,12 @@ bool put(const std::string& text) {
     return fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
 }
 
-// One message or command. Value false: it was /exit.
+// Handles a message or command. Value false: /exit.
 Result<bool> handle_message(Chat& chat, const std::string& message, bool json) {
     const bool terminal = isatty(STDOUT_FILENO);
     const int64_t before = chat.answers;
     bool begun = false;
-    std::vector<std::string> notes;    // that wait for the answer's end
+    std::vector<std::string> notes;    // shown after the answer
     LineBreaker lines(terminal_size().columns);
     chat.options.note = [&](const std::string& text) { begun ? notes.push_back(text) : notify(text); };
     chat.options.text = [&](std::string_view text) {

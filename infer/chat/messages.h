@@ -1,4 +1,4 @@
-// messages.h - a conversation as JSON: [{"role": "user", "content": "..."}, ...], as everybody has it.
+// messages.h - conversations as JSON, in OpenAI's form: [{"role": "user", "content": "..."}, ...].
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,7 +11,7 @@ struct ChatMessage {
     std::string role, content;    // role: system, user or assistant
     bool operator==(const ChatMessage&) const = default;
 };
-// The list, or an object with it as "messages". exit 3: what was expected and found.
+// Parses the list, or an object with a member "messages". exit 3: expected and found.
 Result<std::vector<ChatMessage>> messages_parse(std::string_view json, const std::string& name);
-std::string messages_text(const std::vector<ChatMessage>& messages);    // reads back
+std::string messages_text(const std::vector<ChatMessage>& messages);    // messages_parse reads it back
 nlohmann::ordered_json messages_json(const std::vector<ChatMessage>& messages);

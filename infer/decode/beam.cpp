@@ -1,5 +1,5 @@
-// beam.cpp - beam search over the cache's page forks. Beams are two halves of the slots: the ones of a step become
-// copies in the other half, which share all pages but the last.
+// beam.cpp - beam search over forked cache pages. Cache sequences form two halves: a step's beams
+// become copies in the other half, which share all pages but the last.
 #include "beam.h"
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 namespace {
 struct Beam {
     std::vector<int> tokens;
-    double sum = 0;              // its log-probabilities added up
-    double score = -INFINITY;    // once it has ended
+    double sum = 0;              // sum of log-probabilities
+    double score = -INFINITY;    // set when it ends
 };
 struct Next {
     double sum;
-    int beam, rank, id;    // rank: among its beam's
+    int beam, rank, id;    // rank: among its beam's candidates
 };
 bool better(const Next& a, const Next& b) {
     return a.sum != b.sum ? a.sum > b.sum : a.beam != b.beam ? a.beam < b.beam : a.rank < b.rank;
@@ -44,14 +44,14 @@ class Search {
     const BeamSearch& beam_options;
     const int choices;
     std::vector<int> ends;
-    int tokens = 0;    // most new ones
+    int tokens = 0;    // new tokens at most
     CachedSequences sequences;
-    int half = 0;    // the first slot of the beams
+    int half = 0;    // first cache sequence of the beams
     std::vector<Beam> beams = {{}}, finished;
     std::vector<float> logits;    // (beams,V)
 };
 
-// A cache for the beams, which holds the prompt, and its last logits.
+// Allocates the cache, prefills the prompt and computes its last logits.
 Status Search::open(const std::vector<int>& prompt) {
     const int all = int(prompt.size());
     tokens = options.tokens;
@@ -77,15 +77,15 @@ Status Search::open(const std::vector<int>& prompt) {
     return {};
 }
 
-// The 2 * beams likeliest next tokens of all beams together, best first: so many that half of them may end. They are
-// held in a heap whose root is the worst.
+// The 2 * beams most probable continuations of all beams, best first: enough even if half of them
+// end. A heap with the worst at its root holds them.
 std::vector<Next> Search::likeliest() const {
     std::vector<Next> best;
     const size_t most = size_t(2 * beam_options.beams);
     for (size_t b = 0; b < beams.size(); b++) {
         const std::vector<TokenLogprob> row =
             logprobs(&logits[b * size_t(model.c.V)], choices, 0, std::min(choices, 2 * beam_options.beams));
-        for (size_t i = 1; i < row.size() && std::isfinite(row[i].logprob); i++) {    // likeliest first
+        for (size_t i = 1; i < row.size() && std::isfinite(row[i].logprob); i++) {    // most probable first
             const Next next = {beams[b].sum + row[i].logprob, int(b), int(i), row[i].id};
             if (best.size() == most) {
                 if (!better(next, best[0])) break;
@@ -107,7 +107,7 @@ void Search::finish(Beam beam) {
     finished.resize(std::min(finished.size(), size_t(beam_options.beams)));
 }
 
-// One more token. False: nothing better can come, or nothing at all.
+// Extends the beams by one token. False: no better text can follow, or none at all.
 bool Search::step() {
     const std::vector<Next> next = likeliest();
     std::vector<Beam> grown;
@@ -164,7 +164,7 @@ Result<GenerationResult> beam_search(Model& model, const Tokenizer& tokenizer, c
         Search search(model, tokenizer, options, beam_options);
         TRY(search.open(prompt));
         std::vector<Beam> best = TRY(search.run());
-        best.resize(size_t(options.num));    // fewer, where the vocabulary has too few tokens
+        best.resize(size_t(options.num));    // pads with empty texts if the vocabulary is tiny
         for (const Beam& beam : best) {
             StreamedText text;
             TextOut to;

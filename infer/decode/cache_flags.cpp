@@ -1,9 +1,9 @@
-// cache_flags.cpp - which cache a command asks for.
+// cache_flags.cpp - cache options and their checks.
 #include <algorithm>
 
 #include "generate.h"
 
-// Every layer keeps a state, none keys and values.
+// True if every layer keeps a state instead of keys and values.
 static bool all_recurrent(const Config& c) { return c.recurrent_layers_below(c.L) == c.L; }
 
 Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation) {
@@ -47,7 +47,9 @@ Result<CacheLimits> cache_limits(const Config& c, const CacheFlags& options, int
     } else if (!why) {
         limits.lossless = needed < c.T && needed <= limits.positions;
         if (limits.lossless && options.sinks > 0)
-            return fail(Exit::usage, "--sinks %d: each layer has a window, none would see them", options.sinks);
+            return fail(Exit::usage,
+                        "--sinks %d: each layer has a window, no position would attend to them; leave it out",
+                        options.sinks);
         if (limits.lossless) limits.positions = needed, limits.sinks = 0;
         limits.evicts = limits.lossless || limits.positions >= least;
         if (!limits.evicts && options.sinks >= 0)
@@ -60,20 +62,20 @@ Result<CacheLimits> cache_limits(const Config& c, const CacheFlags& options, int
 std::vector<Flag> cache_flags(CacheFlags& options) {
     return {{"--cache-dtype",
              &options.type,
-             "type of cached keys and values; auto: as activations are. fp8 and int8 "
-             "hold a factor for each key and value of a head",
+             "type of cached keys and values; auto: the activations' type. fp8 and int8 "
+             "store a scale for each key and value of a head",
              0,
              0,
              {"auto", "fp32", "bf16", "fp8", "int8"}},
             {"--cache", &options.positions,
-             "positions that a sequence keeps: the oldest are given up, page by page; "
-             "it goes on from its last half instead where there is no room for the sinks and three pages (64 with 4 "
-             "sinks), with a stride, and where positions are a table; 0: the model's context",
+             "positions that a sequence keeps: the oldest are evicted, page by page. The last half is "
+             "fed again instead if the sinks and three pages do not fit (64 with 4 sinks), with strided attention, "
+             "and with learned positions; 0: the model's context",
              0, 1 << 24},
             {"--sinks",
              &options.sinks,
-             "the first so many positions are never given up, rounded up to 16; auto: 4, "
-             "where any are given up",
+             "number of first positions that are never evicted, rounded up to 16; auto: 4, "
+             "if any are evicted",
              -1,
              4096,
              {"auto"}}};

@@ -1,4 +1,4 @@
-// device_sampler.cpp - see ahead.h.
+// device_sampler.cpp - see device_sampler.h.
 #include "device_sampler.h"
 
 #include <cstring>
@@ -35,10 +35,12 @@ DeviceSampler::~DeviceSampler() {
 
 void DeviceSampler::begin(const std::vector<Row>& rows) {
     CHECK(issued == received, "%lld steps in flight", (long long)(issued - received));
-    seqs.clear(), fed.clear();
+    seqs.clear();
+    fed.clear();
     std::vector<SampleState> at;
     for (const Row& t : rows) {
-        seqs.push_back(t.seq), fed.push_back(t.last);
+        seqs.push_back(t.seq);
+        fed.push_back(t.last);
         at.push_back({t.sampler->number(), uint64_t(t.step_index), t.seq});
         if (sample_args.counts && !t.counts_uploaded)
             model.op.upload(sample_args.counts + int64_t(t.seq) * sample_args.V,
@@ -51,7 +53,7 @@ void DeviceSampler::step() {
     CHECK(issued - received < 2, "%lld steps in flight", (long long)(issued - received));
     const int64_t n = int64_t(seqs.size()), half = issued++ % 2;
     extend(model, cache, fed.empty() ? nullptr : fed.data(), 1, seqs, {}, Pages::SumOrder::decode, &sample_args);
-    fed.clear();    // from here on what was drawn is fed
+    fed.clear();    // later steps feed the sampled token
     model.op.download_async(ids + half * cache.table.sequences(), cache.tok, int64_t(sizeof(int)) * n);
     marks[half] = model.op.mark();
 }

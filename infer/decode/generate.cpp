@@ -1,4 +1,4 @@
-// generate.cpp - generation with a key/value cache.
+// generate.cpp - text generation with a key/value cache.
 #include "generate.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 // ---- sequences ------------------------------------------------------------------------------------------------------
 
-// Takes the text up to `end` as final and hands out its new part.
+// Commits the text up to `end` and emits its new part.
 bool StreamedText::give(size_t end, const TextOut& out) {
     std::string_view fresh = std::string_view(text).substr(given, end - given);
     given = end;
@@ -76,12 +76,12 @@ struct Sequence {
     Sampler sampler;
     StreamedText text = {};
     TextOut out = {};
-    bool done = false, ended = false;    // ended: by a token that ends a text
+    bool done = false, ended = false;    // ended: by an end token
     int step_index = 0;                  // tokens generated
-    bool counts_uploaded = false;        // DeviceSampler::Row's
-    size_t row = 0;                      // its next token's logits; those after each drafted token follow
-    Ids draft = {};                      // what the model was run over after the last token
-    VerifiedDraft next = {};             // by these logits
+    bool counts_uploaded = false;        // see DeviceSampler::Row
+    size_t row = 0;                      // first row of logits; drafted tokens' rows follow
+    Ids draft = {};                      // drafted tokens of the last step
+    VerifiedDraft next = {};             // chosen from the last step's logits
     int64_t drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};
 };
@@ -122,19 +122,19 @@ class Generator {
     CachedSequences sequences;
     const size_t V;
     std::optional<DraftModel> draft_model;
-    std::optional<DeviceSampler> device_sampler;    // none: the host chooses all tokens
+    std::optional<DeviceSampler> device_sampler;    // none: the host samples
     Sampler sampler;
-    std::vector<bool> busy;    // slots of those that run
+    std::vector<bool> busy;    // by cache sequence
     std::vector<Sequence> running;
-    int64_t next = 0;                  // who joins
+    int64_t next = 0;                  // number of the next sequence to admit
     std::vector<float> logits;         // (rows,V)
-    std::map<int, Sample> finished;    // whose turn to be reported has not come
+    std::map<int, Sample> finished;    // awaiting output, by number
     int reported = 0, ended = 0;
     GenerationResult out;
-    bool context_full_noted = false, no_token_noted = false;    // that the context is full; NO_TOKEN
+    bool context_full_noted = false, no_token_noted = false;
 };
 
-// ---- room -----------------------------------------------------------------------------------------------------------
+// ---- allocation -----------------------------------------------------------------------------------------------------
 
 Status Generator::open() {
     CHECK(!options.prompts.empty() && total() < INT32_MAX, "%zu prompts", options.prompts.size());
@@ -154,8 +154,8 @@ Status Generator::open_cache(size_t longest) {
     CacheOptions kind = {TRY(cache_type(model.c, options.cache.type, model.op.activation)), limits.evicts, limits.sinks,
                          0, limits.lossless};
     const int count = int(std::min({total(), int64_t(options.batch), model.plan.max_tokens()}));
-    // At worst the longest ones run at the same time. The full pages of what all prompts begin with are held once,
-    // unless a context is fed again.
+    // Worst case: the longest sequences run together. Full pages of the prefix common to all
+    // prompts are stored once, unless a full context is fed again.
     size_t common = options.prompts[0].size() - 1;
     std::vector<int> needs;
     for (const Ids& prompt : options.prompts) {
@@ -183,7 +183,7 @@ Status Generator::open_cache(size_t longest) {
     return {};
 }
 
-// ---- who joins ------------------------------------------------------------------------------------------------------
+// ---- admission ------------------------------------------------------------------------------------------------------
 
 // The next sequence, with as much of its prompt's end as the context holds.
 Sequence Generator::next_sequence() {
@@ -202,7 +202,7 @@ Sequence Generator::next_sequence() {
     return sequence;
 }
 
-// A free slot; this one, if it is free.
+// Acquires a free cache sequence, `wish` if it is free.
 int Generator::acquire_seq(int wish) {
     const bool granted = wish >= 0 && !busy[size_t(wish)];
     const int seq = granted ? wish : int(std::find(busy.begin(), busy.end(), false) - busy.begin());
@@ -210,7 +210,7 @@ int Generator::acquire_seq(int wish) {
     return seq;
 }
 
-// Sequences take the free slots and are fed their prompts. False: none has joined.
+// Prefills as many new sequences as fit. False: none.
 bool Generator::admit() {
     std::vector<Sequence> waiting;
     while (next < total() && running.size() + waiting.size() < busy.size()) waiting.push_back(next_sequence());
@@ -220,8 +220,9 @@ bool Generator::admit() {
     return any;
 }
 
-// Feeds those that wait, but for the ones that find more of their prompt once the others have been fed: they go on
-// waiting. The first one never does. A prompt's next sample gets a copy.
+// Prefills waiting sequences. One that shares a longer prefix with another of this call stays in
+// `waiting` to reuse it next time; the first never does. A prompt's further samples copy the first
+// one's cache.
 void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
     const size_t first = running.size(), first_row = row;
     std::vector<Sequence> later;
@@ -237,14 +238,16 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
             common = std::max(common, common_length(running[i].tokens, sequence.tokens));
         }
         if (sibling) {
-            sequence.seq = acquire_seq(-1), sequence.row = sibling->row;
+            sequence.seq = acquire_seq(-1);
+            sequence.row = sibling->row;
             copies.push_back({sibling->seq, sequence.seq});
         } else if (sequences.can_share_prefix() &&
                    std::min(common, sequence.tokens.size() - 1) >= from.length + Pages::SIZE) {
             later.push_back(std::move(sequence));
             continue;
         } else {
-            sequence.seq = acquire_seq(from.seq), sequence.row = row++;
+            sequence.seq = acquire_seq(from.seq);
+            sequence.row = row++;
             sequences.begin(sequence.seq, from);
             seqs.push_back(sequence.seq);
             rest.push_back({sequence.tokens.begin() + ptrdiff_t(from.length), sequence.tokens.end()});
@@ -256,11 +259,11 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
     waiting = std::move(later);
 }
 
-// ---- a step ---------------------------------------------------------------------------------------------------------
+// ---- decoding -------------------------------------------------------------------------------------------------------
 
-// The next logits of all that run.
+// Computes the next logits of all running sequences.
 void Generator::decode_step() {
-    const int positions = sequences.cache.positions, keep = std::max(1, positions / 2);    // where the context is full
+    const int positions = sequences.cache.positions, keep = std::max(1, positions / 2);    // tokens fed again once full
     std::vector<Sequence*> on, full;
     bool is_full = false;
     for (Sequence& sequence : running) {
@@ -281,12 +284,14 @@ void Generator::decode_step() {
         seqs.push_back(sequence->seq);
         more.push_back({sequence->tokens.back()});
         more.back().insert(more.back().end(), sequence->draft.begin(), sequence->draft.end());
-        sequence->row = rows, rows += more.back().size();
+        sequence->row = rows;
+        rows += more.back().size();
     }
     const size_t of_full = rows;
     logits.resize((rows + full.size()) * V);
     if (!on.empty()) sequences.step(seqs, more, logits.data());
-    seqs.clear(), more.clear();
+    seqs.clear();
+    more.clear();
     for (Sequence* sequence : full) {
         sequences.empty(sequence->seq);
         seqs.push_back(sequence->seq);
@@ -296,8 +301,8 @@ void Generator::decode_step() {
     if (!full.empty()) sequences.prefill(seqs, more, &logits[of_full * V]);
 }
 
-// Drafts for these sequences, as many tokens as have room: in the activations, where all are as long as the longest,
-// and in the cache, which must not give anything up for a token that may be rejected.
+// Drafts tokens for these sequences, limited by the activations (all sequences padded to the
+// longest draft) and by the cache, which must not evict for a token that may be rejected.
 void Generator::draft(const std::vector<Sequence*>& on) {
     const Speculation& speculation = options.speculation;
     std::vector<DraftModel::Request> requests;
@@ -328,9 +333,10 @@ void Generator::choose(Sequence& sequence) const {
 
 // False: the output was closed.
 bool Generator::accept(Sequence& sequence, int id) {
-    if (id < 0) return sequence.done = true;    // there is no token
+    if (id < 0) return sequence.done = true;    // no token is allowed
     sequence.tokens.push_back(id);
-    sequence.step_index++, out.tokens++;
+    sequence.step_index++;
+    out.tokens++;
     const bool end = options.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
     if (!end && !sequence.text.push(tokenizer.token(id), options.stop, sequence.out)) return false;
     sequence.ended = end;
@@ -338,7 +344,7 @@ bool Generator::accept(Sequence& sequence, int id) {
     return true;
 }
 
-// The next tokens of running[from] and of all after it.
+// Chooses the next tokens of running[from] and all after it.
 Status Generator::choose_all(size_t from) {
     TRY(check_logits(logits));
 #pragma omp parallel for schedule(dynamic) if (running.size() > from + 1)
@@ -356,7 +362,7 @@ Status Generator::choose_all(size_t from) {
     return retire();
 }
 
-// Who is done leaves its slot; what that holds others may share.
+// Reports finished sequences and frees their cache sequences; prefixes stay reusable.
 Status Generator::retire() {
     for (Sequence& sequence : running) {
         if (!sequence.done) continue;
@@ -368,9 +374,10 @@ Status Generator::retire() {
     return {};
 }
 
-// ---- steps whose tokens the device draws ----------------------------------------------------------------------------
+// ---- decoding on the device -----------------------------------------------------------------------------------------
 
-// How many steps can run without the host: up to the first last token, or full context. 0: the host chooses.
+// Steps that can run without the host: until the first sequence reaches its last token or a full
+// context. 0: the host samples.
 int64_t Generator::steps_on_device() const {
     int64_t steps = device_sampler ? options.tokens : 0;
     const bool stops_at_full = !sequences.cache.kind.evicts || (!context_full_noted && !sequences.cache.kind.lossless);
@@ -381,8 +388,8 @@ int64_t Generator::steps_on_device() const {
     return steps;
 }
 
-// At most so many steps of all that run, and fewer where one ends: the step in flight is the last. An ended text's slot
-// then holds one position too many, which no one reads: only prompts are shared.
+// Runs at most `steps` steps of all sequences; when one ends, the step in flight is the last. The
+// ended sequence then has one position too many, which is harmless: only prompts are shared.
 Status Generator::decode_on_device(int64_t steps) {
     std::vector<DeviceSampler::Row> rows;
     for (Sequence& sequence : running) {
@@ -409,9 +416,10 @@ Status Generator::report(Sequence& sequence) {
     if (!sequence.text.finish(options.stop, sequence.out)) return output_failed();
     const bool whole = sequence.ended || sequence.text.stopped || sequence.sampler.done();
     const char* reason = whole ? "stop" : sequence.sampler.broken() ? "no_token" : "length";
-    out.drafted += sequence.drafted, out.accepted += sequence.accepted;
-    sequence.logprobs.resize(
-        std::min(sequence.logprobs.size(), size_t(sequence.step_index)));    // without what was chosen beyond the end
+    out.drafted += sequence.drafted;
+    out.accepted += sequence.accepted;
+    // Drops tokens chosen beyond the end.
+    sequence.logprobs.resize(std::min(sequence.logprobs.size(), size_t(sequence.step_index)));
     finished[sequence.number] = {sequence.number,
                                  std::move(sequence.text.text),
                                  sequence.step_index,

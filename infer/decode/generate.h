@@ -1,4 +1,4 @@
-// generate.h - text out of a model: generation with a key/value cache.
+// generate.h - text generation with a key/value cache.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,15 +9,15 @@
 #include "model/decoder.h"
 #include "speculate.h"
 
-using TextOut = std::function<bool(std::string_view)>;    // takes text; false: nobody reads it any more
-// A sequence's text as its tokens come: whole UTF-8 characters, U+FFFD for one that the last token left unfinished, cut
-// before the first stop string. What may yet become a stop string is held back.
+using TextOut = std::function<bool(std::string_view)>;    // receives text; false: the reader is gone
+// A sequence's text while tokens arrive: whole UTF-8 characters, U+FFFD for an unfinished last one,
+// cut before the first stop string. A suffix that may become a stop string is held back.
 struct StreamedText {
-    std::string text;        // so far
+    std::string text;
     bool stopped = false;    // at a stop string
-    // Each hands what is new and certain to `out`, which may be empty. False: out said so.
+    // Both pass new, certain text to `out`, which may be empty. False: `out` returned false.
     bool push(std::string_view bytes, const std::vector<std::string>& stop, const TextOut& out);
-    bool finish(const std::vector<std::string>& stop, const TextOut& out);    // no more tokens
+    bool finish(const std::vector<std::string>& stop, const TextOut& out);    // after the last token
 
   private:
     bool append(const std::string& piece, const std::vector<std::string>& stop, const TextOut& out);
@@ -26,65 +26,67 @@ struct StreamedText {
     StreamDecoder decoder;
 };
 
-// How keys and values are kept.
+// Options for the cached keys and values.
 struct CacheFlags {
-    std::string type = "auto";    // fp32, bf16, fp8, int8; auto: as activations are
-    int positions = 0;            // most of a sequence at a time; 0: the model's context
-    int sinks = -1;               // the first so many are never given up, in whole pages; -1: 4
+    std::string type = "auto";    // fp32, bf16, fp8, int8; auto: the activations' type
+    int positions = 0;            // positions per sequence; 0: the model's context
+    int sinks = -1;               // first positions never evicted, in whole pages; -1: 4
 };
-// What a model's cache is, for sequences of so many positions. exit 2: an impossible choice
+// A model's cache for sequences of `length` positions. exit 2: an impossible choice
 struct CacheLimits {
     int positions, sinks;
-    bool evicts, lossless;    // exact: what is given up lies before every layer's window
+    bool evicts, lossless;    // lossless: evicted positions lie before every layer's window
 };
 Result<CacheLimits> cache_limits(const Config& c, const CacheFlags& options, int64_t length);
 Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation);
 std::vector<Flag> cache_flags(CacheFlags& options);
 
 struct Sample {
-    int number;          // from 0: each prompt has `num` of them, one after the other
+    int number;          // from 0; a prompt's `num` samples are consecutive
     std::string text;    // without the prompt
     int64_t tokens = 0, drafted = 0, accepted = 0;
-    std::vector<std::vector<TokenLogprob>> logprobs = {};    // each token's, as logprobs() gives them
-    double score = 0;                                        // by beam search
-    const char* finish_reason = "stop";    // or length, no_token: a grammar's text that no token could continue
+    std::vector<std::vector<TokenLogprob>> logprobs = {};    // per token, from logprobs()
+    double score = 0;                                        // of beam search
+    const char* finish_reason = "stop";                      // or length, or no_token: no token continues the grammar
 };
 struct GenerationResult {
-    std::vector<std::string> texts = {};              // in order; none where each one was handed out
-    int64_t tokens = 0, drafted = 0, accepted = 0;    // all sequences' together
-    std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // as texts
-    std::vector<double> scores = {};                                      // each text's, by beam search
-    std::vector<const char*> finish_reasons = {};                         // as texts
+    std::vector<std::string> texts = {};                                  // in order; empty if `each` is set
+    int64_t tokens = 0, drafted = 0, accepted = 0;                        // sums over all sequences
+    std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // by text
+    std::vector<double> scores = {};                                      // by text, of beam search
+    std::vector<const char*> finish_reasons = {};                         // by text
 };
 struct GenerationOptions {
     std::vector<std::vector<int>> prompts = {};    // at least one token each
-    int num = 1, tokens = 200;    // sequences of each prompt, one after the other; most new tokens of each
-    int batch = 16;               // most sequences that run at a time
+    int num = 1, tokens = 200;                     // sequences per prompt; new tokens per sequence
+    int batch = 16;                                // sequences that run at a time
     Sampling sampling;
     CacheFlags cache = {};
     Speculation speculation = {};
-    std::vector<std::string> stop = {};    // a sequence ends before the first of these
-    bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
-    int logprobs = 0;                      // so many of the likeliest tokens are reported with each that is generated
-    // As in StreamedText; false: stop everything.
+    std::vector<std::string> stop = {};    // texts that end a sequence and are cut off
+    bool end_of_text = true;               // also ends at the tokenizer's end tokens
+    int logprobs = 0;                      // most probable tokens reported per generated token
+    // Receives text as StreamedText's `out`. False stops all sequences.
     std::function<bool(int sequence, std::string_view text)> text = {};
-    // In order of their numbers, each as soon as all before it have ended. False: stop everything.
+    // Receives samples in order of number, each once all before it have ended. False stops all
+    // sequences.
     std::function<bool(const Sample&)> each = {};
     std::function<void(int64_t ended, int64_t all)> progress = {};
-    std::function<void(const std::string&)> note = {};    // takes notes for the user
+    std::function<void(const std::string&)> note = {};    // receives notes for the user
 };
-std::vector<int> ends_of_text(const Tokenizer& tokenizer);    // each ends one
-// What a text without a prompt begins with: end-of-text, as documents do. A line's start where the tokenizer has no
-// end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
+std::vector<int> ends_of_text(const Tokenizer& tokenizer);
+// The tokens that start a text without a prompt: end-of-text, as in documents. A newline if the
+// tokenizer has no end-of-text, or fewer than 16 training documents began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
-// Why standard output took no text, by errno. exit 4
+// Standard output refused text; the reason is errno's. exit 4
 Status output_failed();
 
-// Sequences run together, at most `batch` of them: when one ends, the next one takes its place, is fed its prompt, and
-// goes on with the others. Prompts that begin alike share what is computed of that (Slots). What a sequence says
-// depends on its prompt and its number among the prompt's sequences alone. When the context is full, the oldest
-// positions but the sinks are given up, page by page, and generation goes on for ever; a model whose positions are a
-// table, whose attention has a stride or whose prompts see all of themselves is fed the last half of the context again.
-// Either is said in a note. exit 2: an impossible cache, drafts that cannot be taken back; 5
+// Runs at most `batch` sequences together: when one ends, the next is prefilled in its place.
+// Prompts with a common prefix share its cache pages (CachedSequences). A sequence's text depends
+// only on its prompt and its number among the prompt's samples. When the context is full, the
+// oldest positions except the sinks are evicted, page by page, and generation continues without
+// end. Models with learned positions, strided attention or bidirectional prompts are instead fed
+// the last half of the context again. A note reports either. exit 2: an impossible cache, drafts
+// that cannot be rolled back; 5
 Result<GenerationResult> generate(Model& model, const Tokenizer& tokenizer, const GenerationOptions& options);

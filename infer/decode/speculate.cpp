@@ -5,7 +5,7 @@
 
 std::vector<Flag> speculation_flags(Speculation& speculation) {
     return {{"--lookup", &speculation.lookup,
-             "draft up to so many tokens that followed when the last ones came before: for "
+             "draft up to N tokens that followed an earlier occurrence of the last ones: for "
              "texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text",
              0, 256},
             {"--draft", &speculation.path, "draft by a second, smaller model with the same tokenizer"},
@@ -20,12 +20,12 @@ Status check_speculation(const std::vector<std::string>& given, const Speculatio
 Status can_speculate(const Model& model, const Speculation& speculation) {
     for (const Model* m : {&model, static_cast<const Model*>(speculation.draft)})
         if (m && speculation.any() && (m->c.linear != LinearAttention::none || m->c.mask_kind != MaskKind::causal))
-            return fail(Exit::usage, "%s: drafted tokens could not be taken back from %s, %s; leave it out",
+            return fail(Exit::usage, "%s: drafted tokens could not be rolled back in %s, %s; leave it out",
                         speculation.by_model() ? "--draft" : "--lookup",
                         m == speculation.draft ? "the draft model" : "the model",
                         m->c.linear != LinearAttention::none
                             ? "whose --linear-attention keeps a state of all tokens so far"
-                            : "whose prompts see all of themselves");
+                            : "whose prompts attend in both directions");
     return {};
 }
 std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted) {
@@ -35,7 +35,7 @@ std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t
 }
 
 Ids lookup_draft(const Ids& tokens, int most) {
-    constexpr size_t ENOUGH = 16;    // a longer run says no more
+    constexpr size_t ENOUGH = 16;    // longer matches add nothing
     const size_t n = tokens.size();
     size_t best = 1, follows = 0;
     for (size_t end = n; --end > 1 && best < ENOUGH;) {    // a run that ends before `end`
@@ -60,7 +60,7 @@ VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int ste
     }
 }
 
-// The slots get what they lack of their sequences, and what rejected drafts left goes.
+// Feeds each sequence its missing tokens; tokens of rejected drafts are dropped.
 void DraftModel::catch_up(const std::vector<Request>& requests) {
     std::vector<int> seqs;
     std::vector<Ids> missing;

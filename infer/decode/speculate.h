@@ -1,53 +1,55 @@
-// speculate.h - drafts: tokens that may come next, so that the model computes several at once (Leviathan et al. 2023).
+// speculate.h - speculative decoding: drafts are verified in one pass (Leviathan et al. 2023).
 //
-// A draft changes no text. The model is run over the drafted tokens, and at each place the sequence's own sampler
-// chooses; while it chooses the drafted token, the next place's logits are those that it would have got anyway. A
-// choice is a function of logits, the tokens so far, seed and place alone: no draws are rejected and drawn again.
+// A draft changes no text. The model runs over the drafted tokens, and at each step the sequence's
+// own sampler chooses. While it chooses the drafted token, the next step's logits are valid. A
+// choice is a function of logits, previous tokens, seed and step alone, so no rejection sampling is
+// needed.
 #pragma once
 #include "base/command.h"
 #include "infer/sampling/sampler.h"
 #include "cached_sequences.h"
 
 struct Speculation {
-    std::string path = {};     // --draft's: a smaller model with the same tokenizer, whose choices are drafts
-    Model* draft = nullptr;    // this model
-    int lookup = 0;            // or what followed when the last tokens came before (Saxena 2023)
-    int tokens = 5;            // most that the model drafts at a time
+    std::string path = {};     // --draft: a smaller model with an equal tokenizer
+    Model* draft = nullptr;    // loaded from `path`
+    int lookup = 0;            // tokens copied from earlier text (Saxena 2023); 0: off
+    int tokens = 5;            // tokens per draft of the model
     bool by_model() const { return draft || !path.empty(); }
     bool any() const { return by_model() || lookup > 0; }
     int most() const { return by_model() ? tokens : lookup; }
 };
 std::vector<Flag> speculation_flags(Speculation& speculation);
-// exit 2: options that have no effect together, or without another one. given: as Command has it
+// exit 2: options that exclude each other or lack one they need. given: names of the options set
 Status check_speculation(const std::vector<std::string>& given, const Speculation& speculation);
 Status can_speculate(const Model& model,
-                     const Speculation& speculation);    // exit 2: drafted tokens could not be taken back
-// "; drafted 40 tokens, 31 accepted (78 %)"; "" where nothing drafts
+                     const Speculation& speculation);    // exit 2: drafts cannot be rolled back
+// "; drafted 40 tokens, 31 accepted (78 %)"; "" without drafts
 std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted);
 
-// At most so many tokens that followed where the longest run of last tokens, 2 or more, was seen before; the latest
-// such place counts. Where they reach the end, they repeat.
+// At most `most` tokens that followed the latest earlier occurrence of the longest repeated suffix
+// (2 tokens or more). If they reach the end, they repeat.
 Ids lookup_draft(const Ids& tokens, int most);
 
-// A sequence's next tokens, from `step_index` on, by the logits (1 + draft,V) after its last token and after each
-// drafted one: those after a drafted token count while that is what was chosen. The sampler takes them.
+// Chooses a sequence's next tokens, from `step_index` on. logits (1 + draft,V): after its last
+// token and each drafted one. Stops after the first token that differs from the draft. The sampler
+// accepts the chosen tokens.
 struct VerifiedDraft {
     std::vector<Sampler::Choice> chosen;
-    size_t accepted;    // so many of the first are the draft's
+    size_t accepted;    // leading tokens equal to the draft
 };
 VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int step_index, const Ids& draft);
 
-// A draft model beside the model's slots. It draws with the sequence's own sampler, by the same random numbers: where
-// both models' probabilities are alike, so are their choices.
+// A draft model with its own cache. It uses the sequence's sampler and random numbers, so where
+// both models' probabilities agree, their choices do.
 class DraftModel {
   public:
     explicit DraftModel(Model& model) : sequences(model, true), V(model.c.V) {}
     Status open(int count, int positions) { return sequences.open(count, positions, {}); }
     struct Request {
         int seq;
-        const Ids* tokens;    // the sequence's, so far
+        const Ids* tokens;    // of the sequence so far
         Sampler sampler;
-        int step_index, most;    // the next token's; so many, or fewer where the context ends
+        int step_index, most;    // of the next token; maximum draft length
         Ids* draft;
     };
     void propose(std::vector<Request> requests);

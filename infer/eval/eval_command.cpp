@@ -1,4 +1,4 @@
-// eval_command.cpp - see eval.h.
+// eval_command.cpp - see eval_command.h.
 #include "eval_command.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "text_loss.h"
 
 namespace {
-// Refuses options that mean nothing together.
+// Rejects options that exclude each other.
 Status check_flags(const EvalOptions& o) {
     auto given = [&](const char* flag) { return was_given(o.given, flag); };
     if (o.needle ? !o.data.empty() && !o.text.empty() : o.data.empty() == o.text.empty())
@@ -62,7 +62,7 @@ Status check_measured(const EvalOptions& o, const Evaluation& e) {
                 "of at least two tokens, or of one where the tokenizer puts its own before it",
                 o.text.empty() ? o.data.c_str() : o.text.c_str());
 }
-// After the results, which may show where it begins.
+// Called after printing, because the results may show where non-finite losses begin.
 Status check_loss(const LoadedModel& m, double loss) {
     if (std::isfinite(loss)) return {};
     return fail(Exit::diverged,
@@ -106,7 +106,7 @@ Result<Evaluation> eval_shards(const EvalOptions& o, LoadedModel& m, const Objec
     return evaluate(*m.model, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
 }
 
-// The text that hides the needle: some of --data's or --text's.     longest: a sequence's tokens
+// Haystack tokens from --data or --text. longest: tokens of a sequence
 Result<std::vector<int>> haystack(const EvalOptions& o, const LoadedModel& m, int longest) {
     const size_t MOST = std::max<size_t>(1 << 20, size_t(longest));
     std::vector<int> all;
@@ -139,8 +139,10 @@ Status eval_needle(const EvalOptions& o) {
     TRY(check_length(o.model_options, m.model->c, o.seq_len));
     TRY(check_generative(m));
     NeedleOptions n = o.needles;
-    n.longest = sequence_length(o.model_options, m.model->c, o.seq_len), n.batch = o.batch;
-    n.choices = ordinary_tokens(m.tokenizer, m.model->c.V), n.begin = beginning_of_text(m);
+    n.longest = sequence_length(o.model_options, m.model->c, o.seq_len);
+    n.batch = o.batch;
+    n.choices = ordinary_tokens(m.tokenizer, m.model->c.V);
+    n.begin = beginning_of_text(m);
     n.haystack = TRY(haystack(o, m, n.longest));
     auto found = [&] {
         Countdown countdown{"needle"};

@@ -1,4 +1,4 @@
-// eval_command.h - `flatgpt eval`: a model's loss over shards or texts, by position; needles in a context.
+// eval_command.h - `flatgpt eval`: loss over shards or texts, by position; needle test.
 #pragma once
 #include "needle.h"
 #include "data/objective.h"

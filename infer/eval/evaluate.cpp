@@ -5,12 +5,13 @@
 #include <cstring>
 
 namespace {
-struct Window {    // sums over its targets, and how many count
+struct Window {    // sums over its targets; number of targets
     double loss = 0, bytes = 0;
     int64_t targets = 0;
 };
 
-// All ranks' windows in the loader's order, on every rank. The ranks have taken batches of B windows in turn.
+// Gathers all ranks' windows in the loader's order, on every rank. The ranks evaluated batches of B
+// windows in turn.
 std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t windows, int B, Coordinator& coordinator) {
     const std::vector<std::string> parts =
         coordinator.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
@@ -41,7 +42,7 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     std::vector<Window> sums;
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data()));
-        const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
+        const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch wraps into the next epoch
         Spans spans;
         for (int b = 0; b < rows; b++)
             objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S, &spans);
@@ -63,7 +64,11 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     }
     if (coordinator) sums = gather_windows(sums, windows, B, *coordinator);
     Window all;
-    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes, all.targets += w.targets;
+    for (const Window& w : sums) {
+        all.loss += w.loss;
+        all.bytes += w.bytes;
+        all.targets += w.targets;
+    }
     Evaluation e;
     e.tokens = all.targets;
     e.loss = all.loss / double(e.tokens);

@@ -1,4 +1,4 @@
-// evaluate.h - the loss over shards.
+// evaluate.h - mean loss over shards.
 #pragma once
 #include <functional>
 
@@ -10,12 +10,13 @@
 struct Evaluation {
     double loss = 0;             // mean, nats per target
     int64_t tokens = 0;          // targets
-    double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0: the tokenizer is unknown
+    double bits_per_byte = 0;    // over the target tokens' bytes; 0: tokenizer unknown
 };
-// The mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens. Losses are added
-// in the loader's order, so the result does not depend on B or the number of ranks, except for the products' rounding.
-// watch: the ranks divide the batches, as their loaders do. progress may be empty. A window's number, by which the
-// objective draws, is its place in the epoch. each: is given every batch's losses and targets (rows,S); may be empty.
+// Mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens.
+// Losses are summed in the loader's order, so the result depends on B and the number of ranks only
+// through the matrix products' rounding. coordinator: the ranks split the batches as their loaders
+// do. The objective draws by a window's index in the epoch. progress and each may be empty; each
+// receives every batch's losses and targets (rows,S).
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress = {},
                             Coordinator* coordinator = nullptr, const Objective& objective = {},

@@ -11,8 +11,9 @@
 #include "files/json.h"
 
 namespace {
-constexpr uint64_t NEEDLE = 0x4EED1Eull << 32, HAYSTACK = 0xF111Eull << 32;    // apart from the seed's other users
-constexpr int PAIR = 2 * NEEDLE_TOKENS;                                        // a key and its value
+constexpr uint64_t NEEDLE = 0x4EED1Eull << 32,
+                   HAYSTACK = 0xF111Eull << 32;    // Philox streams; separate from the seed's other uses
+constexpr int PAIR = 2 * NEEDLE_TOKENS;            // a key and its value
 }
 
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial) {
@@ -44,7 +45,7 @@ struct Task {
     size_t cell;
     int trial;
 };
-// The tasks' answers: sequences of the same length.
+// Evaluates the tasks, whose sequences have equal length.
 void answer(Model& model, KvCache& cache, const NeedleOptions& o, const std::vector<Task>& tasks,
             std::vector<NeedleCell>& cells) {
     const int B = int(tasks.size()), V = model.c.V, length = cells[tasks[0].cell].length;
@@ -78,7 +79,10 @@ void answer(Model& model, KvCache& cache, const NeedleOptions& o, const std::vec
         }
         if (s + 1 < length) feed(s, s + 1, Pages::SumOrder::decode);
     }
-    for (size_t b = 0; b < tasks.size(); b++) cells[tasks[b].cell].trials++, cells[tasks[b].cell].found += right[b];
+    for (size_t b = 0; b < tasks.size(); b++) {
+        cells[tasks[b].cell].trials++;
+        cells[tasks[b].cell].found += right[b];
+    }
 }
 }    // namespace
 
@@ -116,10 +120,10 @@ Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& 
     return cells;
 }
 
-// ---- what is shown --------------------------------------------------------------------------------------------------
+// ---- output ---------------------------------------------------------------------------------------------------------
 
 namespace {
-// Rows are depths, columns lengths.
+// Rows are depths, columns are lengths.
 struct Grid {
     int rows = 0, columns = 0;
     std::vector<double> values;
@@ -154,7 +158,11 @@ void print_needles(const std::vector<NeedleCell>& cells) {
     Grid grid = grid_of(cells);
     int found = 0, trials = 0;
     double logprob = 0;
-    for (auto& cell : cells) found += cell.found, trials += cell.trials, logprob += cell.logprob;
+    for (auto& cell : cells) {
+        found += cell.found;
+        trials += cell.trials;
+        logprob += cell.logprob;
+    }
     int names = 0, texts = 0;
     for (auto& name : grid.row_names) names = std::max(names, display_width(name));
     for (auto& text : grid.texts) texts = std::max(texts, display_width(text));

@@ -1,7 +1,8 @@
-// needle.h - is something found again that was said once, at every depth of a context, for every length of it?
+// needle.h - needle-in-a-haystack test: retrieval of a fact by its depth and the context length.
 //
-// A sequence is filler, with a needle in it: a key and its value, each NEEDLE_TOKENS random tokens. At its end the key
-// comes again. It is found where the value's tokens are each the likeliest next one.
+// A sequence is a haystack with a needle in it: a key and its value, each NEEDLE_TOKENS random
+// tokens. The key comes again at the end. The needle is found if each value token is the most
+// probable next one.
 #pragma once
 #include <functional>
 
@@ -13,26 +14,26 @@ struct NeedleOptions {
     int longest = 0;    // tokens of the longest sequence, question and answer included
     int depths = 11, lengths = 8, trials = 4;
     int64_t seed = 1;
-    int batch = 8;                                // sequences at once
-    std::vector<int> begin = {}, choices = {};    // what a sequence begins with; the tokens to draw from
-    std::vector<int> haystack = {};               // each trial begins at a random place of it; empty: random tokens
+    int batch = 8;                                // sequences per pass
+    std::vector<int> begin = {}, choices = {};    // first tokens of a sequence; tokens to draw from
+    std::vector<int> haystack = {};               // each trial uses a random part; empty: random tokens
 };
 struct NeedleCell {
     int length;
-    double depth;    // the part of the filler that lies before the needle
+    double depth;    // fraction of the haystack before the needle
     int trials = 0, found = 0;
-    double logprob = 0;    // mean of the value's tokens, nats
+    double logprob = 0;    // mean over the value's tokens, nats
 };
-// A sequence of a trial; its last NEEDLE_TOKENS are the answer.
+// A trial's sequence. Its last NEEDLE_TOKENS tokens are the answer.
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial);
-// Cells by length, then depth. Lengths too short for a needle are left out. Exit 2: all are, or there are too few
-// tokens to draw from; 5. progress may be empty: in tokens. A model whose prompts see all of themselves needs a plan of
-// batch sequences of the longest length.
+// Cells by length, then depth. Lengths too short for a needle are omitted. progress counts tokens
+// and may be empty. A model with bidirectional prompts needs a plan of `batch` sequences of the
+// longest length. Exit 2: all lengths are too short, or too few tokens to draw from; 5.
 Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& o,
                                              const std::function<void(int64_t done, int64_t all)>& progress);
 
 std::string needle_json(const std::vector<NeedleCell>& cells);
 void print_needles(const std::vector<NeedleCell>& cells);
-// Exit 2, 4: as of replace_file.
+// Exit 2, 4: see replace_file.
 Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& cells);
 Status write_needle_picture(const std::string& path, const std::vector<NeedleCell>& cells);

@@ -1,4 +1,4 @@
-// position_loss.cpp - see by_position.h.
+// position_loss.cpp - see position_loss.h.
 #include "position_loss.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// position_loss.h - the loss by the position in the context: shows what a kind of positions or a window costs.
+// position_loss.h - loss by position in the context: the cost of a position encoding or window.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,17 +6,17 @@
 
 #include "base/common.h"
 
-// Positions first..last, counted from 1: a position's number is that of the tokens up to it.
+// Positions first..last, counted from 1: position i has i tokens of context.
 struct PositionBin {
     int first, last;
-    double loss = 0;    // mean over the targets at these positions, nats; NaN where there is none
+    double loss = 0;    // mean over the bin's targets, nats; NaN: no targets
     int64_t targets = 0;
 };
 class LossByPosition {
   public:
     explicit LossByPosition(int S) : sums(size_t(S)), counts(size_t(S)) {}
-    void add(int rows, const float* losses, const int* targets);    // (rows,S); a target below 0 does not count
-    // Up to 15 each position by itself, then bins of about an eighth of the positions before them.
+    void add(int rows, const float* losses, const int* targets);    // (rows,S); targets below 0 do not count
+    // One bin per position up to 15, then bins of about an eighth of the positions before them.
     std::vector<PositionBin> bins() const;
 
   private:
@@ -24,8 +24,8 @@ class LossByPosition {
     std::vector<int64_t> counts;
 };
 
-std::string positions_json(const std::vector<PositionBin>& bins);    // an array
+std::string positions_json(const std::vector<PositionBin>& bins);    // a JSON array
 void print_positions(const std::vector<PositionBin>& bins);
-// Exit 2, 4: as of replace_file.
+// Exit 2, 4: see replace_file.
 Status write_positions_csv(const std::string& path, const std::vector<PositionBin>& bins);
 Status write_positions_picture(const std::string& path, const std::vector<PositionBin>& bins);

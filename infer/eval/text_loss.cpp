@@ -65,14 +65,14 @@ std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V) {
 }
 
 namespace {
-struct Row {    // a text, or a piece of one
+struct Row {    // a text or a chunk of one
     size_t text;
-    int from, length;    // in its tokens
+    int from, length;    // in tokens
 };
 std::vector<Row> chunks_of(const std::vector<std::vector<int>>& texts, int S, bool shifted) {
     std::vector<Row> chunks;
     for (size_t i = 0; i < texts.size(); i++) {
-        const int n = int(texts[i].size()) - shifted;    // the last token is a target alone
+        const int n = int(texts[i].size()) - shifted;    // the last token is only a target
         for (int from = 0; from < n; from += S) chunks.push_back({i, from, std::min(S, n - from)});
     }
     return chunks;
@@ -102,7 +102,7 @@ std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
             std::copy_n(ids.begin() + from + 1, std::min<size_t>(size_t(length), ids.size() - size_t(from) - 1), out);
             objective.apply(*before + int64_t(number), in, out, length, S, &spans);
         }
-        // Without spans a position sees none after it: none of what pads.
+        // Without spans the mask is causal, so padding at the end is never attended.
         model.batch.upload(tokens.data(), targets.data(), B, S, objective.is_plain_causal() ? nullptr : &spans);
         model.forward();
         model.loss(false, 0);
@@ -112,7 +112,8 @@ std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
             const int id = targets[n];
             if (id < 0) continue;
             const size_t text = chunks[order[first + n / size_t(S)]].text;
-            all[text].loss += double(losses[n]), all[text].tokens++;
+            all[text].loss += double(losses[n]);
+            all[text].tokens++;
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
                 bytes[text] += double(tokenizer.token(id).size());
         }
@@ -120,7 +121,7 @@ std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
     *before += int64_t(chunks.size());
     for (size_t i = 0; i < all.size(); i++) {
         all[i].bits_per_byte = bytes[i] > 0 ? all[i].loss / std::log(2.0) / bytes[i] : 0;
-        all[i].loss /= double(all[i].tokens);    // NaN where there is no target
+        all[i].loss /= double(all[i].tokens);    // NaN without targets
     }
     return all;
 }
@@ -130,7 +131,8 @@ Evaluation combined(const std::vector<Evaluation>& each) {
     double bytes = 0;
     for (const Evaluation& e : each) {
         if (e.tokens == 0) continue;
-        all.loss += e.loss * double(e.tokens), all.tokens += e.tokens;
+        all.loss += e.loss * double(e.tokens);
+        all.tokens += e.tokens;
         if (e.bits_per_byte > 0) bytes += e.loss * double(e.tokens) / std::log(2.0) / e.bits_per_byte;
     }
     all.bits_per_byte = bytes > 0 ? all.loss / std::log(2.0) / bytes : 0;

@@ -1,4 +1,4 @@
-// text_loss.h - the loss of texts, each by itself, several in a forward pass.
+// text_loss.h - loss of texts, each separately, several in a forward pass.
 #pragma once
 #include "data/corpus.h"
 #include "data/bpe.h"
@@ -6,14 +6,15 @@
 
 struct Line {
     std::string text;
-    int64_t number;    // in the file, from 1
+    int64_t number;    // line number in the file, from 1
 };
-// A file's lines that are not blank, or the field of its JSON lines. -: standard input.
+// A file's nonblank lines, or a field of its JSON lines. "-" reads standard input.
 class TextLines {
   public:
-    // config: one file; its field, format and longest. Exit 3 where it is neither text nor JSON lines.
+    // config: one file; its field, format and longest. Exit 3 if it is neither text nor JSON lines.
     static Result<TextLines> open(CorpusConfig config);
-    // The next lines, of about `bytes` together; empty at the end. Exit 3 naming the line, or where the file has none.
+    // The next lines, about `bytes` in total; empty at the end. Exit 3 names the line, or the file
+    // has none.
     Result<std::vector<Line>> next(int64_t bytes);
 
   private:
@@ -21,18 +22,17 @@ class TextLines {
     Corpus corpus;
     bool found_line = false;
 };
-constexpr int64_t TEXT_GROUP = 32 << 20;    // bytes of lines that are held at a time
-// All of them; exit 3 where they have more than 64 MiB.
+constexpr int64_t TEXT_GROUP = 32 << 20;    // bytes of lines held in memory
+// All lines; exit 3 if they exceed 64 MiB.
 Result<std::vector<Line>> read_lines(const CorpusConfig& config);
 
-// How --text's lines become tokens: `begin` before each, and BOS where the tokenizer puts it there instead.
+// Tokenizes lines: `begin` precedes each, or the tokenizer's BOS where it adds one.
 class TextEncoder {
   public:
-    // tokens: a special token that a line spells is that token, else it is ordinary text.
+    // tokens: the name of a special token in a line becomes that token, else ordinary text.
     TextEncoder(const Tokenizer& tokenizer, std::vector<int> begin, bool tokens);
     std::vector<std::vector<int>> encode(const std::vector<Line>& lines);
-    void note_special_tokens()
-        const;    // notes on stderr how many lines spelled special tokens that were ordinary text
+    void note_special_tokens() const;    // on stderr: lines with special tokens' names
     int64_t spelled() const { return count; }
 
   private:
@@ -43,13 +43,15 @@ class TextEncoder {
     std::string first;
 };
 
-// The ids below V that stand for text: all where the tokenizer is unknown. Tokens are drawn from these.
+// The ids below V with ordinary text; all if the tokenizer is unknown. Random tokens are drawn from
+// these.
 std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
 
-// Each text's loss over all tokens but its first one, or over the masked ones, or those after a prefix: which these are
-// is drawn by its number in the file. Longer texts than the model's plan come in pieces that do not see each other.
-// Pieces of about the same length are computed together, the shorter ones padded: to rounding, each has the loss that
-// it would have alone. *pieces: how many came before these in the file; counted on.
+// Each text's loss over all tokens but its first, or over the masked ones, or over the suffix after
+// a prefix; both are drawn by the chunk's number in the file. Texts longer than the model's plan
+// are split into independent chunks. Chunks of similar length are padded into one batch: up to
+// rounding, each has the loss it would have alone. *chunks: chunks before these in the file;
+// updated.
 std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
                                        const std::vector<std::vector<int>>& texts, const Objective& objective,
                                        int64_t* chunks);

@@ -1,5 +1,6 @@
-// chat_template.cpp - chat templates: the walk over the tree. Scopes are frames; a for loop, a macro and a block that
-// is captured have their own, an if has none. What a loop's body sets is gone with each turn.
+// chat_template.cpp - chat templates: evaluation of the tree. Scopes are frames: for loops, macros
+// and captured blocks have their own, ifs have none. Names set in a loop's body vanish after each
+// iteration.
 #include "infer/jinja/chat_template.h"
 
 #include "infer/jinja/interpreter.h"
@@ -25,7 +26,7 @@ struct Interpreter::Scope {
     ~Scope() { run.frame = std::move(before); }
 };
 
-// Does a node's work; an error in it gets its line, which the innermost node knows best.
+// Evaluates a node and adds its line to an error; the innermost node's line is the most precise.
 template <class F> auto Interpreter::at_line(const Node& n, F work) {
     meter.charge();
     Deeper deeper(*this);
@@ -40,7 +41,7 @@ Interpreter::Interpreter(const Value& context, int64_t now) : now(now), frame(st
     for (size_t i = 0; i < context.items().size(); i += 2)
         frame->names[context.items()[i].text()] = context.items()[i + 1];
 }
-Interpreter::~Interpreter() {    // breaks the cycles
+Interpreter::~Interpreter() {    // breaks reference cycles
     for (auto& f : captured) f->names.clear();
     for (auto& space : spaces) static_cast<Sequence&>(*space.object).items.clear();
 }
@@ -251,7 +252,7 @@ Value Interpreter::slice(const Node& n) {
         const auto& range = static_cast<Range&>(*v.object);
         auto scaled = [&](int64_t i) { return arithmetic("*", i, range.step, meter); };
         auto item = [&](int64_t i) { return arithmetic("+", range.from, scaled(i), meter).integer; };
-        meter.charge(size + 1);    // more than the slice has
+        meter.charge(size + 1);    // an upper bound of the slice's size
         return range_of(item(from), item(to), scaled(step).integer);
     }
     Items some;
@@ -334,7 +335,7 @@ Value Interpreter::macro(const Node& n) {
     if (captured.empty() || captured.back() != frame) captured.push_back(frame);
     return Value(Kind::function, std::make_shared<Function>(n, frame));
 }
-Arguments Interpreter::arguments(const Node& n) {    // behind the first kid
+Arguments Interpreter::arguments(const Node& n) {    // all kids after the first
     Arguments args;
     const size_t named = n.kids.size() - n.names.size();
     for (size_t i = 1; i < n.kids.size(); i++)
@@ -373,11 +374,11 @@ Value Interpreter::call_macro(const Function& f, Arguments args) {
     for (size_t i = 0; i < m.names.size(); i++)
         if (!names.count(m.names[i]))
             names[m.names[i]] = i < required ? undefined(m.names[i]) : eval(*m.kids[i - required]);
-    names.try_emplace("varargs", Kind::tuple, Items());    // none beyond the parameters
+    names.try_emplace("varargs", Kind::tuple, Items());    // always empty: too many arguments are errors
     names.try_emplace("kwargs", Kind::dict, Items());
     return captured_output(*m.kids.back());
 }
-// A built-in's arguments by its parameters.
+// Assigns a built-in's arguments to its parameters.
 Value Interpreter::invoke(const Builtin& b, const Value& self, Arguments args) {
     auto touch = [&](const Value& v, int64_t each) {
         if (v.is(Kind::string)) meter.charge_text(v.text().size());

@@ -1,4 +1,4 @@
-// filters.cpp - Jinja2's filters and tests, those that chat templates use and their kin.
+// filters.cpp - Jinja2's filters and tests, as far as chat templates are likely to use them.
 #include <algorithm>
 #include <cmath>
 
@@ -6,18 +6,18 @@
 
 namespace jinja {
 namespace {
-Value kept(Call& c, std::string text) {    // a safe string stays one
+Value kept(Call& c, std::string text) {    // a safe string stays safe
     Value v(std::move(text));
     v.safe = c.self.safe;
     return v;
 }
 Value generated(Items items) { return Value(Kind::generator, std::move(items)); }
-// A value to sort by: an attribute of v where one is given; letters without case unless case_sensitive.
+// A sort key: v, or an attribute of it; lower case unless case_sensitive.
 Value sort_key(Call& c, const Value& v, const Value& attribute, bool case_sensitive) {
     Value key = attribute.is(Kind::unset) || attribute.is(Kind::none) ? v : c.run.path(v, attribute);
     return key.is(Kind::string) && !case_sensitive ? Value(lower(key.text())) : key;
 }
-// The items in the order of their keys, which are theirs by place.
+// Sorts items by the key at each item's index.
 Items sorted(Call& c, const Items& items, const Items& keys, bool reverse) {
     std::vector<size_t> indices(items.size());
     for (size_t i = 0; i < indices.size(); i++) indices[i] = i;
@@ -67,7 +67,7 @@ template <int SIGN> Value extreme(Call& c) {    // case_sensitive attribute
 // select, reject, selectattr, rejectattr: [attribute,] [test, its arguments]
 template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
     if (ATTRIBUTE && c.args.empty()) raise("expected the name of an attribute");
-    const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});    // none is fine, too
+    const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});    // none counts as empty
     const size_t first = ATTRIBUTE ? 1 : 0;
     Items some;
     for (auto& item : items.items()) {
@@ -127,13 +127,15 @@ Value size_of(Call& c) {
 }
 Value tojson(Call& c) {    // ensure_ascii indent separators sort_keys
     JsonStyle style;
-    style.ascii = c.flag(0), style.sorted = c.flag(3);
+    style.ascii = c.flag(0);
+    style.sorted = c.flag(3);
     if (c.given(1)) style.indent = std::max<int64_t>(c.integer(1, 0), 0), style.between = ",";
     if (c.given(2)) {
         const Value pair = iterated(c.args[2], c.meter());
         if (pair.items().size() != 2 || !pair.items()[0].is(Kind::string) || !pair.items()[1].is(Kind::string))
             raise("separators must be two strings");
-        style.between = pair.items()[0].text(), style.colon = pair.items()[1].text();
+        style.between = pair.items()[0].text();
+        style.colon = pair.items()[1].text();
     }
     return to_json(c.self, style, c.meter());
 }
@@ -150,7 +152,7 @@ Value indent(Call& c) {    // width first blank
     }
     return text;
 }
-// int(x), int("12"), int("1.5"); the default where that fails.
+// Converts numbers, "12" and "1.5"; returns the default on failure.
 Value to_int(Call& c) {    // default base
     const int64_t base = c.integer(1, 10);
     if (c.self.is(Kind::undefined)) raise("'%s' is undefined", c.self.text().c_str());
@@ -207,7 +209,7 @@ Value absolute(Call& c) {
     if (c.self.is(Kind::real)) return std::fabs(c.self.real);
     return arithmetic("*", int64_t(c.self.integer < 0 ? -1 : 1), c.self, c.meter());
 }
-// As Python's round: the nearest decimal, the even one of two.
+// Python's round: to the nearest decimal, ties to even.
 Value rounded(Call& c) {    // precision method
     const int64_t precision = c.integer(0, 0);
     const std::string method = c.text(1, "common");
@@ -228,7 +230,8 @@ Value sum(Call& c) {    // attribute start
         all = arithmetic("+", all, c.given(0) ? c.run.path(item, c.args[0]) : item, c.meter());
     return all;
 }
-// Lists of n items, the last one filled up; or n lists of as many items as the items give, the first ones one longer.
+// LINES: lists of n items, the last one padded. Else n lists of nearly equal size, longer ones
+// first.
 template <bool LINES> Value in_parts(Call& c) {    // linecount or slices, fill_with
     const Value items = iterated(c.self, c.meter());
     const int64_t n = c.integer(0, 0), size = int64_t(items.items().size()), each = n > 0 ? size / n : 0;
@@ -246,7 +249,7 @@ template <bool LINES> Value in_parts(Call& c) {    // linecount or slices, fill_
     }
     return generated(std::move(all));
 }
-Value title(Call& c) {    // a word begins behind - and white space and ( { [ <
+Value title(Call& c) {    // words begin after whitespace and - ( { [ <
     const std::u32string s = to_utf32(str(c.self, c.meter()));
     auto parts = [](char32_t x) { return is_space(x) || std::u32string(U"-({[<").find(x) != std::u32string::npos; };
     std::string text;
@@ -266,7 +269,7 @@ Value truncate(Call& c) {    // length killwords end leeway
     if (const size_t space = text.rfind(U' '); !c.flag(1) && space != text.npos) text.resize(space);
     return to_utf8(text + end);
 }
-Value method_of_text(Call& c, const char* name) {    // a filter that is a method of the value's text
+Value method_of_text(Call& c, const char* name) {    // for filters that are methods of str
     return c.run.method(str(c.self, c.meter()), name, c.args);
 }
 
@@ -324,7 +327,7 @@ int64_t whole(const Value& v) {
     return v.integer;
 }
 template <bool SAME> Value equals(Call& c) { return equal(c.self, c.args[0], c.meter()) == SAME; }
-// Which of <, ==, > make it true.
+// Each flag is the result for <, ==, >.
 template <bool LESS, bool SAME, bool MORE> Value ordered(Call& c) {
     const int o = order(c.self, c.args[0], c.meter());
     return o < 0 ? LESS : o > 0 ? MORE : SAME;

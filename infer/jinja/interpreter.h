@@ -1,4 +1,4 @@
-// interpreter.h - the interpreter of a chat template's tree, as its built-in functions see it.
+// interpreter.h - interpreter of a chat template's syntax tree, as the built-ins use it.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,15 +12,15 @@ namespace jinja {
 
 constexpr int64_t MAX_STEPS = 5'000'000;    // about a second
 constexpr size_t MAX_OUTPUT = 16 << 20;     // bytes
-constexpr int MAX_CALLS = 1000;             // nodes within nodes, through macros
+constexpr int MAX_CALLS = 1000;             // nested nodes, through macros
 
-struct Frame {    // the names of a scope
+struct Frame {    // names of a scope
     std::unordered_map<std::string, Value> names;
     std::shared_ptr<Frame> outer;
 };
 struct Builtin;
-// A built-in, perhaps a method of self; or a macro and the frame that it was defined in. `captured` holds that frame
-// to the end, so that no chain of macros is destroyed at once.
+// A built-in, perhaps a method of self; or a macro and the frame it was defined in. `captured`
+// keeps that frame alive to the end, so that destruction never recurses through a chain of macros.
 struct Function : Object {
     const Builtin* builtin = nullptr;
     const Value self = Value();
@@ -29,7 +29,7 @@ struct Function : Object {
     Function(const Builtin* builtin, const Value& self) : builtin(builtin), self(self) { contain(self); }
     Function(const Node& macro, std::shared_ptr<Frame> frame) : macro(&macro), frame(std::move(frame)) {}
 };
-struct Loop : Object {    // what a template calls loop
+struct Loop : Object {    // the template's variable `loop`
     const Value items;
     size_t at = 0;
     explicit Loop(const Value& items) : items(items) { contain(items); }
@@ -49,20 +49,20 @@ class Interpreter {
     Interpreter& operator=(const Interpreter&) = delete;
     std::string render(const Node& root);
 
-    // What the built-in functions need.
+    // Interface for the built-in functions.
     Value filter(const std::string& name, const Value& self, Arguments args);
     bool test(const std::string& name, const Value& self, Arguments args);
-    Value method(const Value& self, const std::string& name, Items args);    // called
+    Value method(const Value& self, const std::string& name, Items args);    // calls it
     Value attribute(const Value& v, const std::string& name);
     Value subscript(const Value& v, const Value& index);
-    Value path(Value v, const Value& path);    // "a.b.0": attributes and indices by turns
+    Value path(Value v, const Value& path);    // "a.b.0": attributes and indices
     Value new_space(Items items);
 
   private:
     enum class Flow { on, leave, next };
     std::string out;
     std::shared_ptr<Frame> frame;
-    std::vector<std::shared_ptr<Frame>> captured;    // they and macros, namespaces and themselves refer to each other
+    std::vector<std::shared_ptr<Frame>> captured;    // breaks reference cycles with macros and namespaces
     std::vector<Value> spaces;
     int depth = 0;
     struct Deeper;
@@ -93,7 +93,7 @@ struct Call {
     Interpreter& run;
     const Value& self;
     Items args;                                          // by parameter; unset: not given
-    std::vector<std::pair<std::string, Value>> named;    // where the built-in takes any
+    std::vector<std::pair<std::string, Value>> named;    // if the built-in accepts any
 
     Meter& meter() { return run.meter; }
     bool given(size_t i) const { return i < args.size() && !args[i].is(Kind::unset) && !args[i].is(Kind::none); }

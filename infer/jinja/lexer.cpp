@@ -1,4 +1,4 @@
-// lexer.cpp - a template's text as tokens; whitespace control happens here.
+// lexer.cpp - splits a template's text into tokens and applies whitespace control.
 #include <charconv>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name(char c) { return is_digit(c) || c == '_' || isalpha(static_cast<unsigned char>(c)) || (c & 0x80); }
 
-// \n, \r\n and \r are one newline each; one at the very end does not count.
+// Each of \n, \r\n and \r is one newline; one at the very end does not count.
 std::string normalized(const std::string& text) {
     std::string s;
     for (size_t i = 0; i < text.size(); i++)
@@ -49,7 +49,7 @@ class Lexer {
     }
     void skip_spaces() { at = after_spaces(s, at); }
 
-    // Where a tag ends here: + keeps, - strips the space behind it; a block without a sign swallows one newline.
+    // A tag's end: + keeps, - strips the space after it; without a sign a block drops one newline.
     bool take_end(const std::string& end, bool block) {
         if (take("-" + end)) skip_spaces();
         else if (block && take("+" + end)) return true;
@@ -57,11 +57,11 @@ class Lexer {
         else if (block) take("\n");
         return true;
     }
-    // The text before a tag that begins at `begin` with this sign.
+    // Adds the text before a tag that begins at `begin` with this sign.
     void add_data(size_t from, size_t begin, char sign, bool block) {
         std::string text = s.substr(from, begin - from);
         if (sign == '-') text = strip(text, {}, false, true);
-        else if (sign != '+' && block) {    // lstrip_blocks: spaces before the first tag of a line
+        else if (sign != '+' && block) {    // lstrip_blocks: spaces before a line's first tag
             const size_t start = text.rfind('\n') + 1;
             if ((start > 0 || from == 0 || s[from - 1] == '\n') && after_spaces(text, start) == text.size())
                 text.resize(start);
@@ -117,7 +117,7 @@ class Lexer {
     }
 
     void code(bool block) {
-        std::string open;    // brackets; }} is no end within them
+        std::string open;    // open brackets; }} inside them is no end
         for (;;) {
             skip_spaces();
             if (at >= s.size()) fail_here(block ? "expected %}, found the end" : "expected }}, found the end");
@@ -173,7 +173,7 @@ class Lexer {
         if (at++ >= s.size()) at = from, fail_here("a string that does not end");
         add(Token::string, text);
     }
-    void escape(std::string& text) {    // behind the backslash
+    void escape(std::string& text) {    // after the backslash
         static const std::string names = "abfnrtv\\'\"", values = "\a\b\f\n\r\t\v\\'\"";
         const char c = s[at++];
         if (const size_t i = names.find(c); i != names.npos) return void(text += values[i]);

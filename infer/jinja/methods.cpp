@@ -1,4 +1,4 @@
-// methods.cpp - the methods of Python's dict, list and tuple, and the functions that templates may call.
+// methods.cpp - the methods of Python's dict, list and tuple, and the global functions.
 #include <algorithm>
 #include <ctime>
 
@@ -34,7 +34,7 @@ Value Interpreter::path(Value v, const Value& path) {
 }
 
 namespace {
-// Every STEP-th thing of a dict from FIRST: its keys, its values.
+// Every second element of a dict's items from FIRST: its keys (0) or values (1).
 template <size_t FIRST, Kind VIEW> Value every_other(Call& c) {
     Items some;
     for (size_t i = FIRST; i < c.self.items().size(); i += 2) some.push_back(c.self.items()[i]);

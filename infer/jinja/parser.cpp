@@ -1,5 +1,5 @@
-// parser.cpp - tokens as a tree. Precedence, loosest first: if-else, or, and, not, comparisons, + -, ~,
-// * / // %, **, sign, postfix (. [] ()), filters and tests.
+// parser.cpp - parses tokens into a tree. Precedence, loosest first: if-else, or, and, not,
+// comparisons, + -, ~, * / // %, **, sign, postfix (. [] ()), filters and tests.
 #include <charconv>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace jinja {
 namespace {
 typedef std::unique_ptr<Node> NodePtr;
-constexpr int DEEPEST = 200;    // nodes in nodes; the interpreter and destructors recurse
+constexpr int DEEPEST = 200;    // nested nodes; the interpreter and destructors recurse
 
 template <class... K> std::vector<NodePtr> kids(K... kid) {
     std::vector<NodePtr> all;
@@ -24,7 +24,7 @@ class Parser {
   private:
     const std::vector<Token> all;
     size_t at = 0;
-    int depth = 0, loops = 0;    // open calls of this parser; loops that break and continue can mean
+    int depth = 0, loops = 0;    // nested calls; loops around the current tag
 
     // ---- tokens ----
     const Token& now() const { return all[at]; }
@@ -54,7 +54,9 @@ class Parser {
     // ---- nodes ----
     NodePtr node(Op op, std::vector<NodePtr> kids = {}, std::string text = {}) {
         auto n = std::make_unique<Node>();
-        n->op = op, n->line = now().line, n->text = std::move(text);
+        n->op = op;
+        n->line = now().line;
+        n->text = std::move(text);
         for (auto& kid : kids) add(*n, std::move(kid));
         return n;
     }
@@ -63,7 +65,7 @@ class Parser {
         if (n.depth > DEEPEST) throw Error{"nested too deep", n.line};
         n.kids.push_back(std::move(kid));
     }
-    // Puts a body where the chain of filters `n` has its empty capture.
+    // Puts a body into the empty capture at the bottom of the filter chain `n`.
     static NodePtr filtered(NodePtr n, NodePtr body) {
         if (n->op == Op::capture) return add(*n, std::move(body)), std::move(n);
         n->kids[0] = filtered(std::move(n->kids[0]), std::move(body));
@@ -85,7 +87,8 @@ class Parser {
     };
 
     // ---- statements ----
-    // Up to a tag of one of these names, which is left to the caller; without names up to the end.
+    // Parses up to a tag with one of these names and leaves that tag unread; without names up to
+    // the end.
     NodePtr statements(std::initializer_list<const char*> ends) {
         Deeper deeper(*this);
         std::vector<NodePtr> list;
@@ -108,7 +111,7 @@ class Parser {
             }
         }
     }
-    NodePtr body(const char* end) {    // from a tag's %} to behind the end's name
+    NodePtr body(const char* end) {    // from a tag's %} past the end tag's name
         block_end();
         NodePtr b = statements({end});
         at++;
@@ -194,7 +197,7 @@ class Parser {
         NodePtr target = node(Op::name, {}, n->text);
         return node(Op::set, kids(std::move(target), std::move(n)));
     }
-    // What is assigned to: a name, a namespace's attribute, a tuple of them.
+    // An assignment target: a name, a namespace's attribute, or a tuple of them.
     NodePtr target() {
         auto one = [&]() -> NodePtr {
             Deeper deeper(*this);
@@ -216,7 +219,7 @@ class Parser {
     }
 
     // ---- expressions ----
-    // One expression, or several with commas: a tuple.
+    // One expression, or a tuple: several with commas.
     NodePtr tuple(bool conditions = true, bool parentheses = false) {
         auto ends = [&] { return now().type == Token::print_end || now().type == Token::block_end || sees(")"); };
         std::vector<NodePtr> parts;

@@ -1,4 +1,4 @@
-// strings.cpp - the methods of Python's str. There are none for bytes, tables of characters and formats with
+// strings.cpp - the methods of Python's str, without bytes, translation tables and format
 // specifications: encode, maketrans, translate, format_map.
 #include <utf8proc.h>
 
@@ -16,14 +16,15 @@ bool is_upper(char32_t c) { return utf8proc_isupper(utf8proc_int32_t(c)) != 0; }
 bool is_lower(char32_t c) { return utf8proc_islower(utf8proc_int32_t(c)) != 0; }
 bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT; }
 
-// Unicode's cases of a letter, which may be several letters (SpecialCasing.txt), whatever the process's locale is.
+// A letter's case folding, possibly several letters (Unicode's SpecialCasing.txt), in any locale.
 std::u32string folded(char32_t c) {
     utf8proc_int32_t letters[8] = {utf8proc_int32_t(c)};
     int boundary = 0;
     const auto n = utf8proc_decompose_char(letters[0], letters, 8, UTF8PROC_CASEFOLD, &boundary);
     return std::u32string(letters, letters + std::clamp<utf8proc_ssize_t>(n, 1, 8));
 }
-// A letter that folds to several ones has these as its large form: all but two of them do.
+// The upper case of a letter. If it folds to several letters it is their upper case, with two
+// exceptions.
 std::u32string large(char32_t c) {
     std::u32string letters = folded(c);
     if (letters.size() < 2 || c == U'\u0130' || c == U'\u1E9E') letters = c;
@@ -40,7 +41,7 @@ std::u32string large_first(char32_t c) {
     letters[0] = char32_t(utf8proc_totitle(utf8proc_int32_t(letters[0])));
     return letters;
 }
-// The small form of s[i]. A sigma that ends a word has another one than within it (Unicode's rule Final_Sigma).
+// The lower case of s[i]. Sigma has a separate form at a word's end (Unicode's rule Final_Sigma).
 std::u32string small(std::u32string_view s, size_t i) {
     if (s[i] == U'\u0130') return U"i\u0307";
     if (s[i] != U'\u03A3') return {char32_t(utf8proc_tolower(utf8proc_int32_t(s[i])))};
@@ -116,8 +117,8 @@ std::string replaced(const std::string& text, const std::string& from, const std
 
 namespace {
 template <bool LEFT, bool RIGHT> Value stripped(Call& c) { return strip(c.self.text(), c.args[0], LEFT, RIGHT); }
-// What lies between the arguments start and end, which count code points as a slice does; not `inside`: start lies
-// behind end.
+// The slice between the arguments start and end, in code points. inside is false if start lies
+// after end.
 struct Part {
     std::string text;
     int64_t from = 0;
@@ -149,7 +150,8 @@ template <bool AT_END> Value remove_affix(Call& c) {
     if (!(AT_END ? s.ends_with(affix) : s.starts_with(affix))) return s;
     return AT_END ? s.substr(0, s.size() - affix.size()) : s.substr(affix.size());
 }
-// Words between white space; after `most` cuts the rest of the text, without the space at the cut.
+// Words between whitespace. After `most` splits the rest stays whole, without the space at the
+// split.
 Items words(const std::string& text, int64_t most, bool from_right) {
     const std::u32string s = to_utf32(text);
     Items parts;
@@ -219,7 +221,7 @@ Value join(Call& c) {
     }
     return text;
 }
-// "{} {0} {name}".format(...): plain fields, without conversions and specifications.
+// "{} {0} {name}".format(...): plain fields, without conversions and format specifications.
 Value format(Call& c) {
     const std::string& s = c.self.text();
     std::string out;
@@ -254,7 +256,7 @@ Value lines(Call& c) {    // keepends
 // ---- letters' cases and kinds ---------------------------------------------------------------------------------------
 
 bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
-bool is_digit(char32_t c) {    // superscripts, too
+bool is_digit(char32_t c) {    // includes superscripts
     return is_decimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
            (c >= 0x2080 && c <= 0x2089);
 }
@@ -265,13 +267,13 @@ template <bool (*IS)(char32_t)> Value all_are(Call& c) {
     const std::u32string s = to_utf32(c.self.text());
     return !s.empty() && std::all_of(s.begin(), s.end(), IS);
 }
-// Some letters have this case, and none has another one.
+// Some letters have this case, and none has another.
 template <bool (*IS)(char32_t)> Value cased(Call& c) {
     const std::u32string s = to_utf32(c.self.text());
     return std::any_of(s.begin(), s.end(), is_cased) &&
            std::all_of(s.begin(), s.end(), [](char32_t x) { return !is_cased(x) || IS(x); });
 }
-// As str.title: the first letter of each word is large. Or SWAPPED: each letter in its other case.
+// Python's str.title; SWAPPED: str.swapcase.
 template <bool SWAPPED> std::string in_cases(const std::string& text) {
     const std::u32string s = to_utf32(text);
     std::u32string all;
@@ -299,7 +301,7 @@ Value casefold(Call& c) {
 
 // ---- widths ---------------------------------------------------------------------------------------------------------
 
-// width fillchar; SIDE < 0: the text stands on the left, 0: in the middle, > 0: on the right.
+// Arguments: width fillchar. SIDE: the text is left (< 0), centered (0) or right (> 0).
 template <int SIDE> Value justified(Call& c) {
     const int64_t width = c.integer(0, 80), missing = std::max<int64_t>(width - length(c.self.text()), 0);
     const std::string fill = c.text(1, " ");

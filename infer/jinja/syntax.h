@@ -1,4 +1,4 @@
-// syntax.h - the text of a chat template as a tree.
+// syntax.h - the syntax tree of a chat template.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 namespace jinja {
 
 enum class Op : uint8_t {
-    // expressions; [] are optional kids, null where left out
+    // expressions; [] are optional kids, null if absent
     constant,    // value
     name,        // text
     list,
@@ -19,23 +19,23 @@ enum class Op : uint8_t {
     plus,
     logical_not,    // kid
     logical_and,
-    logical_or,     // and, or: two kids
+    logical_or,     // two kids
     arithmetic,     // text: the operator; two kids
     concatenate,    // ~: kids
-    compare,        // kids, names: the operators between them
+    compare,        // kids; names: the operators between them
     condition,      // kids: value, test, [other value]
     attribute,      // kid, text
     subscript,      // kid, index
     slice,          // kid, [start], [stop], [step]
-    call,           // kids: callee, arguments; the last of them have `names`
+    call,           // kids: callee, arguments; `names` belong to the last ones
     filter,
-    test,       // text; kids: value, arguments; the last of them have `names`
-    macro,      // text; names: parameters; kids: their defaults, which are the last ones', and the body
-    capture,    // kid: a body; its output as a string
+    test,       // text; kids: value, arguments; `names` belong to the last ones
+    macro,      // text; names: parameters; kids: last parameters' defaults, body
+    capture,    // kid: a body whose output becomes a string
     // statements
     data,      // text
     print,     // kid
-    branch,    // kids: test, body, test, body, ..., [the else body]
+    branch,    // kids: test, body, test, body, ..., [else body]
     loop,      // kids: target, iterable, [filter], body, [else body]
     set,       // kids: target, value
     leave,
@@ -57,7 +57,7 @@ struct Token {
     enum Type : uint8_t { data, print_begin, print_end, block_begin, block_end, name, string, integer, real, op, end };
     Type type;
     int line;
-    std::string text;    // a string's value
+    std::string text;    // a string's value, unquoted
 };
 // Both raise an Error with its line.
 std::vector<Token> tokens(const std::string& text);

@@ -1,4 +1,4 @@
-// text.cpp - values as text: str, repr, JSON; strings as code points.
+// text.cpp - conversions of values to text (str, repr, JSON), and of strings to code points.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ char32_t next_character(std::string_view text, size_t& at) {
     const auto first = static_cast<unsigned char>(text[at]);
     bool complete = true;
     const size_t n = first < 0x80 ? 1 : utf8_character(text.substr(at, 4), complete);
-    if (!complete) return at++, 0xDC00 | first;    // as Python's surrogateescape
+    if (!complete) return at++, 0xDC00 | first;    // Python's surrogateescape
     char32_t c = n == 1 ? first : first & (0x7F >> n);
     for (size_t i = 1; i < n; i++) c = c << 6 | (text[at + i] & 0x3F);
     at += n;
@@ -53,8 +53,8 @@ size_t after_spaces(std::string_view text, size_t at) {
 }
 namespace {
 bool is_decimal(char32_t c) { return utf8proc_category(utf8proc_int32_t(c)) == UTF8PROC_CATEGORY_ND; }
-// A number without the spaces around it: digits of any script become ASCII's, and a _ between two digits is left out.
-// Empty where it has what no number has.
+// A number without surrounding spaces: any script's digits become ASCII, and a _ between two digits
+// is dropped. Empty if a character fits no number.
 std::string plain_number(const std::string& text, bool letters) {
     const std::u32string s = to_utf32(strip(text, {}, true, true));
     auto digit = [&](size_t i) {
@@ -64,7 +64,7 @@ std::string plain_number(const std::string& text, bool letters) {
     for (size_t i = 0; i < s.size(); i++) {
         if (s[i] == '_' && digit(i - 1) && digit(i + 1)) continue;
         char32_t zero = s[i];
-        while (s[i] >= 0x80 && is_decimal(zero - 1)) zero--;    // runs of ten digits, from 0 to 9
+        while (s[i] >= 0x80 && is_decimal(zero - 1)) zero--;    // runs of ten digits, 0 to 9
         if (s[i] < 0x80) plain += char(s[i]);
         else if (is_decimal(s[i])) plain += char('0' + (s[i] - zero) % 10);
         else return "";
@@ -124,7 +124,7 @@ std::string escaped_html(const std::string& text) {
 // ---- str and repr ---------------------------------------------------------------------------------------------------
 
 namespace {
-// The shortest digits that read back; an exponent below 1e-4 and from 1e16.
+// The shortest digits that round-trip; with an exponent below 1e-4 and from 1e16 on.
 std::string real_text(double x) {
     if (std::isnan(x)) return "nan";
     if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
@@ -196,14 +196,14 @@ std::string repr(const Value& v, Meter& meter, int depth) {
             meter.charge_text(s.size());
             return v.is(Kind::dict) ? "{" + s + "}" : "<Namespace {" + s + "}>";
         }
-        // What Python prints of these is an address.
+        // Python would print an address for these.
         case Kind::generator: raise("a generator has no text: add |list or |join");
         case Kind::function: raise("a function has no text: call it with ()");
         default: raise("a loop has no text: expected loop.index or another of its attributes");
     }
 }
 
-// ---- JSON, as json.dumps writes it ----------------------------------------------------------------------------------
+// ---- JSON, in json.dumps' format ------------------------------------------------------------------------------------
 
 namespace {
 std::string json_text(const std::string& text, bool ascii) {

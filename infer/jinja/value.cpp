@@ -38,7 +38,7 @@ Value range_of(int64_t from, int64_t to, int64_t step) {
     range->to = to;
     range->step = step;
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
-        if (range->items.size() >= 100'000) raise("a range of more than 100000 items");    // as jinja2's sandbox
+        if (range->items.size() >= 100'000) raise("a range of more than 100000 items");    // like jinja2's sandbox
         range->items.push_back(i);
         if (__builtin_add_overflow(i, step, &i)) break;
     }
@@ -199,7 +199,7 @@ int order(const Value& a, const Value& b, Meter& meter, int depth) {
     if (a.is_number() && b.is_number()) return three_way(a.number(), b.number());
     if (a.kind == b.kind && a.is(Kind::string)) {
         meter.charge_text(std::min(a.text().size(), b.text().size()));
-        return a.text().compare(b.text());    // the bytes of UTF-8 have the order of the code points
+        return a.text().compare(b.text());    // UTF-8 bytes sort like code points
     }
     if (a.kind != b.kind || !(a.is(Kind::list) || a.is(Kind::tuple)))
         raise("'<' not supported between '%s' and '%s'", type_name(a), type_name(b));

@@ -1,7 +1,7 @@
-// value.h - what chat templates compute with: Python's values, as far as templates see them.
+// value.h - Python's values, as far as chat templates need them.
 //
-// Everything but a namespace is immutable, so values are shared, not copied. Errors inside the interpreter are thrown;
-// ChatTemplate turns them into a Status.
+// Everything but a namespace is immutable, so values are shared, not copied. Errors inside the
+// interpreter are thrown; ChatTemplate turns them into a Status.
 #pragma once
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,12 +16,13 @@ namespace jinja {
 
 struct Error {
     std::string message;
-    int line = 0;    // 0: not known yet
+    int line = 0;    // 0: unknown yet
 };
 [[noreturn, gnu::format(printf, 1, 2)]] void raise(const char* format, ...);
 
-// The work that a template may still do: evaluated nodes, items touched, 16 bytes of text touched. It also bounds
-// memory, as whatever makes something charges for it, before it makes it where the size is the template's choice.
+// The work budget that a template has left: evaluated nodes, items touched, 16 bytes of text
+// touched. It also bounds memory: every allocation is charged, and before it is made if the
+// template chooses its size.
 struct Meter {
     int64_t steps;
     void charge(int64_t n = 1) {
@@ -31,8 +32,8 @@ struct Meter {
     void charge_text(size_t bytes) { charge(int64_t(bytes / 16) + 1); }
 };
 
-// unset: an argument that was not given. keys, values, entries: a dict's views. generator: what filters such as map
-// make; it can be iterated once.
+// unset: an argument that was not given. keys, values, entries: a dict's views. generator: the
+// result of filters such as map; it can be iterated once.
 enum class Kind : uint8_t {
     unset,
     undefined,
@@ -53,21 +54,21 @@ enum class Kind : uint8_t {
     function,
     loop
 };
-constexpr int MAX_DEPTH = 100;    // values in values: printers, comparisons and destructors recurse
+constexpr int MAX_DEPTH = 100;    // nested values: printers, comparisons and destructors recurse
 struct Value;
 typedef std::vector<Value> Items;
-// What a value points to. depth: how many lie within each other here; texts count nothing.
+// The heap part of a Value. depth: its levels of nested values; texts count 0.
 struct Object {
     int depth = 1;
     virtual ~Object() = default;
-    void contain(const Value& inner);    // raises where that is too deep
+    void contain(const Value& inner);    // raises if too deep
 };
 
 struct Value {
     Kind kind = Kind::unset;
-    bool safe = false;    // a string after |safe: + escapes for HTML what is added to it, as Markup does
+    bool safe = false;    // result of |safe: + escapes strings appended, like Markup
     union {
-        int64_t integer = 0;    // a boolean's, too
+        int64_t integer = 0;    // also a boolean's
         double real;
     };
     std::shared_ptr<Object> object;    // Text, Sequence (list to space), Function, Loop
@@ -80,14 +81,14 @@ struct Value {
     Value(std::string s);
     Value(const char* s) : Value(std::string(s)) {}
     template <class H> Value(Kind k, const std::shared_ptr<H>& h) : kind(k), object(h) {}
-    Value(Kind k, Items items);    // raises where that is too deep
+    Value(Kind k, Items items);    // raises if too deep
 
     bool is(Kind k) const { return kind == k; }
     bool is_int() const { return is(Kind::integer) || is(Kind::boolean); }
     bool is_number() const { return is_int() || is(Kind::real); }
     double number() const { return is(Kind::real) ? real : double(integer); }
-    const std::string& text() const;    // a string's; an undefined value's name
-    const Items& items() const;         // list to generator's; dict and space: key, value, key, value, ...
+    const std::string& text() const;    // a string; an undefined value's name
+    const Items& items() const;         // list to generator; dict, space: key, value, ...
 };
 struct Text : Object {
     std::string text;
@@ -102,17 +103,17 @@ struct Range : Sequence {
 
 Value range_of(int64_t from, int64_t to, int64_t step);
 Value undefined(std::string name);
-const char* type_name(const Value& v);    // Python's
+const char* type_name(const Value& v);    // Python's name
 bool truth(const Value& v);
-// The items that a loop goes through: a dict's keys, a string's characters. Takes a generator's items away.
+// The items that a loop visits: a dict's keys, a string's characters. Empties a generator.
 Value iterated(const Value& v, Meter& meter);
-// A dict's or a namespace's value, null where it has none. Raises where the key cannot be one.
+// A dict's or a namespace's value; null: no such key. Raises if the key's type is not hashable.
 const Value* find(const Value& dict, const Value& key, Meter& meter);
 void put(Items& dict, const Value& key, const Value& value, Meter& meter);    // adds or replaces
 void assign(const Value& space, const std::string& name, const Value& value, Meter& meter);
 
 bool equal(const Value& a, const Value& b, Meter& meter, int depth = 0);
-int order(const Value& a, const Value& b, Meter& meter, int depth = 0);    // < 0, 0, > 0; raises where there is none
+int order(const Value& a, const Value& b, Meter& meter, int depth = 0);    // < 0, 0, > 0; raises if not comparable
 bool contains(const Value& container, const Value& item, Meter& meter);
 
 std::string str(const Value& v, Meter& meter);
@@ -123,19 +124,19 @@ struct JsonStyle {
     std::string between = ", ", colon = ": ";
 };
 std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int depth = 0);
-Value pairs(const Value& dict);    // a list of (key, value)
+Value pairs(const Value& dict);    // list of (key, value)
 Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
-// a op b, op one of + - * / // % **, as Python has it.
+// a op b with Python's semantics. op: one of + - * / // % **
 Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& meter);
 
 // ---- text ----------------------------------------------------------------------------------------------------------
 
-// Code points. Bytes that are not UTF-8 become lone surrogates and come back as they were.
+// Code points. Invalid UTF-8 bytes become lone surrogates and are restored by to_utf8.
 std::u32string to_utf32(std::string_view text);
 std::string to_utf8(std::u32string_view text);
-int64_t length(const std::string& text);    // in code points
-// As Python's int(text, base) and float(text); none where the text is no number. Raises for one beyond 64 bits.
+int64_t length(const std::string& text);    // code points
+// Python's int(text, base) and float(text); none if text is no number. Raises beyond 64 bits.
 std::optional<int64_t> integer_of(const std::string& text, int64_t base);
 std::optional<double> real_of(const std::string& text);
 bool is_space(char32_t c);    // Python's str.isspace

@@ -1,4 +1,4 @@
-// grammar.cpp - the automaton of a grammar, and the tokens that it allows. grammar_parse.cpp reads grammars.
+// grammar.cpp - a grammar's automaton and the tokens it allows. grammar_parse.cpp parses grammars.
 #include "grammar.h"
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace {
 constexpr int UNKNOWN = -2;
-constexpr size_t MOST_STATES = 4096, MOST_MASKS = 64;    // between two tokens
-constexpr int64_t MOST_WORK = 50'000'000;                // stacks that one mask may look at: a second or two
-constexpr size_t MOST_NEW_STATES = 20'000;               // in one mask
+constexpr size_t MOST_STATES = 4096, MOST_MASKS = 64;    // limits checked after each token
+constexpr int64_t MOST_WORK = 50'000'000;                // stacks visited per mask: a second or two
+constexpr size_t MOST_NEW_STATES = 20'000;               // per mask
 uint64_t pair_key(int a, int b) { return uint64_t(uint32_t(a)) << 32 | uint32_t(b); }
 }    // namespace
 
@@ -27,8 +27,8 @@ int GrammarMachine::node(int at, int parent) {
     return found->second;
 }
 
-// The state of these stacks once each is at bytes or empty: names are replaced by their rules, ends by what follows.
-// Which were seen is remembered, so that what may be empty and repeated comes to an end.
+// The state of these stacks after expansion: rules are replaced by their alternatives, ends by the
+// parent, until each stack is at bytes or empty. `seen` ends the expansion of repeated empty parts.
 int GrammarMachine::state(std::vector<Node> open) {
     std::unordered_set<uint64_t> seen;
     std::vector<int> stacks;
@@ -42,7 +42,7 @@ int GrammarMachine::state(std::vector<Node> open) {
         if (e.kind == Grammar::Kind::bytes) {
             stacks.push_back(node(now.at, now.parent));
         } else if (e.kind == Grammar::Kind::rule) {
-            const bool last = g->elements[size_t(now.at) + 1].kind == Grammar::Kind::end;    // no need to come back
+            const bool last = g->elements[size_t(now.at) + 1].kind == Grammar::Kind::end;    // tail call
             const int parent = last ? now.parent : node(now.at + 1, now.parent);
             for (int at : g->rules[size_t(e.value)]) push(at, parent);
         } else if (now.parent == 0) {
@@ -146,14 +146,14 @@ const std::vector<bool>& GrammarMatcher::allowed() const {
     return mask;
 }
 
-// All tokens in order of their bytes: each goes on from the state after what it shares with the one before. Nothing is
-// allowed where that would take too long.
+// Visits all tokens sorted by bytes, each from the state after its common prefix with the previous
+// one. If this takes too long, no token is allowed.
 void GrammarMatcher::walk(std::vector<bool>& mask) const {
     mask.assign(words->is_end.size(), false);
-    std::vector<int> path = {state};    // the state after so many bytes
+    std::vector<int> path = {state};    // path[i]: state after i bytes
     std::unordered_set<int> met;
     int64_t work = 0;
-    size_t dead = SIZE_MAX;    // so many bytes lead nowhere
+    size_t dead = SIZE_MAX;    // length of a prefix with no continuation
     for (size_t i = 0; i < words->order.size(); i++) {
         if (size_t(words->common[i]) >= dead) continue;
         dead = SIZE_MAX;

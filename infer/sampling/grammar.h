@@ -1,8 +1,9 @@
-// grammar.h - what a generated text may be: a context-free grammar over bytes, and which tokens may come next.
+// grammar.h - constrained decoding: a context-free grammar over bytes and its allowed tokens.
 //
-// Grammars are written in GBNF, as llama.cpp reads it: name ::= alternatives, of literals "a\n", classes [a-z^"\u00e9],
-// . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and comments from # on. A text begins with `root`.
-// Characters become the byte sequences of their UTF-8, so that a token may end within one.
+// Grammars are GBNF, as in llama.cpp: name ::= alternatives, of literals "a\n", classes
+// [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and comments after
+// #. A text derives from `root`. Characters become their UTF-8 bytes, so that a token may end
+// within one.
 #pragma once
 #include <bitset>
 #include <memory>
@@ -17,40 +18,40 @@ struct Grammar {
     enum class Kind : uint8_t { end, bytes, rule };
     struct Element {
         Kind kind;
-        int value = 0;    // which of `sets`; which rule
+        int value = 0;    // index into `sets` or `rules`
     };
-    std::vector<Element> elements;          // alternatives one after the other, each with an end
-    std::vector<std::vector<int>> rules;    // where the alternatives of each begin
-    std::vector<std::bitset<256>> sets;     // bytes, one of which stands here
+    std::vector<Element> elements;          // alternatives in sequence, each closed by `end`
+    std::vector<std::vector<int>> rules;    // first elements of each rule's alternatives
+    std::vector<std::bitset<256>> sets;     // byte classes
     int root = 0;
 
-    // Hostile until checked: size and depth are bounded. exit 3: the line, what was expected and found; a rule that
-    // begins with itself (left recursion) by its name
+    // Untrusted text: size and depth are bounded. exit 3: line, expected and found; or the name of
+    // a left-recursive rule
     static Result<std::shared_ptr<const Grammar>> parse(std::string_view text, const std::string& name);
 };
 
-// The automaton: a state is the set of stacks with which the grammar can go on. States are made when first asked for,
-// and kept: a text's states recur.
+// Pushdown automaton. A state is the set of stacks that can continue the text. States are built on
+// first use and cached, because a text revisits them.
 class GrammarMachine {
   public:
-    static constexpr int DEAD = -1, MOST_STEPS = 1 << 16;    // steps: to find a state's stacks
+    static constexpr int DEAD = -1, MOST_STEPS = 1 << 16;    // steps: to build a state's stacks
     GrammarMachine() = default;
     explicit GrammarMachine(std::shared_ptr<const Grammar> grammar);
     int start() const { return first; }
-    int step(int state, unsigned char byte);    // DEAD: no text goes on so, or more stacks than MOST_STEPS
+    int step(int state, unsigned char byte);    // DEAD: no continuation, or over MOST_STEPS stacks
     bool may_end(int state) const { return state != DEAD && states[size_t(state)].stacks[0] == 0; }
     bool must_end(int state) const { return state == DEAD || (may_end(state) && stacks(state) == 1); }
     int stacks(int state) const { return int(states[size_t(state)].stacks.size()); }
     size_t size() const { return states.size() + nodes.size() / 256; }
-    int forget_all_but(int state);    // its new number
+    int forget_all_but(int state);    // drops the cache; returns the state's new number
 
   private:
     struct Node {
         int at, parent;
-    };    // the stack that stands before elements[at], above another one; 0: empty
+    };    // stack: continue at elements[at], then `parent`; 0: empty
     struct State {
-        std::vector<int> stacks;       // nodes, in order
-        std::vector<int> next = {};    // by byte; UNKNOWN
+        std::vector<int> stacks;       // node indices, sorted
+        std::vector<int> next = {};    // by byte; UNKNOWN: not computed
     };
     int node(int at, int parent);
     int state(std::vector<Node> open);
@@ -60,32 +61,32 @@ class GrammarMachine {
     std::vector<Node> nodes = {{0, 0}};
     std::unordered_map<uint64_t, int> node_of;
     std::vector<State> states;
-    std::unordered_map<std::string, int> state_of;    // by the bytes of its stacks
+    std::unordered_map<std::string, int> state_of;    // key: bytes of its stacks
     int first = DEAD;
 };
 
-// A sequence's place in the grammar. Its const functions only fill memos: not for two threads at once.
+// A sequence's state in the grammar. Const functions fill caches: not thread-safe.
 class GrammarMatcher {
   public:
     GrammarMatcher() = default;
-    // V: tokens in all; ends: those that may stand where the grammar may end
+    // V: vocabulary size; ends: tokens allowed where the grammar may end
     GrammarMatcher(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int V,
                    const std::vector<int>& ends);
     bool allows(int id) const;
-    const std::vector<bool>& allowed() const;    // (V); until the next call
+    const std::vector<bool>& allowed() const;    // (V); valid until the next call
     void accept(int id);
     bool done() const { return machine.must_end(state); }    // nothing may follow
-    bool broken() const { return is_broken; }                // a token was taken that is not allowed
-    int end() const { return words->end; }                   // what ends a text; -1: there is none
+    bool broken() const { return is_broken; }                // a disallowed token was accepted
+    int end() const { return words->end; }                   // a token that ends a text; -1: none
 
   private:
     struct Words {
         Tokenizer tokenizer;
-        std::vector<int> order, common;    // ids in order of their bytes; how many each shares with the one before
+        std::vector<int> order, common;    // ids sorted by bytes; bytes shared with the predecessor
         std::vector<char> is_end, is_word;
         int end = -1;
     };
-    int after(int id) const;    // the state
+    int after(int id) const;    // next state
     void walk(std::vector<bool>& mask) const;
 
     std::shared_ptr<const Words> words;

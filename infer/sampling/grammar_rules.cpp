@@ -7,9 +7,9 @@
 namespace {
 using Kind = Grammar::Kind;
 
-// To a rule; whether there is something to come back to.
+// To a rule; whether a rest remains on the stack.
 using Edges = std::vector<std::vector<std::pair<int, bool>>>;
-// For each rule the number of its strongly connected component (Tarjan 1972), without recursion.
+// The strongly connected component of each rule (Tarjan 1972), without recursion.
 std::vector<int> components(const Edges& edges) {
     const size_t n = edges.size();
     std::vector<int> index(n, -1), low(n), part(n, -1), stack, path;
@@ -44,14 +44,15 @@ std::vector<int> components(const Edges& edges) {
 std::vector<char> derivable(const Grammar& g, bool bytes) {
     const size_t n = g.rules.size();
     std::vector<char> found(n);
-    std::vector<int> owner, left, open;        // an alternative's rule, and its elements yet to be found; rules
-    std::vector<std::vector<int>> users(n);    // alternatives that name each, as often as they do
+    std::vector<int> owner, left, open;        // per alternative: its rule, underivable elements; rules to visit
+    std::vector<std::vector<int>> users(n);    // per rule: alternatives, once per use
     auto add_found = [&](int rule) {
         if (!std::exchange(found[size_t(rule)], true)) open.push_back(rule);
     };
     for (size_t r = 0; r < n; r++)
         for (int i : g.rules[r]) {
-            owner.push_back(int(r)), left.push_back(0);
+            owner.push_back(int(r));
+            left.push_back(0);
             for (; g.elements[size_t(i)].kind != Kind::end; i++) {
                 const bool rule = g.elements[size_t(i)].kind == Kind::rule;
                 if (rule) users[size_t(g.elements[size_t(i)].value)].push_back(int(owner.size()) - 1);

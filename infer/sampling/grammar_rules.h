@@ -1,11 +1,11 @@
-// grammar_rules.h - what a grammar's rules can become: nothing, a text that ends, themselves.
+// grammar_rules.h - properties of a grammar's rules: nullable, productive, left-recursive.
 #pragma once
 #include "grammar.h"
 
-// By rule: whether it can become the empty text, or with `bytes`, any text that ends.
+// By rule: whether it derives the empty text (bytes: any finite text).
 std::vector<char> derivable(const Grammar& g, bool bytes);
 
-// A rule that can come to itself again before any byte, with something to come back to, would need endless stacks. The
-// rules that each begins with form a graph; none of its cycles may have such an edge.
-// The first such rule; -1: there is none.
+// Finds a left-recursive rule: one that derives itself before any byte, with a nonempty rest on the
+// stack, would need endless stacks. The graph of "begins with" edges may have no cycle with such an
+// edge. Returns the first such rule; -1: none.
 int left_recursive(const Grammar& g);

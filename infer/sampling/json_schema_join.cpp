@@ -1,5 +1,5 @@
-// json_schema_join.cpp - schemas as sets of values: where a $ref leads, what several demand together, and whether two
-// can allow the same value.
+// json_schema_join.cpp - schemas as sets of values: $ref targets, intersections, and whether two
+// schemas are disjoint.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -27,7 +27,7 @@ const char* type_of(const ordered_json& v) {
                             : "number";
 }
 using Types = std::set<std::string>;
-// The types by name; a number may be an integer. `all`: where the schema names none.
+// The schema's types; number includes integer. `all`: the result if it has no type.
 Types types(const ordered_json& s, const Types& all) {
     if (!s.contains("type")) return all;
     const ordered_json& type = s["type"];
@@ -38,14 +38,14 @@ Types types(const ordered_json& s, const Types& all) {
     return named;
 }
 const Types EVERY(std::begin(JSON_TYPES), std::end(JSON_TYPES));
-Types written(const ordered_json& s) {    // by a schema's grammar
+Types written(const ordered_json& s) {    // types that a schema's grammar generates
     const char* type = implied_type(s);
     return !type ? types(s, EVERY) : type == std::string("number") ? types(s, {type, "integer"}) : types(s, {type});
 }
 double bound(const ordered_json& s, const char* key, double otherwise) {
     return s.contains(key) && s[key].is_number() ? s[key].get<double>() : otherwise;
 }
-// No number lies in both ranges.
+// True if no number lies in both ranges.
 bool ranges_apart(const ordered_json& a, const ordered_json& b) {
     auto below = [](const ordered_json& x, const ordered_json& y) {    // all of x below all of y
         const double inf = INFINITY, most = bound(x, "maximum", inf), least = bound(y, "minimum", -inf),
@@ -68,7 +68,7 @@ const ordered_json* property(const ordered_json& s, const std::string& key) {
     return &s["properties"][key];
 }
 bool closed(const ordered_json& s) { return s.contains("additionalProperties") && s["additionalProperties"] == false; }
-// What a schema demands of a member that its properties do not name; null: nothing.
+// The schema for members outside `properties`; null: none.
 const ordered_json* others(const ordered_json& s) {
     return s.contains("additionalProperties") ? &s["additionalProperties"] : nullptr;
 }
@@ -116,7 +116,7 @@ Schemas::Found Schemas::find(const ordered_json& ref) const {
     return {found, ""};
 }
 
-// ---- all of several -------------------------------------------------------------------------------------------------
+// ---- intersection ---------------------------------------------------------------------------------------------------
 
 Schemas::Flat Schemas::flat(const ordered_json& s, int depth) const {
     if (depth > MOST_DEPTH) return {{}, formatted("$ref and allOf more than %d deep", MOST_DEPTH)};
@@ -142,7 +142,8 @@ Schemas::Flat Schemas::flat(const ordered_json& s, int depth) const {
 }
 
 namespace {
-// Members of two schemas for objects: each schema's additionalProperties is about those that its own properties lack.
+// Joins object schemas. Each one's additionalProperties applies to members absent from its own
+// properties.
 void join_properties(const ordered_json& a, const ordered_json& b, ordered_json* all) {
     ordered_json properties = ordered_json::object();
     for (const ordered_json* s : {&a, &b}) {
@@ -158,7 +159,7 @@ void join_properties(const ordered_json& a, const ordered_json& b, ordered_json*
     if (others(a) && others(b))
         (*all)["additionalProperties"] = closed(a) || closed(b) ? ordered_json(false) : both(*others(a), *others(b));
 }
-// One keyword's value in both; an error is what cannot be joined.
+// Joins one keyword's values; returns an error if they cannot be joined.
 std::string join_keyword(const std::string& key, const ordered_json& a, const ordered_json& b, ordered_json* to) {
     if (a == b) return "";
     if (key == "type") {
@@ -208,14 +209,14 @@ Schemas::Flat Schemas::joined(const ordered_json& a, const ordered_json& b) cons
         }
         all.error = join_keyword(key, a[key], value, &all.schema[key]);
         if (!all.error.empty()) return all;
-        if (key == "type" && all.schema[key].empty()) return {false, ""};    // no type is common to both
+        if (key == "type" && all.schema[key].empty()) return {false, ""};    // no common type
     }
     return all;
 }
 
-// ---- one of several -------------------------------------------------------------------------------------------------
+// ---- disjointness ---------------------------------------------------------------------------------------------------
 
-// Whether a value may be valid by a schema; true where that is not certain.
+// Whether a value may be valid by a schema; true if uncertain.
 bool Schemas::may_hold(const ordered_json& v, const ordered_json& schema, int depth) const {
     const Flat f = flat(schema);
     const ordered_json& s = f.schema;
@@ -250,7 +251,7 @@ bool Schemas::apart(const ordered_json& left, const ordered_json& right, int dep
     if (a == false || b == false) return true;
     if (!a.is_object() || !b.is_object()) return false;
     for (const char* any : {"anyOf", "oneOf"}) {
-        ordered_json rest = a;    // a branch's texts hold what stands beside it, too
+        ordered_json rest = a;    // a branch also obeys the keywords beside it
         rest.erase(any);
         if (a.contains(any) && a[any].is_array() &&
             std::all_of(a[any].begin(), a[any].end(),
@@ -289,7 +290,7 @@ bool Schemas::apart_of_type(const std::string& type, const ordered_json& a, cons
     for (const std::string& key : keys) {
         const ordered_json *mine = property(a, key), *there = property(b, key);
         const bool opened = others(a) ? !closed(a) : !a.contains("properties");
-        if (requires_key(b, key) && !requires_key(a, key) && !mine && !opened) return true;    // never written
+        if (requires_key(b, key) && !requires_key(a, key) && !mine && !opened) return true;    // never generated
         if (!there && closed(b)) return true;
         if (mine && there && apart(*mine, *there, depth + 1)) return true;
     }

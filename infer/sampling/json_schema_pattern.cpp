@@ -1,5 +1,5 @@
-// json_schema_pattern.cpp - regular expressions of ECMA-262 as GBNF: a tree, an automaton (Thompson 1968), and for each
-// of its states, and each length so far, a rule of what may come next.
+// json_schema_pattern.cpp - ECMA-262 regular expressions as GBNF: a tree, an automaton (Thompson
+// 1968), and a rule for each pair of state and length so far.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -16,7 +16,7 @@ constexpr uint32_t LAST = 0x10FFFF;
 struct Range {
     uint32_t from, to;
 };
-using Set = std::vector<Range>;    // in order, apart
+using Set = std::vector<Range>;    // sorted, disjoint
 Set ordered(Set set) {
     std::sort(set.begin(), set.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
     Set all;
@@ -38,16 +38,16 @@ Set all_but(const Set& set, uint32_t last = LAST) {
 const Set DIGITS = {{'0', '9'}}, WORD = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
           SPACE = {{9, 13},          {32, 32},         {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
                    {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}},
-          SOME_SPACE = {{0x1C, 0x1F}, {0x85, 0x85}, {0xFEFF, 0xFEFF}},    // space for some programs only
+          SOME_SPACE = {{0x1C, 0x1F}, {0x85, 0x85}, {0xFEFF, 0xFEFF}},    // white space in some implementations only
     LINE_ENDS = {{10, 10}, {13, 13}, {0x2028, 0x2029}};
 
 struct Tree {
     enum Kind { set, sequence, either, repeat, begin, end } kind;
     Set characters = {};
     std::vector<Tree> kids = {};
-    int least = 0, most = 0;    // a repeat's; most -1: any number
+    int least = 0, most = 0;    // of a repetition; most -1: unbounded
 };
-struct Unknown {    // what the expression has that is not known here
+struct Unknown {    // an unsupported part of the expression
     std::string what;
 };
 
@@ -99,7 +99,7 @@ class Reader {
         if (take("[")) return {Tree::set, char_class()};
         if (take("\\")) return {Tree::set, escape(false, false)};
         if (take("(")) {
-            if (take("?<") && peek() != '=' && peek() != '!') {    // a name
+            if (take("?<") && peek() != '=' && peek() != '!') {    // a group's name
                 while (more() && s[at++] != '>') {}
             } else if (peek() == '?' && !take("?:")) {
                 throw Unknown{"(? other than (?: ) and (?<name> )"};
@@ -134,7 +134,7 @@ class Reader {
             } else return what;
             if (again || what.kind == Tree::begin || what.kind == Tree::end)
                 throw Unknown{"a repetition of a repetition or of ^ or $"};
-            take("?");    // a lazy one finds the same texts
+            take("?");    // a lazy quantifier matches equal texts
             t.kids.push_back(std::move(what));
             what = std::move(t);
         }
@@ -149,7 +149,7 @@ class Reader {
         return x;
     }
     static Set with(Set set, const Set& more) { return set.insert(set.end(), more.begin(), more.end()), set; }
-    // Where programs differ about a character, in \D, \W and \s, nothing that is written depends on it.
+    // Implementations differ in some characters of \D, \W and \s; generated texts avoid these.
     Set escape(bool in_class, bool negated) {
         if (!more()) throw Unknown{"a \\ at the end"};
         const char32_t c = s[at++];
@@ -170,7 +170,7 @@ class Reader {
         else if (c < 128 && isalnum(int(c))) throw Unknown{std::string("\\") + char(c)};
         return {{x, x}};
     }
-    Set char_class() {    // behind [
+    Set char_class() {    // after [
         const bool negated = take("^");
         Set all;
         while (!take("]")) {
@@ -199,14 +199,14 @@ class Reader {
 struct Node {
     enum Kind { fork, set, begin, end, final } kind;
     std::vector<int> to = {};
-    int characters = -1;    // which of `sets`
+    int characters = -1;    // index into `sets`
 };
 class Automaton {
   public:
     std::vector<Node> nodes = {{Node::final}};
-    std::vector<std::string> sets;    // as GBNF
+    std::vector<std::string> sets;    // GBNF
 
-    // The node from which `t` leads to the node `to`.
+    // Adds nodes that match `t` and continue at node `to`; returns the first.
     int add(const Tree& t, int to) {
         switch (t.kind) {
             case Tree::set: return node({Node::set, {to}, set_of(t.characters)});
@@ -233,14 +233,15 @@ class Automaton {
         return to;
     }
 
-    // What may come at these nodes: those that read a character; and whether the text may end, or anything may follow.
+    // Possible continuations: nodes that read a character; whether the text may end; whether any
+    // text may follow.
     struct Next {
         std::vector<int> readers;
         bool ends = false, goes_on = false;
     };
     Next next(int from, bool at_start) const {
         Next all;
-        std::vector<std::pair<int, bool>> open = {{from, false}};    // and whether nothing more may be read
+        std::vector<std::pair<int, bool>> open = {{from, false}};    // node; whether the text must end here
         std::vector<char> seen(2 * nodes.size());
         while (!open.empty()) {
             const auto [n, ended] = open.back();
@@ -263,7 +264,7 @@ class Automaton {
         nodes.push_back(std::move(n));
         return int(nodes.size()) - 1;
     }
-    // Characters as JSON writes them in a string.
+    // A class of characters as written in a JSON string.
     int set_of(const Set& set) {
         auto holds = [&](uint32_t c) {
             return std::any_of(set.begin(), set.end(), [&](const Range& r) { return r.from <= c && c <= r.to; });
@@ -276,7 +277,7 @@ class Automaton {
         static const std::string NAMED = "\"\\\b\f\n\r\t", NAMES = "\"\\bfnrt";
         for (size_t i = 0; i < NAMED.size(); i++)
             if (holds(uint32_t(NAMED[i]))) all += " | " + gbnf_quoted(std::string("\\") + NAMES[i]);
-        for (uint32_t c = 0; c <= 127 && all.empty(); c++)    // a control character alone
+        for (uint32_t c = 0; c <= 127 && all.empty(); c++)    // single control character
             if (holds(c)) all += " | " + gbnf_quoted(formatted("\\u%04x", c));
         if (all.empty()) throw Unknown{"a [ ] without characters"};
         const auto [found, fresh] = known.try_emplace(all.substr(3), int(sets.size()));
@@ -287,7 +288,8 @@ class Automaton {
 
 // ---- rules ----------------------------------------------------------------------------------------------------------
 
-// A place in the text: before anything; where it may be anything still, or again; or before a node. And the length.
+// A position in the text: at the start, before the match begins, at a node, after the match; and
+// the length so far.
 struct Place {
     enum Kind { start, before, node, behind } kind;
     int at;
@@ -295,11 +297,11 @@ struct Place {
     auto operator<=>(const Place&) const = default;
 };
 struct Rule {
-    std::vector<std::pair<int, int>> steps;    // a set, -1: any character; the rule after it
-    bool ends = false, leads = false;          // it may end here; an end can be reached
+    std::vector<std::pair<int, int>> steps;    // set (-1: any character), next rule
+    bool ends = false, leads = false;          // may end here; can reach an end
 };
 
-// The first rule, "" where no text is found.
+// Returns the first rule's name, "" if no text matches.
 std::string rules_of(const Automaton& a, int entry, int64_t least, int64_t most, const std::string& prefix,
                      std::string* text) {
     std::vector<Rule> rules;
@@ -337,7 +339,7 @@ std::string rules_of(const Automaton& a, int entry, int64_t least, int64_t most,
         if ((steps += rules.back().steps.size() + 1) > MOST_RULES)
             throw Unknown{"so long an expression beside these lengths"};
     }
-    // Backwards from the ends: a rule from which none can be reached is left out.
+    // Backward search from the ends; rules that cannot reach one are dropped.
     std::vector<std::vector<int>> before(rules.size());
     std::vector<int> found;
     for (size_t i = 0; i < rules.size(); i++) {
@@ -365,9 +367,9 @@ std::string rules_of(const Automaton& a, int entry, int64_t least, int64_t most,
 }
 }    // namespace
 
-// A rule for each beginning of one of them.
+// One rule for each prefix of a taken string.
 std::string other_strings(const std::set<std::string>& taken, const std::string& prefix, std::string* rules) {
-    std::map<std::string, std::string> next;    // a beginning's: the characters that lead to another one, for a class
+    std::map<std::string, std::string> next;    // by prefix: characters that extend it to another prefix
     std::map<std::string, std::string> alternatives;
     std::map<std::string, std::string> rule_of;
     auto rule = [&](const std::string& beginning) {
@@ -377,7 +379,7 @@ std::string other_strings(const std::set<std::string>& taken, const std::string&
     };
     const std::string first = rule("");
     for (const std::string& key : taken) {
-        bool plain = true;    // else no string without escapes is it
+        bool plain = true;    // else its JSON needs escapes
         for (char c : key) plain &= static_cast<unsigned char>(c) >= ' ' && c != '"' && c != '\\' && c != '\x7F';
         for (size_t at = 0, end; plain && at < key.size(); at = end) {
             end = at + 1;

@@ -6,7 +6,7 @@
 #include <map>
 
 namespace {
-// "42=-1.5" or " the=-inf": at the last =.
+// "42=-1.5" or " the=-inf", split at the last =.
 Result<std::pair<int, double>> bias_of(const std::string& text, const Tokenizer& tokenizer, int V) {
     const size_t at = text.rfind('=');
     const std::string name = text.substr(0, at), value = at == text.npos ? "" : text.substr(at + 1);
@@ -31,7 +31,9 @@ Result<std::pair<int, double>> bias_of(const std::string& text, const Tokenizer&
 
 Result<History> History::open(const Penalties& p, const Tokenizer& tokenizer, int V) {
     History h;
-    h.p = p, h.tokenizer = tokenizer, h.V = V;
+    h.p = p;
+    h.tokenizer = tokenizer;
+    h.V = V;
     if (p.dry_breakers.empty()) h.p.dry_breakers = {"\n", ":", "\"", "*"};
     std::map<int, double> biases;
     for (const std::string& text : p.bias) {
@@ -51,7 +53,7 @@ void History::count(const PastToken& past, int by) {
     if (at->all == 0) token_counts.erase(at);
 }
 
-// Whether a breaker ends in this token's text, wherever it began.
+// Whether a breaker ends in this token's text; it may begin in an earlier token.
 bool History::breaks(int id) {
     if (tokenizer.vocab_size() <= id) return false;
     size_t longest = 1;
@@ -93,13 +95,14 @@ void History::accept(int id, bool generated) {
     if (p.dry > 0 || p.last > 0) past.push_back(now);
 }
 
-// For tokens that have followed what now stands at the end: how much of it they followed, at most. In order of ids.
+// For each token that followed an earlier occurrence of the current suffix: (id, -longest match),
+// by ascending id.
 std::vector<std::pair<int, int>> History::repeats() const {
     std::vector<std::pair<int, int>> all;
     for (const Match& m : matches)
         if (const PastToken& next = past[size_t(m.at) + 1]; m.length >= p.dry_length && !next.breaks)
             all.push_back({next.id, -m.length});
-    std::sort(all.begin(), all.end());    // the longest of each first
+    std::sort(all.begin(), all.end());    // longest match of each id first
     all.erase(std::unique(all.begin(), all.end(), [](auto& a, auto& b) { return a.first == b.first; }), all.end());
     return all;
 }

@@ -1,4 +1,4 @@
-// penalties.h - what changes a token's logit before one is drawn: biases, and what the sequence has said already.
+// penalties.h - logit biases and repetition penalties.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -7,13 +7,14 @@
 #include "data/bpe.h"
 
 struct Penalties {
-    double repetition = 1;                 // seen tokens' logits: divided where positive, multiplied where negative
-    double presence = 0, frequency = 0;    // taken from generated tokens' logits: once; for each time
-    int last = 0;                          // only the last so many tokens count; 0: all
-    // DRY: a token that would lengthen a repetition of n tokens loses dry * base^(n - length), from n = length on.
+    double repetition = 1;                 // seen tokens: logit divided if positive, else multiplied
+    double presence = 0, frequency = 0;    // subtracted from generated tokens' logits: once; per occurrence
+    int last = 0;                          // window in tokens; 0: all
+    // DRY: a token that would extend a repetition of n >= length tokens loses dry * base^(n -
+    // length).
     double dry = 0, dry_base = 1.75;
     int dry_length = 2;
-    std::vector<std::string> dry_breakers = {};    // texts that no repetition goes across; none: \n : " *
+    std::vector<std::string> dry_breakers = {};    // texts that end a repetition; none: \n : " *
     std::vector<std::string> bias = {};            // "ID=VALUE" or "TEXT=VALUE", TEXT one token; -inf bans it
 };
 
@@ -22,26 +23,27 @@ struct Candidate {
     int id;
 };
 
-// A sequence's tokens as its penalties see them. Keskar et al. 2019 (repetition: of the prompt and what is generated),
-// OpenAI's API (presence, frequency: of what is generated), p-e-w 2024 (DRY: of both).
+// A sequence's tokens, counted for the penalties. Repetition counts prompt and generated tokens
+// (Keskar et al. 2019), presence and frequency only generated ones (OpenAI's API), DRY both (p-e-w
+// 2024).
 class History {
   public:
-    static constexpr size_t MOST = 1024;    // places that DRY follows at a time: a token costs no more than these
+    static constexpr size_t MOST = 1024;    // matches that DRY tracks: bounds the cost per token
     History() = default;
-    // V: tokens that may be chosen. exit 2: a bias that is none
+    // V: tokens to choose from. exit 2: a malformed bias
     static Result<History> open(const Penalties& p, const Tokenizer& tokenizer, int V);
     void accept(int id, bool generated);
-    // The tokens whose logits change, in order of ids, with their new ones: bias, repetition, presence and frequency,
-    // DRY. NaN counts as -inf.
+    // Tokens whose logits change, by ascending id, with the new logits: bias, repetition, presence
+    // and frequency, DRY. NaN counts as -inf.
     std::vector<Candidate> changes(const float* logits) const;
-    // For a device (operation `sample`): what the tokens change, and the biases; (V), empty: none.
+    // For operation `sample`: (V) each; empty: none.
     std::vector<int> counts() const;
     std::vector<double> bias() const;
 
   private:
     struct TokenCount {
         int id, all, generated;
-    };    // how often
+    };    // occurrences
     struct PastToken {
         int id;
         bool generated, breaks;
@@ -53,16 +55,16 @@ class History {
     Penalties p;
     Tokenizer tokenizer;
     int V = 0;
-    std::vector<std::pair<int, double>> biases;    // in order of ids
-    std::vector<TokenCount> token_counts;          // in order of ids
-    std::vector<PastToken> past;                   // where a window or DRY needs it
-    // DRY: where the last token stood before, latest first, and how many tokens up to there are those at the end; none
-    // where a breaker stands at the end. At most MOST: those that the last token made longer, then the latest.
+    std::vector<std::pair<int, double>> biases;    // by ascending id
+    std::vector<TokenCount> token_counts;          // by ascending id
+    std::vector<PastToken> past;                   // kept if a window or DRY needs it
+    // DRY: earlier occurrences of the last token, latest first, with the length of the suffix that
+    // repeats there; none after a breaker. At most MOST: extended matches first, then the latest.
     struct Match {
         int at, length;
     };
     std::vector<Match> matches;
-    std::vector<int> earlier;               // by place: where its token stood before; -1: nowhere
+    std::vector<int> earlier;               // by index: previous occurrence; -1: none
     std::unordered_map<int, int> latest;    // by token
     std::string tail;                       // text that may become a breaker
 };

@@ -8,7 +8,7 @@ namespace {
 bool likelier(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
 
 double score_of(float logit) { return std::isnan(logit) ? -INFINITY : double(logit); }
-// Calls f(score, id) for all tokens, in order; changed ones have other scores than their logits.
+// Calls f(score, id) for all tokens, by ascending id. `changed` overrides the logits.
 template <class F> void each_score(const float* logits, int V, const std::vector<Candidate>& changed, F f) {
     int v = 0;
     for (const Candidate& c : changed) {
@@ -18,8 +18,9 @@ template <class F> void each_score(const float* logits, int V, const std::vector
     for (; v < V; v++) f(score_of(logits[v]), v);
 }
 
-// The k likeliest, likeliest first, by a heap whose root is the least likely of them: nearly every token fails its one
-// comparison. Takes a fifth of nth_element's time for 50 of 50,257. mask (V): who may be among them; null: all
+// The k most probable tokens in order, from a heap whose root is the least probable: nearly every
+// token fails its single comparison. Takes a fifth of nth_element's time for 50 of 50,257. mask
+// (V): allowed tokens; null: all.
 std::vector<Candidate> likeliest(int k, const float* logits, int V, const std::vector<Candidate>& changed,
                                  const std::vector<bool>* mask) {
     std::vector<Candidate> best;
@@ -38,7 +39,7 @@ std::vector<Candidate> likeliest(int k, const float* logits, int V, const std::v
     return best;
 }
 
-// The standard deviation of the scores that are finite.
+// Standard deviation of the finite scores.
 double standard_deviation(const float* logits, int V, const std::vector<Candidate>& changed) {
     double sum = 0, squares = 0, n = 0;
     auto each = [&](auto f) {
@@ -56,7 +57,7 @@ double total(const std::vector<Candidate>& all) {
     for (const Candidate& c : all) sum += c.score;
     return sum;
 }
-// The first ones that together have this part of all weight, at least one.
+// Keeps the first candidates that together have this fraction of the total weight, at least one.
 void keep_first(std::vector<Candidate>& all, double part) {
     const double sum = total(all);
     double covered = 0;
@@ -64,7 +65,7 @@ void keep_first(std::vector<Candidate>& all, double part) {
     while (keep < all.size() && covered < part * sum) covered += all[keep++].score;
     all.resize(std::max<size_t>(keep, 1));
 }
-// Those whose surprise is nearest to the expected one come first.
+// Sorts candidates by |surprise - expected surprise|.
 void order_typical(std::vector<Candidate>& all) {
     const double sum = total(all);
     double expected = 0;
@@ -82,7 +83,9 @@ void order_typical(std::vector<Candidate>& all) {
 Result<Sampler> Sampler::open(const Sampling& sampling, const Tokenizer& tokenizer, int V,
                               const std::vector<int>& ends) {
     Sampler sampler;
-    sampler.sampling = sampling, sampler.V = V, sampler.mu = 2 * sampling.mirostat;
+    sampler.sampling = sampling;
+    sampler.V = V;
+    sampler.mu = 2 * sampling.mirostat;
     sampler.history = TRY(History::open(sampling.penalties, tokenizer, V));
     if (sampling.grammar) sampler.matcher = GrammarMatcher(sampling.grammar, tokenizer, V, ends);
     return sampler;
@@ -101,13 +104,13 @@ void Sampler::accept(const Choice& choice) {
     mu -= sampling.mirostat_rate * (choice.surprise - sampling.mirostat);
 }
 
-// The `most` likeliest that the grammar allows, likeliest first; 0: all of them, in order of ids. At least one: where
-// the grammar allows none, an end of text, or -1.
+// The `most` most probable tokens that the grammar allows, in order; 0: all of them, by ascending
+// id. Never empty: if none is allowed, an end token or -1.
 std::vector<Candidate> Sampler::candidates(const float* logits, int most) const {
     const std::vector<Candidate> changed = history.changes(logits);
     std::vector<Candidate> all;
     const std::vector<bool>* mask = nullptr;
-    if (sampling.grammar && most > 0) {    // usually the likeliest ones are right
+    if (sampling.grammar && most > 0) {    // fast path: the most probable tokens usually fit
         all = likeliest(std::min(V, 2 * most + 16), logits, V, changed, nullptr);
         std::erase_if(all, [&](const Candidate& c) { return !matcher.allows(c.id); });
         all.resize(std::min(all.size(), size_t(most)));
@@ -131,7 +134,7 @@ std::vector<Candidate> Sampler::candidates(const float* logits, int most) const 
     return all;
 }
 
-// Leaves those that may be drawn. Scores are weights, the largest is 1; for top-p they are in order.
+// Drops candidates by the filters. Scores are weights with maximum 1, sorted if top_p < 1.
 void Sampler::truncate(std::vector<Candidate>& all) const {
     if (sampling.mirostat > 0) {
         std::sort(all.begin(), all.end(), likelier);
