@@ -1,8 +1,9 @@
 // gguf_tensors.cpp - weights between GGUF files and the model's memory, with ggml's names, layouts and formats.
 //
-// GGUF's matrices are (out, in), as ours. In the architectures whose RoPE turns neighbours, rows of q and k lie so:
-// GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's norms hold 1 + w. Experts' matrices are (experts,
-// out, in), gates and ups apart; ours have each expert's gate and up together.
+// GGUF's matrices are (out, in), as in memory. In architectures whose RoPE rotates neighbours, q's
+// and k's rows are permuted: GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's
+// norms hold 1 + w. Experts' matrices are (experts, out, in) with gates and ups apart; in memory
+// each expert's gate and up are together.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -52,7 +53,8 @@ const std::vector<NameRow>& name_rows() {
     return rows;
 }
 
-// Rows of whole heads from the model's order to the file's, or back; in place by way of `spare`.
+// Permutes rows of whole heads from the model's order to the file's, or back, in place; `spare`: a
+// copy.
 void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, int HS, bool to_file) {
     spare.assign(x, x + rows * cols);
     for (int64_t h = 0; h < rows; h += HS)
@@ -63,7 +65,7 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows that are read and written at once, about so many numbers: whole heads where heads are permuted, rows of one
+// Rows that are converted at once, about `numbers` elements: whole heads if permuted, rows of one
 // expert.
 struct Rows {
     int64_t file, memory, count;
@@ -78,11 +80,12 @@ std::vector<Rows> rows_of(const GgufPiece& p, int64_t cols, int HS, int64_t numb
     return all;
 }
 
-bool more_bits(int layer, int layers) {    // llama.cpp's use_more_bits: the first and last eighth, and every third
+// llama.cpp's use_more_bits: the first and last eighth, and every third layer between.
+bool more_bits(int layer, int layers) {
     return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// The format of one tensor. A row that is no whole number of blocks takes the next larger format that fits.
+// The format of one tensor. If rows are not whole blocks, the next larger format that fits.
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
     const bool choice = t.name.ends_with(".routerw") || t.name.ends_with(".shared_gatew");
     if (t.vector || t.name == "wpe" || choice) return block_format(BlockType::f32);
@@ -96,7 +99,7 @@ const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const st
     return block_format(fits(b) ? b : BlockType::f16);
 }
 
-// Whether every number has a place in the format.
+// Exit 1: an element is out of the format's range.
 Status check_range(const std::string& name, const BlockFormat& f, const float* x, int64_t n) {
     if (f.type == BlockType::f32 || f.type == BlockType::bf16) return {};
     const float most = largest_size(x, n);
@@ -105,7 +108,7 @@ Status check_range(const std::string& name, const BlockFormat& f, const float* x
                 name.c_str(), double(most), f.name);
 }
 
-// Rows of a tensor of the file, as the file has them.
+// Encodes rows of a tensor to the file's format.
 Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format,
               std::vector<char>* blocks) {
     const int64_t n = rows.count * t.cols;
@@ -119,11 +122,12 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
     quantise(format, x.data(), n, blocks->data());
     return {};
 }
-// One tensor of the file: AT_ONCE parts of it are in memory.
+// Writes one tensor of the file; AT_ONCE parts of it are in memory.
 Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
                    const FileSink& sink) {
     constexpr int AT_ONCE = 32;
-    // The file holds a transposed matrix by columns: a part of its rows costs a read a column, so parts are larger.
+    // A transposed matrix is stored by columns: a part of its rows costs one read per column, so
+    // parts are larger.
     const std::vector<Rows> all = rows_of(p, t.cols, w.c.HS, t.layout == FileLayout::transposed ? 1 << 18 : 1 << 16);
     std::vector<char> blocks[AT_ONCE];
     for (int begin = 0, end; begin < int(all.size()); begin = end) {
@@ -139,28 +143,29 @@ Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, 
     return {};
 }
 
-// A tensor's pieces in this file.
+// The tensor's pieces in this file.
 std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
     std::string name;
     CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name), "%s",
-          name.c_str());    // gguf_config has found it
+          name.c_str());    // gguf_config has checked it
     const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
     return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
 }
-// The model's row for row r of a piece's run.
+// The model's row of row r in a piece's run.
 int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
     const int64_t in_head = r % HS;
     return rows.memory + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);
 }
 
-// Reads pieces of tensors, each by one thread.
+// Loads pieces of tensors, each by one thread.
 struct Loading {
     const GgufFile& file;
     Model& g;
-    std::shared_ptr<const char> map = {};    // null: the file is read
+    std::shared_ptr<const char> map = {};    // null: reads the file
     FirstFailure failure = {};
 
-    // Matrices whose format the model keeps stay in the file, where products can take their rows.
+    // Matrices whose format the model keeps stay in the mapped file, where products read their
+    // rows.
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
         for (const Tensor& t : g.tensors) {
@@ -179,7 +184,7 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, *format, std::move(all), map);
         }
     }
-    // Rows whose format the model keeps are packed as they are; their heads are put in order here.
+    // Packs rows in the file's format; permuted heads get the model's order here.
     void pack(const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format, const char* blocks) {
         const int64_t row_bytes = t.cols / format.numbers * format.bytes;
         if (!p.heads) return g.store.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
@@ -220,7 +225,7 @@ struct Loading {
             g.write(StateKind::weights, t.offset + rows.memory * t.cols, n, x.data());
         }
     }
-    // Rows that pad the vocabulary.
+    // Zeroes the rows that pad the vocabulary.
     void padding(const Tensor& t) {
         const std::vector<float> zeros(size_t((t.rows - t.file_rows) * t.cols));
 #pragma omp single nowait
@@ -288,7 +293,7 @@ std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
 
 WeightFormats gguf_stored(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t) {
-        std::vector<std::pair<int64_t, FormatRows>> runs;    // by their first row in memory
+        std::vector<std::pair<int64_t, FormatRows>> runs;    // by first row in memory
         for (const GgufPiece& p : pieces_in(file, t, c))
             for (const Rows& r : rows_of(p, t.cols, c.HS, INT64_MAX / 2))
                 runs.push_back({r.memory, {r.count, file.find(p.name)->format->type}});

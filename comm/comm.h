@@ -15,8 +15,7 @@
 
 #include "base/element.h"
 
-// ---- identity
-// ---------------------------------------------------------------------------------------
+// ---- identity -----------------------------------------------------------------------------------
 
 struct CommOptions {
     int rank = -1, ranks = 0, local_rank = -1;    // -1, 0, -1: from the launcher
@@ -39,8 +38,7 @@ struct RankInfo {
 Result<RankInfo> comm_rank_info(const CommOptions& o, const std::function<const char*(const char*)>& variable);
 std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9": node01; "": no such list
 
-// ---- the coordinator
-// --------------------------------------------------------------------------------
+// ---- the coordinator ----------------------------------------------------------------------------
 
 // The main thread's state; written by it, read by the coordinator's thread.
 struct Activity {
@@ -117,8 +115,7 @@ class Coordinator {
 // process cannot return to main.cpp.
 [[noreturn]] void end_process(Exit code);
 
-// ---- collectives on the device
-// ----------------------------------------------------------------------
+// ---- collectives on the device ------------------------------------------------------------------
 
 // Each collective starts after the device work enqueued before it, and overlaps the work after it,
 // until join(mark()): device work enqueued after a join runs after the collectives before its mark;
@@ -157,8 +154,7 @@ Result<std::string> nccl_new_id();
 // timeout: seconds until all ranks have joined.
 Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Activity* activity, double timeout);
 
-// ---- all parts together, for the commands
-// -----------------------------------------------------------
+// ---- all parts together, for the commands -------------------------------------------------------
 
 struct Ranks {
     RankInfo info;

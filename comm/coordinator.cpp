@@ -72,8 +72,7 @@ struct Coordinator::State {
     [[noreturn]] void exit_with(const std::string& text, Exit code);
 };
 
-// ---- the main thread: starting and ending
-// -----------------------------------------------------------
+// ---- the main thread: starting and ending -------------------------------------------------------
 
 Status Coordinator::State::start(Peers peers) {
     links = std::move(peers.links);
@@ -120,8 +119,7 @@ void Coordinator::State::end(const Frame& last, double seconds) {
     close(wake_fd);
 }
 
-// ---- the main thread: collectives
-// -------------------------------------------------------------------
+// ---- the main thread: collectives ---------------------------------------------------------------
 
 // Leaves the failure to the thread, which ends the process.
 void Coordinator::State::request_abort(std::unique_lock<std::mutex>& lock, const std::string& text) {
@@ -177,8 +175,7 @@ std::string Coordinator::State::broadcast(Collective collective, const std::stri
     return text;
 }
 
-// ---- the thread
-// -------------------------------------------------------------------------------------
+// ---- the thread ---------------------------------------------------------------------------------
 
 void Coordinator::State::run() {
     std::vector<epoll_event> events(256);
@@ -332,8 +329,7 @@ void Coordinator::State::exit_with(const std::string& text, Exit code) {
 }
 void end_process(Exit code) { _exit(int(code)); }
 
-// ---- the class
-// --------------------------------------------------------------------------------------
+// ---- the class ----------------------------------------------------------------------------------
 
 Coordinator::Coordinator(std::unique_ptr<State> state) : s(std::move(state)) { s->coordinator = this; }
 

@@ -52,8 +52,7 @@ Result<std::unique_ptr<Comm>> mpi_open(const RankInfo&) { return mpi_available()
 #include <unistd.h>
 
 namespace {
-// ---- the library
-// ------------------------------------------------------------------------------------
+// ---- the library --------------------------------------------------------------------------------
 
 struct Library {
     decltype(&MPI_Init_thread) Init_thread;
@@ -122,8 +121,7 @@ std::string version(const Library& l) {
     return result;
 }
 
-// ---- sums
-// -------------------------------------------------------------------------------------------
+// ---- sums ---------------------------------------------------------------------------------------
 
 template <class T> using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 inline double wide(double x) { return x; }
@@ -157,8 +155,7 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
     }
 }
 
-// ---- messages
-// ---------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 // Bytes received from all ranks before they are added: small enough to stay in a cache. 160 MB of
 // floats, 2 ranks and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD
@@ -310,8 +307,7 @@ class CollectiveRunner {
     }
 };
 
-// ---- the engine
-// -------------------------------------------------------------------------------------
+// ---- the engine ---------------------------------------------------------------------------------
 
 const char LAUNCH_ADVICE[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
 

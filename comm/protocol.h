@@ -7,8 +7,7 @@
 
 #include "comm.h"
 
-// ---- frames: 12 bytes of header, then text
-// ----------------------------------------------------------
+// ---- frames: 12 bytes of header, then text ------------------------------------------------------
 
 enum class Message : uint8_t {
     join = 1,     // to rank 0: welcome received
@@ -49,8 +48,7 @@ class FrameReader {
     void consume(size_t n);
 };
 
-// ---- links
-// ------------------------------------------------------------------------------------------
+// ---- links --------------------------------------------------------------------------------------
 
 // One end of a TCP connection; non-blocking.
 struct Link {
@@ -72,8 +70,7 @@ struct Link {
 void close_links(const std::vector<Link*>& links, double seconds);
 bool poll_link(Link& link, double deadline);    // waits for bytes and reads; false: ended or timed out
 
-// ---- heartbeats
-// -------------------------------------------------------------------------------------
+// ---- heartbeats ---------------------------------------------------------------------------------
 
 struct RankState {
     int64_t count = 0, step = 0;
@@ -94,8 +91,7 @@ std::string find_stalled(const std::vector<RankState>& rank_states, const std::v
                          double timeout);
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout);
 
-// ---- addresses: comm/listen.cpp
-// ---------------------------------------------------------------------
+// ---- addresses: comm/listen.cpp -----------------------------------------------------------------
 
 struct Address {
     sockaddr_storage s{};
@@ -104,8 +100,7 @@ struct Address {
 std::vector<Address> resolve(const std::string& host, int port, std::string* why);
 bool is_loopback(const std::string& host);    // comm/rank_info.cpp
 
-// ---- the rendezvous: comm/rendezvous.cpp
-// ------------------------------------------------------------
+// ---- the rendezvous: comm/rendezvous.cpp --------------------------------------------------------
 
 struct Peers {
     std::vector<Link> links;           // rank 0: [r] is rank r, [0] unused; others: [0] is rank 0

@@ -15,8 +15,7 @@
 
 #include "protocol.h"
 
-// ---- tokens
-// -----------------------------------------------------------------------------------------
+// ---- tokens -------------------------------------------------------------------------------------
 
 JobToken job_token(const std::string& job) {
     uint64_t a = 0x666c6174677074, b = job.size();
@@ -35,8 +34,7 @@ JobToken random_job_token() {
     return t;
 }
 
-// ---- all parts together, for the commands
-// -----------------------------------------------------------
+// ---- all parts together, for the commands -------------------------------------------------------
 
 namespace {
 std::string hex(const JobToken& t) {

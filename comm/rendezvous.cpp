@@ -69,8 +69,7 @@ void set_no_delay(int fd) {
 std::string seconds_text(double s) { return formatted("%.3g s", s); }
 }    // namespace
 
-// ---- rank 0
-// -----------------------------------------------------------------------------------------
+// ---- rank 0 -------------------------------------------------------------------------------------
 
 namespace {
 struct PendingPeer {
@@ -267,8 +266,7 @@ Result<Peers> rendezvous_as_rank_0(const RankInfo& info, Listener listener, cons
     return peers;
 }
 
-// ---- the other ranks
-// --------------------------------------------------------------------------------
+// ---- the other ranks ----------------------------------------------------------------------------
 
 namespace {
 int connect_to(const Address& a, double deadline) {    // -1: errno

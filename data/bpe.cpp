@@ -350,7 +350,7 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
     return 0;
 }
 
-// ---- streaming ------------------------------------------------------------------------------------------------------
+// ---- streaming ----------------------------------------------------------------------------------
 
 namespace {
 // Moves whole characters from `from` to the result; keeps bytes that a later byte could complete,

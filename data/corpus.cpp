@@ -16,8 +16,7 @@ constexpr size_t MANY = 100;      // with more text files, whole documents are h
 constexpr size_t HEAD = 32000;    // bytes; a shorter head is the whole text
 constexpr int DEPTH = 64;         // maximum nesting in a JSON line
 
-// ---- detecting the format from the first bytes
-// -------------------------------------------------------
+// ---- detecting the format from the first bytes --------------------------------------------------
 
 size_t skip(std::string_view text, size_t at, const char* white) {
     return std::min(text.find_first_not_of(white, at), text.size());

@@ -164,7 +164,7 @@ const Pretokenizer& Pretokenizer::known(Pattern pattern) {
     return all.at(size_t(pattern));
 }
 
-// ---- cutting --------------------------------------------------------------------------------------------------------
+// ---- cutting ------------------------------------------------------------------------------------
 
 struct Splitter::State {
     std::shared_ptr<const Pretokenizer::Steps> steps;
@@ -331,7 +331,7 @@ bool Splitter::next(View& piece) {
     return true;
 }
 
-// ---- where a text may be cut in two ---------------------------------------------------------------------------------
+// ---- where a text may be cut in two -------------------------------------------------------------
 
 size_t space_length(View text) {
     auto* p = reinterpret_cast<const unsigned char*>(text.data());

@@ -75,7 +75,7 @@ std::string sibling(const Shard& s, int index) {
 }
 }    // namespace
 
-// ---- reading --------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16) {
     Shard s;
@@ -210,7 +210,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     return files;
 }
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 struct ShardWriter::State {
     std::string path;

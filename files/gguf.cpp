@@ -92,7 +92,7 @@ class Cursor {
     int64_t begin = 0, at = 0;    // where the buffer begins; what comes next
 };
 
-// ---- metadata -------------------------------------------------------------------------------------------------------
+// ---- metadata -----------------------------------------------------------------------------------
 
 template <class T> Status read_numbers(Cursor& c, const char* key, int64_t n, GgufValue* v) {
     std::vector<T> raw(static_cast<size_t>(n));
@@ -152,7 +152,7 @@ Status read_metadata(Cursor& c, int64_t keys, GgufMetadata* m) {
     return {};
 }
 
-// ---- tensors --------------------------------------------------------------------------------------------------------
+// ---- tensors ------------------------------------------------------------------------------------
 
 Result<GgufTensor> read_tensor(Cursor& c) {
     GgufTensor t;
@@ -257,7 +257,7 @@ const GgufTensor* GgufFile::find(const std::string& tensor) const {
     return nullptr;
 }
 
-// ---- the getters ----------------------------------------------------------------------------------------------------
+// ---- the getters --------------------------------------------------------------------------------
 
 const GgufValue* GgufMetadata::find(const std::string& key) const {
     const auto it = values.find(key);

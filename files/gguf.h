@@ -93,7 +93,7 @@ class GgufFile {
     GgufHeader header;
 };
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
 struct GgufSource {

@@ -178,7 +178,7 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     return replace_file(path, file);
 }
 
-// ---- maps -----------------------------------------------------------------------------------------------------------
+// ---- maps ---------------------------------------------------------------------------------------
 
 constexpr double NAME = 10, TITLE = 12, HEAD = 15, GAP = 18;    // sizes of letters, and between maps
 
@@ -263,7 +263,7 @@ Status write_heatmaps(const std::string& path, const HeatmapPicture& all) {
     });
 }
 
-// ---- curves ---------------------------------------------------------------------------------------------------------
+// ---- curves -------------------------------------------------------------------------------------
 
 Status write_curves(const std::string& path, const CurvePicture& p) {
     constexpr double W = 640, H = 360, LEFT = 70, TOP = 40;

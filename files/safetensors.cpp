@@ -145,7 +145,7 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
     return entries;
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     SafetensorsFile f;
@@ -177,7 +177,7 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
     else each([](uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); });
 }
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 Status safetensors_write(const std::vector<TensorSource>& tensors,
                          const std::function<Status(const void*, int64_t)>& sink) {

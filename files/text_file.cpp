@@ -14,7 +14,7 @@
 namespace {
 constexpr size_t BLOCK = 64 << 10;    // read at a time; the first one, unpacked, must look like text
 
-// ---- what a file is -------------------------------------------------------------------------------------------------
+// ---- what a file is -----------------------------------------------------------------------------
 
 using namespace std::string_view_literals;
 enum class Packing { none, gzip, zstd };
@@ -86,7 +86,7 @@ std::string decompressed_name(std::string path) {
     return path;
 }
 
-// ---- the stages -----------------------------------------------------------------------------------------------------
+// ---- the stages ---------------------------------------------------------------------------------
 
 struct TextFile::State {
     std::string path;
@@ -271,7 +271,7 @@ Status TextFile::State::decode_some() {
     return {};
 }
 
-// ---- the class ------------------------------------------------------------------------------------------------------
+// ---- the class ----------------------------------------------------------------------------------
 
 Result<TextFile> TextFile::open(const std::string& path) {
     TextFile f;

@@ -60,7 +60,7 @@ void add_error(Status* all, const Status& one) {
 }
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// ---- files ----------------------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     const Shard s = TRY(shard_open(path, o.raw_u16));
@@ -232,7 +232,7 @@ Status json_info(const std::string& path, Rows& rows) {
     return fail(Exit::input, "%s: JSON, but none of tokenizer.json, config.json and state.json", path.c_str());
 }
 
-// ---- metrics --------------------------------------------------------------------------------------------------------
+// ---- metrics ------------------------------------------------------------------------------------
 
 struct Losses {
     int64_t rows = 0, first = 0, last = 0;    // steps
@@ -270,7 +270,7 @@ Status metrics_info(const std::string& path, Rows& rows) {
     return status;
 }
 
-// ---- any file -------------------------------------------------------------------------------------------------------
+// ---- any file -----------------------------------------------------------------------------------
 
 Status unknown_file(const std::string& path, std::string_view head) {
     std::string what = head.empty() ? "an empty file" : not_text_reason(head);
@@ -306,7 +306,7 @@ Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o, rows) : unknown_file(path, head);
 }
 
-// ---- directories ----------------------------------------------------------------------------------------------------
+// ---- directories --------------------------------------------------------------------------------
 
 Status checkpoint_info(const std::string& dir, Rows& rows) {
     rows = {kind("checkpoint")};

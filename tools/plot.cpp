@@ -26,7 +26,7 @@ struct Losses {
     std::vector<Point> train, val;    // (step, loss), finite ones
 };
 
-// ---- metrics.jsonl --------------------------------------------------------------------------------------------------
+// ---- metrics.jsonl ------------------------------------------------------------------------------
 
 Result<Losses> read_losses(const std::string& run) {
     Losses curve;
@@ -78,7 +78,7 @@ std::vector<Point> smoothed(const std::vector<Point>& points, int64_t reach) {
     return out;
 }
 
-// ---- the picture ----------------------------------------------------------------------------------------------------
+// ---- the picture --------------------------------------------------------------------------------
 
 std::string legend(const Losses& c, const std::vector<Point>& train) {
     std::string text = escape_control(c.name) + ":";

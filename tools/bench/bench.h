@@ -76,7 +76,7 @@ class DecodeSteps {
     int64_t last = -1;         // the mark behind the step in flight
 };
 
-// ---- the profile: tools/bench/profile.cpp ---------------------------------------------------------------------------
+// ---- the profile: tools/bench/profile.cpp -------------------------------------------------------
 
 struct ProfileRow {
     std::string name;

@@ -39,7 +39,7 @@ std::vector<ProfileRow> Profile::rows() const {
     return rows;
 }
 
-// ---- tables ---------------------------------------------------------------------------------------------------------
+// ---- tables -------------------------------------------------------------------------------------
 
 namespace {
 ProfileRow sum_of(const std::vector<ProfileRow>& rows) {

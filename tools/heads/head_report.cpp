@@ -56,7 +56,7 @@ std::vector<int> HeadReport::broken_layers() const {
     return all;
 }
 
-// ---- text -----------------------------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 namespace {
 // A token as one line of UTF-8: spaces as middle dots.
@@ -135,7 +135,7 @@ void print_report(const HeadReport& r) {
     }
 }
 
-// ---- JSON and CSV ---------------------------------------------------------------------------------------------------
+// ---- JSON and CSV -------------------------------------------------------------------------------
 
 void print_report_json(const HeadReport& r, bool with_maps) {
     auto put = [](const std::string& text) { fputs(text.c_str(), stdout); };
@@ -197,7 +197,7 @@ Status write_report_csv(const std::string& path, const HeadReport& r) {
     });
 }
 
-// ---- pictures -------------------------------------------------------------------------------------------------------
+// ---- pictures -----------------------------------------------------------------------------------
 
 namespace {
 HeatmapPicture maps_picture(const HeadReport& r) {

@@ -33,7 +33,7 @@ struct Options {
     bool chooses() const { return !layer.empty() || !head.empty(); }
 };
 
-// ---- what is asked for ----------------------------------------------------------------------------------------------
+// ---- what is asked for --------------------------------------------------------------------------
 
 Status check_flags(const Options& o) {
     const char* const inputs[] = {"--text", "--text-file", "--data"};
@@ -78,7 +78,7 @@ Result<std::vector<HeadIndex>> chosen_heads(const Options& o, const Config& c) {
     return all;
 }
 
-// ---- measuring ------------------------------------------------------------------------------------------------------
+// ---- measuring ----------------------------------------------------------------------------------
 
 // Whether the map of one head can be computed.
 Status map_fits(int tokens, const char* advice) {

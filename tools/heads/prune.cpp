@@ -91,7 +91,7 @@ Result<Plans> plans(const Options& o, const Config& c) {
     return p;
 }
 
-// ---- what is measured -----------------------------------------------------------------------------------------------
+// ---- what is measured ---------------------------------------------------------------------------
 
 Status open_for(LoadedModel& m, const Options& o, const ModelOptions& model_options, int B, RunMode mode) {
     TRY(load_model(m, model_options, o.device, true, [&](const Config& c, bool) {
@@ -125,7 +125,7 @@ Result<Importance> importance_of(const Options& o, const ModelOptions& model_opt
     return head_importance(*m.model, loader, m.model->plan.S, objective, std::ref(countdown));
 }
 
-// ---- importance, for people and for programs ------------------------------------------------------------------------
+// ---- importance, for people and for programs ----------------------------------------------------
 
 // Whether head h of layer l leaves.
 bool is_removed(const Plans& p, const HeadSelection& cut, int l, int h) {
@@ -179,7 +179,7 @@ ordered_json cut_json(const std::string& model, const Plans& p, const HeadSelect
     return j;
 }
 
-// ---- the cut model --------------------------------------------------------------------------------------------------
+// ---- the cut model ------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Model>> whole_model(const Config& c) {
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
@@ -288,7 +288,7 @@ Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, co
     return rows;
 }
 
-// ---- the command ----------------------------------------------------------------------------------------------------
+// ---- the command --------------------------------------------------------------------------------
 
 Status prune(Options o) {
     o.out = without_slashes(o.out);
