@@ -8,10 +8,10 @@
 
 struct TomlSetting {
     std::string key;
-    std::vector<std::string> values;    // escapes resolved; a number as it stands
+    std::vector<std::string> values;    // escapes resolved; numbers as written
     bool text = false, list = false;    // in quotes; in brackets
-    int line = 0;                       // from 1
+    int line = 0;                       // 1-based
 };
-// Exit 2 naming `name`, the line, what was expected and what was found.
+// Exit 2 naming `name`, the line, the expected and the found text.
 Result<std::vector<TomlSetting>> toml_parse(std::string_view text, const std::string& name);
 std::string toml_string(const std::string& text);    // in quotes, escaped
