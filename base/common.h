@@ -1,5 +1,4 @@
-// common.h - for every file: CHECK for our mistakes, Status and Result for the world's, checked
-// sizes, philox.
+// common.h - for every file: CHECK for our mistakes, Status and Result for others, sizes, philox.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -32,8 +31,7 @@ enum class Exit : int {
     sigterm = 143
 };
 
-// An outside error: a file, a flag, a device. The message has the expectation, the finding and the
-// place.
+// An outside error: a file, a flag, a device. The message has expectation, finding and location.
 struct [[nodiscard]] Status {
     Exit code = Exit::ok;
     std::string message;

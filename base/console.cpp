@@ -1,4 +1,4 @@
-// console.cpp - the progress line and numbers for people. Everything goes to stderr: stdout is for results.
+// console.cpp - the progress line and numbers for people. All on stderr: stdout is for results.
 #include "console.h"
 
 #include <algorithm>

@@ -87,8 +87,7 @@ template <> inline constexpr float LARGEST<fp8> = 480;
 template <> inline constexpr float LARGEST<int8> = 127;
 constexpr float TINY = 1e-30f;
 
-// Converts n elements of any type to floats, or floats to such elements, rounded to nearest. Host
-// only.
+// Convert n elements of any type to and from floats, rounded to nearest. Host only.
 inline void to_floats(float* to, const void* from, Element type, int64_t n) {
     auto convert = [&](auto* x) {
         for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);

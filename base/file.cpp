@@ -106,8 +106,8 @@ namespace {
 constexpr const char *MARK = ".flatgpt-", *ENDING = ".tmp";
 constexpr size_t DIGITS = 16, MARK_LENGTH = 9 + DIGITS + 4;
 
-// Directory ("DIR/", or "" for the current one) and name, cut so that the mark fits into the 255
-// bytes of a name.
+// Directory ("DIR/", or "" for the current one) and name, cut so that name and mark fit into 255
+// bytes.
 std::pair<std::string, std::string> split(const std::string& path) {
     const size_t slash = path.rfind('/') + 1;    // npos + 1 is 0
     return {path.substr(0, slash), path.substr(slash, 255 - MARK_LENGTH)};
@@ -117,8 +117,7 @@ bool is_temporary(const std::string& name) {
     const std::string mark = name.substr(name.size() - MARK_LENGTH);
     return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
 }
-// Acquires a free lock. none: the descriptor is not open, or the file system does not support
-// locks.
+// Acquires a free lock. none: the descriptor is not open, or the file system has no locks.
 enum class Lock { ours, elsewhere, none };
 Lock take_lock(int descriptor) {
     if (descriptor < 0) return Lock::none;
@@ -155,7 +154,7 @@ Status remove_leftovers(const std::string& path, Paths paths,
     for (std::filesystem::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end;
          it.increment(error)) {
         const std::string name = it->path().filename().string();
-        const bool longer = name.size() > start.size() + MARK_LENGTH;    // of another path
+        const bool longer = name.size() > start.size() + MARK_LENGTH;    // another path's
         if (name.starts_with(start) && is_temporary(name) && !(longer && paths == Paths::one))
             names.push_back(dir + name);
     }
@@ -171,8 +170,7 @@ Status remove_leftovers(const std::string& path, Paths paths,
         }
         if (inside >= 0) close(inside);    // otherwise NFS renames it, and its directory stays
         // A file that cannot be locked may be in use by another or this process, so it stays. A
-        // directory is removed, because this process removes leftovers before it creates a
-        // directory.
+        // directory is removed, because leftovers are removed before directories are created.
         const bool left = lock == Lock::ours || (lock == Lock::none && directory);
         const Status removed = f >= 0 && left ? remove(name) : Status{};
         if (f >= 0) close(f);

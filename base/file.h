@@ -71,16 +71,14 @@ enum class Overwrite { no, yes };
 // rename, but EEXIST if `to` exists. Without file system support (NFS) the check comes first.
 int rename_new(const char* from, const char* to);
 
-// A new file that commit() renames to its final name; without commit it is removed, and an old file
-// stays.
+// A new file that commit() renames to its final name, replacing an old one; else it is removed.
 class NewFile {
   public:
     NewFile() = default;
     ~NewFile();
     NewFile(NewFile&& other) noexcept { *this = std::move(other); }
     NewFile& operator=(NewFile&& other) noexcept;
-    // Removes leftovers of killed processes for this name. Exit 2: path exists and is no regular
-    // file; 4.
+    // Removes leftovers of killed processes for this name. Exit 2: path is no regular file; 4.
     static Result<NewFile> create(const std::string& path);
     Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4
     Status sync() const;                                              // exit 4

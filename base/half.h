@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Exact. Branch-free, so that loops are vectorised: the product adjusts the exponent, for
-// subnormals, too.
+// Exact. Branch-free, for vectorised loops: the product adjusts the exponent, also of subnormals.
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
     float f;

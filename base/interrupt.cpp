@@ -45,8 +45,7 @@ void remove_files_on_signals(void (*end)(int signal)) {
         std::thread([awaited, end] {
             int s = 0;
             if (sigwait(&awaited, &s) != 0) return;
-            // Other threads need this lock to note a file, so no file is started until the process
-            // ends.
+            // Other threads need this lock to note a file, so none begins before the process ends.
             std::lock_guard lock(noted().mutex);
             // Directories stay, because a new one may be replacing one of them.
             for (const std::string& path : noted().files) unlink(path.c_str());

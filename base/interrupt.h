@@ -8,6 +8,5 @@
 void remove_files_on_signals(void (*end)(int signal));
 // Notes a file that is about to be written under a unique name.
 void note_temporary(const std::string& path);
-// From here on a signal removes no file: old files are about to be deleted, and the noted ones
-// replace them.
+// From here on a signal removes no file: the noted ones are about to replace the old ones.
 void keep_temporaries();

@@ -1,4 +1,4 @@
-// toml.h - TOML without tables: `key = value`, where a value is a string, a number, true, false or a list of strings.
+// toml.h - TOML without tables: `key = value` with strings, numbers, booleans or lists of strings.
 #pragma once
 #include <string>
 #include <string_view>

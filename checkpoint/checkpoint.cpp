@@ -114,8 +114,8 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 }
 
 namespace {
-// Writes one file, from produce to fsync. A failed fsync is final: a second one would not report
-// the lost pages.
+// Writes one file, from produce to fsync. A failed fsync is final: a second one may succeed without
+// the data.
 Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<FileChecksum>* sums,
                   const std::function<Status(const Sink&)>& produce) {
     std::string path = dir + "/" + name, waiting;
@@ -264,8 +264,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         }
     }
     if (unwanted.empty()) return {};
-    // Renames first, durably, so that no crash leaves a partial checkpoint under a checkpoint's
-    // name.
+    // Renames first, durably, so that no crash leaves a partial checkpoint under its name.
     for (const std::string& dir : unwanted) {
         const std::string away = temporary_name(dir);
         TRY(rename_directory(disk, dir, away, Overwrite::no));

@@ -8,8 +8,8 @@
 // at any moment leaves the old checkpoints and all or nothing of the new one. With several ranks
 // each rank writes the tensors that config_owners assigns to it, to
 // {model,optimizer}-00001-of-00008.safetensors, ..., listed in
-// {model,optimizer}.safetensors.index.json (Hugging Face's sharded format); any number of ranks can
-// read them.
+// {model,optimizer}.safetensors.index.json (Hugging Face's sharded format); any number of ranks
+// reads them.
 #pragma once
 #include <cmath>
 #include <functional>
@@ -62,7 +62,7 @@ struct TrainState {
     int64_t bad_validations = 0;    // validations since then, none better
     int64_t documents = -1;         // documents of the training data that begin with end-of-text
     uint64_t validation = 0;        // hash of the validation data and its settings
-    std::string dtype, backend;     // of the matrix products: "bf16", "cpu bf16 (AMX)"
+    std::string dtype, backend;     // type of the products: "bf16", "cpu bf16 (AMX)"
     std::string algorithms;         // device_choices(): algorithms of the matrix products
     std::string unwritten;          // rows not yet written to metrics.jsonl; an open last one awaits its validation
     std::string config;             // the resolved command line (TOML), for users
@@ -76,8 +76,7 @@ struct Disk {
     int64_t (*write)(int fd, const void* data, int64_t bytes);
     int (*sync)(int fd);
     int (*close)(int fd);
-    // Renames a directory. If `to` exists, both are exchanged; with Overwrite::no the result is
-    // -EEXIST.
+    // Renames a directory. If `to` exists: exchanges both; with Overwrite::no -EEXIST.
     int (*rename)(const char* from, const char* to, Overwrite overwrite);
     int (*mkdir)(const char* path);
     int (*remove)(const char* path);    // file or empty directory
@@ -121,28 +120,26 @@ int64_t checkpoint_step(const std::string& dir);    // parsed from the name; -1:
 
 Result<Config> checkpoint_config(const ModelSource& m);    // exit 3: why the model is not supported
 // Loads model.safetensors, or the files its index names; in parallel if the model is in host
-// memory. verify: exit 3 if the loaded bytes differ from MANIFEST, if any; the model's content is
-// then undefined.
+// memory. verify: exit 3 if the loaded bytes differ from MANIFEST, if any; the model is then
+// undefined.
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
-// The formats in which the files store the model's matrices. m must outlive the function. Exit 3,
-// 4.
+// The formats of the model's matrices in the files. m must outlive the function. Exit 3, 4.
 Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c);
 Status checkpoint_optimizer(const std::string& dir, Model& g);    // loads m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);               // empty if there is none
 std::string checkpoint_tokenizer_file(const std::string& path);             // its file; path itself if none
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty if there is none: GGUF
-// Appends the model's tensors that this rank saves, in the files' layout; prefix: "" for weights,
-// "m." or "v.".
+// Appends the tensors that this rank saves, in the files' layout; prefix: "" for weights, "m." or
+// "v.".
 void checkpoint_tensors(const Model& g, StateKind part, const std::string& prefix, std::vector<TensorSource>* sources);
 std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
-// Name of a rank's tensor file, stem "model" or "optimizer"; with several ranks, the index of these
+// Name of a rank's tensor file (stem "model" or "optimizer"), and the index of several ranks'
 // files.
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes);
 
-// The files that hold weights (stem model) or moments (optimizer): one, or all that the index
-// names.
+// The files with weights (stem model) or moments (optimizer): one, or all files of the index.
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
 // Parses the header of every weights file; exit 3.
 Status checkpoint_weight_headers(const ModelSource& m, const Family& family);

@@ -63,8 +63,7 @@ Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json
 }
 
 // GPT-Neo: [[["global", "local"], 12]] repeats these two 12 times. transformers derives
-// attention_layers from it, but a file's own attention_layers wins, even where the two contradict
-// each other.
+// attention_layers from it, but a file's own attention_layers wins, even if it contradicts.
 Status neo_parse(const JsonFields& f, Config* c) {
     const char *key = "attention_types", *expanded = "attention_layers";
     if (f.has(expanded))
@@ -137,7 +136,7 @@ void layers_json(const Config& c, ordered_json* j) {
     }
     if (layers & Family::types)
         (*j)["layer_types"] = list([&](int l) { return c.windowed(l) ? TYPES.local : TYPES.global; });
-    // These classes require a number even if no layer has a window.
+    // The classes of this family require a number even if no layer has a window.
     if ((layers & Family::types) && !(layers & (Family::use_window | Family::rope_if_windowed)) && !c.window)
         (*j)["sliding_window"] = c.T;
     if (layers & Family::no_rope_layers) (*j)["no_rope_layers"] = list([&](int l) { return int(c.has_rope(l)); });

@@ -20,7 +20,7 @@ struct GgufFileType {
     const char* name;
     int number;    // general.file_type
     BlockType matrices;
-    BlockType head;    // of lm_head, or of tied embeddings
+    BlockType head;    // for lm_head, or tied embeddings
     bool mixed;        // more bits for some attn_v, ffn_down: llama.cpp's Q4_K_M
 };
 const std::vector<GgufFileType>& gguf_file_types();
@@ -30,15 +30,13 @@ const GgufFileType* find_gguf_file_type(const std::string& name);    // null: th
 // superfluous or of another shape. After success every tensor of the model is in the file. unknown:
 // keys of its architecture without a meaning in llama.cpp or flatgpt, ignored as in llama.cpp.
 Result<Config> gguf_config(const GgufFile& file, std::vector<std::string>* unknown = nullptr);
-// The formats in which the file stores the rows of gguf_config's model. The file must outlive the
-// function.
+// The formats of the rows of gguf_config's model in the file. The file must outlive the function.
 WeightFormats gguf_stored(const GgufFile& file, const Config& c);
 // The formats that a file of this type would have.
 WeightFormats gguf_stored(const GgufFileType& type, const Config& c);
 // Reads elements of gguf_config's model from the file, which must outlive the function.
 ReadElements gguf_reader(const GgufFile& file, const Config& c);
-// Loads the weights of gguf_config's model as floats, by all threads if the model is in host
-// memory. Exit 3, 4.
+// Loads the weights of gguf_config's model as floats; all threads load into host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 
 // Writes the whole file; all threads encode its tensors, some rows at a time. vocabulary: the keys
@@ -50,7 +48,7 @@ Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const s
 
 // ---- shared by gguf_config.cpp and gguf_tensors.cpp
 
-// What llama.cpp reads and assumes for a general.architecture, and the file's layout.
+// llama.cpp's inputs and assumptions for a general.architecture, and the file's layout.
 struct GgufArchitecture {
     const char* name;
     // model_types that share this architecture. If the file has a sliding window, the first type
@@ -75,12 +73,11 @@ struct GgufArchitecture {
     int wide_layers = 0;            // layer count of the 27B models: score scale 1 / sqrt(C / NH)
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
-// Checks the architecture's keys that are not in `read`, and returns unknown ones. Exit 3: a key
-// changes the model.
+// Checks the architecture's keys that are not in `read`, returns unknown ones. Exit 3: one changes
+// the model.
 Result<std::vector<std::string>> gguf_unread_keys(const GgufMetadata& m, const std::set<std::string>& read,
                                                   const Config& c, const GgufArchitecture& a);
-// Exit 2: no architecture expresses this model, or llama.cpp would run it differently, naming the
-// fields.
+// Exit 2: no architecture expresses this model, or llama.cpp would run another, naming the fields.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 
 // A tensor of a file. For one matrix: the model's rows [first, first + rows). For experts: `run`

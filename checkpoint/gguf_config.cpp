@@ -11,7 +11,7 @@
 #include "model/rope_table.h"
 
 namespace {
-// What each architecture reads and assumes: llama.cpp's src/models/*.cpp.
+// Keys and assumptions of each architecture: llama.cpp's src/models/*.cpp.
 const std::vector<GgufArchitecture>& architectures() {
     using C = Config;
     using Biases = GgufArchitecture::Biases;
@@ -82,8 +82,7 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-// The first of the architecture's families that has a window, and experts, exactly if this model
-// has.
+// The architecture's first family that has a window, and experts, exactly if this model has.
 const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
     for (const char* type : a.families)
         if (const Family* f = find_family(type); bool(f->kinds.window) == window && bool(f->kinds.experts) == experts)
@@ -140,8 +139,8 @@ struct Reader {
 };
 
 // Divisors are max for pairs with less than `low` rotations over the old context, 1 for pairs with
-// more than `high`, and between them 1 / f is linear in the rotations. All of Llama 3's models have
-// low = 1, high = 4.
+// more than `high`, and between them 1 / f is linear in the rotations. Llama 3's models have low =
+// 1, high = 4.
 Status read_divisors(const std::string& name, const std::vector<float>& given, Config* c) {
     const int pairs = c->rope_dims / 2;
     const float factor = *std::max_element(given.begin(), given.end());

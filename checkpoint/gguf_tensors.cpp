@@ -1,4 +1,4 @@
-// gguf_tensors.cpp - weights between GGUF files and the model's memory, with ggml's names, layouts and formats.
+// gguf_tensors.cpp - weights between GGUF files and memory, with ggml's names, layouts and formats.
 //
 // GGUF's matrices are (out, in), as in memory. In architectures whose RoPE rotates neighbours, q's
 // and k's rows are permuted: GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's
@@ -53,8 +53,7 @@ const std::vector<NameRow>& name_rows() {
     return rows;
 }
 
-// Permutes rows of whole heads from the model's order to the file's, or back, in place; `spare`: a
-// copy.
+// Permutes rows of whole heads in place, from the model's order to the file's or back.
 void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, int HS, bool to_file) {
     spare.assign(x, x + rows * cols);
     for (int64_t h = 0; h < rows; h += HS)
@@ -65,8 +64,7 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows that are converted at once, about `numbers` elements: whole heads if permuted, rows of one
-// expert.
+// Rows converted at once, about `numbers` elements: whole heads if permuted, rows of one expert.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -126,8 +124,8 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
 Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
                    const FileSink& sink) {
     constexpr int AT_ONCE = 32;
-    // A transposed matrix is stored by columns: a part of its rows costs one read per column, so
-    // parts are larger.
+    // A transposed matrix is stored by columns: each part costs one read per column, so parts are
+    // larger.
     const std::vector<Rows> all = rows_of(p, t.cols, w.c.HS, t.layout == FileLayout::transposed ? 1 << 18 : 1 << 16);
     std::vector<char> blocks[AT_ONCE];
     for (int begin = 0, end; begin < int(all.size()); begin = end) {
@@ -164,8 +162,7 @@ struct Loading {
     std::shared_ptr<const char> map = {};    // null: reads the file
     FirstFailure failure = {};
 
-    // Matrices whose format the model keeps stay in the mapped file, where products read their
-    // rows.
+    // Matrices whose format the model keeps stay in the mapped file, and products read them there.
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
         for (const Tensor& t : g.tensors) {

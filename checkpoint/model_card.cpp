@@ -45,7 +45,7 @@ void add(std::vector<std::string>* to, const std::string& value) {
 
 ModelCard card_parse(const std::string& readme) {
     ModelCard card;
-    std::vector<std::string>* list = nullptr;    // of the last name
+    std::vector<std::string>* list = nullptr;    // the last name's
     std::istringstream lines(readme);
     std::string line;
     if (!std::getline(lines, line) || trimmed(line) != "---") return card;

@@ -9,7 +9,7 @@
 struct Model;
 struct ModelSource;
 
-// Reads elements [first, first + n) of a tensor, in the model's order, as floats. Thread-safe. Exit
+// Reads elements [first, first + n) of a tensor as floats, in the model's order. Thread-safe. Exit
 // 3, 4.
 typedef std::function<Status(const Tensor& t, int64_t first, int64_t n, float* to)> ReadElements;
 struct WeightsReader {
@@ -17,7 +17,7 @@ struct WeightsReader {
     std::vector<Tensor> tensors;
     ReadElements read;
 };
-// Checks files as checkpoint_weights does. The source, files or a model of one rank, must outlive
-// the reader.
+// Checks files as checkpoint_weights does. The source, or a model of one rank, must outlive the
+// reader.
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c);
 WeightsReader weights_reader(const Model& g);

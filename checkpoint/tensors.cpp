@@ -175,8 +175,7 @@ bool is_head(const std::string& name, const Family& family) {
         return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
     });
 }
-// Tensors that foreign files may also hold: a copy of wte as head, and the names in the family's
-// row.
+// Extra tensors of foreign files: a copy of wte as head, and the names in the family's row.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     const Family& family = *c.family;
     if (c.tied && is_head(name, family)) return e.shape == std::vector<int64_t>{c.V, c.C};
@@ -198,8 +197,7 @@ Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor
                          [&](const std::string& name) { return redundant(name, *w.tensors.at(name).entry, c); });
 }
 
-// A tied model's file may also store lm_head; it must equal the embeddings, because transformers
-// would use it.
+// A tied model's file may also store lm_head; it must equal wte, because transformers would use it.
 Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& location) {
     const auto head =
         std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) { return is_head(t.first, *c.family); });
@@ -263,7 +261,7 @@ struct Loading {
     static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
 
     const Found& found(const Piece& p) const { return w.tensors.at(bare_name(prefix + p.name, *g.c.family)); }
-    static int64_t location(const Found& f, int64_t first) {    // of element `first` in the file
+    static int64_t location(const Found& f, int64_t first) {    // offset of element `first` in the file
         return f.file->data_begin() + f.entry->begin + first * SafetensorsFile::element_bytes(f.entry->type);
     }
     void read(const Found& f, int64_t first, int64_t count, char* to) {
@@ -278,8 +276,7 @@ struct Loading {
         if (!all_finite(block_format(block_type(f.entry->type)), numbers, count))
             broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), location(f, first));
     }
-    // Matrices whose format the model keeps stay in the mapped files, where products read their
-    // rows.
+    // Matrices whose format the model keeps stay in the mapped files, and products read them there.
     void map_rows() {
         for (const SafetensorsFile& file : *w.files) (*maps)[&file] = file.map();
         for (const Tensor& t : g.tensors) {

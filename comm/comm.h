@@ -61,10 +61,10 @@ struct Waiting {
 // A listening socket, opened before its address is sent to other ranks.
 struct Listener {
     int fd = -1, port = 0;
-    // host "": every address of this machine, IPv6 and IPv4; port 0: any free port. Exit 7: taken,
-    // or no permission.
+    // host "": every address of this machine, IPv6 and IPv4; port 0: any free port. Exit 7: taken
+    // or forbidden.
     static Result<Listener> open(const std::string& host, int port);
-    // This machine's addresses as other machines reach them, comma-separated, loopback last.
+    // Addresses of this machine for other machines, comma-separated, loopback last.
     static std::string addresses();
 };
 typedef std::string JobToken;                  // 16 bytes; peers without it are dropped
@@ -80,7 +80,7 @@ class Coordinator {
     static Result<std::unique_ptr<Coordinator>> rendezvous(const RankInfo& info, Listener listener,
                                                            const std::string& host, int port, const JobToken& token,
                                                            double timeout);
-    ~Coordinator();    // says goodbye to all ranks
+    ~Coordinator();    // sends goodbye to all ranks
     Coordinator(const Coordinator&) = delete;
 
     Activity activity;
@@ -131,7 +131,8 @@ struct Comm {
     virtual std::string name() const = 0;    // "MPI (Open MPI 4.1.4)", "NCCL 2.28.9"
     // x = sum over ranks of x.                                     x (n)
     virtual void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) = 0;
-    // out = sum over ranks of their x[rank,:]. x is then scratch.  x (ranks,n)  out (n): x[rank,:] or apart from x
+    // out = sum over ranks of x[rank,:]; x becomes scratch.          x (ranks,n)  out (n):
+    // x[rank,:] or no part of x
     virtual void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) = 0;
     // x[r,:] of rank r to all ranks.                               x (ranks,n)
     virtual void all_gather(void* x, int64_t n, Element type) = 0;

@@ -154,7 +154,7 @@ void Coordinator::State::send_frame(int r, const SharedFrame& frame, Collective 
     links[size_t(r)].send(frame);
 }
 
-// Rank 0 gets everyone's; the others do not wait.
+// Rank 0 receives all ranks' texts; the others do not wait.
 std::vector<std::string> Coordinator::State::gather(Collective collective, const std::string& mine) {
     Waiting waiting(&coordinator->activity);
     if (rank) {
@@ -286,8 +286,8 @@ void Coordinator::State::heartbeat(double now) {
 void Coordinator::State::check_ranks(double now) {
     rank_states[size_t(rank)].update(current_state(coordinator->activity), now);
     if (const std::string text = health_check ? health_check() : ""; text.empty()) failing_since = INFINITY;
-    // A rank's death often causes such a failure, so the abort that names this rank gets time to
-    // arrive first.
+    // Often another rank's death is the cause, so the abort that names it gets time to arrive
+    // first.
     else if (failing_since = std::fmin(failing_since, now); now - failing_since >= interval / 2)
         abort_all(names[size_t(rank)] + ": " + text);
     for (int r = 0; r < int(links.size()); r++) {

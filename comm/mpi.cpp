@@ -106,7 +106,8 @@ const Result<Library>& library() {
     return l;
 }
 
-// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2\n..." -> "MPICH 4.0.2"
+// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2
+// " -> "MPICH 4.0.2"
 std::string version(const Library& l) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
@@ -140,8 +141,8 @@ template <class To, class From> void convert(To* to, const From* x, int64_t n) {
 }
 
 // out (n) = sum over ranks, in rank order: own (n), may alias out; the other ranks' rows in stage
-// (ranks,stride). One thread, because the others compute, and the received rows are still in this
-// thread's cache.
+// (ranks,stride). One thread, because the others compute, and received rows are still in this
+// core's cache.
 template <class T, class W>
 void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, int rank, int ranks) {
     constexpr int64_t BLOCK = 1024;

@@ -32,8 +32,7 @@ constexpr int64_t FRAME_LIMIT = int64_t(256) << 20;
 typedef std::shared_ptr<const std::string> SharedFrame;    // shared by many links
 SharedFrame encode_frame(const Frame& f);
 
-// Parses frames from a byte stream. Memory grows with received bytes, never with a header's length
-// field.
+// Parses frames from a byte stream. Memory grows with received bytes, not with announced lengths.
 class FrameReader {
   public:
     enum class Next { frame, more, broken };
@@ -85,8 +84,8 @@ std::string heartbeat_text(const RankState& s);
 bool heartbeat_parse(const std::string& text, RankState* s);
 
 // Names the rank that keeps the others from continuing, for abort_all, or "". names[r]: rank r's
-// name. A rank that waits for a departed one would wait forever, but has 5 seconds to finish their
-// last collective.
+// name. A rank that waits for a departed one would wait forever, but has 5 s to finish their last
+// collective.
 std::string find_stalled(const std::vector<RankState>& rank_states, const std::vector<std::string>& names, double now,
                          double timeout);
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout);

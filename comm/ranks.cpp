@@ -1,5 +1,4 @@
-// ranks.cpp - combines the parts of comm.h: finds the rank, connects the ranks, opens the
-// collectives.
+// ranks.cpp - combines the parts of comm.h: rank, connections, collectives.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -85,8 +84,7 @@ std::jthread deadline(double seconds, std::function<std::string()> text) {
     });
 }
 
-// MPI broadcasts rank 0's endpoint and a secret token: "addresses port token", or "! " and an
-// error.
+// MPI broadcasts rank 0's endpoint with a secret token: "addresses port token", or "! error".
 Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std::unique_ptr<Comm>* comm,
                                                        double timeout) {
     Listener listener;

@@ -7,8 +7,8 @@
 //   rank 0 -> other    start with all ranks' names, or abort_all
 //
 // A silent, garbled, unproven or excess connection is dropped; a dropped rank connects again. The
-// token is no cryptography: it separates jobs and prevents accidents. Against attackers use a
-// private network.
+// token is no cryptography: it separates jobs and prevents accidents. Against attackers: a private
+// network.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

@@ -93,7 +93,7 @@ bool AddedTokens::may_cut(std::string_view text, size_t at, bool special, std::s
         if (found && t->lstrip && space_before(before, at)) return false;
         std::string_view name = whole;
         if (name.starts_with(optional) && name != optional) name.remove_prefix(optional.size());
-        if (found && before.ends_with(name)) return false;    // it may strip white space behind the cut
+        if (found && before.ends_with(name)) return false;    // the token may strip white space behind the cut
         for (const std::string_view sought : {whole, name})
             for (size_t n = 1; n < sought.size() && n <= at; n++) {    // n bytes before the cut, the rest after it
                 const size_t known = std::min(sought.size() - n, behind.size());

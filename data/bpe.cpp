@@ -145,8 +145,7 @@ void Tokenizer::Tables::encode_chunk(Splitter& splitter, std::string_view chunk,
     }
 }
 
-// Decodes a character token without any space mark, as Metaspace's decoder does for the first
-// token.
+// Decodes a token without its space marks, as Metaspace's decoder does for the first token.
 std::string Tokenizer::Tables::without_marks(int id) const {
     auto added = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
     const std::string& token = v.tokens[size_t(id)];
@@ -172,8 +171,7 @@ size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::
     return 0;
 }
 
-// Encodes prepared text in chunks that end at piece boundaries; one thread inside a parallel
-// region.
+// Encodes prepared text in chunks that end at piece boundaries; serial in a parallel region.
 void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const {
     if (text.size() < 2 * CHUNK) return encode_chunk(splitter, text, out);
     std::vector<std::string_view> chunks;
@@ -326,8 +324,8 @@ int Tokenizer::first_special(std::string_view text) const {
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) const {
     if (!t || text.empty()) return 0;
-    // Longest text in bytes that may normalize to a token's name; a Unicode form can shrink text to
-    // a quarter.
+    // Bytes of text that may normalize to a token's name: a Unicode form can shrink it to a
+    // quarter.
     size_t reach = t->late.any(special) ? t->late.longest() : 0;
     for (const Normalization& n : t->v.normalization) {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;
@@ -353,8 +351,7 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
 // ---- streaming ----------------------------------------------------------------------------------
 
 namespace {
-// Moves whole characters from `from` to the result; keeps bytes that a later byte could complete,
-// unless `end`.
+// Moves characters from `from` to the result, unless a later byte could complete the last one.
 std::string take(std::string& from, bool end) {
     std::string out;
     size_t at = 0;

@@ -1,4 +1,4 @@
-// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2, Gemma).
+// bpe.h - byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2, Gemma).
 //
 // A pre-tokenizer splits the text into pieces, then each piece's symbols are merged in the order of
 // the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo & Richardson 2018 for

@@ -2,8 +2,7 @@
 //
 // All cores count the distinct pieces while the text streams by; only these pieces are kept. They
 // are then laid out one after the other, a symbol for each byte, and merged in place: each pair has
-// the list of its offsets, so a merge costs as much as the pair has occurrences, however long the
-// pieces are.
+// the list of its offsets, so the cost of a merge is its number of occurrences.
 #include <omp.h>
 #include <queue>
 #include <unordered_map>
@@ -35,7 +34,7 @@ void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
 Result<Counts> count_all(const BpeTraining& training) {
     auto threads = size_t(omp_get_max_threads());
     Counts all;
-    std::vector<Counts> counts(threads);    // of the current batch
+    std::vector<Counts> counts(threads);    // for the current batch
     std::vector<std::string> batch;
     int64_t done = 0, bytes = 0;    // bytes: summed lengths of the pieces in `all`
     for (bool more = true; more;) {
@@ -164,7 +163,7 @@ bool Merger::step(std::pair<int, int>& merged) {
         queue.pop();
         auto it = pairs.find(pair);
         if (it == pairs.end() || it->second.count < 2) continue;
-        if (it->second.count != count) {    // it only falls once all its occurrences are known
+        if (it->second.count != count) {    // a count only falls once all occurrences are known
             queue.push({it->second.count, pair});
             continue;
         }

@@ -1,4 +1,4 @@
-// corpus.h - text files, JSON lines and stdin as documents, in bounded memory; compressed or not (files/text_file.h).
+// corpus.h - documents from text files, JSON lines and stdin, in bounded memory.
 #pragma once
 #include <functional>
 #include <optional>
@@ -23,7 +23,7 @@ inline const std::vector<std::string> TEXT_FORMATS = {"auto", "text", "jsonl"};
 TextFormat text_format(const std::string& name);    // name: one of TEXT_FORMATS
 
 struct CorpusConfig {
-    // JSON lines: one document a line; other files: one document each; "-": stdin. Any may be
+    // JSON lines: a document a line; other files: a document each; "-": stdin. All may be
     // compressed.
     std::vector<std::string> files;
     std::string field = {};     // JSON key of the text; implies JSON lines; empty: "text"
@@ -57,7 +57,7 @@ class Corpus {
     bool many = false;                // more than 100 files: holds out whole ones
     size_t file = 0;                  // index of the next one to open
     std::optional<TextFile> input;    // the open file
-    std::string name, buffer;         // of the open file; unread text begins at `at`
+    std::string name, buffer;         // the open file's; unread text begins at `at`
     size_t at = 0;
     bool ended = false, json = false;
     bool begins = false, tail = false;    // flags of the next segment: begins_document, validation

@@ -39,8 +39,7 @@ struct Loader::State {
     int64_t epoch = 0;              // samples per epoch, at most max_tokens' worth
     Position at;                    // start of the next batch
 
-    // Shared with the reader thread. Batches [taken, made) are in the ring; the reader fills batch
-    // `made`.
+    // Shared with the reader thread. The ring has batches [taken, made); the reader fills `made`.
     std::mutex mutex;
     std::condition_variable_any changed;
     std::vector<int> ring[DEPTH];    // (B,S+1) each
@@ -158,8 +157,7 @@ uint64_t Loader::fingerprint() const {
         for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
     };
     for (const Shard& shard : s->shards) {
-        // Excludes the directory (data may move before a resume), includes the NUL (names must not
-        // run together).
+        // Excludes the directory (data may move before a resume), includes the NUL (a separator).
         const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
         add(name, std::char_traits<char>::length(name) + 1);
         add(&shard.file_bytes, 8);

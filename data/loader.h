@@ -2,7 +2,8 @@
 //
 // A shard has llm.c's format: 256 little-endian int32 of header ([0] magic, [1] version, [2] token
 // count), then the tokens.
-// magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. Headerless uint16 (nanoGPT) on request.
+// magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. nanoGPT's headerless uint16
+// on request.
 // Words that llm.c leaves 0 identify the tokenizer and the set of shards written together; 0:
 // unknown. [3] vocabulary size, [4] and [5] the tokenizer's fingerprint (low, high), [6] number of
 // documents that begin in this shard with end-of-text, [7] and [8] the set's id (low, high), [9]
@@ -34,8 +35,7 @@ struct Shard {
     int64_t documents = 0;    // that begin in this shard with end-of-text
     ShardSet set;
 };
-// Compares the header with the file's size; exit 3 naming file, field and offset, 4 where the disk
-// fails.
+// Checks header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
 // shard_open on bytes. head: the file's first 1024 bytes, or all of a shorter file.
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
@@ -58,8 +58,7 @@ Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, i
 // pattern matches no file; 2: two names of one file.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard as a NewFile (base/file.h), the header last, because it holds the counts.
-// Errors: exit 4.
+// Writes one shard as a NewFile (base/file.h), the header, which has the counts, last. Exit 4.
 class ShardWriter {
   public:
     // vocab > 65536: uint32 tokens. tokenizer: fingerprint of the tokenizer; 0: not recorded.
@@ -101,8 +100,7 @@ class Loader {
   public:
     static Result<Loader> open(const LoaderConfig& config);
     // tokens, targets (B,S): targets are the tokens shifted by one. A thread reads ahead; next
-    // waits only if the thread is behind. After an error of shard_read every call returns this
-    // error, until seek.
+    // waits only if the thread is behind. An error of shard_read repeats until seek.
     Status next(int* tokens, int* targets);
     struct Position {
         int64_t epoch = 0, index = 0;

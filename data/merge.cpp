@@ -158,7 +158,7 @@ void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {
 }
 
 void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
-    uint32_t rank[SHORT];    // of the pair (id[i], id[i+1])
+    uint32_t rank[SHORT];    // rank[i]: pair (id[i], id[i+1])
     for (size_t i = 0; i + 1 < n; i++) rank[i] = pairs.rank(id[i], id[i + 1]);
     while (n > 1) {
         size_t best = 0;

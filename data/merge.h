@@ -2,8 +2,7 @@
 // order, the leftmost of equal ones, until no pair is left.
 //
 // Most pieces are tokens as a whole and cost one probe of a hash table. Short pieces are merged in
-// an array, O(n^2) in registers and one cache line; long ones with a linked list and a heap, O(n
-// log n) for any text.
+// an array, O(n^2) in registers and one cache line; long ones with a heap, O(n log n) for any text.
 #pragma once
 #include <array>
 #include <bitset>
@@ -67,8 +66,7 @@ class PairTable {
     }
 };
 
-// Text -> id: up to 15 bytes by key, the few longer texts by an ordinary map. The caller owns the
-// texts.
+// Text -> id: up to 15 bytes by key, the few longer texts by an ordinary map. Holds views.
 class TextTable {
   public:
     explicit TextTable(size_t entries);

@@ -6,8 +6,7 @@
 
 #include "vocabulary.h"
 
-// Bytes that are not UTF-8 stay unchanged. follows: text continues an earlier one and gets no
-// prefix.
+// Bytes that are not UTF-8 stay unchanged. follows: text continues another and gets no prefix.
 std::string normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
 // A cheap check that `steps` leave text unchanged; false: unknown.
 bool is_normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);

@@ -8,8 +8,7 @@
 // itself (10 %).
 //
 // Random choices are a function of the seed and the sequence's number alone: equal for every number
-// of ranks and every batch, and after a resume. So each rank knows the number of targets of all
-// ranks.
+// of ranks and every batch, and after a resume. So each rank can count all ranks' targets.
 #pragma once
 #include "data/bpe.h"
 #include "model/spans.h"
@@ -31,8 +30,7 @@ struct Objective {
     // Number of targets of the n sequences from number `first` on.
     int64_t targets(int64_t first, int64_t n, int S) const;
     // In: a sequence's n tokens, and the tokens shifted by one. Out: model inputs and targets.
-    // Appends the sequence's spans, and a span of S - n padding positions; no spans if
-    // is_plain_causal().
+    // Appends the sequence's spans, and S - n padding positions; none if is_plain_causal().
     void apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const;
 
     const char* name() const {
@@ -45,7 +43,7 @@ struct Objective {
     void mask_out(int64_t number, int* tokens, int* targets, int S) const;
 };
 
-// The model's objective. documents: positions attend only within their document. Exit 2: flags that
-// exclude each other.
+// The model's objective. documents: positions attend only within their document. Exit 2: flags
+// conflict.
 Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
                                uint64_t seed);

@@ -30,15 +30,13 @@ namespace {
 const char* const GPT2_FAST = "'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+\\p{N}++| ?+" OTHER "++|" SPACE_RUN;
 const char* const CL100K_FAST = SUFFIX "|" WORD "|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n]*+|" LINE_ENDS;
 const char* const QWEN2_FAST = SUFFIX "|" WORD "|\\p{N}| ?+" OTHER "++[\\r\\n]*+|" LINE_ENDS;
-// Upper-case and lower-case classes overlap (Lm, Lo, M), so only the other alternatives are
-// possessive.
+// Upper-case and lower-case classes overlap (Lm, Lo, M), so only other alternatives are possessive.
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
 const char* const O200K_FAST = BEFORE UPPER "*" LOWER "+" SUFFIX "?|" BEFORE UPPER "+" LOWER "*" SUFFIX
                                             "?|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n/]*+|" LINE_ENDS;
-// The first step splits off digits, so for the second one a run of spaces before a digit is
-// complete.
+// The first step splits off digits, so the second one sees no digit after a run of spaces.
 const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OTHER "++|(?:" SPACE "(?![^" SPACES
                                 "\\p{N}]))++|" SPACE;
 
@@ -69,8 +67,8 @@ const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OT
 #define MARKS "\\p{P}$+<=>^~|"
 const char* const DEFAULT_FAST = "[" MARKS "]++| ?+\\p{L}++|[0-9]{3}|(?:(?![0-9]{3})\\p{N})++| ?+[^" SPACES
                                  "\\p{L}\\p{N}" MARKS "]++|(?:" SPACE "(?![^" SPACES MARKS "]))++|" SPACE;
-// Words and marks, each with a space, are split again around runs of CJK, and the rest around these
-// and each digit.
+// Words and marks, each with a space, are split again around runs of CJK, and the rest around
+// digits.
 #define IN_CJK(what) "(?:(?=" what ")" CJK ")"
 #define NOT_CJK(what) "(?:(?!" CJK ")" what ")"
 #define RUNS(ascii, what)                                                                                     \

@@ -21,12 +21,11 @@ constexpr uint32_t MOST_STEPS = 10'000'000;    // match limit for a regular expr
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
 constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
-// Unicode's White_Space as items of a class. PCRE2's \s also has U+180E, which lost the property in
-// Unicode 6.3.
+// Unicode's White_Space as items of a class. PCRE2's \s also has U+180E, removed in Unicode 6.3.
 const std::string WHITE_SPACE =
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's \w in a class, and outside of one. PCRE2's \w lacks marks before 10.43, and has all
-// numbers.
+// Oniguruma's \w in a class, and outside of one. PCRE2's has all numbers, and before 10.43 no
+// marks.
 const std::string WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", LONE_WORD = WORD + "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 
 Status wrong_regex(const std::string& regex, const std::string& what) {
@@ -46,7 +45,7 @@ Status translate(const std::string& regex, std::string& out) {
     if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
     int depth = 0;           // number of open classes
     size_t open = 0;         // start of the outermost one in out
-    bool outside = false;    // it contains \W, which a class cannot express
+    bool outside = false;    // the class contains \W, which it cannot express
     const std::string word = "[" + LONE_WORD + "])";
     const std::string border = "(?:(?<=" + word + "(?!" + word + "|(?<!" + word + "(?=" + word + ")";    // \b
     auto set = [&](const std::string& items, bool negated) {
@@ -213,8 +212,7 @@ struct Splitter::State {
                   ": parts of it are cut every 1024 bytes first, so their "
                   "tokens may differ from other programs'");
     }
-    // The next match from `from` on; false: none. rc is 0 where the expression has groups, because
-    // none is requested.
+    // The next match from `from` on; false: none. With groups rc is 0, because none is requested.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
         const int rc = steps->trusted ? run(code, in, from, 0) : run_bounded(code, in, from);
         CHECK(rc >= 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,

@@ -19,8 +19,7 @@ struct Split {
     bool operator==(const Split&) const = default;
 };
 
-// Known pre-tokenizers: rows of patterns.cpp. none: a text is one piece. other: any steps from a
-// file.
+// Known pre-tokenizers: rows of patterns.cpp. none: one piece. other: steps from a file.
 enum class Pattern {
     gpt2,
     cl100k,

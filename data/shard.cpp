@@ -27,8 +27,7 @@ int32_t word(std::string_view head, size_t i) {
     memcpy(&value, head.data() + 4 * i, 4);
     return value;
 }
-// Whether magic, version, count and the file's size agree, which never happens by chance in a
-// headerless file.
+// Whether magic, version, count and file size agree: never by chance in a headerless file.
 bool has_header(std::string_view head, int64_t file_bytes) {
     for (const Kind& k : KINDS)
         if (int64_t(head.size()) >= HEADER_BYTES && word(head, 0) == k.magic && word(head, 1) == k.version &&
@@ -65,8 +64,7 @@ Status parse_origin(std::string_view head, Shard& s) {
                     s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.index);
     return {};
 }
-// Path of the set's shard with another index: x_train_000.bin, x_train_001.bin; empty if the name
-// has no number.
+// Path of the set's shard with another index (x_train_000.bin, x_train_001.bin); empty: no number.
 std::string sibling(const Shard& s, int index) {
     const size_t cut = s.path.rfind('_');
     const bool numbered = cut != s.path.npos && s.path.ends_with(".bin") &&
@@ -219,7 +217,7 @@ struct ShardWriter::State {
     bool open = false;    // accepts tokens
     Kind kind{};
     uint64_t tokenizer = 0;
-    int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: of the buffer
+    int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: the buffer's
     std::string buffer;
 
     Status flush() {

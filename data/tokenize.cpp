@@ -241,8 +241,7 @@ class Shards {
     bool open = false;
 
     Status open_next() {
-        // Every shard stays open until all have their names, and the default limit is 1024 files
-        // per process.
+        // Every shard stays open until all have their names, and the usual limit is 1024 files.
         rlimit files_open;
         if (writers.size() == 500 && getrlimit(RLIMIT_NOFILE, &files_open) == 0) {
             files_open.rlim_cur = files_open.rlim_max;
@@ -282,8 +281,7 @@ std::string shard_prefix(const std::string& out) {
 // The files {train,val}_N.bin with this prefix that exist.
 std::vector<std::string> existing_shards(const std::string& prefix) {
     std::vector<std::string> found;
-    // Split by hand: fs::path would turn dir//x_ into dir/x_, and the result must equal the names
-    // that are written.
+    // Split by hand: fs::path would turn dir//x_ into dir/x_, unlike the names that are written.
     const size_t cut = prefix.rfind('/') + 1;    // 0 if there is no slash
     const std::string dir = prefix.substr(0, cut), begin = prefix.substr(cut);
     std::error_code error;

@@ -2,8 +2,7 @@
 // GGUF.
 //
 // A text becomes ids in steps: added tokens are found, the text between them is normalized, its
-// spaces are marked, it is split into pieces, and each piece's symbols are merged in the order of
-// the merge table.
+// spaces are marked, it is split into pieces, and each piece's symbols are merged in merge order.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,8 +21,7 @@ struct AddedToken {
     bool rstrip = false;         // strips white space after it
     bool single_word = false;    // only without a letter or digit beside it
     bool normalized = false;     // searched for in the normalized text
-    // SentencePiece finds user-defined symbols after the text has its prefix, so none is put after
-    // a symbol.
+    // SentencePiece finds user-defined symbols after the text has its prefix, so none follows one.
     bool user_defined = false;
     bool in_model = true;     // merging may produce it, too
     std::string name = {};    // text to search for; empty: the token's text
@@ -72,8 +70,8 @@ struct Vocabulary {
     std::vector<Split> splits;    // if pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
-    // By id: bytes; for characters UTF-8 with marks for spaces, and <0xAB> for a byte; empty: no
-    // token has this id.
+    // By id: bytes; for characters UTF-8 with marks for spaces, and <0xAB> for a byte; empty:
+    // unused id.
     std::vector<std::string> tokens;
     std::vector<Merge> merges;    // in merge order; token text: left's + right's
     std::vector<AddedToken> added;

@@ -44,8 +44,7 @@ constexpr uint32_t zeros(int64_t bytes) {    // x^(8 bytes) modulo P
 #include <nmmintrin.h>
 
 static bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
-// The instruction has latency 3 and throughput 1 a cycle, so three strips are summed side by side
-// and combined.
+// The instruction has latency 3 and throughput 1 a cycle, so three strips are summed side by side.
 static __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t start, const void* data, int64_t bytes) {
     constexpr int64_t STRIP = 8192;
     constexpr uint32_t SHIFT = zeros(STRIP);

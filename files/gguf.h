@@ -1,8 +1,9 @@
 // gguf.h - read and write GGUF (versions 2 and 3): typed metadata, tensor names, shapes and blocks.
 //
-// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per tensor a string,
-// u32 rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the data; then the data, from the next
-// multiple of general.alignment (32) on. Strings and arrays begin with their u64 length. All is little-endian.
+// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per
+// tensor a string, u32 rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the
+// data; then the data, aligned to general.alignment (32). Strings and arrays begin with their u64
+// length. All is little-endian.
 #pragma once
 #include <functional>
 #include <map>
@@ -69,9 +70,10 @@ struct GgufHeader {
     int64_t data = 0;                   // offset of the data section
 };
 
-// read(at, to, bytes): the file's bytes. Every count, length, size and offset is compared with file_bytes before
-// anything is allocated for it. Checked: magic, version, unique keys and names, types, rank, whole blocks, alignment;
-// each tensor lies within the file and no two overlap. Exit 3 naming `name` and the offset or the key.
+// read(at, to, bytes): the file's bytes. Every count, length, size and offset is compared with
+// file_bytes before any allocation. Checked: magic, version, unique keys and names, types, rank,
+// whole blocks, alignment, tensors inside the file without overlap. Exit 3 naming `name` and offset
+// or key.
 typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
 Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);
 
@@ -102,7 +104,7 @@ struct GgufSource {
     std::vector<int64_t> shape;                            // fastest dimension last
     std::function<Status(const FileSink& sink)> blocks;    // writes all bytes in pieces of any size
 };
-// Writes a version 3 file with alignment 32, in the given order. Fails only if the sink or a source
+// Writes a version 3 file with alignment 32, in the given order. Fails only if sink or source
 // fails.
 Status gguf_write(const std::vector<std::pair<std::string, GgufValue>>& metadata,
                   const std::vector<GgufSource>& tensors, const FileSink& sink);

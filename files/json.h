@@ -13,7 +13,7 @@ Result<nlohmann::json> json_parse(std::string_view text, const std::string& name
 std::string json_string(std::string_view text);
 std::string json_number(double x);    // reads back to equal bits; null: NaN, infinity
 
-// One object's fields. Each getter: exit 3 if the field is missing, of another type or out of [min,
+// One object's fields. Getters: exit 3 if the field is missing, of another type or out of [min,
 // max].
 struct JsonFields {
     const nlohmann::json& object;       // must be an object

@@ -17,8 +17,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     std::vector<std::vector<std::string>> keys;
     std::string error;
     size_t error_byte = 0;
-    // A field of the outermost object: its name, its string value, and the text or type of another
-    // value.
+    // A field of the outermost object: its name, its string value, or another value's text or type.
     const std::string* field = nullptr;
     std::string value, other;
     std::vector<std::string> fields;      // the outermost object's keys

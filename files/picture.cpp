@@ -1,5 +1,5 @@
-// picture.cpp - see picture.h. A picture is drawn twice: without a surface to measure it, then onto
-// the file's surface.
+// picture.cpp - see picture.h. A picture is drawn twice: to measure it, then onto the file's
+// surface.
 #include "picture.h"
 
 #include <algorithm>
@@ -9,8 +9,7 @@
 #include "base/file.h"
 
 namespace {
-// cairo's stable interface (cairo.h), declared here: the build needs neither its header nor the
-// library.
+// cairo's stable interface (cairo.h), declared here: the build needs no header or library.
 struct Cairo {
     struct Context;
     struct Surface;

@@ -1,4 +1,4 @@
-// safetensors.h - read and write safetensors: u64 header length, a JSON header, contiguous tensor
+// safetensors.h - safetensors, both ways: u64 header length, a JSON header, contiguous tensor
 // bytes.
 #pragma once
 #include <functional>
@@ -28,8 +28,7 @@ struct TensorEntry {
 // 3 naming `name`, field and offset.
 Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
 
-// Reads on demand: where weights are copied, a mapping would count in this process's memory beside
-// the copy.
+// Reads on demand: where weights are copied, a mapping would count as memory beside the copy.
 class SafetensorsFile {
   public:
     static Result<SafetensorsFile> open(const std::string& path);
@@ -39,7 +38,7 @@ class SafetensorsFile {
     static void convert(TensorType type, const void* from, int64_t count, float* out);
     static int element_bytes(TensorType type);
     const std::string& path() const { return file.path(); }
-    int64_t bytes() const { return file.bytes(); }    // of the whole file
+    int64_t bytes() const { return file.bytes(); }    // the whole file's
     std::shared_ptr<const char> map() const { return file.map(); }
     int64_t data_begin() const { return data; }    // offset after the header
 

@@ -137,8 +137,8 @@ struct TextFile::State {
     Status decode_some();
 };
 
-// Fills `to` from the block, as far as possible. Members may be concatenated; zeros after the last
-// one are padding.
+// Fills `to` from the block, as far as possible. Members may follow members; trailing zeros are
+// padding.
 Status TextFile::State::inflate_some(char* to, size_t bytes, size_t* done) {
     auto* in = reinterpret_cast<unsigned char*>(block.data());
     if (!inside) {

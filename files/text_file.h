@@ -1,8 +1,7 @@
 // text_file.h - text from files that may be compressed (gzip, zstd) or UTF-16; refuses files
 // without text.
 //
-// The first bytes determine the format, not the name. All stages stream: memory does not grow with
-// the text.
+// The first bytes determine the format, not the name. All stages stream in bounded memory.
 #pragma once
 #include <memory>
 #include <string>

@@ -31,7 +31,7 @@ Result<std::string> piece(const File& file, uint64_t at, uint64_t bytes) {
     TRY(file.read(int64_t(at), text.data(), int64_t(bytes)));
     return text;
 }
-// Reads little-endian numbers and texts in sequence. After the first read beyond the end, all are
+// Reads little-endian numbers and texts in sequence. From the first read beyond the end on, all are
 // empty.
 struct Bytes {
     std::string_view data;

@@ -1,5 +1,4 @@
-// info.cpp - `flatgpt info`: checks and describes a file or directory; lists the losses of a folder
-// of runs.
+// info.cpp - `flatgpt info`: checks and describes files and directories; lists the losses of runs.
 #include <cerrno>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -329,8 +328,7 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     return {};
 }
 
-// Lists every checkpoint of the run, and details of the newest valid one; without checkpoints the
-// losses.
+// Lists every checkpoint of the run, and details of the newest valid one; without any, the losses.
 Status run_info(const std::string& run, Rows& rows) {
     std::vector<std::string> dirs = checkpoint_list(run);
     Status status;
@@ -414,7 +412,7 @@ void print(const std::string& path, const Rows& rows, const Status& status, bool
         puts(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
         return;
     }
-    if (rows.empty()) return;    // the error says it all
+    if (rows.empty()) return;    // add_error has printed it
     puts(escape_control(path).c_str());
     for (const Row& row : rows) {
         std::string key = row.key;

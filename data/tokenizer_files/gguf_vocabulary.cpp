@@ -66,8 +66,7 @@ Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
 Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
     if (!tokenizer.vocab_size()) return GgufKeys{{PREFIX + "model", GgufValue::text("no_vocab")}};
     GgufTokenizer t = TRY(tokenizer_to_gguf(tokenizer));
-    // llama.cpp requires a distinct text for each row of the embeddings, and treats type 5 as
-    // unused.
+    // llama.cpp requires a distinct text for each row of the embeddings, and type 5 is unused.
     for (size_t id = t.tokens.size(); id < size_t(V); id++) {
         t.tokens.push_back("[PAD" + std::to_string(id) + "]");
         t.token_type.push_back(5);

@@ -154,8 +154,7 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         const std::string& s = pieces[size_t(id)].text;
         return std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; });
     };
-    // Order of Hugging Face's converters: equal scores by the lengths of left and right, then by
-    // ids.
+    // Hugging Face's converters order equal scores by the lengths of left and right, then by ids.
     std::sort(v.merges.begin(), v.merges.end(), [&](const Merge& a, const Merge& b) {
         const float sa = pieces[size_t(a.id)].score, sb = pieces[size_t(b.id)].score;
         if (sa != sb) return sa > sb;
@@ -176,8 +175,8 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
         return fail(Exit::input, "%s: expected the normalizer \"identity\" that keeps all spaces; %s", name.c_str(),
                     m.charsmap ? "this one maps characters (nmt_nfkc)" : "this one changes them");
     Vocabulary v = TRY(vocabulary_of_pieces(m.pieces, m.prefix, name));
-    // SentencePiece searches for symbols after spaces became marks, so a symbol with a plain space
-    // never matches.
+    // SentencePiece searches for symbols after spaces became marks, so symbols with plain spaces
+    // never match.
     std::erase_if(v.added, [&](const AddedToken& a) { return !a.special && v.name(a).find(' ') != std::string::npos; });
     for (AddedToken& a : v.added) a.user_defined = !a.special;
     v.byte_fallback = m.byte_fallback;

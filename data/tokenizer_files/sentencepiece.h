@@ -1,5 +1,4 @@
-// sentencepiece.h - SentencePiece vocabularies: tokenizer.model files, and GGUF's pieces with
-// scores.
+// sentencepiece.h - SentencePiece: tokenizer.model files, and GGUF's scored pieces.
 #pragma once
 #include <string>
 #include <string_view>

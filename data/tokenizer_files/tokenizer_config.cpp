@@ -1,4 +1,4 @@
-// tokenizer_config.cpp - tokenizer_config.json both ways, and tokenizers from files and directories.
+// tokenizer_config.cpp - reads and writes tokenizer_config.json; loads tokenizers from paths.
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -173,8 +173,7 @@ struct ConfigReader : JsonReader {
         for (const auto& [key, id] : SPECIAL)
             if (id || grows) TRY(special(key, id ? &(v.*id) : nullptr));
         if (before) v.before = {v.bos};
-        // As in transformers: if either flag is present, the flags decide about both ends of a
-        // text.
+        // As in transformers: if either flag is present, the flags decide about BOS and EOS.
         const json &bos = at(root, "add_bos_token"), &eos = at(root, "add_eos_token");
         if (bos.is_boolean() || eos.is_boolean()) {
             v.before.clear(), v.after.clear();

@@ -1,5 +1,4 @@
-// tokenizer_gguf.cpp - see tokenizer_gguf.h. Meaning of the keys: llama.cpp, src/llama-vocab.cpp
-// and gguf-py.
+// tokenizer_gguf.cpp - see tokenizer_gguf.h. The keys: llama.cpp, src/llama-vocab.cpp and gguf-py.
 #include "tokenizer_gguf.h"
 
 #include <algorithm>
@@ -28,8 +27,7 @@ Pre find_pre(const std::string& pre) {
         }
     return {};
 }
-// The value of pre that implies this tokenizer's properties, else one that implies its split; "":
-// none.
+// The value of pre with this tokenizer's properties, else one with its split; "": none.
 std::string pre_of(const Vocabulary& v) {
     if (v.pattern == Pattern::other) return "";
     const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};

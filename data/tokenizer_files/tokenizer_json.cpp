@@ -263,8 +263,8 @@ struct Reader : JsonReader {
         return {};
     }
 
-    // Tokens around a text: [BOS, A, EOS] of TemplateProcessing, or names in RobertaProcessing and
-    // BertProcessing.
+    // Tokens around a text: [BOS, A, EOS] of TemplateProcessing, or names in
+    // {Roberta,Bert}Processing.
     Status surround(const json& p, const std::string& where) {
         const std::string type = text(p, "type");
         if (type == "ByteLevel") return {};

@@ -1,5 +1,4 @@
-// vocab_merges.cpp - see vocab_merges.h. The files are combined to a tokenizer.json, which its
-// parser then checks.
+// vocab_merges.cpp - see vocab_merges.h. Builds a tokenizer.json for its parser to check.
 #include "vocab_merges.h"
 
 #include <filesystem>
@@ -78,8 +77,7 @@ Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspel
     all["added_tokens"] = json::array();
     all["decoder"] = byte_level(true, space);
     all["model"] = {{"type", "BPE"}, {"vocab", tokens}, {"merges", TRY(merges_in(dir + "merges.txt"))}};
-    // Invalid UTF-8 becomes a replacement character, which no token of the vocabulary has, so the
-    // parser refuses it.
+    // Invalid UTF-8 becomes a replacement character, which no token has, so the parser refuses it.
     Vocabulary v = TRY(tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab));
     for (const auto& [token, id] : tokens.items())
         if (v.tokens[id.get<size_t>()].empty()) unspelled->emplace_back(token, id.get<int>());

@@ -1,5 +1,4 @@
-// vocab_merges.h - GPT-2's tokenizer files: vocab.json (token -> id) and merges.txt (a pair a
-// line).
+// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line).
 #pragma once
 #include <string>
 #include <utility>
@@ -7,8 +6,7 @@
 
 #include "data/vocabulary.h"
 
-// Tokens whose names spell no bytes: no text encodes to one, unless another file marks it as
-// special.
+// Tokens whose names spell no bytes: no text becomes one unless another file marks it special.
 typedef std::vector<std::pair<std::string, int>> Unspelled;
 // vocab: the path of vocab.json. Other properties follow from tokenizer_class in
 // tokenizer_config.json; without one the pattern is GPT-2's. The reader of that file adds the added

@@ -94,8 +94,7 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
         spent += times.back();
     }
     if (ahead) (void)model.train.finish();
-    // The first step allocates and chooses algorithms. A GPU's next two are enqueued before it has
-    // ended.
+    // The first step allocates and chooses algorithms. A GPU's next two are enqueued meanwhile.
     times.erase(times.begin(), times.begin() + (ahead ? 3 : 1));
     Cost work = training_cost(model.op, c, B, S);
     work.bytes = 0;    // caches may hold a small model's; see the profile

@@ -93,8 +93,8 @@ class Profile final : public Observer {
     // Rows since start, longest first; the last row is the time outside of operations (its calls
     // are 0). The seconds add up to the elapsed time without the time of the bookkeeping.
     std::vector<ProfileRow> rows() const;
-    // Correction for PackedWeights, whose cost counts fp32 bytes; split over the products by their
-    // numbers of weights.
+    // Correction for PackedWeights, whose cost counts fp32 bytes; split over products by weight
+    // count.
     double bytes_beside_fp32 = 0;
     bool integers = false;    // integer weights: no peak is measured for their products
 

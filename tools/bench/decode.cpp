@@ -157,8 +157,7 @@ Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& 
         if (!weights.empty()) work.products = 0;    // no peak is measured for integers
         return work;
     };
-    // On a GPU a step is enqueued while the one before runs: any other call in between would be
-    // timed.
+    // On a GPU a step is enqueued while the one before runs: a call in between would be timed.
     const int most = cpu ? std::min(c.T, 512) : std::min(c.T, 128);
     std::vector<Cost> counts;
     for (int t = 0; t < most && !cpu; t++) counts.push_back(next_work());

@@ -178,8 +178,8 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
     free_all();
 }
 
-// On the CPU oneDNN's products follow, if it is installed, limited to the instruction set and tiles
-// of flatgpt's.
+// On the CPU oneDNN's products follow, if it is installed, with the instruction set and tiles of
+// flatgpt's.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
     if (bench.device.gpu) return;
@@ -242,8 +242,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
         &Rows::memory_bound, &Rows::rope,   &Rows::head_and_update, &Rows::sample,
         &Rows::attention,    &Rows::biases, &Rows::recurrences,     static_cast<Group>(&Rows::linear),
         &Rows::experts};
-    // Buffers of a group take gigabytes, so they are allocated only if a dry run finds a wanted
-    // row.
+    // Buffers of a group take gigabytes, so they are allocated only for wanted rows.
     for (Group group : GROUPS) {
         bool any = false;
         {

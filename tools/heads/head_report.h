@@ -1,5 +1,4 @@
-// head_report.h - prints measurements of attention heads as text, JSON, CSV and pictures (`flatgpt
-// inspect`).
+// head_report.h - output of `flatgpt inspect`: text, JSON, CSV and pictures.
 #pragma once
 #include "attention_maps.h"
 #include "files/picture.h"
@@ -17,7 +16,7 @@ struct HeadReport {
     std::vector<HeadIndex> heads = {};             // by layer; equally many in each
     std::vector<HeadSums> sums = {};               // by head
     std::vector<double> importance = {};           // by head, nats; empty: not measured
-    std::vector<int> tokens = {};                  // of the text; empty: no text
+    std::vector<int> tokens = {};                  // the text's; empty: no text
     std::vector<std::vector<double>> maps = {};    // (S,S) each; empty: no output needs them
 
     std::vector<ScoreColumn> columns() const;    // without importance if not measured
@@ -31,8 +30,7 @@ struct HeadReport {
 constexpr size_t MAPS_SHOWN = 4;    // print_report prints no maps beyond this number of heads
 void print_report(const HeadReport& r);
 void print_report_json(const HeadReport& r, bool with_maps);
-// A text's maps, one line per nonzero probability; without a text the scores. Exit 2, 4: errors of
-// replace_file.
+// A text's maps, one line per nonzero probability; without a text the scores. Exit 2, 4.
 Status write_report_csv(const std::string& path, const HeadReport& r);
 // A text's maps: one with its tokens' texts, or many small ones. Without a text the scores: a panel
 // of layers and heads for each. subject: measured data, for the title; may be empty. Exit 1, 2, 4.

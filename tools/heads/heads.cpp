@@ -111,8 +111,8 @@ void take_columns(float* to, const float* from, int64_t rows, const std::vector<
 void cut_heads(Model& to, const Model& from, const HeadSelection& cut) {
     const Config &c = to.c, &old = from.c;
     const int shared = old.NH / old.NKV, merged = int(cut.kept[0].size()) / c.NKV;
-    // blocks: the old blocks of HS rows in queries, keys and values whose mean is each new block;
-    // by layer.
+    // blocks: the old blocks of HS rows in queries, keys and values whose mean is a new one; by
+    // layer.
     std::vector<std::vector<std::vector<int64_t>>> blocks;
     std::vector<std::vector<int64_t>> queries;
     for (const std::vector<int>& kept : cut.kept) {

@@ -16,12 +16,12 @@ struct HeadSelection {
 // group always stays; "2" is a number of the NH query heads, in whole groups. Exit 2: invalid, or
 // no group removed or kept.
 Result<int> groups_to_remove(const std::string& heads, int NH, int NKV);
-// The configuration with `groups` groups in each layer, then merged to kv_heads key/value heads.
-// Exit 2: why not.
+// The configuration with `groups` groups a layer, merged to kv_heads key/value heads. Exit 2: why
+// not.
 Result<Config> cut_config(const Config& c, int groups, int kv_heads);
 // The `groups` groups of each layer with the largest sums of importance (L,NH); ties: the first.
-// With T5's biases, one table for all layers by head, each layer keeps equal groups, by the sum
-// over layers.
+// With T5's biases, one table for all layers by head, layers keep equal groups, by the sum over
+// layers.
 std::vector<std::vector<int>> most_important(const Config& c, const std::vector<double>& importance, int groups);
 // Random groups instead, chosen by a seed.
 std::vector<std::vector<int>> random_groups(const Config& c, int groups, uint64_t seed);

@@ -1,5 +1,4 @@
-// prune.cpp - `flatgpt prune`: ranks attention heads, and writes a smaller, faster model without
-// the least important.
+// prune.cpp - `flatgpt prune`: removes the least important attention heads from a model.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -218,8 +217,7 @@ Result<std::string> matrix_types(const ModelSource& m) {
     }
     return join({names.begin(), names.end()}, ", ");
 }
-// Explains why the smaller model's file may be larger: it is F32, whatever type the whole model
-// has.
+// Explains why the smaller model's file may be larger: it is always F32.
 Status note_type(const Options& o, const ModelSource& from) {
     const std::string types = TRY(matrix_types(from));
     if (types == "F32") return {};

@@ -37,8 +37,7 @@ Step step_of(int64_t updates, float scale) {
     return s;
 }
 
-// Weights about as large as a step, second moments far from 0: an error in either term of the step
-// is visible.
+// Weights about as large as a step, second moments far from 0: an error in either term shows.
 struct Problem {
     Numbers w, m, v, dw, decays;
     template <class P> static Problem of(int64_t n, bool with_master) {
@@ -115,8 +114,7 @@ void check_stochastic(Check& check, const Ops<T, P>& op, const Problem& p, const
     demand(check, run(7, 12) != state.w.bits(), "another seed, other bits");
 }
 
-// Without a gradient, and with powers of two, a step is exact in float: w - w / 512, or w without
-// decay.
+// Without a gradient, and with powers of two, a step is exact: w - w / 512, or w without decay.
 template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>& op, Problem p) {
     const uint64_t seed = 12345678901, updates = 77;
     for (Numbers* zeros : {&p.m, &p.v, &p.dw}) std::fill(zeros->begin(), zeros->end(), 0);

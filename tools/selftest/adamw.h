@@ -2,8 +2,8 @@
 #pragma once
 #include "check.h"
 
-// With a master copy or, for bf16, stochastic rounding; with scaled and unscaled gradients, and a
-// skipped step.
+// With a master copy or, for bf16, stochastic rounding; scaled and unscaled gradients; a skipped
+// step.
 template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master);
 template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n);

@@ -2,11 +2,9 @@
 #pragma once
 #include "check.h"
 
-// Spans of B sequences of S positions by the definition: positions of a document see each other as
-// the kind allows.
+// Spans of B sequences of S positions by the definition: documents are masked as the kind requires.
 struct TrueSpans {
-    // causal: positions up to itself; prefix: also the document's first half; all: the whole
-    // document.
+    // causal: positions up to itself; prefix: also the first half; all: the document.
     enum Kind { causal, prefix, all };
     std::vector<Span> keys, queries;
     // places: first positions of documents, by sequence.

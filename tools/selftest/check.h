@@ -1,4 +1,5 @@
-// check.h - one operation of a table against the reference, on random inputs, in guarded and poisoned device memory.
+// check.h - one operation of a table against the reference: random inputs, guarded, poisoned
+// memory.
 // The checks of one layer are in tools/selftest/<layer>.h and .cpp: one function per operation,
 // instantiated for float, bf16, and float activations with bf16 parameters. `flatgpt selftest` runs
 // them at real models' sizes; the tests use awkward sizes and the emulated GPU.
@@ -110,8 +111,8 @@ struct Check {
     void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit, double floor = 0) {
         note(what, got.intact() ? error_over_limit(got.read(), expected, limit, floor) : INFINITY, sizeof(X) == 2);
     }
-    // Root mean squares below `floor` count as `floor`: gradients that cancel to zero keep their
-    // terms' errors.
+    // Root mean squares below `floor` count as `floor`: gradients that cancel have their terms'
+    // errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
 // The type of a table's matrix products, if it is not tf32.

@@ -3,7 +3,7 @@
 #pragma once
 #include "norm.h"
 
-// bias: of the product
+// bias: whether the product has one
 template <class T, class P>
 Check check_norm_linear_forward(const Ops<T, P>& op, int N, int C, int OC, NormForm form = LAYERNORM, bool bias = true);
 template <class T, class P> Check check_norm_ffn_forward(const Ops<T, P>& op, int N, int C, int F, Act act, bool gated,

@@ -60,7 +60,7 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     Check check = named("norm_backward", N, C, form);
     const Numbers x = rows<T>(N, C, 1), dy = rounded<T>(random_normal(int64_t(N) * C, 3));
     const Numbers w = weights<P>(C, norm.plus, 2);
-    // Statistics near x's own but not equal: with C = 1 x's own would multiply a difference of 0 by
+    // Statistics near x's own but not equal: for C = 1 x's own would scale a difference of 0 by
     // 300.
     std::vector<float> means(static_cast<size_t>(N)), rstds(means);
     const Numbers noise = random_normal(N, 4, 0.1);

@@ -8,8 +8,8 @@ struct NormForm {
     bool w = true, b = true;
 };
 constexpr NormForm LAYERNORM = {}, RMSNORM = {{true}, true, false};
-// LayerNorm, RMSNorm, Gemma's, LayerNorm without biases, without both, RMSNorm without weights, and
-// an artificial one.
+// LayerNorm, RMSNorm, Gemma's, LayerNorm without biases, without both, RMSNorm without weights,
+// artificial.
 constexpr NormForm NORM_FORMS[] = {LAYERNORM,
                                    RMSNORM,
                                    {{true, 1e-6f, 1}, true, false},
