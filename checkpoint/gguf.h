@@ -41,12 +41,12 @@ Status gguf_weights(const GgufFile& file, Model& g);
 
 // Writes the whole file; all threads encode its tensors, some rows at a time. vocabulary: the keys
 // tokenizer.* and known general.* keys; name: used if general.name is missing. Exit 2: no GGUF
-// architecture can express the model, and why; 1: a weight is out of the type's range; 3, 4: errors
-// of the reader.
+// architecture can express the model, and why; 1: a weight is out of the type's range; 3, 4: the
+// reader failed.
 Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const FileSink& sink);
 
-// ---- shared by gguf_config.cpp and gguf_tensors.cpp
+// ---- shared by gguf_config.cpp and gguf_tensors.cpp ---------------------------------------------
 
 // llama.cpp's inputs and assumptions for a general.architecture, and the file's layout.
 struct GgufArchitecture {

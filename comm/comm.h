@@ -2,9 +2,8 @@
 //
 // A rank is a process with one device. Three parts, from the outside in:
 //   RankInfo     this process's rank: from flags or variables of torchrun, Open MPI, PMI, Slurm
-//   Coordinator  few, small host messages over one TCP connection of each rank to rank 0
-//   (rendezvous,
-//                comparisons, checkpoint commits), and a thread that detects dead or stalled ranks
+//   Coordinator  few, small host messages over one TCP connection of each rank to rank 0, and a
+//                thread that detects dead or stalled ranks
 //   Comm         collectives on device memory, of any number and size: by MPI (CPU) or NCCL (GPU)
 #pragma once
 #include <atomic>
@@ -131,8 +130,8 @@ struct Comm {
     virtual std::string name() const = 0;    // "MPI (Open MPI 4.1.4)", "NCCL 2.28.9"
     // x = sum over ranks of x.                                     x (n)
     virtual void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) = 0;
-    // out = sum over ranks of x[rank,:]; x becomes scratch.          x (ranks,n)  out (n):
-    // x[rank,:] or no part of x
+    // out = sum over ranks of x[rank,:]; x becomes scratch.        x (ranks,n)  out (n): x[rank,:]
+    // or no part of x
     virtual void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) = 0;
     // x[r,:] of rank r to all ranks.                               x (ranks,n)
     virtual void all_gather(void* x, int64_t n, Element type) = 0;

@@ -1,12 +1,10 @@
 // mpi.cpp - collectives of CPU ranks. MPI only moves bytes; sums are computed here, so that they
 // have equal bits on every rank, in every run and with every MPI.
 //
-//   all_reduce      rank r owns the r-th piece of x: it receives this piece from all ranks, adds in
-//   rank
-//                   order and sends the sum to all ranks; each sends 2 (ranks - 1) / ranks times x
+//   all_reduce      rank r receives the r-th piece of x from all ranks, adds in rank order, sends
+//                   the sum to all ranks: each rank sends 2 (ranks - 1) / ranks times the size of x
 //   reduce_scatter  the first half of all_reduce, all_gather the second, with equal additions
-//   a few KiB       every rank sends all of x to all, and each adds: one message round instead of
-//   two
+//   a few KiB       every rank sends x to all, and each adds: one message round instead of two
 //
 // comm_dtype bf16: sent elements are rounded to bf16. Each rank adds in float, its own piece
 // unrounded, and rounds the sum before it sends it, so all ranks, including itself, hold the
@@ -106,8 +104,7 @@ const Result<Library>& library() {
     return l;
 }
 
-// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2
-// " -> "MPICH 4.0.2"
+// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2\n..." -> "MPICH 4.0.2".
 std::string version(const Library& l) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;

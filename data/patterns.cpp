@@ -15,13 +15,10 @@ namespace {
 #define BLANK "[\\x09\\x0b\\x0c\\x20" WIDE "]"
 #define OTHER "[^" SPACES "\\p{L}\\p{N}]"
 
-// Fast forms: equal pieces without backtracking. The published `\s+(?!\S)` and `\s*[\r
-// ]+` try again from every length of a run, so they become
-//   \s+(?!\S)|\s+   a run of spaces without its last one before other text  ->  (?:\s(?!\S))++|\s
-//   \s*[\r
-// ]+      a run of spaces up to its last line end  ->  (?:[^\S\r
-// ]*+[\r
-// ]++)++
+// Fast forms: equal pieces without backtracking. The published `\s+(?!\S)` and `\s*[\r\n]+` retry
+// from every length of a run, so they become
+//   \s+(?!\S)|\s+   a run of spaces without its last one before text  ->  (?:\s(?!\S))++|\s
+//   \s*[\r\n]+      a run of spaces up to its last line end           ->  (?:[^\S\r\n]*+[\r\n]++)++
 // and every other repetition is possessive where its class is disjoint from what may follow.
 #define SPACE_RUN "(?:" SPACE "(?![^" SPACES "]))++|" SPACE
 #define LINE_ENDS "(?:" BLANK "*+[\\r\\n]++)++|" SPACE_RUN

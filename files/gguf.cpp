@@ -257,7 +257,7 @@ const GgufTensor* GgufFile::find(const std::string& tensor) const {
     return nullptr;
 }
 
-// ---- getters
+// ---- getters ------------------------------------------------------------------------------------
 
 const GgufValue* GgufMetadata::find(const std::string& key) const {
     const auto it = values.find(key);

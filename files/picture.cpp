@@ -180,7 +180,7 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     return replace_file(path, file);
 }
 
-// ---- heatmaps
+// ---- heatmaps -----------------------------------------------------------------------------------
 
 constexpr double NAME = 10, TITLE = 12, HEAD = 15, GAP = 18;    // letter sizes, and the gap between panels
 

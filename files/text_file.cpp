@@ -14,7 +14,7 @@
 namespace {
 constexpr size_t BLOCK = 64 << 10;    // bytes per read; the first block must decompress to text
 
-// ---- detecting the format
+// ---- detecting the format -----------------------------------------------------------------------
 
 using namespace std::string_view_literals;
 enum class Packing { none, gzip, zstd };
@@ -86,7 +86,7 @@ std::string decompressed_name(std::string path) {
     return path;
 }
 
-// ---- stages
+// ---- stages -------------------------------------------------------------------------------------
 
 struct TextFile::State {
     std::string path;
@@ -272,7 +272,7 @@ Status TextFile::State::decode_some() {
     return {};
 }
 
-// ---- class
+// ---- class --------------------------------------------------------------------------------------
 
 Result<TextFile> TextFile::open(const std::string& path) {
     TextFile f;

@@ -33,7 +33,7 @@ struct Options {
     bool chooses() const { return !layer.empty() || !head.empty(); }
 };
 
-// ---- options
+// ---- options ------------------------------------------------------------------------------------
 
 Status check_flags(const Options& o) {
     const char* const inputs[] = {"--text", "--text-file", "--data"};

@@ -91,7 +91,7 @@ Result<Plans> plans(const Options& o, const Config& c) {
     return p;
 }
 
-// ---- evaluation
+// ---- evaluation ---------------------------------------------------------------------------------
 
 Status open_for(LoadedModel& m, const Options& o, const ModelOptions& model_options, int B, RunMode mode) {
     TRY(load_model(m, model_options, o.device, true, [&](const Config& c, bool) {
@@ -125,7 +125,7 @@ Result<Importance> importance_of(const Options& o, const ModelOptions& model_opt
     return head_importance(*m.model, loader, m.model->plan.S, objective, std::ref(countdown));
 }
 
-// ---- importance, as text and JSON
+// ---- importance, as text and JSON ---------------------------------------------------------------
 
 // Whether head h of layer l is removed.
 bool is_removed(const Plans& p, const HeadSelection& cut, int l, int h) {
