@@ -104,7 +104,7 @@ const Result<Library>& library() {
     return l;
 }
 
-// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2\n..." -> "MPICH 4.0.2".
+// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2" -> "MPICH 4.0.2"
 std::string version(const Library& l) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;

@@ -3,8 +3,8 @@
 //
 // On the CPU all buffers are flushed from the caches before each repetition. Output may still be in
 // a cache when the clock stops, so an operation that adds to its output can be a little above
-// 100 % of its floor. On a GPU a captured graph of calls cycles through sets of buffers that exceed its
-// L2.
+// 100 % of its floor. On a GPU a captured graph of calls cycles through sets of buffers
+// that exceed its L2.
 #pragma once
 #include <array>
 #include <tuple>

@@ -33,5 +33,6 @@ void print_report_json(const HeadReport& r, bool with_maps);
 // A text's maps, one line per nonzero probability; without a text the scores. Exit 2, 4.
 Status write_report_csv(const std::string& path, const HeadReport& r);
 // A text's maps: one with its tokens' texts, or many small ones. Without a text the scores: a
-// panel of layers and heads for each. subject: measured data, for the title; may be empty. Exit 1, 2, 4.
+// panel of layers and heads for each. subject: measured data, for the title; may be empty.
+// Exit 1, 2, 4.
 Status write_report_picture(const std::string& path, const HeadReport& r, const std::string& subject);
