@@ -89,7 +89,7 @@ Status layers_parse(const JsonFields& f, Config* c) {
             const char* key = "no_rope_layers";
             const int n = every_nth(TRY(marks(f, key, f.object[key], 0, 1, c->L)), false, c->rope_skip_every);
             if (n < 0)
-                return fail(Exit::input, "%s: %s: flatgpt runs only models in which every n-th layer does not turn",
+                return fail(Exit::input, "%s: %s: flatgpt runs only models in which every n-th layer has no RoPE",
                             f.name.c_str(), key);
             c->rope_skip_every = n;
         } else if (f.has("no_rope_layer_interval")) {

@@ -172,7 +172,7 @@ std::string RankState::info() const { return "step " + std::to_string(step) + ":
 
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout) {
     if (s.departed || now - s.last_received < timeout) return "";
-    return fail(Exit::peer, "%s has not been heard of for %.0f s (stopped, or its network is cut); it was at %s",
+    return fail(Exit::peer, "%s has sent nothing for %.0f s (stopped, or its network is cut); it was at %s",
                 name.c_str(), now - s.last_received, s.info().c_str())
         .message;
 }

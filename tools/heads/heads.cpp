@@ -41,16 +41,16 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
 Result<Config> cut_config(const Config& c, int groups, int kv_heads) {
     if (c.qk_norm == QkNormRope::QkNorm::all)
         return fail(Exit::usage,
-                    "the model has --qk-norm all, a norm over all heads at once: each depends on the "
-                    "others, and none can leave");
+                    "the model has --qk-norm all, a norm over all heads at once: each head's "
+                    "result depends on the others, so none can be removed");
     if (c.position == Position::alibi && groups < c.NKV)
         return fail(Exit::usage,
-                    "--heads: the model has --position alibi, whose slopes go by a head's number among "
-                    "all: with fewer heads they would be others; --kv-heads keeps them");
+                    "--heads: the model has --position alibi, whose slopes depend on the number of "
+                    "heads and would change with fewer; --kv-heads keeps them");
     if (c.linear == LinearAttention::retention || c.linear == LinearAttention::gated)
         return fail(Exit::usage,
                     "the model has --linear-attention %s, whose decays belong to its key/value heads: "
-                    "none can leave or be merged",
+                    "none can be removed or merged",
                     c.linear == LinearAttention::gated ? "gated" : "retention");
     if (kv_heads > groups || groups % kv_heads)
         return fail(Exit::usage, "--kv-heads %d: expected a divisor of %d, the key/value heads%s in each layer",

@@ -357,15 +357,16 @@ Command prune_command() {
            "glob pattern, or several separated by commas"},
           {"--heads", &o->heads,
            "how many heads to remove from each layer, the least important ones: a percentage "
-           "(30%), a part (0.3) or a number. Heads that share keys and values leave together: the number is a multiple "
+           "(30%), a part (0.3) or a number. Heads that share keys and values are removed together: the number is a "
+           "multiple "
            "of the group"},
           {"--kv-heads", &o->kv_heads,
-           "merge the key/value heads that are left into so many, each the mean of "
+           "merge the remaining key/value heads to this number, each the mean of "
            "neighbours; 0: do not",
            0, 1024},
           {"--out", &o->out, "a new directory for the smaller model"},
           {"--dry-run", &o->dry_run,
-           "print the importance of every head, and with --heads which would leave; write no "
+           "print the importance of every head, and with --heads the removed ones; write no "
            "model"},
           {"--tokens", &o->tokens, "tokens to measure importance on, spread evenly over the shards; 0: all", 0, 1e15},
           {"--random", &o->random,
