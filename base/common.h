@@ -10,14 +10,14 @@
 #include <utility>
 
 #ifdef __CUDACC__
-#define HOST_DEVICE __host__ __device__    // kernels call it too
+#define HOST_DEVICE __host__ __device__    // callable in kernels
 #else
 #define HOST_DEVICE
 #endif
 
-// ---- errors ---------------------------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
-// The process's exit codes; a Status carries the one it will end the process with, should nobody handle it.
+// The process's exit codes; a Status carries the code for main, if no caller handles it.
 enum class Exit : int {
     ok = 0,
     run = 1,
@@ -31,7 +31,7 @@ enum class Exit : int {
     sigterm = 143
 };
 
-// What the world did: a file, a flag, a device. The message says what was expected, what was found and where.
+// An outside error: a file, a flag, a device. The message has expectation, finding and location.
 struct [[nodiscard]] Status {
     Exit code = Exit::ok;
     std::string message;
@@ -40,7 +40,7 @@ struct [[nodiscard]] Status {
     void take() const {}
 };
 
-// What printf would print.
+// printf to a string.
 [[gnu::format(printf, 1, 0)]] inline std::string formatted(const char* format, va_list args) {
     va_list again;
     va_copy(again, args);
@@ -64,7 +64,7 @@ struct [[nodiscard]] Status {
     return {code, text};
 }
 
-// A value or the reason why there is none.
+// A value, or the reason why there is none.
 template <class V> struct [[nodiscard]] Result {
     Status status;
     V value{};
@@ -75,7 +75,7 @@ template <class V> struct [[nodiscard]] Result {
     V take() { return std::move(value); }
 };
 
-// The value of a Result; where there is none, or a Status is an error, the function returns that error.
+// Evaluates to a Result's value; on an error the enclosing function returns the error.
 #define TRY(expression)                      \
     ({                                       \
         auto try_ = (expression);            \
@@ -83,7 +83,8 @@ template <class V> struct [[nodiscard]] Result {
         try_.take();                         \
     })
 
-// Our own mistakes: always on, prints where, aborts (the one exit outside main.cpp: there is nothing left to save).
+// Checks for our mistakes: always on, prints the location, aborts (the one exit outside main.cpp,
+// because there is nothing left to save).
 #define CHECK(condition, ...)                                                            \
     do {                                                                                 \
         if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__); \
@@ -100,26 +101,26 @@ template <class V> struct [[nodiscard]] Result {
     abort();
 }
 
-// ---- signs of life --------------------------------------------------------------------------------------------------
+// ---- progress -----------------------------------------------------------------------------------
 
-// Grows with whatever gets done: by it the ranks of a run see that this process does not stand still.
+// Grows with any progress; the other ranks of a run see from it that this process is not stalled.
 inline std::atomic<int64_t> progress_count{0};
 inline void count_progress() { progress_count.fetch_add(1, std::memory_order_relaxed); }
 
-// ---- sizes ----------------------------------------------------------------------------------------------------------
+// ---- sizes --------------------------------------------------------------------------------------
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// Sizes that come from a file: false when the result leaves [0, 2^63).
+// Sizes from a file; false: the result leaves [0, 2^63).
 inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
     return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
 }
 
-// ---- hashing --------------------------------------------------------------------------------------------------------
+// ---- hashing ------------------------------------------------------------------------------------
 
 constexpr uint64_t FNV_OFFSET_BASIS = 0xCBF29CE484222325ull;
-// FNV-1a's step, on words of 8 bytes: every changed bit changes the result. Continues h.
+// FNV-1a on 8-byte words: every changed bit changes the result. Continues h.
 inline uint64_t fnv1a_words(uint64_t h, const void* data, int64_t bytes) {
     auto* p = static_cast<const unsigned char*>(data);
     for (; bytes > 0; bytes -= 8, p += 8) {

@@ -1,4 +1,4 @@
-// console.cpp - the progress line and numbers for people. Everything goes to stderr: stdout is for results.
+// console.cpp - the progress line and numbers for people. All on stderr: stdout is for results.
 #include "console.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ double now_seconds() {
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// ---- numbers --------------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 namespace {
 std::string print(const char* format, double x, const char* unit) {
@@ -40,7 +40,7 @@ std::string print(const char* format, double x, const char* unit) {
     snprintf(text, sizeof text, format, x, unit);
     return text;
 }
-// x in the largest unit that leaves at least 1, by steps of `base`. What would round up to the next unit goes there.
+// x in the largest unit that leaves at least 1, in steps of `base`, also after rounding.
 std::string scaled(double x, double base, const char* const* units, int count, const char* format) {
     int unit = 0;
     while (unit + 1 < count && std::fabs(x) >= base - (unit ? 0.05 : 0.5)) {
@@ -71,7 +71,7 @@ std::string human_time(double seconds) {
 
 std::string counted(int64_t n, const char* noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
-// ---- lines ----------------------------------------------------------------------------------------------------------
+// ---- lines --------------------------------------------------------------------------------------
 
 std::string wrap_line(const std::string& text, int width) {
     std::string out;
@@ -79,7 +79,7 @@ std::string wrap_line(const std::string& text, int width) {
     for (size_t at = 0; at < text.size();) {
         const size_t word = std::min(text.find_first_not_of(' ', at), text.size());
         const size_t end = std::min(text.find(' ', word), text.size());
-        int columns = 0;    // the word's width
+        int columns = 0;    // width of the word
         for (size_t i = word; i < end; i++) columns += (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
         const int spaces = int(word - at);
         if (out.find_first_not_of(' ') != out.npos && column + spaces + columns > width) {
@@ -95,12 +95,12 @@ std::string wrap_line(const std::string& text, int width) {
     return out;
 }
 
-// ---- the progress line ----------------------------------------------------------------------------------------------
+// ---- the progress line --------------------------------------------------------------------------
 
 namespace {
 bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-// Cuts a line to `width` columns: between its fields, which two spaces part, if it has several, else between words, so
-// that no number is cut.
+// Cuts a line to `width` columns: between fields, which two spaces separate, or for a single field
+// between words, so that no number is cut.
 std::string cut(const std::string& text, int width) {
     size_t end = 0;
     for (int columns = 0; end < text.size(); end++)
@@ -111,12 +111,12 @@ std::string cut(const std::string& text, int width) {
             return text.substr(0, text.find_last_not_of(' ', at) + 1);
     return text.find_first_of("0123456789") < end ? "" : text.substr(0, end);
 }
-// A line for people; a text of several lines stays as it is.
+// Wraps a line; a text of several lines stays unchanged.
 std::string broken(const std::string& text, int width) {
     return text.find('\n') == std::string::npos ? wrap_line(text, width) : text;
 }
-// One write, so that lines of several threads or processes do not mix. The last column stays free: some terminals wrap
-// as soon as it is taken.
+// One write, so that lines of several threads or processes do not mix. The last column stays free,
+// because some terminals wrap when it is used.
 void draw(const std::string& text, bool end) {
     const int columns = terminal_size().columns;
     std::string line = "\r\x1b[K" + (end ? broken(text, columns) + "\n" : cut(text, columns - 1));
@@ -156,7 +156,7 @@ Progress::~Progress() {
     if (!shown.empty()) draw(shown, true);
 }
 
-// ---- text of unknown origin -----------------------------------------------------------------------------------------
+// ---- text of unknown origin ---------------------------------------------------------------------
 
 size_t utf8_character(std::string_view text, bool& complete) {
     auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };

@@ -1,44 +1,44 @@
-// console.h - what a person sees: a progress line that is refreshed on a terminal and plain lines elsewhere.
+// console.h - output for people: a progress line refreshed on a terminal, plain lines elsewhere.
 #pragma once
 #include <string>
 #include <string_view>
 
 #include "common.h"
 
-bool stderr_is_terminal();    // a terminal that can move its cursor: TERM is not dumb
+bool stderr_is_terminal();    // a terminal with cursor movement: TERM is not dumb
 struct TerminalSize {
     int columns, rows;
 };
-TerminalSize terminal_size();                        // stderr's or stdout's; else COLUMNS and LINES; else 80 by 24
-int text_width(FILE* to);                            // columns for a text: the terminal's, at most 100; 80 for a file
-void note_typed_input();                             // where standard input is a terminal: how to end it, on stderr
+TerminalSize terminal_size();                        // stderr's or stdout's; else COLUMNS, LINES; else 80x24
+int text_width(FILE* to);                            // the terminal's columns, at most 100; 80 for a file
+void note_typed_input();                             // terminal input: prints how to end it, on stderr
 double now_seconds();                                // monotonic
 std::string human_count(double n);                   // 124.4M
 std::string human_bytes(double n);                   // 1.86 GiB
 std::string human_time(double seconds);              // 1:02:03, 4:05, 12 s
 std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 
-// Broken between words, at their spaces, where it is longer than `width` characters of UTF-8; spaces elsewhere stay.
+// Breaks text at spaces if it exceeds `width` UTF-8 characters; other spaces stay.
 std::string wrap_line(const std::string& text, int width);
 
-// On a terminal the line replaces the last one; elsewhere a line is printed at most every `every` seconds (and when
-// `keep`). A kept line stays on the terminal, too.
+// On a terminal a line replaces the last one; elsewhere a line is printed at most every `every`
+// seconds, or with `keep`. A kept line stays on the terminal, too.
 class Progress {
   public:
     explicit Progress(double every = 10) : every(every) {}
     ~Progress();
     void line(const std::string& text, bool keep = false);
-    void note(const std::string& text);    // a line of its own, the progress line redrawn below
-    void clear();                          // takes the progress line away: others write next
-    bool quiet = false;                    // prints nothing: another rank does
+    void note(const std::string& text);    // prints a line above the progress line
+    void clear();                          // removes the progress line before other output
+    bool quiet = false;                    // another rank prints
   private:
     double every, last = -1e9;
     std::string shown;
 };
 
-// ---- UTF-8 (RFC 3629: shortest forms, no surrogates) ----------------------------------------------------------------
+// ---- UTF-8 (RFC 3629: shortest forms, no surrogates) --------------------------------------------
 
-// Bytes of the longest part of `text`, which is not empty, that begins a character; complete: it is one.
+// Bytes of the longest prefix of text (not empty) that begins a character; complete: it is one.
 size_t utf8_character(std::string_view text, bool& complete);
 inline void append_utf8(std::string& text, uint32_t c) {
     const int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;    // bytes after the first
@@ -46,5 +46,5 @@ inline void append_utf8(std::string& text, uint32_t c) {
     text += char(lead[more] | c >> 6 * more);
     for (int i = more; i-- > 0;) text += char(0x80 | (c >> 6 * i & 0x3F));
 }
-// A text fit for a terminal: C0, C1, ESC and what is no UTF-8 as visible escapes, newline and tab kept.
+// Escapes C0, C1, ESC and invalid UTF-8 visibly for a terminal; keeps newline and tab.
 std::string escape_control(std::string_view text);

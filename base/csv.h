@@ -10,7 +10,7 @@ inline std::string csv_quoted(std::string_view text) {
     for (char c : text) out += c == '"' ? "\"\"" : std::string{c};
     return out + "\"";
 }
-// As printf prints it, but for a NaN, which has no sign.
+// printf of x, but NaN without a sign.
 [[gnu::format(printf, 1, 0)]] inline std::string number_text(const char* format, double x) {
     return std::isnan(x) ? "nan" : formatted(format, x);
 }

@@ -11,7 +11,7 @@
 
 bool stdout_has_colors() { return isatty(STDOUT_FILENO) && !getenv("NO_COLOR"); }
 
-// ---- curves ---------------------------------------------------------------------------------------------------------
+// ---- curves -------------------------------------------------------------------------------------
 
 std::vector<double> axis_ticks(double low, double high, int count) {
     double raw = (high - low) / std::max(count, 1), power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -29,7 +29,7 @@ std::vector<double> log_ticks(double low, double high) {
 }
 
 namespace {
-// Characters of 2 x 4 braille dots each, some of them replaced by a mark.
+// Cells of 2 x 4 braille dots, some of them replaced by a mark.
 struct Canvas {
     int columns, rows;
     std::vector<unsigned char> dots, color;
@@ -38,7 +38,7 @@ struct Canvas {
         : columns(columns), rows(rows), dots(size_t(columns * rows)), color(dots.size()), marks(dots.size()) {}
 
     void dot(int x, int y, int hue) {
-        static const unsigned char bit[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};    // Unicode's
+        static const unsigned char bit[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};    // Unicode
         size_t cell = size_t(y / 4 * columns + x / 2);
         dots[cell] |= bit[y % 4][x % 2];
         color[cell] = static_cast<unsigned char>(hue);
@@ -103,7 +103,7 @@ void draw_curve(Canvas& canvas, const Curve& c, const Axis& ax, const Axis& ay, 
     for (auto& p : c.marks) canvas.mark(ax.pixel(p.x, w), y_of(p.y), "●", color);
     if (numbered && !c.line.empty()) canvas.mark(px, py, std::to_string((number + 1) % 10), color);
 }
-// The columns under the x axis: ticks, then their labels, those left out that would touch their neighbour.
+// Prints ticks and labels under the x axis, without labels that would touch their neighbour.
 void print_x_axis(const Axis& axis, int margin, int columns) {
     std::string labels(size_t(margin + 1 + columns), ' ');
     std::vector<bool> tick(size_t(columns), false);
@@ -157,7 +157,7 @@ void print_curves(const std::vector<Curve>& curves, const CurveStyle& style) {
     }
 }
 
-// ---- shades ---------------------------------------------------------------------------------------------------------
+// ---- shades -------------------------------------------------------------------------------------
 
 int display_width(std::string_view text) {
     int width = 0;
@@ -171,13 +171,13 @@ int display_width(std::string_view text) {
 }
 
 namespace {
-// x as a shade, `columns` wide, with a text in its middle.
+// x as a shade of `columns` characters, with a text in its middle.
 std::string shaded(double x, int columns, const std::string& text, bool colors) {
     static const char ramp[] = " .:-=+*#%@";
     const double value = std::clamp(std::isfinite(x) ? x : 0.0, 0.0, 1.0);
     const int width = display_width(text), left = std::max(0, columns - width) / 2;
     const int right = std::max(0, columns - width - left);
-    if (colors)    // 232 to 255 are greys; letters that can be read on them
+    if (colors)    // 232 to 255 are greys; text gets a readable color
         return formatted("\x1b[48;5;%d;38;5;%dm", 232 + int(std::lround(value * 23)), value < 0.5 ? 255 : 232) +
                std::string(size_t(left), ' ') + text + std::string(size_t(right), ' ') + "\x1b[0m";
     const char fill = text.empty() ? ramp[std::min(9, int(value * 10))] : ' ';
@@ -191,7 +191,7 @@ void print_heatmap(const TextHeatmap& map) {
     for (auto& name : map.row_names) margin = std::max(margin, display_width(name));
     std::string header(size_t(margin + 1), ' ');
     const size_t width = header.size() + size_t(map.columns * map.cell);
-    for (size_t j = 0; j < map.column_names.size(); j++) {    // those left out that would touch their neighbour
+    for (size_t j = 0; j < map.column_names.size(); j++) {    // skips names that would touch their neighbour
         const std::string& name = map.column_names[j];
         const size_t from = size_t(margin + 1 + int(j) * map.cell);
         if ((j && from < header.size() + (map.texts.empty() ? 1 : 0)) || from + name.size() > width) continue;

@@ -1,12 +1,12 @@
-// element.h - the types of a buffer's elements, and bfloat16 as a storage type: the same on the host, on the GPU and in
-// the emulator. Arithmetic is done in float.
+// element.h - element types of buffers, and bfloat16 as a storage type: identical on host, GPU and
+// emulator. Arithmetic is done in float.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
 #include "common.h"
 
-// packed: elements of several formats (layers/quant/packed.h), which have no size of their own.
+// packed: elements of several formats (layers/quant/packed.h), without a fixed size.
 enum class Element { f32, f64, bf16, fp8, int8, packed };
 constexpr int64_t element_bytes(Element e) {
     return e == Element::f64 ? 8 : e == Element::f32 ? 4 : e == Element::bf16 ? 2 : e == Element::packed ? 0 : 1;
@@ -15,8 +15,8 @@ constexpr int64_t element_bytes(Element e) {
 struct bf16 {
     uint16_t bits;
 };    // the upper half of a float
-// What caches hold, times a factor of their row. fp8: a sign, 4 bits of exponent e, 3 of mantissa m, as E4M3 has them,
-// but all exponents are alike: 2^(e-7) (1 + m/8), and 0 where both are 0.
+// Cache elements, times their row's factor. fp8: a sign, 4 bits of exponent e, 3 of mantissa m, as
+// in E4M3, but with all exponents regular: 2^(e-7) (1 + m/8), and 0 where both are 0.
 struct fp8 {
     uint8_t bits;
 };
@@ -33,7 +33,7 @@ HOST_DEVICE inline float to_float(bf16 x) {
     return f;
 }
 
-// Nearest, ties to even; every NaN becomes 0x7fff, as the GPU's cvt.rn.bf16.f32 has it.
+// Nearest, ties to even; every NaN becomes 0x7fff, like the GPU's cvt.rn.bf16.f32.
 HOST_DEVICE inline bf16 to_bf16(float x) {
 #ifdef __CUDA_ARCH__
     bf16 out;
@@ -54,7 +54,7 @@ HOST_DEVICE inline float to_float(fp8 x) {
     return f;
 }
 HOST_DEVICE inline float to_float(int8 x) { return float(x.value); }
-// Nearest, ties to even; what is out of range becomes the largest.
+// Nearest, ties to even; saturates.
 HOST_DEVICE inline fp8 to_fp8(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -64,7 +64,7 @@ HOST_DEVICE inline fp8 to_fp8(float x) {
 }
 HOST_DEVICE inline int8 to_int8(float x) {
     const float magic = 0x1.8p23f, most = x > 127 ? 127 : x < -127 ? -127 : x == x ? x : 0;
-    return {int8_t(most + magic - magic)};    // adding it rounds to an integer
+    return {int8_t(most + magic - magic)};    // adding magic rounds to an integer
 }
 
 template <class T> HOST_DEVICE inline T from_float(float x);
@@ -80,14 +80,14 @@ template <class T> constexpr Element element_of = sizeof(T) == 8   ? Element::f6
 template <> inline constexpr Element element_of<fp8> = Element::fp8;
 template <> inline constexpr Element element_of<int8> = Element::int8;
 
-// The largest number of a type whose rows have a factor; 0: they have none. The factor is the row's largest number over
-// it. A row of which nothing is larger than TINY is zero.
+// The largest number of a type with row factors; 0: no factors. The factor is the row's largest
+// absolute value over LARGEST. A row without a value above TINY is zero.
 template <class T> constexpr float LARGEST = 0;
 template <> inline constexpr float LARGEST<fp8> = 480;
 template <> inline constexpr float LARGEST<int8> = 127;
 constexpr float TINY = 1e-30f;
 
-// n elements of any type as floats, and floats as such elements, rounded to nearest. On the host.
+// Convert n elements of any type to and from floats, rounded to nearest. Host only.
 inline void to_floats(float* to, const void* from, Element type, int64_t n) {
     auto convert = [&](auto* x) {
         for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);

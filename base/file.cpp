@@ -28,7 +28,7 @@ File& File::operator=(File&& other) noexcept {
 Result<File> File::open(const std::string& path) {
     File f;
     f.name = path;
-    // Without O_NONBLOCK, opening a FIFO waits for a writer.
+    // Without O_NONBLOCK, opening a FIFO would wait for a writer.
     do f.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (f.descriptor < 0 && errno == EINTR);
     if (f.descriptor < 0) {
@@ -100,13 +100,14 @@ std::string without_slashes(std::string path) {
     return path;
 }
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 namespace {
 constexpr const char *MARK = ".flatgpt-", *ENDING = ".tmp";
 constexpr size_t DIGITS = 16, MARK_LENGTH = 9 + DIGITS + 4;
 
-// "DIR/", "" where it is this directory; the rest, cut so that a mark still fits into the 255 bytes of a name.
+// Directory ("DIR/", or "" for the current one) and name, cut so that name and mark fit into 255
+// bytes.
 std::pair<std::string, std::string> split(const std::string& path) {
     const size_t slash = path.rfind('/') + 1;    // npos + 1 is 0
     return {path.substr(0, slash), path.substr(slash, 255 - MARK_LENGTH)};
@@ -116,7 +117,7 @@ bool is_temporary(const std::string& name) {
     const std::string mark = name.substr(name.size() - MARK_LENGTH);
     return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
 }
-// Takes the lock if it is free. none: the descriptor is not open, or the file system has no such locks.
+// Acquires a free lock. none: the descriptor is not open, or the file system has no locks.
 enum class Lock { ours, elsewhere, none };
 Lock take_lock(int descriptor) {
     if (descriptor < 0) return Lock::none;
@@ -159,7 +160,7 @@ Status remove_leftovers(const std::string& path, Paths paths,
     }
     for (const std::string& name : names) {
         constexpr int FLAGS = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-        int f = open(name.c_str(), O_RDWR | FLAGS), inside = -1;    // NFS locks what is open for writing
+        int f = open(name.c_str(), O_RDWR | FLAGS), inside = -1;    // NFS requires write access for a lock
         const bool directory = f < 0 && errno == EISDIR;
         if (directory) f = open(name.c_str(), O_RDONLY | O_DIRECTORY | FLAGS);
         Lock lock = take_lock(f);
@@ -167,9 +168,9 @@ Status remove_leftovers(const std::string& path, Paths paths,
             inside = openat(f, TemporaryLock::FILE_NAME, O_RDWR | FLAGS);
             lock = take_lock(inside);
         }
-        if (inside >= 0) close(inside);    // an open file of NFS only gets another name, and its directory stays
-        // A file that cannot be locked may be in use by another process or by this one: it is not removed. A directory
-        // is: this process looks for leftovers before it begins a directory of its own.
+        if (inside >= 0) close(inside);    // otherwise NFS renames it, and its directory stays
+        // A file that cannot be locked may be in use by another or this process, so it stays. A
+        // directory is removed, because leftovers are removed before directories are created.
         const bool left = lock == Lock::ours || (lock == Lock::none && directory);
         const Status removed = f >= 0 && left ? remove(name) : Status{};
         if (f >= 0) close(f);
@@ -210,13 +211,13 @@ Status NewFile::failed() const { return fail(Exit::io, "%s cannot be written: %s
 Result<NewFile> NewFile::create(const std::string& path) {
     NewFile file;
     struct stat s;
-    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
+    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // rename would replace a device
         return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
     (void)remove_leftovers(path, Paths::one, [&](const std::string& left) {
         unlink(left.c_str());
         return Status{};
     });
-    // Until it is locked, another process may take it for a leftover and remove it.
+    // Until it is locked, another process may remove it as a leftover.
     for (int tries = 0; tries < 10; tries++) {
         file = NewFile();
         file.name = path;
@@ -269,7 +270,7 @@ Status replace_file(const std::string& path, const std::function<Status(const Fi
                     Overwrite overwrite) {
     NewFile file = TRY(NewFile::create(path));
     std::string waiting;
-    int64_t offset = 0;    // where the waiting bytes go
+    int64_t offset = 0;    // file offset of the buffered bytes
     auto flush = [&]() -> Status {
         TRY(file.write(offset, waiting.data(), int64_t(waiting.size())));
         offset += int64_t(waiting.size());

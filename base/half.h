@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Exact. Without a branch, so that loops are vectorised: the product moves the exponent, that of subnormals too.
+// Exact. Branch-free, for vectorised loops: the product adjusts the exponent, also of subnormals.
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
     float f;
@@ -16,7 +16,7 @@ inline float half_to_float(uint16_t h) {
     return f;
 }
 
-// Nearest, ties to even; from 65520 on infinity; a NaN stays one.
+// Nearest, ties to even; from 65520 on infinity; NaN stays NaN.
 inline uint16_t float_to_half(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -24,7 +24,7 @@ inline uint16_t float_to_half(float x) {
     bits &= 0x7FFFFFFF;
     if (bits >= 0x47800000) return uint16_t(sign | (bits > 0x7F800000 ? 0x7E00 : 0x7C00));    // from 2^16 on
     if (bits >= 0x38800000) return uint16_t(sign | (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13);
-    float f;    // below 2^-14: in a sum with 1/2 the last bit is 2^-24, as in a subnormal half
+    float f;    // below 2^-14: 1/2 + x has last bit 2^-24, like a subnormal half
     memcpy(&f, &bits, 4);
     f += 0.5f;
     memcpy(&bits, &f, 4);

@@ -31,7 +31,7 @@ void keep_temporaries() {
     noted().files.clear();
 }
 
-// A thread waits for the signals, as a handler could not take the lock.
+// A thread waits for the signals, because a handler could not lock the mutex.
 void remove_files_on_signals(void (*end)(int signal)) {
     sigset_t awaited, before;
     sigemptyset(&awaited);
@@ -45,16 +45,16 @@ void remove_files_on_signals(void (*end)(int signal)) {
         std::thread([awaited, end] {
             int s = 0;
             if (sigwait(&awaited, &s) != 0) return;
-            // Other threads wait for this lock before they begin a file, so none is begun until the process ends.
+            // Other threads need this lock to note a file, so none begins before the process ends.
             std::lock_guard lock(noted().mutex);
-            // Directories stay: one of them may be what a new one is replacing.
+            // Directories stay, because a new one may be replacing one of them.
             for (const std::string& path : noted().files) unlink(path.c_str());
             signal(s, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
             raise(s);
-            end(s);    // for a container's first process, which the kernel does not end by such a signal
+            end(s);    // a container's first process survives such signals
         }).detach();
-    } catch (const std::system_error&) {    // no thread is left: the files stay, as after SIGKILL
+    } catch (const std::system_error&) {    // no thread can start: files stay, as after SIGKILL
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 }

@@ -1,12 +1,12 @@
-// interrupt.h - a command that is stopped by a signal takes its temporary files with it.
+// interrupt.h - removes temporary files when a signal stops a command.
 #pragma once
 #include <string>
 
-// From here on SIGINT, SIGTERM and SIGHUP remove the files that were noted, then end the process as they would. Called
-// before other threads start. A signal that is ignored (nohup) stays so.
-// end: ends the process where a signal does not
+// From here on SIGINT, SIGTERM and SIGHUP remove the noted files, then end the process with their
+// default action. Call before other threads start. Ignored signals (nohup) stay ignored. end:
+// called if the signal does not end the process.
 void remove_files_on_signals(void (*end)(int signal));
-// A file that is about to be written under a name which nothing else ever has.
+// Notes a file that is about to be written under a unique name.
 void note_temporary(const std::string& path);
-// From here on a signal removes no file: the old files are about to go, and the noted ones are what is left.
+// From here on a signal removes no file: the noted ones are about to replace the old ones.
 void keep_temporaries();

@@ -1,4 +1,4 @@
-// meter.h - a progress line for the bytes of files that are read from the beginning to the end.
+// meter.h - a progress line for sequential reading of files.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -6,9 +6,9 @@
 #include "common.h"
 #include "console.h"
 
-// "tokenize: 12.3 MB of 100.0 MB, 61.2 MB/s, 0:01 left"; of compressed files
-// "tokenize: 12.3 kB of 100.0 kB, 4.5 MB of text, 61.2 MB/s, 0:01 left".
-// done, total: the files' bytes; total 0: unknown. text: the bytes that came out of them.
+// "tokenize: 12.3 MB of 100.0 MB, 61.2 MB/s, 0:01 left"; for compressed files "tokenize: 12.3 kB of
+// 100.0 kB, 4.5 MB of text, 61.2 MB/s, 0:01 left". done, total: bytes of the files; total 0:
+// unknown. text: decompressed bytes.
 inline std::string meter_line(const std::string& what, int64_t done, int64_t total, int64_t text, double seconds) {
     auto size = [](double n) { return n < 1e6 ? formatted("%.1f kB", n / 1e3) : formatted("%.1f MB", n / 1e6); };
     std::string line = what + ": " + size(double(done));

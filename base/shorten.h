@@ -1,11 +1,11 @@
-// shorten.h - texts from files in messages: as long as a person reads.
+// shorten.h - shortens texts from files for messages.
 #pragma once
 #include <string>
 
-// The text, or where it has more bytes than `most` its beginning and its end. No character is cut.
+// The text, or its beginning and end if it exceeds `most` bytes. Characters stay whole.
 inline std::string shorten(const std::string& text, size_t most) {
     if (text.size() <= most) return text;
-    auto inside = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };    // a character
+    auto inside = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };    // a character's later byte
     size_t begin = most / 2, end = text.size() - most / 2;
     while (begin > 0 && inside(begin)) begin--;
     while (end < text.size() && inside(end)) end++;

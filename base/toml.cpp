@@ -1,4 +1,4 @@
-// toml.cpp - the reader is one pass over the bytes; every error says what was expected and what stands there.
+// toml.cpp - a single pass over the bytes; errors have the expected and the found text.
 #include "toml.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Reader {
     char peek() const { return at < text.size() ? text[at] : '\0'; }
     bool done() const { return at >= text.size(); }
     bool error(const char* what) { return expected = what, false; }
-    // Blanks and comments; with `lines`, line ends, too.
+    // Skips blanks and comments; with `lines`, line ends, too.
     void space(bool lines) {
         for (; !done(); at++) {
             if (peek() == '#')
@@ -67,7 +67,7 @@ struct Reader {
         }
         return at++, true;
     }
-    // The next setting. False at the end and on an error.
+    // Parses the next setting. False at the end and on an error.
     bool next(TomlSetting& s) {
         space(true);
         s = {};

@@ -1,4 +1,4 @@
-// toml.h - TOML without tables: `key = value`, where a value is a string, a number, true, false or a list of strings.
+// toml.h - TOML without tables: `key = value` with strings, numbers, booleans or lists of strings.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,10 +8,10 @@
 
 struct TomlSetting {
     std::string key;
-    std::vector<std::string> values;    // escapes resolved; a number as it stands
+    std::vector<std::string> values;    // escapes resolved; numbers as written
     bool text = false, list = false;    // in quotes; in brackets
-    int line = 0;                       // from 1
+    int line = 0;                       // 1-based
 };
-// Exit 2 naming `name`, the line, what was expected and what was found.
+// Exit 2 naming `name`, the line, the expected and the found text.
 Result<std::vector<TomlSetting>> toml_parse(std::string_view text, const std::string& name);
 std::string toml_string(const std::string& text);    // in quotes, escaped

@@ -18,7 +18,7 @@
 
 namespace fs = std::filesystem;
 
-// ---- the disk -------------------------------------------------------------------------------------------------------
+// ---- the disk -----------------------------------------------------------------------------------
 
 const Disk& real_disk() {
     static const Disk disk = {
@@ -66,7 +66,7 @@ Status disk_status(const std::string& path, const char* call, int64_t rc) {
     return rc < 0 ? fail(Exit::io, "%s: %s: %s", path.c_str(), call, strerror(int(-rc))) : Status{};
 }
 
-// Files of a directory, without what is in it deeper; empty where there is none.
+// Names of a directory's files, without subdirectories; empty if the directory is missing.
 std::vector<std::string> names_in(const std::string& dir) {
     std::vector<std::string> names;
     std::error_code error;
@@ -94,7 +94,7 @@ Status remove_directory(const std::string& dir, const Disk& disk) {
 }
 }    // namespace
 
-// ---- write ----------------------------------------------------------------------------------------------------------
+// ---- write --------------------------------------------------------------------------------------
 
 std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
     return stem + (ranks > 1 ? formatted("-%05d-of-%05d", rank + 1, ranks) : "") + ".safetensors";
@@ -114,7 +114,8 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 }
 
 namespace {
-// One file, from produce to fsync. A failed fsync is final: what the kernel dropped, a second one would not report.
+// Writes one file, from produce to fsync. A failed fsync is final: a second one may succeed without
+// the data.
 Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<FileChecksum>* sums,
                   const std::function<Status(const Sink&)>& produce) {
     std::string path = dir + "/" + name, waiting;
@@ -142,13 +143,13 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     Status s = produce(put);
     if (s.ok()) s = flush();
     if (s.ok()) s = disk_status(path, "fsync", retry_eintr([&] { return disk.sync(fd); }));
-    int closed = disk.close(fd);    // closed even where it is interrupted
+    int closed = disk.close(fd);    // even an interrupted close closes it
     if (s.ok() && closed != -EINTR) s = disk_status(path, "close", closed);
     sums->push_back(sum);
     return s;
 }
 
-// What this rank saves of weights and moments.
+// Writes this rank's part of weights and moments.
 Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<FileChecksum>* sums) {
     std::vector<TensorSource> weights, moments;
     checkpoint_tensors(g, StateKind::weights, "", &weights);
@@ -167,7 +168,7 @@ Status write_text(const Disk& disk, const std::string& dir, const char* name, co
                       [&](const Sink& sink) { return sink(text.data(), int64_t(text.size())); });
 }
 
-// What says how to use the weights.
+// Writes the files that describe the weights.
 Status write_texts(const Disk& disk, const std::string& dir, const Config& c, const Tokenizer& tokenizer,
                    const GenerationConfig& generation, std::vector<FileChecksum>& sums) {
     const Vocabulary& v = tokenizer.vocabulary();
@@ -182,7 +183,7 @@ Status write_texts(const Disk& disk, const std::string& dir, const Config& c, co
     return write_text(disk, dir, "tokenizer_config.json", tokenizer.config_json(), sums);
 }
 
-// What rank 0 adds when all have written theirs; MANIFEST last.
+// Rank 0 writes the other files when all ranks have written theirs; MANIFEST last.
 Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
                   const GenerationConfig& generation, const TrainState& state, std::vector<FileChecksum>& sums) {
     auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
@@ -202,7 +203,7 @@ Status rename_directory(const Disk& disk, const std::string& from, const std::st
     return fail(Exit::usage, "%s: expected a new directory, it is there by now; give another name", to.c_str());
 }
 
-// The files of all ranks, at rank 0.
+// Gathers the checksums of all ranks' files at rank 0.
 void gather_sums(std::vector<FileChecksum>* sums, Coordinator& coordinator) {
     std::string mine;
     for (const FileChecksum& s : *sums) mine += checksum_line(s);
@@ -237,12 +238,12 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
             return Status{};
         });
     if (!s.ok()) {
-        if (first) (void)remove_directory(temporary, disk);    // the first error is the one to report
+        if (first) (void)remove_directory(temporary, disk);    // report the first error
         return s;
     }
     return at_first([&] {
         TRY(disk_status(run, "fsync", retry_eintr([&] { return disk.sync_dir(run.c_str()); })));
-        return remove_directory(temporary, disk);    // the one of the same step that was there before
+        return remove_directory(temporary, disk);    // an older one of this step, after the exchange
     });
 }
 
@@ -254,7 +255,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     std::string best;    // directory of best_step in the newest whole checkpoint
     int whole = 0;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        if (!exists(*dir + "/MANIFEST")) continue;    // no checkpoint of this program
+        if (!exists(*dir + "/MANIFEST")) continue;    // not written by flatgpt
         if (whole == keep) {
             if (*dir != best) unwanted.push_back(*dir);
         } else if (checkpoint_verify(*dir).ok() && whole++ == 0) {
@@ -263,7 +264,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         }
     }
     if (unwanted.empty()) return {};
-    // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
+    // Renames first, durably, so that no crash leaves a partial checkpoint under its name.
     for (const std::string& dir : unwanted) {
         const std::string away = temporary_name(dir);
         TRY(rename_directory(disk, dir, away, Overwrite::no));
@@ -309,17 +310,17 @@ Status checkpoint_export(const std::string& dir, const WeightsReader& weights, c
         TRY(write_texts(disk, temporary, weights.c, tokenizer, generation, sums));
         if (!readme.empty()) TRY(write_text(disk, temporary, "README.md", readme, sums));
         TRY(disk_status(temporary, "fsync", retry_eintr([&] { return disk.sync_dir(temporary.c_str()); })));
-        TRY(check_export(dir, overwrite));    // still, after minutes
+        TRY(check_export(dir, overwrite));    // again, because writing takes minutes
         TRY(rename_directory(disk, temporary, dir, overwrite));
         lock.renamed(dir);
         return Status{};
     };
     const Status s = write();
-    if (!s.ok() || overwrite == Overwrite::yes) (void)remove(temporary);    // the first error is the one to report
+    if (!s.ok() || overwrite == Overwrite::yes) (void)remove(temporary);    // report the first error
     return s;
 }
 
-// ---- verify and find ------------------------------------------------------------------------------------------------
+// ---- verify and find ----------------------------------------------------------------------------
 
 static Status verify(const ModelSource& m, bool weights) {
     TRY(m.opened);
@@ -329,7 +330,7 @@ static Status verify(const ModelSource& m, bool weights) {
         return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
     for (const FileChecksum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
-        // Where only the frame is checked, the optimizer's files are not read at all.
+        // Without `weights` the optimizer's files are not read at all.
         if (tensors && !weights && !s.name.starts_with("model")) continue;
         TRY(checksum_verify(dir + "/" + s.name, s, weights || !tensors));
     }
@@ -348,7 +349,7 @@ std::vector<std::string> checkpoint_list(const std::string& run) {
     return dirs;
 }
 
-// Where a MODEL is not there: a name of the Hugging Face Hub is no path, and flatgpt downloads nothing.
+// Message for a missing MODEL: a Hugging Face Hub name is no path, and flatgpt downloads nothing.
 static Status no_model(const std::string& path) {
     const size_t slash = path.find('/');
     const bool owned = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
@@ -367,7 +368,7 @@ static Status use_of_run(const std::string& dir, const std::function<Status(cons
     return exists(dir + "/MANIFEST") ? use(dir) : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
 }
 
-// The newest checkpoint of a run that `use` finds whole.
+// The newest checkpoint of a run for which `use` is ok.
 static Result<std::string> find_last(const std::string& run, std::vector<std::string>* damaged,
                                      const std::function<Status(const ModelSource& m)>& use) {
     const std::vector<std::string> dirs = checkpoint_list(run);

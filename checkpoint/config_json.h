@@ -1,4 +1,4 @@
-// config_json.h - parts of config.json between config_json.cpp and config_layers.cpp.
+// config_json.h - shared by config_json.cpp and config_layers.cpp.
 #pragma once
 #include "files/json.h"
 #include "model/families.h"
@@ -8,8 +8,8 @@ double json_shortest(float x);
 
 nlohmann::json ids_json(const std::vector<int>& ids);    // null, one or a list
 
-// What config.json says of its layers: which have a window, which turn, and by which angles. Parsing comes after the
-// family's keys, and finds the rest of *c as plain() has it. Exit 3.
+// The layers' part of config.json: windows, which layers have RoPE, and its frequencies. Parse
+// after the family's keys, with the rest of *c set by family_defaults(). Exit 3.
 Status layers_parse(const JsonFields& f, Config* c);
 Status rope_parse(const JsonFields& f, Config* c);
 void layers_json(const Config& c, nlohmann::ordered_json* j);

@@ -1,10 +1,9 @@
-// foreign.h - models that others keep in a form flatgpt does not read: what a path is, and how it becomes one that it
-// does.
+// foreign.h - recognises model formats that flatgpt does not read, and names their conversion.
 #pragma once
 #include <string>
 
 #include "base/common.h"
 
-// Exit 3 with a line for what it recognises: a file by its first bytes or its name, a directory by what lies in it. Ok:
-// it is nothing that is known, and the caller's own message stands.
+// Exit 3 with a hint for a recognised format: a file by its first bytes or name, a directory by its
+// content. Ok: not recognised, so the caller's own message applies.
 Status check_foreign(const std::string& path);

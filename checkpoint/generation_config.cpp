@@ -1,4 +1,4 @@
-// generation_config.cpp - generation_config.json both ways. Hostile until checked: every field has a range.
+// generation_config.cpp - reads and writes generation_config.json. Every field has a range.
 #include "generation_config.h"
 
 #include <climits>
@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// One row per number: reading and writing walk the same rows.
+// One row per number, used by reading and writing.
 template <class V> struct Row {
     const char* key;
     std::optional<V> GenerationConfig::*field;

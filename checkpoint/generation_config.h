@@ -1,4 +1,5 @@
-// generation_config.h - generation_config.json (transformers' GenerationConfig): how a model's makers choose tokens.
+// generation_config.h - generation_config.json (transformers' GenerationConfig): a model's
+// recommended sampling.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,15 +8,15 @@
 
 #include "data/vocabulary.h"
 
-// Empty: not said. Tokens that end an answer are Vocabulary::ends.
+// Empty: not given. Tokens that end an answer are Vocabulary::ends.
 struct GenerationConfig {
-    std::optional<bool> do_sample;    // false: always the likeliest token
+    std::optional<bool> do_sample;    // false: greedy
     std::optional<double> temperature, top_p, min_p, typical_p, repetition_penalty;
     std::optional<int> top_k, max_new_tokens;
     std::vector<std::string> stop;    // stop_strings
     bool operator==(const GenerationConfig&) const = default;
 };
-// exit 3: the field, what was expected and found.
+// Exit 3: the field, the expected and the found value.
 Result<GenerationConfig> generation_config_parse(std::string_view json, const std::string& name);
-// "" where there is nothing to say.
+// "" if there are no settings.
 std::string generation_config_json(const GenerationConfig& g, const Vocabulary& v, const std::vector<int>& ends);

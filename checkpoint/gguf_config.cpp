@@ -1,4 +1,4 @@
-// gguf_config.cpp - a GGUF file's metadata as a Config, and back.
+// gguf_config.cpp - reads a GGUF file's metadata as a Config, and writes it.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "model/rope_table.h"
 
 namespace {
-// llama.cpp's src/models/*.cpp: what each architecture reads, and what it takes for granted.
+// Keys and assumptions of each architecture: llama.cpp's src/models/*.cpp.
 const std::vector<GgufArchitecture>& architectures() {
     using C = Config;
     using Biases = GgufArchitecture::Biases;
@@ -82,7 +82,7 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-// The first of the architecture's families whose models have a window, and experts, just where this one has.
+// The architecture's first family that has a window, and experts, exactly if this model has.
 const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
     for (const char* type : a.families)
         if (const Family* f = find_family(type); bool(f->kinds.window) == window && bool(f->kinds.experts) == experts)
@@ -95,17 +95,17 @@ bool reads(const GgufArchitecture& a, const Member& m) { return std::count(a.exp
 bool for_all(const ConfigRow& row) {
     return row.gguf && row.member != Member(&Config::window) && !std::string_view(row.gguf).starts_with("expert_");
 }
-// A field's key here: norms have one for each kind.
+// A field's key in this architecture: norm kinds differ.
 std::string key_of(const ConfigRow& row, const Config& c) {
     const bool rms = row.member == Member(&Config::norm_eps) && c.norm == NormKind::rms;
     return rms ? "attention.layer_norm_rms_epsilon" : row.gguf;
 }
 
-// Keys with the architecture in front; fields that may be missing keep their value.
+// Prefixes keys with the architecture; a missing optional key leaves the field unchanged.
 struct Reader {
     const GgufMetadata& m;
     std::string prefix;
-    mutable std::set<std::string> read = {};    // keys that were asked for
+    mutable std::set<std::string> read = {};    // keys looked up so far
     bool has(const char* key) const { return read.insert(prefix + key), m.has(prefix + key); }
     Status take(const char* key, int* out, int least = 1) const {
         return has(key) ? m.get(prefix + key, out, least, INT_MAX) : Status{};
@@ -131,15 +131,16 @@ struct Reader {
             value = whole;
         } else {
             TRY(m.get(prefix + k.key, &value, inverse ? 1e-6 : double(float(row.min)),
-                      inverse ? 1e9 : double(float(row.max))));    // the file's are floats
+                      inverse ? 1e9 : double(float(row.max))));    // the file's values are floats
         }
         config_set(*c, row, inverse ? 1 / value : value);
         return {};
     }
 };
 
-// The divisors are max at pairs that turn less than `low` times over the old context, 1 at those that turn more than
-// `high` times, and between them 1 / f is linear in the turns. low = 1 and high = 4 in all of Llama 3's models.
+// Divisors are max for pairs with less than `low` rotations over the old context, 1 for pairs with
+// more than `high`, and between them 1 / f is linear in the rotations. Llama 3's models have low =
+// 1, high = 4.
 Status read_divisors(const std::string& name, const std::vector<float>& given, Config* c) {
     const int pairs = c->rope_dims / 2;
     const float factor = *std::max_element(given.begin(), given.end());
@@ -168,7 +169,7 @@ Status read_divisors(const std::string& name, const std::vector<float>& given, C
 Status read_rope(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     c->rope_dims = c->HS;
     TRY(r.take("rope.dimension_count", &c->rope_dims));
-    if (a.permuted && c->rope_dims != c->HS)    // rows change places within whole heads
+    if (a.permuted && c->rope_dims != c->HS)    // rows are permuted within whole heads
         return fail(Exit::input, "%s: %srope.dimension_count: expected the head size %d, found %d", r.m.name.c_str(),
                     r.prefix.c_str(), c->HS, c->rope_dims);
     TRY(r.take("rope.freq_base", &c->rope_theta, 1));
@@ -223,8 +224,8 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// A file may leave widths out. An expert is then as wide as the ffn divided by the experts of a token, and the shared
-// one as wide as the ffn.
+// A file may omit widths: the default of an expert is the ffn's width divided by the experts of a
+// token, and of the shared one the ffn's width.
 Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->experts = 0;
     if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));
@@ -238,7 +239,7 @@ Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// The family's kinds, and the fields whose keys all architectures have.
+// Reads the family's kinds, and the fields whose keys all architectures have.
 Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) {
     int window = a.window, experts = 0;
     TRY(r.take("attention.sliding_window", &window, 0));
@@ -256,15 +257,15 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
     return {};
 }
 
-// The keys alone, without a look at the tensors, which say whether there are biases and a head. divisors: of
-// rope_freqs.weight, empty where there is none.
+// Reads the keys alone, not the tensors, which determine biases and head. divisors:
+// rope_freqs.weight, or empty.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));
     TRY(read_experts(r, a, c));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
-    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windows' layers are not scaled
+    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windowed layers are not scaled
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
-    if (!c->window)    // what then says nothing stays as the class has it
+    if (!c->window)    // unused fields keep the class's values
         c->global_every = c->family->kinds.global_every, c->rope_local_theta = c->family->kinds.rope_local_theta;
     return {};
 }
@@ -283,7 +284,7 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
         }
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
-    for (auto& [name, shape] : held)    // one row: for ggml a vector is the same
+    for (auto& [name, shape] : held)    // one row: in ggml equal to a vector
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return check_tensors(f.metadata().name, wanted, held);
 }
@@ -403,7 +404,7 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
     return m;
 }
 
-// The same model in one spelling: what has no effect is as if it were not there.
+// A canonical form: fields without an effect get fixed values.
 static Config simplest(Config c) {
     if (c.window >= c.T) c.window = 0;
     if (!c.window) c.global_every = 0, c.rope_local_theta = 0;
@@ -426,7 +427,7 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
         for (const char* family : a.families) known += (known.empty() ? "" : ", ") + std::string(family);
         auto named = [&](const char* f) { return !strcmp(f, c.family->type); };
         if (std::none_of(a.families.begin(), a.families.end(), named)) continue;
-        // What llama.cpp would make of the file.
+        // The model that llama.cpp would read from the file.
         GgufMetadata m;
         for (auto& [key, value] : gguf_metadata(c, a)) m.values.emplace(key, value);
         const bool divisors = c.rope_scaling == RopeScaling::llama3 && a.rope_freqs;

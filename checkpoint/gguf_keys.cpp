@@ -1,16 +1,16 @@
-// gguf_keys.cpp - the keys of a GGUF file that no field of the configuration is read from.
+// gguf_keys.cpp - checks the GGUF keys that no field of the configuration is read from.
 //
-// llama.cpp ignores keys that it does not know. Each key that llama.cpp gives a meaning (src/llama-arch.cpp, and
-// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the one value that flatgpt computes,
-// or changes no result.
+// llama.cpp ignores unknown keys. Each key with a meaning in llama.cpp (src/llama-arch.cpp, and
+// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the one value that flatgpt
+// computes, or a value without an effect.
 #include <algorithm>
 #include <cmath>
 
 #include "checkpoint/gguf.h"
 
 namespace {
-// A key of the architecture, and the values with which it changes nothing: `value`, `other`, and the one that follows
-// from the fields of the model. NaN: any.
+// A key of the architecture, and its neutral values: `value`, `other`, and `own`, which follows
+// from the model's fields. NaN: any.
 struct NeutralKey {
     const char* key;
     double value, other = value;
@@ -73,8 +73,8 @@ const std::vector<NeutralKey>& neutral_keys() {
     };
     return keys;
 }
-// Keys without an effect wherever they are not read as fields: notes for people; sizes that the tensors have as well;
-// and the norm, rotation, window and experts that the architecture lacks.
+// Keys without an effect unless they are read as fields: notes for users; sizes that the tensors
+// have as well; and the norm, rotation, window and experts that the architecture lacks.
 constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
                                                "attention.layer_norm_rms_epsilon",
                                                "attention.sliding_window_pattern",

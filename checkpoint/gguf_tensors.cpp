@@ -1,8 +1,9 @@
-// gguf_tensors.cpp - weights between GGUF files and the model's memory, with ggml's names, layouts and formats.
+// gguf_tensors.cpp - weights between GGUF files and memory, with ggml's names, layouts and formats.
 //
-// GGUF's matrices are (out, in), as ours. In the architectures whose RoPE turns neighbours, rows of q and k lie so:
-// GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's norms hold 1 + w. Experts' matrices are (experts,
-// out, in), gates and ups apart; ours have each expert's gate and up together.
+// GGUF's matrices are (out, in), as in memory. In architectures whose RoPE rotates neighbours, q's
+// and k's rows are permuted: GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's
+// norms hold 1 + w. Experts' matrices are (experts, out, in) with gates and ups apart; in memory
+// each expert's gate and up are together.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -52,7 +53,7 @@ const std::vector<NameRow>& name_rows() {
     return rows;
 }
 
-// Rows of whole heads from the model's order to the file's, or back; in place by way of `spare`.
+// Permutes rows of whole heads in place, from the model's order to the file's or back.
 void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, int HS, bool to_file) {
     spare.assign(x, x + rows * cols);
     for (int64_t h = 0; h < rows; h += HS)
@@ -63,8 +64,7 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows that are read and written at once, about so many numbers: whole heads where heads are permuted, rows of one
-// expert.
+// Rows converted at once, about `numbers` elements: whole heads if permuted, rows of one expert.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -78,11 +78,12 @@ std::vector<Rows> rows_of(const GgufPiece& p, int64_t cols, int HS, int64_t numb
     return all;
 }
 
-bool more_bits(int layer, int layers) {    // llama.cpp's use_more_bits: the first and last eighth, and every third
+// llama.cpp's use_more_bits: the first and last eighth, and every third layer between.
+bool more_bits(int layer, int layers) {
     return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// The format of one tensor. A row that is no whole number of blocks takes the next larger format that fits.
+// The format of one tensor. If rows are not whole blocks, the next larger format that fits.
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
     const bool choice = t.name.ends_with(".routerw") || t.name.ends_with(".shared_gatew");
     if (t.vector || t.name == "wpe" || choice) return block_format(BlockType::f32);
@@ -96,7 +97,7 @@ const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const st
     return block_format(fits(b) ? b : BlockType::f16);
 }
 
-// Whether every number has a place in the format.
+// Exit 1: an element is out of the format's range.
 Status check_range(const std::string& name, const BlockFormat& f, const float* x, int64_t n) {
     if (f.type == BlockType::f32 || f.type == BlockType::bf16) return {};
     const float most = largest_size(x, n);
@@ -105,11 +106,11 @@ Status check_range(const std::string& name, const BlockFormat& f, const float* x
                 name.c_str(), double(most), f.name);
 }
 
-// Rows of a tensor of the file, as the file has them.
+// Encodes rows of a tensor to the file's format.     x, spare: the thread's buffers
 Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format,
-              std::vector<char>* blocks) {
+              std::vector<float>& x, std::vector<float>& spare, std::vector<char>* blocks) {
     const int64_t n = rows.count * t.cols;
-    std::vector<float> x(static_cast<size_t>(n)), spare;
+    x.resize(size_t(n));
     TRY(w.read(t, rows.memory * t.cols, n, x.data()));
     if (p.heads) permute(x.data(), spare, rows.count, t.cols, w.c.HS, true);
     if (p.add != 0)
@@ -119,48 +120,91 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
     quantise(format, x.data(), n, blocks->data());
     return {};
 }
-// One tensor of the file: AT_ONCE parts of it are in memory.
-Status write_piece(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
-                   const FileSink& sink) {
-    constexpr int AT_ONCE = 32;
-    // The file holds a transposed matrix by columns: a part of its rows costs a read a column, so parts are larger.
-    const std::vector<Rows> all = rows_of(p, t.cols, w.c.HS, t.layout == FileLayout::transposed ? 1 << 18 : 1 << 16);
-    std::vector<char> blocks[AT_ONCE];
-    for (int begin = 0, end; begin < int(all.size()); begin = end) {
-        end = std::min(begin + AT_ONCE, int(all.size()));
-        FirstFailure failure;
-#pragma omp parallel for schedule(dynamic)
-        for (int i = begin; i < end; i++)
-            failure.add(encode(w, t, p, all[size_t(i)], format, &blocks[i - begin]), 0, i);
-        TRY(failure.status());
-        for (int i = begin; i < end; i++) TRY(sink(blocks[i - begin].data(), int64_t(blocks[i - begin].size())));
-        count_progress();
+// Tensors of a file that is written, in its order. All threads make AT_ONCE parts at a time, which may be several
+// tensors'; meanwhile one of them writes the parts before.
+class TensorParts {
+  public:
+    explicit TensorParts(const WeightsReader& weights) : w(weights) {}
+    size_t add(const Tensor& t, const GgufPiece& p, const BlockFormat& format) {
+        // The file holds a transposed matrix by columns: a part of its rows costs a read a column, so it is larger.
+        const int64_t numbers = t.layout == FileLayout::transposed ? 1 << 18 : 1 << 15;
+        for (const Rows& rows : rows_of(p, t.cols, w.c.HS, numbers)) parts.push_back({&t, p, &format, rows});
+        ends.push_back(int64_t(parts.size()));
+        return ends.size() - 1;
     }
-    return {};
-}
+    // Tensors are written in the order in which they were added.
+    Status write(size_t tensor, const FileSink& sink) {
+        const int64_t end = ends[tensor];
+        while (written < end)
+            if (end < made || made == int64_t(parts.size())) TRY(write_to(end, sink));
+            else TRY(make_more(sink));
+        return {};
+    }
 
-// A tensor's pieces in this file.
+  private:
+    struct Part {
+        const Tensor* t;
+        GgufPiece piece;
+        const BlockFormat* format;
+        Rows rows;
+    };
+    static constexpr int64_t AT_ONCE = 32;
+    const WeightsReader& w;
+    std::vector<Part> parts = {};
+    std::vector<int64_t> ends = {};    // a tensor's last part and 1
+    std::vector<char> blocks[2 * AT_ONCE] = {};
+    int64_t made = 0, written = 0;
+
+    Status write_to(int64_t end, const FileSink& sink) {
+        for (; written < end; written++) {
+            const std::vector<char>& part = blocks[written % (2 * AT_ONCE)];
+            TRY(sink(part.data(), int64_t(part.size())));
+        }
+        count_progress();
+        return {};
+    }
+    // Writes what is made, and makes AT_ONCE more.
+    Status make_more(const FileSink& sink) {
+        const int64_t from = made, to = std::min(made + AT_ONCE, int64_t(parts.size()));
+        FirstFailure failure;
+#pragma omp parallel
+        {
+            std::vector<float> x, spare;
+#pragma omp single nowait
+            failure.add(write_to(from, sink), 0, 0);
+#pragma omp for schedule(dynamic)
+            for (int64_t i = from; i < to; i++) {
+                const Part& p = parts[size_t(i)];
+                failure.add(encode(w, *p.t, p.piece, p.rows, *p.format, x, spare, &blocks[i % (2 * AT_ONCE)]), 1, i);
+            }
+        }
+        made = to;
+        return failure.status();
+    }
+};
+
+// The tensor's pieces in this file.
 std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
     std::string name;
     CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name), "%s",
-          name.c_str());    // gguf_config has found it
+          name.c_str());    // gguf_config has checked it
     const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
     return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
 }
-// The model's row for row r of a piece's run.
+// The model's row of row r in a piece's run.
 int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
     const int64_t in_head = r % HS;
     return rows.memory + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);
 }
 
-// Reads pieces of tensors, each by one thread.
+// Loads pieces of tensors, each by one thread.
 struct Loading {
     const GgufFile& file;
     Model& g;
-    std::shared_ptr<const char> map = {};    // null: the file is read
+    std::shared_ptr<const char> map = {};    // null: reads the file
     FirstFailure failure = {};
 
-    // Matrices whose format the model keeps stay in the file, where products can take their rows.
+    // Matrices whose format the model keeps stay in the mapped file, and products read them there.
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
         for (const Tensor& t : g.tensors) {
@@ -179,7 +223,7 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, *format, std::move(all), map);
         }
     }
-    // Rows whose format the model keeps are packed as they are; their heads are put in order here.
+    // Packs rows in the file's format; permuted heads get the model's order here.
     void pack(const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format, const char* blocks) {
         const int64_t row_bytes = t.cols / format.numbers * format.bytes;
         if (!p.heads) return g.store.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
@@ -220,7 +264,7 @@ struct Loading {
             g.write(StateKind::weights, t.offset + rows.memory * t.cols, n, x.data());
         }
     }
-    // Rows that pad the vocabulary.
+    // Zeroes the rows that pad the vocabulary.
     void padding(const Tensor& t) {
         const std::vector<float> zeros(size_t((t.rows - t.file_rows) * t.cols));
 #pragma omp single nowait
@@ -288,7 +332,7 @@ std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
 
 WeightFormats gguf_stored(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t) {
-        std::vector<std::pair<int64_t, FormatRows>> runs;    // by their first row in memory
+        std::vector<std::pair<int64_t, FormatRows>> runs;    // by first row in memory
         for (const GgufPiece& p : pieces_in(file, t, c))
             for (const Rows& r : rows_of(p, t.cols, c.HS, INT64_MAX / 2))
                 runs.push_back({r.memory, {r.count, file.find(p.name)->format->type}});
@@ -323,7 +367,9 @@ Status gguf_weights(const GgufFile& file, Model& g) {
 ReadElements gguf_reader(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t, int64_t first, int64_t n, float* to) -> Status {
         const int64_t r0 = first / t.cols, r1 = ceil_div(first + n, t.cols), HS = c.HS;    // whole rows
-        std::vector<float> x(size_t((r1 - r0) * t.cols));
+        const bool whole = first == r0 * t.cols && n == (r1 - r0) * t.cols;
+        std::vector<float> x(whole ? 0 : size_t((r1 - r0) * t.cols));
+        float* all = whole ? to : x.data();
         std::vector<char> blocks;
         for (const GgufPiece& p : pieces_in(file, t, c)) {
             const GgufTensor& from = *file.find(p.name);
@@ -334,17 +380,19 @@ ReadElements gguf_reader(const GgufFile& file, const Config& c) {
                     const int64_t in = row - memory, head = p.heads ? in % HS : 0;
                     const int64_t moved = p.heads ? head % (HS / 2) * 2 + head / (HS / 2) - head : 0;
                     count = p.heads ? 1 : end - row;
-                    blocks.resize(size_t(count * row_bytes));
-                    TRY(file.read_bytes(from.at + (start + in + moved) * row_bytes, blocks.data(), count * row_bytes));
-                    if (!all_finite(*from.format, blocks.data(), count * t.cols))
+                    float* rows = all + (row - r0) * t.cols;
+                    const bool floats = from.format->type == BlockType::f32;
+                    blocks.resize(floats ? 0 : size_t(count * row_bytes));
+                    void* stored = floats ? static_cast<void*>(rows) : blocks.data();
+                    TRY(file.read_bytes(from.at + (start + in + moved) * row_bytes, stored, count * row_bytes));
+                    if (!all_finite(*from.format, stored, count * t.cols))
                         return not_finite(file.metadata().name, p.name);
-                    float* rows = x.data() + (row - r0) * t.cols;
-                    dequantise(*from.format, blocks.data(), count * t.cols, rows);
+                    if (!floats) dequantise(*from.format, stored, count * t.cols, rows);
                     for (int64_t i = 0; p.add != 0 && i < count * t.cols; i++) rows[i] -= p.add;
                 }
             }
         }
-        std::copy_n(x.data() + first - r0 * t.cols, n, to);
+        if (!whole) std::copy_n(x.data() + first - r0 * t.cols, n, to);
         return {};
     };
 }
@@ -364,10 +412,12 @@ Status gguf_save(const WeightsReader& w, const GgufFileType& type, const std::st
     metadata.insert(metadata.end(), vocabulary.begin(), vocabulary.end());
 
     std::vector<GgufSource> sources;
+    TensorParts parts(w);
     auto add = [&](const Tensor& t, const GgufPiece& p) {
         const BlockFormat& format = format_of(type, t, p.name, c);
+        const size_t tensor = parts.add(t, p, format);
         sources.push_back({p.name, &format, gguf_shape(t, p),
-                           [&w, &t, p, &format](const FileSink& to) { return write_piece(w, t, p, format, to); }});
+                           [&parts, tensor](const FileSink& to) { return parts.write(tensor, to); }});
     };
     for (const Tensor& t : w.tensors) {
         for (const GgufPiece& p : gguf_pieces(t, c, a, a.fused_qkv, a.fused_up)) add(t, p);

@@ -1,4 +1,4 @@
-// json.cpp - state.json, both ways. Hostile until checked: every field has a range.
+// json.cpp - reads and writes state.json. Every field has a range.
 #include <cfloat>
 #include <filesystem>
 
@@ -17,10 +17,10 @@ Result<json> object_parse(std::string_view text, const std::string& name, int ma
 }
 }    // namespace
 
-// ---- state.json -----------------------------------------------------------------------------------------------------
+// ---- state.json ---------------------------------------------------------------------------------
 
 namespace {
-// One row per number of the state: writing and reading walk the same rows.
+// One row per number of the state, used by writing and reading.
 template <class T> struct Row {
     const char* key;
     T TrainState::*field;
@@ -33,7 +33,7 @@ constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // the sum of two does not o
 constexpr Row<uint64_t> HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
 constexpr Row<OutlierDetector> DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
 constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config
-// Written only where they differ from a new state's, which is what a file without them means.
+// Written only if they differ from a new state's values, which missing fields get.
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"bad_validations", &TrainState::bad_validations},
                                      {"documents", &TrainState::documents}};
@@ -111,12 +111,12 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     return s;
 }
 
-// ---- from a directory -----------------------------------------------------------------------------------------------
+// ---- from a directory ---------------------------------------------------------------------------
 
 Result<TrainState> checkpoint_state(const std::string& dir) {
     const std::string path = dir + "/state.json";
     const TrainState s = TRY(state_parse(TRY(read_file(path, 64 << 20)), path));
-    const std::string name = std::filesystem::path(dir).filename().string();    // or one that somebody chose
+    const std::string name = std::filesystem::path(dir).filename().string();    // or a name chosen by a user
     const bool numbered = name.starts_with("step_") && name.find_first_not_of("0123456789", 5) == name.npos;
     if (const int64_t named = checkpoint_step(dir); numbered && named != s.step)
         return fail(Exit::input, "%s: step: expected %lld, the number in its directory's name, found %lld",

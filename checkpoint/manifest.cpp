@@ -25,7 +25,7 @@ std::string manifest_text(const std::vector<FileChecksum>& sums) {
     return text + formatted("%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
 }
 
-// The text is right when the rows read from it give it again.
+// The text is valid if its parsed rows reproduce it.
 Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path) {
     std::vector<FileChecksum> sums;
     for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
@@ -60,7 +60,7 @@ Status checksum_verify(const std::string& path, const FileChecksum& expected, bo
         return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
                     (long long)expected.bytes, (long long)file.bytes());
     if (!contents) return {};
-    constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache from the read to the sum
+    constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache from read to checksum
     std::vector<uint32_t> sums(size_t(ceil_div(expected.bytes, PIECE)));
     Status status;
 #pragma omp parallel if (sums.size() > 1)

@@ -1,4 +1,4 @@
-// manifest.h - MANIFEST: size and CRC-32C of each file of a checkpoint, then of the lines themselves.
+// manifest.h - MANIFEST: size and CRC-32C of each file of a checkpoint, then of the lines before.
 #pragma once
 #include <map>
 #include <string>
@@ -14,19 +14,19 @@ struct FileChecksum {
 };
 
 std::string checksum_line(const FileChecksum& s);
-bool checksum_parse(const std::string& line, FileChecksum* s);    // a line without its end
+bool checksum_parse(const std::string& line, FileChecksum* s);    // a line without its newline
 std::string manifest_text(const std::vector<FileChecksum>& sums);
-// exit 3: what differs from a MANIFEST as we write it, or which file it should list.
+// Exit 3: how the text differs from a written MANIFEST, or the missing file.
 Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path);
 Result<std::vector<FileChecksum>> manifest_read(const std::string& dir);
-// The file has these bytes; contents: and this checksum. Read in pieces by all cores. exit 3: what differs.
+// Checks a file's size, and with `contents` its checksum, on all cores. Exit 3: the difference.
 Status checksum_verify(const std::string& path, const FileChecksum& expected, bool contents = true);
 
-// Checksums of the pieces of files that were read, by file: threads add them, check() joins them.
+// Checksums of the file pieces that loading read: threads add them, check() combines them.
 class ReadChecksums {
   public:
     void add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes);
-    // Reads the bytes that loading skipped (such as the header), then compares the checksum of the whole file.
+    // Reads bytes that loading skipped (such as the header), then compares the file's checksum.
     Status check(const SafetensorsFile& file, const FileChecksum& expected);
 
   private:

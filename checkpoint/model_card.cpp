@@ -7,7 +7,7 @@
 #include "files/json.h"
 
 namespace {
-// llama.cpp's converter takes these from a README.md (gguf-py's metadata.py).
+// llama.cpp's converter copies these from a README.md (gguf-py's metadata.py).
 struct CardRow {
     const char *name, *key;
     bool list;
@@ -29,7 +29,7 @@ std::string trimmed(const std::string& s) {
     const size_t from = s.find_first_not_of(" \t\r"), to = s.find_last_not_of(" \t\r");
     return from == s.npos ? "" : s.substr(from, to + 1 - from);
 }
-// A value with its quotes or its comment taken off.
+// Strips quotes or a comment from a value.
 std::string plain(const std::string& value) {
     if (value.starts_with('"')) {
         const Result<nlohmann::json> text = json_parse(value, "README.md", 2);

@@ -1,4 +1,4 @@
-// reader.h - weights that are read where they lie, a few rows at a time: in files, or in a model's memory.
+// reader.h - reads weights in place, a few rows at a time: from files, or from a model's memory.
 #pragma once
 #include <functional>
 #include <vector>
@@ -9,13 +9,15 @@
 struct Model;
 struct ModelSource;
 
-// Numbers [first, first + n) of a tensor, in the model's order and as floats. Threads may read at once. Exit 3, 4.
+// Reads elements [first, first + n) of a tensor as floats, in the model's order. Thread-safe. Exit
+// 3, 4.
 typedef std::function<Status(const Tensor& t, int64_t first, int64_t n, float* to)> ReadElements;
 struct WeightsReader {
     Config c;
     std::vector<Tensor> tensors;
     ReadElements read;
 };
-// Files are checked as checkpoint_weights checks them. What is read, a source or a model of one rank, must outlive it.
+// Checks files as checkpoint_weights does. The source, or a model of one rank, must outlive the
+// reader.
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c);
 WeightsReader weights_reader(const Model& g);

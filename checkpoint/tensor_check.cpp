@@ -1,4 +1,4 @@
-// tensor_check.cpp - see match.h.
+// tensor_check.cpp - see tensor_check.h.
 #include "checkpoint/tensor_check.h"
 
 #include <set>

@@ -1,8 +1,8 @@
 // tensors.cpp - weights and moments between the model's memory and safetensors files.
 //
-// A tensor in memory is one or more tensors of a file, its pieces (model/families.h). Some families lay them out in
-// another way: GPT-2 keeps matrices as (in, out), we as (out, in); GPT-NeoX has each head's query, key and value rows
-// together. Rows that pad the vocabulary exist in memory only, as zeros.
+// A tensor in memory is one or more tensors of a file, its pieces (model/families.h). Some families
+// use other layouts: GPT-2 stores matrices as (in, out), memory has (out, in); GPT-NeoX interleaves
+// query, key and value rows by head. Rows that pad the vocabulary exist in memory only, as zeros.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -26,7 +26,7 @@ std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
     return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 
-// Rows that lie together in a piece of a file and in memory, in the file's order.
+// Rows that are contiguous in a file's piece and in memory, in the file's order.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -39,7 +39,7 @@ std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
     return all;
 }
 
-// to (cols, rows) = from (rows, cols), in tiles that stay in cache
+// to (cols, rows) = from (rows, cols), in tiles that fit the cache.
 void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
     constexpr int64_t TILE = 32;
     for (int64_t r0 = 0; r0 < rows; r0 += TILE)
@@ -49,10 +49,10 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 }
 }    // namespace
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 namespace {
-// The tensors of files that t is, appended.
+// Appends the file tensors of t.
 void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
                  const std::function<Status(int64_t first, int64_t count, float* out)>& read,
                  std::vector<TensorSource>* sources) {
@@ -67,7 +67,7 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
             }
             return {};
         };
-        // Asked for in order: the first call brings all of it, the last one lets it go.
+        // Called in order: the first call reads the whole tensor, the last one frees it.
         auto turned = [=, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable -> Status {
             if (first == 0) {
                 std::vector<float> straight(size_t(rows * cols));
@@ -112,7 +112,7 @@ WeightsReader weights_reader(const Model& g) {
             }};
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem) {
     auto there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
@@ -144,11 +144,11 @@ using SafetensorsFiles = std::vector<SafetensorsFile>;
 struct Weights {
     std::shared_ptr<const SafetensorsFiles> files;
     std::map<std::string, Found> tensors;    // by bare names
-    // For messages: the file, where there is one, or their directory.
+    // For messages: the file, if there is one, else the directory.
     const std::string& location(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
-// The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
+// Strips the family's longest matching prefix: the Hub's own gpt2 has none.
 std::string bare_name(const std::string& name, const Family& family) {
     size_t longest = 0;
     for (const std::string_view prefix : family.prefixes)
@@ -175,7 +175,7 @@ bool is_head(const std::string& name, const Family& family) {
         return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
     });
 }
-// What others' files may hold besides: a copy of wte as the head, and what the family's row names.
+// Extra tensors of foreign files: a copy of wte as head, and the names in the family's row.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     const Family& family = *c.family;
     if (c.tied && is_head(name, family)) return e.shape == std::vector<int64_t>{c.V, c.C};
@@ -197,7 +197,7 @@ Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor
                          [&](const std::string& name) { return redundant(name, *w.tensors.at(name).entry, c); });
 }
 
-// A tied model's file may hold the head besides, but as a copy: transformers runs the file's own where it is another.
+// A tied model's file may also store lm_head; it must equal wte, because transformers would use it.
 Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& location) {
     const auto head =
         std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) { return is_head(t.first, *c.family); });
@@ -226,8 +226,8 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
                 location.c_str(), a.entry->name.c_str());
 }
 
-// Loads tensors from their files into the model: in parallel if the model is in host memory. Its buffers are one piece
-// a thread, and one whole tensor where it is to be transposed.
+// Loads tensors from files into the model: in parallel if the model is in host memory. Buffers: one
+// piece a thread, one whole tensor for a transposition.
 struct Loading {
     const Weights& w;
     Model& g;
@@ -236,8 +236,8 @@ struct Loading {
     ReadChecksums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
-    std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: a file that is read
-    FirstFailure failure = {}, broken = {};                   // broken: numbers that are not finite
+    std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: the file is read
+    FirstFailure failure = {}, broken = {};                   // broken: non-finite elements
 
     Status run() {
         int64_t most = 0;
@@ -258,10 +258,10 @@ struct Loading {
     }
 
   private:
-    static constexpr int64_t PIECE = 1 << 16;    // elements: stay in a core's cache from the read to the write
+    static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
 
     const Found& found(const Piece& p) const { return w.tensors.at(bare_name(prefix + p.name, *g.c.family)); }
-    static int64_t location(const Found& f, int64_t first) {    // a number's, in the file
+    static int64_t location(const Found& f, int64_t first) {    // offset of element `first` in the file
         return f.file->data_begin() + f.entry->begin + first * SafetensorsFile::element_bytes(f.entry->type);
     }
     void read(const Found& f, int64_t first, int64_t count, char* to) {
@@ -276,7 +276,7 @@ struct Loading {
         if (!all_finite(block_format(block_type(f.entry->type)), numbers, count))
             broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), location(f, first));
     }
-    // Matrices whose format the model keeps stay in their files, where products can take their rows.
+    // Matrices whose format the model keeps stay in the mapped files, and products read them there.
     void map_rows() {
         for (const SafetensorsFile& file : *w.files) (*maps)[&file] = file.map();
         for (const Tensor& t : g.tensors) {
@@ -294,7 +294,7 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
         }
     }
-    // Each of these is called by every thread of the team.
+    // The functions below are called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
         const bool stays = g.store.packed.uses_file(t.offset);
@@ -324,7 +324,7 @@ struct Loading {
         }
     }
     void turned(const Tensor& t, const Piece& p) {
-        constexpr int64_t ROWS = 32;    // a block of the model's rows: two cache lines of each row of the file
+        constexpr int64_t ROWS = 32;    // block of the model's rows: two cache lines per file row
         const Found& f = found(p);
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type), all = p.rows * t.cols;
 #pragma omp for schedule(dynamic)
@@ -347,7 +347,7 @@ struct Loading {
     }
 };
 
-// Reads what is asked for of tensors that lie in files: WeightsReader::read.
+// Reads elements of tensors in files: WeightsReader::read.
 struct FromFiles {
     Weights w;
     Config c;
@@ -380,7 +380,7 @@ struct FromFiles {
         SafetensorsFile::convert(f.entry->type, raw.data(), n, to);
         return {};
     }
-    // Whole rows of the model's, from that many columns of the file's matrix.
+    // Reads whole rows of the model as columns of the file's matrix.
     static Status turned(const Found& f, const Tensor& t, const Piece& p, int64_t first, int64_t n, float* to) {
         const int64_t r0 = std::max(first / t.cols, p.first);
         const int64_t rows = std::min(ceil_div(first + n, t.cols), p.first + p.rows) - r0;
@@ -429,7 +429,7 @@ Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c) {
     const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
     std::map<std::string, BlockType> formats;
     for (const auto& [name, found] : w.tensors) formats[name] = block_type(found.entry->type);
-    // Pieces of one tensor that differ become fp32.
+    // Tensors with pieces in different formats become fp32.
     return WeightFormats([formats, family = c.family](const Tensor& t) {
         BlockType format = BlockType::f32;
         for (const Piece& p : t.pieces) {

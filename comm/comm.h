@@ -1,10 +1,10 @@
-// comm.h - the ranks of a run: who they are, what they do together, and the watch that lets none of them hang.
+// comm.h - the ranks of a run: identity, host messages, failure detection, and device collectives.
 //
 // A rank is a process with one device. Three parts, from the outside in:
-//   Place   who I am: from flags or from the variables of torchrun, Open MPI, PMI and Slurm
-//   Watch   host messages between the ranks, few and small, over one TCP connection of each rank to rank 0: meeting,
-//           comparing, checkpoints' commits; and a thread that notices who died or stands still, on every rank
-//   Comm    collectives on the device's memory, as many and as large as they come: by MPI (CPU) or NCCL (GPU)
+//   RankInfo     this process's rank: from flags or variables of torchrun, Open MPI, PMI, Slurm
+//   Coordinator  few, small host messages over one TCP connection of each rank to rank 0, and a
+//                thread that detects dead or stalled ranks
+//   Comm         collectives on device memory, of any number and size: by MPI (CPU) or NCCL (GPU)
 #pragma once
 #include <atomic>
 #include <functional>
@@ -14,38 +14,39 @@
 
 #include "base/element.h"
 
-// ---- who we are -----------------------------------------------------------------------------------------------------
+// ---- identity -----------------------------------------------------------------------------------
 
 struct CommOptions {
-    int rank = -1, ranks = 0, local_rank = -1;    // -1, 0, -1: as the launcher says
+    int rank = -1, ranks = 0, local_rank = -1;    // -1, 0, -1: from the launcher
     std::string master;                           // HOST:PORT or [IPv6]:PORT of rank 0's rendezvous
-    double timeout = 60;                          // seconds to come together; without a sign of life, or of progress
+    double timeout = 60;                          // seconds: rendezvous; without heartbeats or progress
 };
 struct RankInfo {
     int rank = 0, ranks = 1, local_rank = 0;
-    int local_ranks = 1;     // ranks on this machine, as far as the launcher says
-    std::string launcher;    // who says so: "--ranks", "torchrun", "Open MPI", "PMI", "Slurm"; "" a process of its own
-    bool mpi = false;        // an MPI launcher: MPI tells where rank 0 is
-    std::string host;        // where rank 0 is, unless MPI tells it: names or addresses, comma-separated
+    int local_ranks = 1;     // ranks on this machine, as the launcher reports
+    std::string launcher;    // "--ranks", "torchrun", "Open MPI", "PMI", "Slurm"; "": single process
+    bool mpi = false;        // an MPI launcher: MPI transmits rank 0's address
+    std::string host;        // rank 0's names or addresses, comma-separated; unused with MPI
     int port = 0;
-    std::string job;    // text that is the same on every rank of this job and on no other's: the token's seed
+    std::string job;    // seed of the token: unique to the job, equal on its ranks
 };
-// Flags first, then torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*),
-// PMI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID), Slurm's steps (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID).
-// variable: getenv, or a test's.   exit 2: half of a pair, numbers that cannot be
+// Sources: flags first, then torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT),
+// Open MPI (OMPI_COMM_WORLD_*), PMI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID), Slurm's steps
+// (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID). variable: getenv, or a test's. Exit 2: a
+// pair is incomplete, or a number is invalid.
 Result<RankInfo> comm_rank_info(const CommOptions& o, const std::function<const char*(const char*)>& variable);
 std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9": node01; "": no such list
 
-// ---- the watch ------------------------------------------------------------------------------------------------------
+// ---- the coordinator ----------------------------------------------------------------------------
 
-// What the main thread is at; written by it, read by the watch's thread.
+// The main thread's state; written by it, read by the coordinator's thread.
 struct Activity {
     std::atomic<bool> waiting{false};              // for other ranks
     std::atomic<const char*> phase{"starting"};    // a literal: "step", "writing a checkpoint"
     std::atomic<int64_t> step{0};
     void enter(const char* now) { phase = now, count_progress(); }
 };
-// The pulse says that this process waits, for as long as this object lives.
+// Marks this process as waiting for other ranks during this object's lifetime.
 struct Waiting {
     Activity* activity;
     explicit Waiting(Activity* p) : activity(p) {
@@ -56,27 +57,29 @@ struct Waiting {
     }
 };
 
-// A socket that listens, before anybody is told where.
+// A listening socket, opened before its address is sent to other ranks.
 struct Listener {
     int fd = -1, port = 0;
-    // host "": every address of this machine, IPv6 and IPv4; port 0: any free one.  exit 7: taken, or not ours to take
+    // host "": every address of this machine, IPv6 and IPv4; port 0: any free port. Exit 7: taken
+    // or forbidden.
     static Result<Listener> open(const std::string& host, int port);
-    // This machine's addresses as others may reach it, comma-separated, its loopback last.
+    // Addresses of this machine for other machines, comma-separated, loopback last.
     static std::string addresses();
 };
-typedef std::string JobToken;                  // 16 bytes: who does not bring them is a stranger
-JobToken job_token(const std::string& job);    // from the text that all ranks of a job share
+typedef std::string JobToken;                  // 16 bytes; peers without it are dropped
+JobToken job_token(const std::string& job);    // from the job text that all its ranks share
 JobToken random_job_token();
 
 class Coordinator {
   public:
-    // All ranks of the place, come together within `timeout` seconds: rank 0 on its listener, the others by connecting
-    // to host (comma-separated, each tried) and port. Strangers who connect and send anything else are dropped.
-    // exit 7, on every rank that came: which ranks did not come, a rank that came twice, other numbers of ranks.
+    // Connects all ranks of info within `timeout` seconds: rank 0 accepts on its listener, the
+    // others connect to host (comma-separated, each tried) and port. Unauthenticated peers are
+    // dropped. Exit 7, on every rank that came: ranks that did not come, a rank that came twice,
+    // other numbers of ranks.
     static Result<std::unique_ptr<Coordinator>> rendezvous(const RankInfo& info, Listener listener,
                                                            const std::string& host, int port, const JobToken& token,
                                                            double timeout);
-    ~Coordinator();    // leaves in good order
+    ~Coordinator();    // sends goodbye to all ranks
     Coordinator(const Coordinator&) = delete;
 
     Activity activity;
@@ -85,20 +88,21 @@ class Coordinator {
     double timeout() const;              // seconds
     std::string name(int rank) const;    // "rank 3 (host, pid 4711)"
 
-    // Collectives of the host, in the same order on every rank. A rank that died or stands still ends the process
+    // Host collectives, in the same order on every rank. A dead or stalled rank ends the process
     // inside them, with exit 7.
-    std::vector<std::string> gather(const std::string& mine);    // rank 0: everyone's; others: empty
+    std::vector<std::string> gather(const std::string& mine);    // rank 0: every rank's text; others: empty
     std::string broadcast(const std::string& of_rank_0);
     void barrier();
-    // Every rank's status at once: ok, or at the ranks that failed their own, at the others exit 7 naming these.
+    // Combines every rank's status. Returns ok; on a rank that failed its own status; on the others
+    // exit 7 naming the failed ranks.
     Status agree(const Status& mine);
 
-    // Ends this process because of `why`: the others are told, and end with exit 7 naming it.
+    // Ends this process because of `why`; the other ranks end with exit 7 naming it.
     [[noreturn]] void abort(const Status& why);
-    // What is done before the watch ends the process; it has 2 seconds. Null: nothing any more.
+    // Runs before the coordinator ends the process, for at most 2 seconds. Null: no action.
     void exit_hook(std::function<void()> action);
-    // What the watch's thread looks at several times a second: "", or what is wrong here, which ends the run if it
-    // still is half a second later. It must not wait. Null: nothing any more.
+    // Polled by the coordinator's thread several times a second; must not block. A text that
+    // persists for half a second ends the run as its reason; "": healthy. Null: no check.
     void health_check(std::function<std::string()> failure);
 
   private:
@@ -106,55 +110,57 @@ class Coordinator {
     std::unique_ptr<State> s;
     explicit Coordinator(std::unique_ptr<State> state);
 };
-// Ends this process where another rank is missing and a thread waits for it for ever, so that nobody can go back to
-// main.cpp.
+// Ends this process if another rank is missing and a thread waits for it forever, because such a
+// process cannot return to main.cpp.
 [[noreturn]] void end_process(Exit code);
 
-// ---- collectives on the device --------------------------------------------------------------------------------------
+// ---- collectives on the device ------------------------------------------------------------------
 
-// Each collective begins when the device has done what was handed to it before, and runs beside what comes after, until
-// join(mark()): what is handed to the device after a join comes after the collectives before its mark. On the CPU it is
-// the host that waits there. All ranks call the same ones in the same order. Sums are taken in an order that depends on
-// ranks and n alone: the same bits on every rank and in every run. wire bf16: floats travel as bf16; where possible
-// their sum is taken in float. Pointers are of the device's memory, all 64-byte aligned.
+// Each collective starts after the device work enqueued before it, and overlaps the work after it,
+// until join(mark()): device work enqueued after a join runs after the collectives before its mark;
+// on a CPU the host waits there. All ranks call the same collectives in the same order. The order
+// of summation depends on ranks and n alone, so every rank and every run gets equal bits.
+// comm_dtype bf16: floats are sent as bf16 and, where possible, summed in float. Pointers are
+// device memory, 64-byte aligned.
 struct Comm {
     int rank = 0, ranks = 1;
-    Activity* activity = nullptr;    // null: nobody watches (tests)
+    Activity* activity = nullptr;    // null: no coordinator (tests)
 
     virtual ~Comm() = default;
     virtual std::string name() const = 0;    // "MPI (Open MPI 4.1.4)", "NCCL 2.28.9"
     // x = sum over ranks of x.                                     x (n)
     virtual void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) = 0;
-    // out = sum over ranks of their x[rank,:]. x is then scratch.  x (ranks,n)  out (n): x[rank,:] or apart from x
+    // out = sum over ranks of x[rank,:]; x becomes scratch.        x (ranks,n)  out (n): x[rank,:]
+    // or no part of x
     virtual void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) = 0;
-    // x[r,:] of rank r to all.                                     x (ranks,n)
+    // x[r,:] of rank r to all ranks.                               x (ranks,n)
     virtual void all_gather(void* x, int64_t n, Element type) = 0;
     virtual int64_t mark() = 0;
     virtual void join(int64_t mark) = 0;
-    // Memory of the device that it takes for collectives of at most n elements.
+    // Device memory used by collectives of at most n elements.
     virtual int64_t scratch_bytes(int64_t n, Element type, Element comm_dtype) const = 0;
 };
 
-// comm/mpi.cpp. exit 7: the library is missing, or its world is another than the place's.
-Status mpi_available();                                                // compiled in, and the library is here
+// comm/mpi.cpp. Exit 7: the library is missing, or its world differs from info.
+Status mpi_available();                                                // compiled in, and the library is installed
 Result<std::unique_ptr<Comm>> mpi_open(const RankInfo& info);          // starts MPI, on a thread of its own
-std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
-// comm/nccl.cu; without CUDA model/device.cpp says that there is none. To be called once the device is open; the id
-// travels over the watch.
+std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before a coordinator exists
+// comm/nccl.cu; without CUDA model/device.cpp returns an error. Requires an open device; the id is
+// sent through the coordinator.
 Result<std::unique_ptr<Comm>> nccl_open(Coordinator& coordinator);
 void nccl_abort(Comm& nccl);    // from any thread
-// Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.
+// The two steps: rank 0 makes an id of 128 bytes (no GPU needed), then all ranks join with it.
 Result<std::string> nccl_new_id();
-// timeout: seconds for all to come.
+// timeout: seconds until all ranks have joined.
 Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Activity* activity, double timeout);
 
-// ---- all of it, for the commands ------------------------------------------------------------------------------------
+// ---- all parts together, for the commands -------------------------------------------------------
 
 struct Ranks {
     RankInfo info;
-    std::unique_ptr<Coordinator> coordinator;    // null: a process of its own
-    std::unique_ptr<Comm> comm;                  // null: likewise, or one rank that has none. After start
-    std::string nccl_error;                      // why the one rank on a GPU has none
+    std::unique_ptr<Coordinator> coordinator;    // null: a single process
+    std::unique_ptr<Comm> comm;                  // null: a single process, or one rank without NCCL; after start
+    std::string nccl_error;                      // why a single GPU rank has no comm
     int rank() const { return info.rank; }
     int count() const { return info.ranks; }
     bool first() const { return info.rank == 0; }
@@ -164,6 +170,6 @@ struct Ranks {
     ~Ranks() {
         if (coordinator) coordinator->exit_hook(nullptr);
     }
-    Status open(const CommOptions& o);    // finds the place, meets the others
-    Status start(bool gpu);               // the device is open: comm
+    Status open(const CommOptions& o);    // determines info, connects the ranks
+    Status start(bool gpu);               // requires an open device; opens comm
 };

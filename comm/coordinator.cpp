@@ -1,10 +1,11 @@
-// coordinator.cpp - the watch: host messages between ranks, and a thread that lets no rank wait for ever.
+// coordinator.cpp - host messages between ranks, and a thread that keeps ranks from hanging.
 //
-// The thread owns the sockets. The main thread puts frames into the links' queues and takes them from the inboxes under
-// one mutex. Rank 0's thread sees every rank and judges; the others see rank 0 alone. A verdict goes to everybody and
-// ends the process on this thread: the main thread may be inside a collective that never returns, and cannot go back to
-// main.cpp. A rank that leaves for a reason of its own does not go back there either: freeing what it holds would wait
-// for collectives that the others have left.
+// The thread owns the sockets. The main thread puts frames into the links' queues and takes frames
+// from the inboxes, under one mutex. Rank 0's thread watches every rank; the other threads watch
+// rank 0 alone. abort_all sends its reason to all ranks and ends the process on this thread,
+// because the main thread may be inside a collective that never returns. A rank that aborts for its
+// own reason does not return to main.cpp either: freeing its resources would wait for collectives
+// that other ranks have left.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -21,9 +22,8 @@
 #include "base/console.h"
 
 namespace {
-constexpr double ABORT_FLUSH_SECONDS =
-    0.3;    // seconds for a verdict to arrive; the ranks that live take it in milliseconds
-constexpr double EXIT_HOOK_SECONDS = 2;    // the time that exit_hook has
+constexpr double ABORT_FLUSH_SECONDS = 0.3;    // seconds to send abort_all; live ranks read it in milliseconds
+constexpr double EXIT_HOOK_SECONDS = 2;        // time limit of exit_hook
 constexpr uint32_t WAKE = UINT32_MAX;
 }    // namespace
 
@@ -32,25 +32,25 @@ struct Coordinator::State {
     int rank = 0, ranks = 1;
     double timeout = 60, interval = 1;
     std::vector<std::string> names;
-    uint32_t sequence_number = 0;    // counts host collectives; only the main thread uses it
+    uint32_t sequence_number = 0;    // counts host collectives; main thread only
 
-    std::mutex mutex;    // guards all that follows
+    std::mutex mutex;    // guards the members below
     std::condition_variable changed;
-    std::vector<Link> links;                 // rank 0: [r] leads to rank r; others: [0] leads to rank 0
-    std::vector<std::deque<Frame>> inbox;    // one for each link
-    std::vector<RankState> rank_states;      // one for each rank; others than rank 0 know rank 0's and their own
-    std::vector<char> wants_write;           // one for each link: epoll tells when the kernel takes bytes again
-    std::string failure;                     // what the main thread found: the verdict
+    std::vector<Link> links;                 // rank 0: [r] is rank r; others: [0] is rank 0
+    std::vector<std::deque<Frame>> inbox;    // by link
+    std::vector<RankState> rank_states;      // by rank; ranks above 0 track rank 0 and themselves
+    std::vector<char> wants_write;           // by link: waits for EPOLLOUT
+    std::string failure;                     // the main thread's reason to abort
     std::function<void()> exit_hook;
     std::function<std::string()> health_check;
-    double failing_since = INFINITY;    // since when health_check has had something to say
-    bool closing = false;               // the main thread waits for the thread to end
+    double failing_since = INFINITY;    // first time health_check failed
+    bool closing = false;               // the main thread waits for this thread
     double close_seconds = 0;
 
     int epoll = -1, wake_fd = -1;
     std::thread thread;
 
-    // the main thread
+    // called by the main thread
     Status start(Peers peers);
     void wake();
     Frame receive_frame(int r, Collective collective);
@@ -60,7 +60,7 @@ struct Coordinator::State {
     std::string broadcast(Collective collective, const std::string& text);
     void end(const Frame& last, double seconds);
 
-    // the thread
+    // called by the thread
     void run();
     void flush(int r);
     void receive(int r);
@@ -72,7 +72,7 @@ struct Coordinator::State {
     [[noreturn]] void exit_with(const std::string& text, Exit code);
 };
 
-// ---- the main thread: starting and ending ---------------------------------------------------------------------------
+// ---- the main thread: starting and ending -------------------------------------------------------
 
 Status Coordinator::State::start(Peers peers) {
     links = std::move(peers.links);
@@ -83,14 +83,14 @@ Status Coordinator::State::start(Peers peers) {
     for (RankState& s : rank_states) s.last_received = s.last_progress = now_seconds();
     epoll = epoll_create1(EPOLL_CLOEXEC);
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (epoll < 0 || wake_fd < 0) return fail(Exit::peer, "no watch over the ranks: %s", strerror(errno));
+    if (epoll < 0 || wake_fd < 0) return fail(Exit::peer, "cannot start the ranks' coordinator: %s", strerror(errno));
     epoll_event e{EPOLLIN, {.u32 = WAKE}};
     CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, wake_fd, &e));
     for (size_t r = 0; r < links.size(); r++) {
         e.data.u32 = uint32_t(r);
         if (links[r].fd >= 0) CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, links[r].fd, &e));
     }
-    sigset_t all, before;    // signals go to the main thread
+    sigset_t all, before;    // blocked in the new thread: the main thread handles them
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     thread = std::thread([this] { run(); });
@@ -103,7 +103,7 @@ void Coordinator::State::wake() {
     while (write(wake_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
-// The last frame to everybody who is left, then the thread ends.
+// Sends the last frame to all connected ranks, then ends the thread.
 void Coordinator::State::end(const Frame& last, double seconds) {
     if (!thread.joinable()) return;
     {
@@ -119,9 +119,9 @@ void Coordinator::State::end(const Frame& last, double seconds) {
     close(wake_fd);
 }
 
-// ---- the main thread: collectives -----------------------------------------------------------------------------------
+// ---- the main thread: collectives ---------------------------------------------------------------
 
-// Tells the thread, which ends the process.
+// Leaves the failure to the thread, which ends the process.
 void Coordinator::State::request_abort(std::unique_lock<std::mutex>& lock, const std::string& text) {
     failure = text;
     wake();
@@ -154,7 +154,7 @@ void Coordinator::State::send_frame(int r, const SharedFrame& frame, Collective 
     links[size_t(r)].send(frame);
 }
 
-// Rank 0 gets everyone's; the others do not wait.
+// Rank 0 receives all ranks' texts; the others do not wait.
 std::vector<std::string> Coordinator::State::gather(Collective collective, const std::string& mine) {
     Waiting waiting(&coordinator->activity);
     if (rank) {
@@ -175,13 +175,13 @@ std::string Coordinator::State::broadcast(Collective collective, const std::stri
     return text;
 }
 
-// ---- the thread -----------------------------------------------------------------------------------------------------
+// ---- the thread ---------------------------------------------------------------------------------
 
 void Coordinator::State::run() {
     std::vector<epoll_event> events(256);
     double last = now_seconds(), next_heartbeat = last, next_check = last;
     {
-        std::lock_guard lock(mutex);    // the last of the meeting's bytes may have been the first of these
+        std::lock_guard lock(mutex);    // rendezvous reads may include the first frames
         for (int r = 0; r < int(links.size()); r++) parse_frames(r);
     }
     for (;;) {
@@ -190,7 +190,7 @@ void Coordinator::State::run() {
             epoll_wait(epoll, events.data(), int(events.size()), std::max(0, int((until - now_seconds()) * 1000) + 1));
         std::lock_guard lock(mutex);
         const double now = now_seconds();
-        // Stopped and continued, as Slurm does it to whole jobs: nobody could be heard in that time.
+        // Stopped and continued, as Slurm does to whole jobs: no frame could arrive in that time.
         if (const double suspended = now - last - interval; suspended > interval)
             for (RankState& s : rank_states) s.last_received += suspended, s.last_progress += suspended;
         last = now;
@@ -243,7 +243,7 @@ void Coordinator::State::receive(int r) {
 void Coordinator::State::parse_frames(int r) {
     for (Frame f;;) {
         const auto next = links[size_t(r)].in.next(&f);
-        if (next == FrameReader::Next::broken) abort_all(names[size_t(r)] + " sent what is no message");
+        if (next == FrameReader::Next::broken) abort_all(names[size_t(r)] + " sent an invalid message");
         if (next == FrameReader::Next::more) return;
         handle_frame(r, std::move(f));
     }
@@ -255,7 +255,7 @@ void Coordinator::State::handle_frame(int r, Frame f) {
     if (f.type == Message::heartbeat) {
         RankState now;
         if (!heartbeat_parse(f.text, &now))
-            abort_all(name + " sent a beat of " + std::to_string(f.text.size()) + " bytes");
+            abort_all(name + " sent a heartbeat of " + std::to_string(f.text.size()) + " bytes");
         s.update(now, now_seconds());
     } else if (f.type == Message::abort_all) {
         abort_all(f.text);
@@ -269,7 +269,7 @@ void Coordinator::State::handle_frame(int r, Frame f) {
         inbox[size_t(r)].push_back(std::move(f));
         changed.notify_all();
     } else {
-        abort_all(name + " sent a message that is not its to send");
+        abort_all(name + " sent a message that only other ranks may send");
     }
 }
 
@@ -278,7 +278,7 @@ void Coordinator::State::heartbeat(double now) {
     const SharedFrame frame =
         encode_frame({Message::heartbeat, Collective::none, 0, heartbeat_text(rank_states[size_t(rank)])});
     for (int r = 0; r < int(links.size()); r++) {
-        if (links[size_t(r)].out.empty()) links[size_t(r)].send(frame);    // what waits there is a sign of life, too
+        if (links[size_t(r)].out.empty()) links[size_t(r)].send(frame);    // a queued frame is a heartbeat, too
         flush(r);
     }
 }
@@ -286,7 +286,8 @@ void Coordinator::State::heartbeat(double now) {
 void Coordinator::State::check_ranks(double now) {
     rank_states[size_t(rank)].update(current_state(coordinator->activity), now);
     if (const std::string text = health_check ? health_check() : ""; text.empty()) failing_since = INFINITY;
-    // A rank that has died is often this trouble's reason: the verdict that names it has time to come first.
+    // Often another rank's death is the cause, so the abort that names it gets time to arrive
+    // first.
     else if (failing_since = std::fmin(failing_since, now); now - failing_since >= interval / 2)
         abort_all(names[size_t(rank)] + ": " + text);
     for (int r = 0; r < int(links.size()); r++) {
@@ -328,7 +329,7 @@ void Coordinator::State::exit_with(const std::string& text, Exit code) {
 }
 void end_process(Exit code) { _exit(int(code)); }
 
-// ---- the class ------------------------------------------------------------------------------------------------------
+// ---- the class ----------------------------------------------------------------------------------
 
 Coordinator::Coordinator(std::unique_ptr<State> state) : s(std::move(state)) { s->coordinator = this; }
 
@@ -358,7 +359,7 @@ int Coordinator::rank() const { return s->rank; }
 int Coordinator::ranks() const { return s->ranks; }
 double Coordinator::timeout() const { return s->timeout; }
 std::string Coordinator::name(int rank) const { return s->names[size_t(rank)]; }
-// The thread holds the mutex while it ends the process: what the action used cannot go away under it.
+// The thread holds the mutex while it ends the process, so the action's captures stay alive.
 void Coordinator::exit_hook(std::function<void()> action) {
     std::lock_guard lock(s->mutex);
     s->exit_hook = std::move(action);
@@ -382,7 +383,7 @@ void Coordinator::barrier() {
     s->broadcast(Collective::barrier, "");
 }
 
-// Where all is well nothing travels but empty frames.
+// If all ranks are ok, only empty frames are sent.
 Status Coordinator::agree(const Status& mine) {
     s->sequence_number++;
     const auto all = s->gather(Collective::agree, mine.ok() ? "" : "-" + mine.message);

@@ -1,4 +1,4 @@
-// listen.cpp - where rank 0 listens: names to addresses, a socket, this machine's addresses as others reach them.
+// listen.cpp - rank 0's listening socket, name resolution, this machine's addresses.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -57,7 +57,7 @@ Result<Listener> Listener::open(const std::string& host, int port) {
     for (const Address& a : host.empty() ? every_address(port) : resolve(host, port, &why)) {
         if ((l.fd = listen_at(a)) >= 0) break;
         error = errno;
-        if (error == EADDRINUSE || error == EACCES) break;    // IPv6 tells; IPv4 alone would hide it
+        if (error == EADDRINUSE || error == EACCES) break;    // reported for IPv6; IPv4 alone would hide it
     }
     if (l.fd < 0) {
         const std::string text = why.empty() ? strerror(error) : why;
@@ -87,7 +87,7 @@ std::string Listener::addresses() {
             four += std::string(inet_ntop(AF_INET, &a->sin_addr, text, sizeof text)) + ",";
         } else if (i->ifa_addr->sa_family == AF_INET6) {
             auto* a = reinterpret_cast<sockaddr_in6*>(i->ifa_addr);
-            if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr)) continue;    // they hold on one link alone
+            if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr)) continue;    // valid on one link alone
             six += std::string(inet_ntop(AF_INET6, &a->sin6_addr, text, sizeof text)) + ",";
         }
     }

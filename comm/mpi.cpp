@@ -1,16 +1,16 @@
-// mpi.cpp - collectives of CPU ranks. MPI only moves bytes; the sums are ours, so that they have the same bits on
-// every rank, in every run and with every MPI.
+// mpi.cpp - collectives of CPU ranks. MPI only moves bytes; sums are computed here, so that they
+// have equal bits on every rank, in every run and with every MPI.
 //
-//   all_reduce      rank r owns the r-th piece of x: everyone sends it theirs, it adds them in the order of ranks 0, 1,
-//                   ..., and sends the sum to everyone: each rank sends 2 (ranks - 1) / ranks times the size of x
-//   reduce_scatter  the first half of that, all_gather the second: element by element the same additions
-//   a few KiB       everything to everyone, and each adds: one round of messages instead of two
+//   all_reduce      rank r receives the r-th piece of x from all ranks, adds in rank order, sends
+//                   the sum to all ranks: each rank sends 2 (ranks - 1) / ranks times the size of x
+//   reduce_scatter  the first half of all_reduce, all_gather the second, with equal additions
+//   a few KiB       every rank sends x to all, and each adds: one message round instead of two
 //
-// wire bf16: what travels is rounded to bf16. Each rank adds in float, its own piece unrounded, and rounds the sum
-// before it sends it: all ranks, this one too, then hold the rounded sum. One thread calls MPI, for one collective
-// after the other.
+// comm_dtype bf16: sent elements are rounded to bf16. Each rank adds in float, its own piece
+// unrounded, and rounds the sum before it sends it, so all ranks, including itself, hold the
+// rounded sum. One thread calls MPI, one collective at a time.
 //
-// MPI is loaded when it is wanted, never linked: the binary runs where there is none.
+// MPI is loaded on demand, never linked: the binary runs where no MPI is installed.
 #include "comm.h"
 
 #include "base/memory.h"
@@ -29,7 +29,7 @@ std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0) {
     return rows.substr(0, size_t(length));
 }
 
-#ifndef HAVE_MPI    // built without mpi.h: no MPI, and why
+#ifndef HAVE_MPI    // built without mpi.h
 static const char without[] = "this binary was built without MPI: install libopenmpi-dev and make again";
 Status mpi_available() { return fail(Exit::peer, "%s", without); }
 Result<std::unique_ptr<Comm>> mpi_open(const RankInfo&) { return mpi_available(); }
@@ -50,7 +50,7 @@ Result<std::unique_ptr<Comm>> mpi_open(const RankInfo&) { return mpi_available()
 #include <unistd.h>
 
 namespace {
-// ---- the library ----------------------------------------------------------------------------------------------------
+// ---- the library --------------------------------------------------------------------------------
 
 struct Library {
     decltype(&MPI_Init_thread) Init_thread;
@@ -67,11 +67,11 @@ struct Library {
     MPI_Datatype byte;
     MPI_Errhandler errors_return;
 };
-#ifdef OPEN_MPI    // its constants are addresses in the library, MPICH's are numbers
+#ifdef OPEN_MPI    // constants: addresses in the library; MPICH: numbers
 const char* const NAMES[] = {"libmpi.so.40", "libmpi.so"};
 const char PACKAGE[] = "openmpi-bin";
 #define CONSTANT(lib, field, symbol, constant) find(lib, symbol, &field)
-// Without one of these its MPI_Init starts a world of 1, or ends the process.
+// Without one of these variables Open MPI's MPI_Init starts a world of 1, or ends the process.
 bool launched() { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK"); }
 #else
 const char* const NAMES[] = {"libmpi.so.12", "libmpich.so.12", "libmpi.so"};
@@ -86,7 +86,7 @@ template <class P> bool find(void* lib, const char* symbol, P* to) {
 }
 Result<Library> load() {
     void* lib = nullptr;
-    for (const char* name : NAMES)    // global: its plugins look for its symbols
+    for (const char* name : NAMES)    // global: its plugins need its symbols
         if (!lib) lib = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (!lib) return fail(Exit::peer, "%s is not here: install %s", NAMES[0], PACKAGE);
     Library l = {};
@@ -104,7 +104,7 @@ const Result<Library>& library() {
     return l;
 }
 
-// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2\n..." -> "MPICH 4.0.2"
+// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2" -> "MPICH 4.0.2"
 std::string version(const Library& l) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
@@ -119,7 +119,7 @@ std::string version(const Library& l) {
     return result;
 }
 
-// ---- sums -----------------------------------------------------------------------------------------------------------
+// ---- sums ---------------------------------------------------------------------------------------
 
 template <class T> using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 inline double wide(double x) { return x; }
@@ -137,8 +137,9 @@ template <class To, class From> void convert(To* to, const From* x, int64_t n) {
         else to[i] = wide(x[i]);
 }
 
-// out (n) = sum over ranks in their order of their rows: own (n), may be out; the others' in stage (ranks,stride).
-// One thread: the others compute, and what is added has just come into its cache.
+// out (n) = sum over ranks, in rank order: own (n), may alias out; the other ranks' rows in stage
+// (ranks,stride). One thread, because the others compute, and received rows are still in this
+// core's cache.
 template <class T, class W>
 void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, int rank, int ranks) {
     constexpr int64_t BLOCK = 1024;
@@ -152,13 +153,14 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
     }
 }
 
-// ---- what travels ---------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
-// Bytes that have come from all ranks and wait to be added: few enough to be in a cache still. 160 MB of floats, 2
-// ranks and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD EPYC, 2 cores, 2026-11-21).
+// Bytes received from all ranks before they are added: small enough to stay in a cache. 160 MB of
+// floats, 2 ranks and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD
+// EPYC, 2 cores, 2026-11-21).
 constexpr int64_t STAGE = 4 << 20;
-constexpr int64_t MESSAGE = 256 << 10;    // bytes at least of each message of a large collective
-constexpr int64_t SMALL = 4096;           // bytes that everyone sends to everyone
+constexpr int64_t MESSAGE = 256 << 10;    // minimum bytes per message of a large collective
+constexpr int64_t SMALL = 4096;           // bytes below which all ranks send to all
 
 struct Job {
     enum Kind { all_reduce, reduce_scatter, all_gather } kind;
@@ -172,7 +174,7 @@ struct Buffer {
 };
 template <class T> Buffer bytes(T* p, int64_t n) { return {p, n * int64_t(sizeof(T))}; }
 
-// x (n) as (ranks,row), the last rows short or empty; moved in chunks of so many columns.
+// x (n) as (ranks,row), the last rows short or empty; sent in chunks of `chunk` columns.
 template <class T> struct Rows {
     T* x;
     int64_t n, row, chunk;
@@ -205,7 +207,7 @@ class CollectiveRunner {
         int length;
         mpi.Error_string(rc, text, &length);
         fprintf(stderr, "rank %d: MPI_%s failed: %s\n", rank, what, text);
-        sleep(5);    // mostly a rank has died: the watch knows which one, says so and ends this process earlier
+        sleep(5);    // a rank has usually died: the coordinator reports it first
         end_process(Exit::peer);
     }
 
@@ -239,7 +241,7 @@ class CollectiveRunner {
             }
         }
     }
-    // out = the sum of all ranks' chunks of this rank's row
+    // out = the sum of all ranks' chunks of this rank's row.
     template <class T, class W> void scatter(T* out, const Rows<T>& rows, int64_t column) {
         const int64_t n = rows.length(rank, column), room = ranks * rows.chunk;
         W* from = staged<W>(std::is_same_v<T, W> ? room : 2 * room);
@@ -254,7 +256,7 @@ class CollectiveRunner {
         }
         sum_rows(out, rows.at(rank, column), from, rows.chunk, n, rank, ranks);
     }
-    // every rank's chunk of its own row to all
+    // Sends each rank's chunk of its own row to all ranks.
     template <class T> void gather(const Rows<T>& rows, int64_t column) {
         exchange([&](int) { return rows.piece(rank, column); }, [&](int r) { return rows.piece(r, column); });
     }
@@ -265,7 +267,7 @@ class CollectiveRunner {
         exchange([&](int) { return piece(rank); }, piece);
         for (int r = 0; r < ranks; r++) convert(rows.at(r, column), moved + r * rows.chunk, rows.length(r, column));
     }
-    // What send(r) names to each other rank r, and from each into what receive(r) names.
+    // Sends span send(r) to each other rank r, and receives from each rank r into receive(r).
     template <class Send, class Receive> void exchange(Send send, Receive receive) {
         requests.clear();
         for (int s = 1; s < ranks; s++) {
@@ -280,8 +282,8 @@ class CollectiveRunner {
         }
         wait();
     }
-    // Asks MPI again and again, as it moves nothing otherwise. After a millisecond it sleeps in between: the core is
-    // free for computation while a slower rank is waited for.
+    // Polls MPI, which moves no bytes otherwise. After a millisecond it sleeps between polls, which
+    // frees the core for computation while a slower rank is behind.
     void wait() {
         using namespace std::chrono;
         const auto start = steady_clock::now();
@@ -303,13 +305,13 @@ class CollectiveRunner {
     }
 };
 
-// ---- the engine -----------------------------------------------------------------------------------------------------
+// ---- the engine ---------------------------------------------------------------------------------
 
 const char LAUNCH_ADVICE[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
 
 class Mpi final : public Comm {
   public:
-    Status status;    // says how MPI's start went
+    Status status;    // result of MPI's start
 
     explicit Mpi(const RankInfo& info) {
         rank = info.rank, ranks = info.ranks;
@@ -333,16 +335,16 @@ class Mpi final : public Comm {
     }
 
   private:
-    static constexpr int64_t QUEUE = 256;    // collectives that may be under way; the next one waits
+    static constexpr int64_t QUEUE = 256;    // limit of pending collectives
     CollectiveRunner runner;
     std::mutex mutex;
     std::condition_variable_any changed;
     Job queue[QUEUE];
     int64_t enqueued = 0, done = 0;    // enqueued: written by the caller's thread alone
-    std::jthread thread;               // the last member: it ends before the others go
+    std::jthread thread;               // last member: joins before the others are destroyed
 
-    // Signals go to the main thread: MPI's threads inherit that this one blocks them. The handlers that MPI installs
-    // are taken out again.
+    // Blocks all signals, so that MPI's threads inherit the mask and the main thread gets the
+    // signals. Restores the handlers that MPI replaces.
     void start() {
         struct sigaction before[NSIG] = {};
         for (int s = 1; s < NSIG; s++) sigaction(s, nullptr, &before[s]);

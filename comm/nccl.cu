@@ -1,11 +1,11 @@
-// nccl.cu - collectives between GPUs by NCCL, which is loaded when ranks are opened, not linked: the binary starts
-// where there is none.
+// nccl.cu - collectives between GPUs by NCCL, which is loaded when ranks are opened, not linked:
+// the binary starts without it.
 //
-// Who waits for what. Collectives go to a stream of their own, in order. Each waits (on the device) for what the
-// operations' stream held when it was called; the operations' stream waits for it in join alone. The host waits for
-// NCCL's set-up, and where NCCL connects to ranks that it has not talked to before. A collective that fails on the
-// device may never end there, and whoever waits for the device would wait for ever: the watch's thread asks NCCL, and
-// ends the run.
+// Synchronisation: collectives run in order on their own stream. Each waits, on the device, for the
+// work that was in the operations' stream at its call; the operations' stream waits for it only in
+// join. The host waits for NCCL's set-up and for new connections to ranks. A collective that fails
+// on the device may never end, and with it every wait for the device; so the coordinator's thread
+// polls NCCL for errors and ends the run.
 #include "comm.h"
 #include "layers/convert.cuh"
 
@@ -31,17 +31,18 @@ void nccl_abort(Comm&) {}
 #include "base/console.h"
 
 namespace {
-// Events for marks, used in turn: joining a mark older than these waits for a newer one. A step of ZeRO has two
+// A ring of events for marks; joining an older mark waits for a newer one. A step of ZeRO has two
 // collectives for each of up to 512 blocks.
 constexpr int MARKS = 1100;
 
-// ---- the library ----------------------------------------------------------------------------------------------------
+// ---- the library --------------------------------------------------------------------------------
 
-#define NCCL_FUNCTIONS(X)                                                                                       \
-    X(GetVersion)                                                                                               \
-    X(GetUniqueId)                                                                                              \
-    X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) \
-        X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
+#define NCCL_FUNCTIONS(X)                                                                                  \
+    X(GetVersion)                                                                                          \
+    X(GetUniqueId)                                                                                         \
+    X(GetErrorString)                                                                                      \
+    X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) \
+        X(AllReduce) X(ReduceScatter) X(AllGather)
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
     int version = 0;    // 22809: 2.28.9
@@ -54,7 +55,7 @@ Status find_functions() {
         NCCL_FUNCTIONS(NCCL_LINKED)
         return {};
     }
-    // In-switch sums (NVLS) do not promise an order. Whoever wants them sets the variable to 1.
+    // In-switch sums (NVLS) guarantee no order. A user may set the variable to 1.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -81,7 +82,7 @@ std::string version_text() {
     return "NCCL " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
 }
 
-// ---- the communicator -----------------------------------------------------------------------------------------------
+// ---- the communicator ---------------------------------------------------------------------------
 
 ncclDataType_t data_type(Element e) {
     return e == Element::f64 ? ncclFloat64 : e == Element::f32 ? ncclFloat32 : ncclBfloat16;
@@ -92,11 +93,10 @@ class NcclComm final : public Comm {
   public:
     ~NcclComm() override { close(); }
     Status open(const std::string& id);
-    void abort();    // from any thread: the collectives that are under way end with an error
-    std::string
-    async_error();    // from any thread: why the collectives that are under way have failed; "": they have not
-    Coordinator* coordinator = nullptr;    // is told of failures; null: nobody
-    double timeout = 60;                   // seconds for all ranks to come
+    void abort();                          // from any thread: pending collectives fail
+    std::string async_error();             // from any thread: error of pending collectives, or ""
+    Coordinator* coordinator = nullptr;    // reports failures; null: none
+    double timeout = 60;                   // seconds for all ranks to join
 
     std::string name() const override { return version_text(); }
     void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) override;
@@ -113,7 +113,7 @@ class NcclComm final : public Comm {
 
   private:
     std::atomic<ncclComm_t> comm{nullptr};
-    std::mutex comm_mutex;    // held while the communicator is called, asked for errors or aborted: one at a time
+    std::mutex comm_mutex;    // serialises calls, error queries and abort
     std::atomic<bool> aborted{false};
     cudaStream_t stream = nullptr;
     cudaEvent_t before, marks[MARKS];
@@ -131,7 +131,7 @@ class NcclComm final : public Comm {
     void close();
 };
 
-// The state of the calls so far. False: the communicator has been aborted.
+// The state of the last call. False: the communicator has been aborted.
 bool NcclComm::poll_state(ncclResult_t* state) {
     const std::lock_guard lock(comm_mutex);
     if (aborted) return false;
@@ -139,7 +139,7 @@ bool NcclComm::poll_state(ncclResult_t* state) {
     return true;
 }
 
-// The watch's thread may not wait: where the communicator is in use, its user sees the error.
+// The coordinator's thread may not wait: if the communicator is in use, its user sees the error.
 std::string NcclComm::async_error() {
     const std::unique_lock lock(comm_mutex, std::try_to_lock);
     if (!lock || aborted) return "";
@@ -148,10 +148,11 @@ std::string NcclComm::async_error() {
     return state == ncclSuccess || state == ncclInProgress ? "" : "a collective has failed: " + reason(state);
 }
 
-// The communicator does not block: each call goes on in the background, and the next one must wait until it is over.
-// Mostly that is sooner than a sleep would end, unless ranks are being connected. `opening`: all ranks come together,
-// which may be late in the watch's timeout, so this rank gives signs of life. Later it gives none while it waits, so
-// that the watch sees which rank the others wait for; where somebody watches, that is who gives up.
+// The communicator is non-blocking: each call continues in the background, and the next one must
+// wait until it is over. Usually this takes less than a sleep, unless ranks are being connected.
+// `opening`: all ranks join, perhaps late within the coordinator's timeout, so this rank counts
+// progress. Otherwise it counts none, so that the coordinator sees which rank the others wait for;
+// if there is a coordinator, the coordinator ends the wait.
 ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();
@@ -178,11 +179,11 @@ std::string NcclComm::reason(ncclResult_t r) {
 }
 
 void NcclComm::failed(const char* what, ncclResult_t r) {
-    if (aborted) {    // the watch has said why, and is about to end the process
+    if (aborted) {    // the coordinator reported why and is ending the process
         sleep(10);
         end_process(Exit::peer);
     }
-    // The other ranks wait for this one in their collectives: nothing can go on.
+    // The other ranks wait for this one in their collectives, so the run cannot continue.
     const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
     if (coordinator) coordinator->abort(why);
     fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
@@ -233,7 +234,7 @@ void NcclComm::abort() {
     if (comm) nccl.CommAbort(comm);
 }
 
-// ---- collectives ----------------------------------------------------------------------------------------------------
+// ---- collectives --------------------------------------------------------------------------------
 
 void NcclComm::begin() {
     ncclResult_t state = ncclSuccess;
@@ -253,7 +254,7 @@ template <class F> void NcclComm::enqueue(const char* what, F collective) {
     if (r) failed(what, r);
 }
 
-// Room for n elements. The collectives use it one after the other.
+// A buffer of n elements, shared by the collectives, which run one after the other.
 bf16* NcclComm::staging(int64_t n) {
     const int64_t bytes = scratch_bytes(n, Element::f32, Element::bf16);
     if (bytes > staged_bytes) {
@@ -302,7 +303,7 @@ void NcclComm::all_gather(void* x, int64_t n, Element type) {
 }
 }    // namespace
 
-// ---- opening --------------------------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 Result<std::string> nccl_new_id() {
     TRY(load());
@@ -337,7 +338,7 @@ Result<std::unique_ptr<Comm>> nccl_open(Coordinator& coordinator) {
         c->coordinator = &coordinator;
         coordinator.health_check([c] { return c->async_error(); });
     } else if (coordinator.ranks() > 1) {
-        coordinator.abort(comm.status);    // the others wait for this rank in NCCL, not in the watch
+        coordinator.abort(comm.status);    // other ranks wait in NCCL, not in the coordinator
     }
     return comm;
 }

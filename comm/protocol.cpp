@@ -1,4 +1,4 @@
-// protocol.cpp - frames, links and the judge of who stands still.
+// protocol.cpp - frames, links and stall detection.
 #include "protocol.h"
 
 #include <cerrno>
@@ -9,7 +9,7 @@
 
 #include "base/console.h"
 
-// ---- frames ---------------------------------------------------------------------------------------------------------
+// ---- frames -------------------------------------------------------------------------------------
 
 namespace {
 struct Header {
@@ -63,11 +63,11 @@ FrameReader::Next FrameReader::next(Frame* frame) {
     return Next::frame;
 }
 
-// ---- links ----------------------------------------------------------------------------------------------------------
+// ---- links --------------------------------------------------------------------------------------
 
 bool Link::read() {
     char some[65536];
-    for (int i = 0; i < 16 && fd >= 0; i++) {    // bounded: the other links have their turn, too
+    for (int i = 0; i < 16 && fd >= 0; i++) {    // bounded: other links must not starve
         ssize_t n = recv(fd, some, sizeof some, 0);
         if (n > 0) in.add(some, size_t(n));
         else if (n < 0 && errno == EINTR) continue;
@@ -84,7 +84,7 @@ void Link::write() {
         ssize_t n = ::send(fd, first.data() + sent, first.size() - sent, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-        if (n < 0) {    // read() says so after what the other end had said before
+        if (n < 0) {    // read() reports the error after the peer's last bytes
             out.clear(), sent = 0, shut = true;
             return;
         }
@@ -99,7 +99,7 @@ void Link::close() {
     out.clear();
 }
 
-// Closing with bytes unread would send a reset, which may overtake our last words.
+// Closing with unread bytes would send a reset, which may overtake the last frames.
 void close_links(const std::vector<Link*>& links, double seconds) {
     for (const double end = now_seconds() + seconds;;) {
         std::vector<pollfd> fds;
@@ -133,10 +133,10 @@ bool poll_link(Link& link, double deadline) {
     }
 }
 
-// ---- signs of life --------------------------------------------------------------------------------------------------
+// ---- heartbeats ---------------------------------------------------------------------------------
 
 namespace {
-struct HeartbeatBody {    // on the wire
+struct HeartbeatBody {    // transmitted bytes
     int64_t count, step;
     uint8_t waiting;
     char phase[47];
@@ -172,7 +172,7 @@ std::string RankState::info() const { return "step " + std::to_string(step) + ":
 
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout) {
     if (s.departed || now - s.last_received < timeout) return "";
-    return fail(Exit::peer, "%s has not been heard of for %.0f s (stopped, or its network is cut); it was at %s",
+    return fail(Exit::peer, "%s has sent nothing for %.0f s (stopped, or its network is cut); it was at %s",
                 name.c_str(), now - s.last_received, s.info().c_str())
         .message;
 }

@@ -1,4 +1,4 @@
-// rank_info.cpp - who this process is among the ranks of a run: from flags, or from its launcher's variables.
+// rank_info.cpp - finds this process's rank: from flags, or from its launcher's variables.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -30,7 +30,7 @@ struct Environment {
         return {};
     }
     int64_t id(const char* name, const char* other) const { return atoll(text(has(name) ? name : other).c_str()); }
-    // Rank and ranks; both must be there.
+    // Rank and ranks; both variables must be set.
     Status pair(const char* rank, const char* ranks, RankInfo* p) const {
         for (auto [set, missing] : {std::pair(rank, ranks), std::pair(ranks, rank)})
             if (has(set) && !has(missing))
@@ -39,21 +39,21 @@ struct Environment {
         TRY(number(ranks, 1, MOST_RANKS, &p->ranks));
         return number(rank, 0, p->ranks - 1, &p->rank);
     }
-    // The place on this machine. Where no launcher tells it: the rank itself if this machine has all of them, else 0,
-    // as people who start ranks by hand start one on each machine.
+    // The local rank. Without a launcher's value: the rank itself if all ranks are on this machine,
+    // else 0, because ranks started by hand are usually one on each machine.
     Status local(const char* name, bool one_machine, RankInfo* p) const {
         if (has(name)) return number(name, 0, MOST_RANKS, &p->local_rank);
         p->local_rank = one_machine ? p->rank : 0;
         return {};
     }
-    Status master(RankInfo* p) const {    // MASTER_ADDR, MASTER_PORT where they are set
+    Status master(RankInfo* p) const {    // from MASTER_ADDR, MASTER_PORT where set
         if (has("MASTER_PORT")) TRY(number("MASTER_PORT", 1, 65535, &p->port));
         if (has("MASTER_ADDR")) p->host = text("MASTER_ADDR");
         return {};
     }
 };
 
-// From 32768 on Linux gives ports to whoever connects anywhere, NCCL's and MPI's connections among them.
+// Linux assigns ports from 32768 on to outgoing connections, for example NCCL's and MPI's.
 int port_from_job(uint64_t n) { return 20000 + int(n % 12768); }
 
 // HOST:PORT, [IPv6]:PORT
@@ -82,12 +82,13 @@ Status from_flags(const CommOptions& o, const Environment&, RankInfo* p) {
     p->rank = o.rank, p->ranks = o.ranks, p->launcher = "--ranks";
     if (!o.master.empty()) TRY(read_master(o.master, p));
     p->local_rank = is_loopback(p->host) ? p->rank : 0;
-    p->job = "port " + std::to_string(p->port);    // the host has many names
+    p->job = "port " + std::to_string(p->port);    // the port only: the host has many names
     return {};
 }
 
 Status from_torchrun(const CommOptions&, const Environment& env, RankInfo* p) {
-    // RANK and WORLD_SIZE are words that others use, too: half of the pair counts when more speaks for torchrun.
+    // Other programs use RANK and WORLD_SIZE, too: half of the pair is an error only beside another
+    // torchrun variable.
     const bool sure = env.has("MASTER_ADDR") || env.has("MASTER_PORT") || env.has("TORCHELASTIC_RUN_ID");
     const bool rank = env.has("RANK"), ranks = env.has("WORLD_SIZE");
     if (!rank && !ranks) return {};
@@ -95,9 +96,9 @@ Status from_torchrun(const CommOptions&, const Environment& env, RankInfo* p) {
     TRY(env.pair("RANK", "WORLD_SIZE", p));
     TRY(env.master(p));
     if (p->ranks > 1 && (p->host.empty() || p->port == 0))
-        return fail(Exit::usage, "WORLD_SIZE is %d, and %s is not set: rank 0 is to be found there", p->ranks,
+        return fail(Exit::usage, "WORLD_SIZE is %d, and %s is not set: it must name rank 0's machine or port", p->ranks,
                     p->host.empty() ? "MASTER_ADDR" : "MASTER_PORT");
-    // Not the restart count: torchrun counts it for each machine by itself.
+    // Excludes the restart count, which torchrun counts per machine.
     p->job = env.text("TORCHELASTIC_RUN_ID") + " port " + std::to_string(p->port);
     // torchrun's own store listens on MASTER_PORT.
     if (env.text("TORCHELASTIC_USE_AGENT_STORE") == "True") p->port += p->port < 65535 ? 1 : -1;
@@ -134,7 +135,8 @@ void slurm_rendezvous(const Environment& env, RankInfo* p) {
 
 Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("PMI_RANK") && !env.has("PMI_SIZE")) return {};
-    // Slurm's own PMI, often its default: the step tells more, and an MPI that does not speak it would end the process.
+    // Slurm's own PMI, often its default: the step's variables say more, and an MPI without this
+    // PMI would end the process.
     if (env.has("PMI_JOBID") && env.text("PMI_JOBID") == env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID"))
         return {};
     TRY(env.pair("PMI_RANK", "PMI_SIZE", p));
@@ -147,14 +149,14 @@ Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     return env.local(env.has("MPI_LOCALRANKID") ? "MPI_LOCALRANKID" : "SLURM_LOCALID", one_machine, p);
 }
 
-// Only a step has ranks. A batch script has SLURM_PROCID, too, and is one process. So is an interactive shell, which
-// newer versions run as a step with one of the reserved, highest numbers.
+// Only a step has ranks. A batch script, too, has SLURM_PROCID, but is one process; so is an
+// interactive shell, which newer versions run as a step with one of the reserved, highest numbers.
 Status from_slurm(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("SLURM_PROCID") || !env.has("SLURM_STEP_NUM_TASKS")) return {};
     if (env.id("SLURM_STEP_ID", "SLURM_STEPID") >= 0xfffffff0) return {};
     TRY(env.pair("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", p));
     p->launcher = "Slurm";
-    const std::string ranks = env.text("SLURM_GTIDS");    // the ranks of this machine: 4,5,6,7
+    const std::string ranks = env.text("SLURM_GTIDS");    // ranks on this machine: 4,5,6,7
     p->local_ranks = 1 + int(std::count(ranks.begin(), ranks.end(), ','));
     slurm_rendezvous(env, p);
     TRY(env.master(p));

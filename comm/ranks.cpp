@@ -1,4 +1,4 @@
-// ranks.cpp - all parts of comm.h put together: finds the place, meets the others, opens the collectives.
+// ranks.cpp - combines the parts of comm.h: rank, connections, collectives.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include "base/philox.h"
 #include "protocol.h"
 
-// ---- tokens ---------------------------------------------------------------------------------------------------------
+// ---- tokens -------------------------------------------------------------------------------------
 
 JobToken job_token(const std::string& job) {
     uint64_t a = 0x666c6174677074, b = job.size();
@@ -34,7 +34,7 @@ JobToken random_job_token() {
     return t;
 }
 
-// ---- all of it, for the commands ------------------------------------------------------------------------------------
+// ---- all parts together, for the commands -------------------------------------------------------
 
 namespace {
 std::string hex(const JobToken& t) {
@@ -43,13 +43,13 @@ std::string hex(const JobToken& t) {
     return s;
 }
 
-std::string text_of(const std::string& path) {    // a file of /proc; "" where its process ends meanwhile
+std::string text_of(const std::string& path) {    // a file of /proc; "": its process has ended
     std::ostringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
 }
-// The ranks of this job whose processes on this machine a signal has stopped: "rank 1 (pid 4711)". The launcher's
-// variables in a process's environment give its rank.
+// Ranks of this job on this machine that a signal has stopped: "rank 1 (pid 4711)". Ranks are read
+// from the launcher's variables in each process's environment.
 std::string stopped_here(const RankInfo& mine) {
     std::string list;
     std::error_code error;
@@ -71,8 +71,8 @@ std::string stopped_here(const RankInfo& mine) {
     return list;
 }
 
-// Ends the process with exit 7 unless the thread is gone in time. It guards a call that waits for other ranks before
-// there is a watch.
+// Ends the process with exit 7 unless the thread is destroyed in time. Guards calls that wait for
+// other ranks before a coordinator exists.
 std::jthread deadline(double seconds, std::function<std::string()> text) {
     return std::jthread([seconds, text](std::stop_token stop) {
         std::mutex mutex;
@@ -85,7 +85,7 @@ std::jthread deadline(double seconds, std::function<std::string()> text) {
     });
 }
 
-// MPI carries where rank 0 listens and a token that nobody can guess: "addresses port token", or why there is none.
+// MPI broadcasts rank 0's endpoint with a secret token: "addresses port token", or "! error".
 Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std::unique_ptr<Comm>* comm,
                                                        double timeout) {
     Listener listener;
@@ -116,7 +116,8 @@ Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std
 
 Result<std::unique_ptr<Coordinator>> rendezvous_by_port(const RankInfo& info, double timeout) {
     Listener listener;
-    // A name may mean 127.0.1.1 here and this machine's address elsewhere: every address, but for loopback's own.
+    // The host name may resolve to 127.0.1.1 here and to another address elsewhere, so rank 0
+    // listens on every address unless host is loopback.
     if (info.rank == 0 && info.ranks > 1)
         listener = TRY(Listener::open(is_loopback(info.host) ? info.host : "", info.port));
     return Coordinator::rendezvous(info, listener, info.host, info.port, job_token(info.job), timeout);
@@ -143,7 +144,7 @@ Status Ranks::start(bool gpu) {
     if (gpu) {
         Result<std::unique_ptr<Comm>> c = nccl_open(*coordinator);
         if (!c.ok() && info.ranks > 1) return c.status;
-        if (!c.ok()) return nccl_error = c.status.message, Status{};    // alone it does without
+        if (!c.ok()) return nccl_error = c.status.message, Status{};    // a single rank needs none
         comm = std::move(c.value);
         coordinator->exit_hook([nccl = comm.get()] { nccl_abort(*nccl); });
     } else if (!comm && info.ranks == 1) {

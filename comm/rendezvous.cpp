@@ -1,12 +1,14 @@
-// rendezvous.cpp - how ranks find each other: a listening rank 0, the others that connect, and strangers on the port.
+// rendezvous.cpp - connects the ranks: rank 0 listens, the others connect, unauthenticated peers
+// are dropped.
 //
-//   other  -> rank 0   Hello: a number of its own, and a proof that it knows the token
-//   rank 0 -> other    Welcome: the proof for the same number that it knows it, too
-//   other  -> rank 0   join; from now on it has arrived, and if its connection ends it has died
-//   rank 0 -> other    start with everybody's name, or a verdict
+//   other  -> rank 0   Hello: a nonce, and a proof of the token
+//   rank 0 -> other    Welcome: rank 0's proof of the token for the same nonce
+//   other  -> rank 0   join; the rank has arrived: if its connection ends now, it has died
+//   rank 0 -> other    start with all ranks' names, or abort_all
 //
-// A connection that is silent, garbled, unproven or one too many is dropped; a rank that is dropped connects again. The
-// token is no cryptography: it keeps jobs apart, and accidents out. Against an enemy use a network of your own.
+// A silent, garbled, unproven or excess connection is dropped; a dropped rank connects again. The
+// token is no cryptography: it separates jobs and prevents accidents. Against attackers: a private
+// network.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,8 +25,8 @@
 #include "base/console.h"
 
 namespace {
-constexpr double HANDSHAKE_SECONDS = 3;    // from connecting to join, and for each attempt of a rank
-constexpr size_t MAX_PENDING = 256;        // at once; one more drops the oldest, as a rank sends its hello immediately
+constexpr double HANDSHAKE_SECONDS = 3;    // from accept to join, and per attempt
+constexpr size_t MAX_PENDING = 256;        // one more drops the oldest
 constexpr char HANDSHAKE_MAGIC[9] = "flatgpt1";
 
 struct Hello {
@@ -38,7 +40,7 @@ static_assert(sizeof(Hello) == 112);
 struct Welcome {
     char magic[8];
     unsigned char proof[16];
-    uint32_t milliseconds, zero;    // how long rank 0 will go on waiting
+    uint32_t milliseconds, zero;    // time left until rank 0 gives up
 };
 static_assert(sizeof(Welcome) == 32);
 
@@ -67,13 +69,13 @@ void set_no_delay(int fd) {
 std::string seconds_text(double s) { return formatted("%.3g s", s); }
 }    // namespace
 
-// ---- rank 0 ---------------------------------------------------------------------------------------------------------
+// ---- rank 0 -------------------------------------------------------------------------------------
 
 namespace {
 struct PendingPeer {
     Link link;
     double end = 0;
-    int rank = -1;    // known once its hello has come
+    int rank = -1;    // known after its hello
     std::string name;
     bool refused = false;
 };
@@ -96,13 +98,13 @@ class Rendezvous {
     Peers peers;
     std::list<PendingPeer> pending;    // oldest first
     int arrived = 1, unauthenticated = 0,
-        wrong_token = 0;    // ranks; connections without a hello; with another job's token
+        wrong_token = 0;    // ranks; connections without hello; with a wrong token
     std::string failure;
 
     void wait();
     void accept_connections();
     void poll_connections();
-    bool serve(PendingPeer& g);    // false: to be dropped
+    bool serve(PendingPeer& g);    // false: drop it
     bool handle_hello(PendingPeer& g, const Hello& h);
     void refuse(PendingPeer& g, const std::string& why) {
         g.refused = true;
@@ -115,7 +117,7 @@ class Rendezvous {
     std::string missing() const;
 };
 
-// Raises the limit on open files: one for each rank and each guest, and a few of our own.
+// Raises the limit on open files to n: one for each rank and pending peer, and some spare.
 void raise_open_file_limit(int n) {
     rlimit l;
     if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= rlim_t(n)) return;
@@ -194,7 +196,7 @@ bool Rendezvous::serve(PendingPeer& g) {
                 arrived++;
                 return false;
             }
-            refuse(g, g.name + " has come, but " + peers.names[r] + " is here already: two have the same number");
+            refuse(g, g.name + " has come, but " + peers.names[r] + " is here already: two ranks have the same number");
         }
     }
     g.link.write();
@@ -260,11 +262,11 @@ Result<Peers> Rendezvous::run() {
 Result<Peers> rendezvous_as_rank_0(const RankInfo& info, Listener listener, const JobToken& token, double timeout) {
     Rendezvous rendezvous(info, listener.fd, token, timeout);
     Result<Peers> peers = rendezvous.run();
-    close(listener.fd);    // from now on the kernel refuses connections
+    close(listener.fd);    // from here on the kernel refuses connections
     return peers;
 }
 
-// ---- the others -----------------------------------------------------------------------------------------------------
+// ---- the other ranks ----------------------------------------------------------------------------
 
 namespace {
 int connect_to(const Address& a, double deadline) {    // -1: errno
@@ -278,7 +280,7 @@ int connect_to(const Address& a, double deadline) {    // -1: errno
         if (poll(&p, 1, std::max(1, int((deadline - now_seconds()) * 1000))) <= 0) error = ETIMEDOUT;
         else getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     }
-    // A port of this machine that nobody listens on may be given to our own end of the connection.
+    // A local connect to an unused port may connect to itself.
     Address mine, other;
     mine.size = other.size = sizeof mine.s;
     if (!error && !getsockname(fd, reinterpret_cast<sockaddr*>(&mine.s), &mine.size) &&
@@ -291,12 +293,12 @@ int connect_to(const Address& a, double deadline) {    // -1: errno
 }
 
 struct Attempt {
-    bool decided = false;    // met, or not to be tried again
+    bool decided = false;    // success, or an error that a retry cannot fix
     Status status;
-    std::string note;    // what stood in the way
+    std::string note;    // why this attempt failed
 };
 
-// Over a connection: finds out whether rank 0 of this job is at the other end, and what it says.
+// Checks that rank 0 of this job is at the other end, and receives start or abort_all.
 Attempt handshake(const RankInfo& info, Link& link, const JobToken& token, double end, Peers* peers) {
     uint64_t nonce;
     memcpy(&nonce, random_job_token().data(), sizeof nonce);
@@ -311,19 +313,19 @@ Attempt handshake(const RankInfo& info, Link& link, const JobToken& token, doubl
     while (!link.in.read_exact(&w, sizeof w)) {
         if (poll_link(link, until)) continue;
         if (link.error == ETIMEDOUT) return {false, {}, "it takes connections and does not answer"};
-        return {false, {}, "what listens there hangs up: another job's rank 0, or another program"};
+        return {false, {}, "it hangs up: another job's rank 0, or another program"};
     }
     if (memcmp(w.magic, HANDSHAKE_MAGIC, sizeof w.magic) || !proven(w.proof, token, "welcome", nonce))
-        return {false, {}, "what listens there is not this job's rank 0"};
+        return {false, {}, "the listener is not this job's rank 0"};
     link.send(encode_frame({Message::join, Collective::none, 0, ""}));
     until = now_seconds() + w.milliseconds * 1e-3 +
             HANDSHAKE_SECONDS;    // rank 0 may have started later than this rank
     for (Frame f;;) {
         const auto next = link.in.next(&f);
-        if (next == FrameReader::Next::broken) return {false, {}, "it sends what is no message"};
+        if (next == FrameReader::Next::broken) return {false, {}, "it sends an invalid message"};
         if (next == FrameReader::Next::frame) {
             if (f.type == Message::abort_all) return {true, fail(Exit::peer, "%s", f.text.c_str()), ""};
-            if (f.type != Message::start) return {false, {}, "it sends what does not belong here"};
+            if (f.type != Message::start) return {false, {}, "it sends an unexpected message"};
             for (size_t at = 0, to; (to = f.text.find('\n', at)) != std::string::npos; at = to + 1)
                 peers->names.push_back(f.text.substr(at, to - at));
             if (int(peers->names.size()) == info.ranks) return {true, {}, ""};
@@ -338,7 +340,7 @@ Attempt handshake(const RankInfo& info, Link& link, const JobToken& token, doubl
 Result<Peers> rendezvous_with_rank_0(const RankInfo& info, const std::string& host, int port, const JobToken& token,
                                      double timeout) {
     const double begin = now_seconds(), end = begin + timeout;
-    std::string note = "nobody looked";
+    std::string note = "no attempt was made";
     for (double pause = 0.02; now_seconds() < end; pause = std::min(pause * 1.5, 0.5)) {
         for (size_t at = 0, to; at <= host.size(); at = to + 1) {
             to = std::min(host.find(',', at), host.size());

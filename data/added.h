@@ -1,4 +1,4 @@
-// added.h - finds added tokens in a text: the leftmost first, the longest of those that begin there.
+// added.h - finds added tokens in a text: the leftmost first, at one position the longest.
 #pragma once
 #include <bitset>
 #include <string>
@@ -8,29 +8,30 @@
 
 #include "vocabulary.h"
 
-// The bytes by which the token is found, in the text or in the normalized text.
+// Bytes to search for, in the text or in the normalized text.
 std::string search_text(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {
   public:
-    // Not copied: the map holds views.
+    // Copies would leave the map with dangling views.
     AddedTokens(const AddedTokens&) = delete;
-    // Those that are looked for in the normalized text, or the others.
+    // Holds either the tokens that are searched for in the normalized text or the others.
     AddedTokens(const Vocabulary& v, bool normalized);
 
     struct Found {
-        size_t begin = 0, end = 0;    // with the white space that the token takes
+        size_t begin = 0, end = 0;    // including stripped white space
         int id = -1;
-        size_t next = 0;    // where the search goes on: the white space may hold another token
+        size_t next = 0;    // search resumes here: stripped space may contain a token
     };
-    // The first one behind `found`, the one before, or {}; what comes before `from` is taken. special: special tokens,
-    // too; otherwise they are ordinary text, in which no token is found.
+    // Finds the first token after `found` (the previous result, or {}); text before `from` is
+    // already used. special: special tokens are found, too; otherwise they are ordinary text, and
+    // no token is found inside their names.
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
-    size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // bytes of a name
+    size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // longest name in bytes
     bool any(bool special) const { return special ? !names.empty() : always; }
     bool any_special() const { return sometimes; }
-    // Whether no token that is found (special: special tokens, too) could reach over `at`, whatever follows text.
-    // A name that begins with `optional` may lack it.
+    // Whether no token (special: nor special token) can cross `at`, whatever follows text. A name
+    // that begins with `optional` may also occur without it.
     bool may_cut(std::string_view text, size_t at, bool special, std::string_view optional = {}) const;
 
   private:
@@ -41,9 +42,9 @@ class AddedTokens {
     std::vector<Named> tokens;
     std::unordered_map<std::string_view, const AddedToken*> names;
     std::vector<size_t> lengths;               // names' lengths, descending
-    std::bitset<1 << 16> pairs;                // each name's first two bytes
-    std::bitset<256> single;                   // names of one byte
-    bool always = false, sometimes = false;    // some token is found in every text, some is special
+    std::bitset<1 << 16> pairs;                // first two bytes of the names
+    std::bitset<256> single;                   // one-byte names
+    bool always = false, sometimes = false;    // has ordinary tokens; has special tokens
 
     const AddedToken* at(std::string_view text, size_t& length) const;
 };

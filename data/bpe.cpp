@@ -12,19 +12,19 @@
 extern "C" const uint16_t gpt2_merges[100000];
 
 namespace {
-constexpr size_t CHUNK = 128 << 10;    // bytes of text that a thread takes at a time
+constexpr size_t CHUNK = 128 << 10;    // bytes of text per task of a thread
 }
 
 struct Tokenizer::Tables {
     Vocabulary v;
     Pretokenizer pieces;
     PieceMerger merger;
-    AddedTokens raw, late;            // looked for in the text, in the normalized text
-    std::vector<std::string> text;    // by id, what it stands for in a text; empty: v.tokens
+    AddedTokens raw, late;            // searched in the text; in the normalized text
+    std::vector<std::string> text;    // by id: decoded text; empty: v.tokens
     std::vector<char> special;        // by id
     int end_of_text = -1;
-    std::string prefix;           // normalization puts it before a stretch
-    bool cut_at_marks = false;    // characters: text may be cut where a word begins
+    std::string prefix;           // text that normalization puts before a segment
+    bool cut_at_marks = false;    // characters: a cut is allowed where a word begins
     uint64_t fingerprint = 0;
 
     explicit Tables(Vocabulary vocabulary);
@@ -38,7 +38,8 @@ struct Tokenizer::Tables {
 };
 
 namespace {
-// Shards hold the result: it must never change. What GPT-2's vocabulary does not have is added where it is there.
+// Shards store the hash, so it must never change: later fields are hashed only if GPT-2's
+// vocabulary lacks them.
 template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, Add add, AddText add_text) {
     const Vocabulary plain;
     const std::vector<Split>& splits = v.pattern == Pattern::other ? v.splits : pattern_row(v.pattern).splits;
@@ -46,7 +47,7 @@ template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, 
         add_text(splits[i].regex);
         add(uint64_t(splits[i].behavior) << 2 | splits[i].invert << 1 | splits[i].spelled);
     }
-    auto single = [&](const AddedToken& a) {    // merging could end in it, where it may
+    auto single = [&](const AddedToken& a) {    // merging could end in it
         bool whole = true;
         const std::string& token = v.tokens[size_t(a.id)];
         return v.symbols == Symbols::bytes ? token.size() == 1 : utf8_character(token, whole) == token.size();
@@ -82,7 +83,7 @@ uint64_t hash_vocabulary(const Vocabulary& v) {
     for (std::string_view token : texts) add_text(token);
     add(v.merges.size());
     for (const Merge& m : v.merges) add(uint64_t(m.left) << 32 | uint32_t(m.right)), add(uint64_t(m.id));
-    std::vector<uint64_t> added;    // files list them in any order
+    std::vector<uint64_t> added;    // sorted, because files list them in any order
     for (const AddedToken& a : v.added) added.push_back(uint64_t(a.id) << 1 | a.special);
     std::sort(added.begin(), added.end());
     for (uint64_t a : added) add(a);
@@ -96,7 +97,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
       merger(v), raw(v, false), late(v, true), special(v.tokens.size()) {
     if (v.pattern == Pattern::other) {
         Result<Pretokenizer> compiled = Pretokenizer::compile(v.splits);
-        CHECK(compiled.ok(), "%s", compiled.status.message.c_str());    // who read the file has tried it
+        CHECK(compiled.ok(), "%s", compiled.status.message.c_str());    // the file's reader has compiled it before
         pieces = compiled.value;
     }
     for (const AddedToken& a : v.added) {
@@ -109,14 +110,14 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
     };
     end_of_text = named("<|endoftext|>");
     if (end_of_text < 0) end_of_text = v.eos;
-    for (const char* name : {"<|end_of_text|>", "</s>", "<eos>"})    // a tokenizer.json alone does not say
+    for (const char* name : {"<|end_of_text|>", "</s>", "<eos>"})    // tokenizer.json alone does not name EOS
         if (end_of_text < 0) end_of_text = named(name);
     cut_at_marks = v.symbols == Symbols::characters && !v.ignore_merges &&
                    (v.pattern == Pattern::none || v.pattern == Pattern::lines);
     if (v.symbols == Symbols::characters)
         for (const std::string& token : v.tokens)
             text.push_back(is_byte_token(token) ? std::string(1, byte_of_token(token)) : with_spaces(token));
-    for (const AddedToken& a : v.added) {    // it stands for all that it was found by
+    for (const AddedToken& a : v.added) {    // decodes to the text that matched it
         if (!a.normalized || search_text(v, a) == v.name(a)) continue;
         if (text.empty()) text = v.tokens;
         std::string& made = text[size_t(a.id)];
@@ -144,7 +145,7 @@ void Tokenizer::Tables::encode_chunk(Splitter& splitter, std::string_view chunk,
     }
 }
 
-// A token of characters, each mark left out, as Metaspace's decoder does with the first one.
+// Decodes a token without its space marks, as Metaspace's decoder does for the first token.
 std::string Tokenizer::Tables::without_marks(int id) const {
     auto added = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
     const std::string& token = v.tokens[size_t(id)];
@@ -154,12 +155,12 @@ std::string Tokenizer::Tables::without_marks(int id) const {
     return spelled;
 }
 
-// Where prepared text may be cut between pieces; 0: nowhere before the limit.
+// Largest offset up to limit where prepared text may be cut between pieces; 0: none.
 size_t Tokenizer::Tables::chunk_end(std::string_view text, size_t limit) const {
     if (!cut_at_marks) return ::safe_cut(v.pattern, text, limit);
     return mark_before(text, limit, SPACE_MARK);
 }
-// The last place up to limit where a word begins with `mark`; 0: none.
+// Last offset up to limit where a word begins with `mark`; 0: none.
 size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::string_view mark) const {
     for (size_t at = std::min(limit, text.size() - 1); at > 0; at--) {
         if (!text.substr(at).starts_with(mark)) continue;
@@ -170,7 +171,7 @@ size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::
     return 0;
 }
 
-// Prepared text, in chunks that end where a piece does. Inside a parallel region this one has one thread.
+// Encodes prepared text in chunks that end at piece boundaries; serial in a parallel region.
 void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const {
     if (text.size() < 2 * CHUNK) return encode_chunk(splitter, text, out);
     std::vector<std::string_view> chunks;
@@ -190,7 +191,8 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text,
     for (auto& part : ids) out.insert(out.end(), part.begin(), part.end());
 }
 
-// What lies between two added tokens: normalized, parted at those that are looked for then, marked, cut, merged.
+// Encodes the text between two added tokens: normalizes, splits at added tokens of the normalized
+// text, marks spaces, splits into pieces, merges.
 void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool special, bool beginning,
                                        bool follows, std::vector<int>& out) const {
     std::string held;
@@ -322,13 +324,13 @@ int Tokenizer::first_special(std::string_view text) const {
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) const {
     if (!t || text.empty()) return 0;
-    // Bytes of text that may normalize to a token's name: as many as the name has, four times as many where the
-    // normalization is a Unicode form.
+    // Bytes of text that may normalize to a token's name: a Unicode form can shrink it to a
+    // quarter.
     size_t reach = t->late.any(special) ? t->late.longest() : 0;
     for (const Normalization& n : t->v.normalization) {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;
         const bool removes = n.kind == Normalization::Kind::replace && n.to.empty();
-        if (n.from.size() > 1 || removes || (form && t->cut_at_marks)) return 0;    // a cut could change what it finds
+        if (n.from.size() > 1 || removes || (form && t->cut_at_marks)) return 0;    // a cut could change a match
         if (form) reach *= 4;
     }
     auto may_cut = [&](size_t at) {
@@ -346,10 +348,10 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
     return 0;
 }
 
-// ---- streaming ------------------------------------------------------------------------------------------------------
+// ---- streaming ----------------------------------------------------------------------------------
 
 namespace {
-// Moves characters from `from` to the result; what a later byte could complete stays unless at the end.
+// Moves characters from `from` to the result, unless a later byte could complete the last one.
 std::string take(std::string& from, bool end) {
     std::string out;
     size_t at = 0;

@@ -1,8 +1,8 @@
 // bpe_train.cpp - learns the merges of a byte-pair encoding.
 //
-// Distinct pieces are counted on all cores as the text goes by; only they are kept. They are then laid out one after
-// the other, a symbol for each byte, and merged in place: each pair knows where it occurs, so a merge costs as much as
-// it has occurrences, however long the pieces are.
+// All cores count the distinct pieces while the text streams by; only these pieces are kept. They
+// are then laid out one after the other, a symbol for each byte, and merged in place: each pair has
+// the list of its offsets, so the cost of a merge is its number of occurrences.
 #include <omp.h>
 #include <queue>
 #include <unordered_map>
@@ -11,8 +11,8 @@
 #include "bpe.h"
 
 namespace {
-constexpr size_t CHUNK = 1 << 20;      // bytes of text that a thread counts at a time
-constexpr int64_t BATCH = 32 << 20;    // bytes of text that wait for threads; one more text may be longer
+constexpr size_t CHUNK = 1 << 20;      // bytes of text per counting task
+constexpr int64_t BATCH = 32 << 20;    // bytes of text queued for threads, before the last text
 constexpr int MAX_VOCAB = 1 << 20;
 
 struct Hash {
@@ -34,9 +34,9 @@ void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
 Result<Counts> count_all(const BpeTraining& training) {
     auto threads = size_t(omp_get_max_threads());
     Counts all;
-    std::vector<Counts> counts(threads);    // one batch's
+    std::vector<Counts> counts(threads);    // for the current batch
     std::vector<std::string> batch;
-    int64_t done = 0, bytes = 0;    // bytes: the lengths of the pieces in `all`
+    int64_t done = 0, bytes = 0;    // bytes: summed lengths of the pieces in `all`
     for (bool more = true; more;) {
         batch.clear();
         const int64_t full = done + BATCH;
@@ -59,7 +59,7 @@ Result<Counts> count_all(const BpeTraining& training) {
         }
         for (Counts& some : counts) {
             for (auto& [piece, n] : some) bytes += int64_t(piece.size());
-            all.merge(some);    // moves what is new, which takes no more memory
+            all.merge(some);    // moves new nodes: needs no more memory
             for (auto& [piece, n] : some) {
                 all.find(piece)->second += n;
                 bytes -= int64_t(piece.size());
@@ -79,13 +79,13 @@ Result<Counts> count_all(const BpeTraining& training) {
 class Merger {
   public:
     explicit Merger(const Counts& counts);
-    // The next pair by the rule of bpe.h, made the next token; false where none is left.
+    // Turns the next pair (order: bpe.h) into the next token; false: no pair is left.
     bool step(std::pair<int, int>& merged);
 
   private:
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> offsets;    // where its left symbol stands, ascending; some are out of date
+        std::vector<uint32_t> offsets;    // its left symbol's, ascending; some are stale
     };
     struct Candidate {
         int64_t count;
@@ -95,11 +95,11 @@ class Merger {
     static constexpr int END = -1, INSIDE = -2;
     static uint64_t key(int left, int right) { return uint64_t(left) << 32 | uint32_t(right); }
 
-    // symbol[i]: the id where a symbol starts, -2 - start where one of several bytes ends (start > 0), INSIDE between;
-    // END before, between and after the pieces.
+    // symbol[i]: the id where a symbol starts; -2 - start at the last of a symbol's several bytes
+    // (start > 0); INSIDE between them; END before, between and after the pieces.
     std::vector<int> symbol;
-    std::vector<uint32_t> piece;       // by place
-    std::vector<int64_t> weight;       // by piece: how often it occurs
+    std::vector<uint32_t> piece;       // by offset
+    std::vector<int64_t> weight;       // by piece: number of occurrences
     std::vector<std::string> token;    // by id
     std::unordered_map<uint64_t, Pair> pairs;
     std::priority_queue<Candidate> queue;
@@ -118,7 +118,7 @@ Merger::Merger(const Counts& counts) {
     }
     symbol.push_back(END);
     piece.push_back(0);
-    for (auto& [text, n] : counts) {    // in any order: the merges are the same
+    for (auto& [text, n] : counts) {    // any order: the merges do not depend on it
         for (char c : text) symbol.push_back(id_of[static_cast<unsigned char>(c)]);
         symbol.push_back(END);
         piece.resize(symbol.size(), uint32_t(weight.size()));
@@ -133,7 +133,7 @@ Merger::Merger(const Counts& counts) {
     for (auto& [pair, p] : pairs) queue.push({p.count, pair});
 }
 
-// Replaces the pair at `at` if it is still there, and moves the counts of its neighbours.
+// Replaces the pair at `at` if it still exists, and updates the counts of its neighbours.
 void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created) {
     if (symbol[at] != left) return;
     size_t middle = after(at);
@@ -163,7 +163,7 @@ bool Merger::step(std::pair<int, int>& merged) {
         queue.pop();
         auto it = pairs.find(pair);
         if (it == pairs.end() || it->second.count < 2) continue;
-        if (it->second.count != count) {    // it only falls once all its occurrences are known
+        if (it->second.count != count) {    // a count only falls once all occurrences are known
             queue.push({it->second.count, pair});
             continue;
         }

@@ -12,11 +12,11 @@
 
 namespace {
 constexpr size_t SEGMENT = 1 << 20, BLOCK = 1 << 20;
-constexpr size_t MANY = 100;      // from more text files, whole documents are held out
-constexpr size_t HEAD = 32000;    // bytes; a shorter beginning is the whole text
-constexpr int DEPTH = 64;         // the objects and arrays in a JSON line
+constexpr size_t MANY = 100;      // with more text files, whole documents are held out
+constexpr size_t HEAD = 32000;    // bytes; a shorter head is the whole text
+constexpr int DEPTH = 64;         // maximum nesting in a JSON line
 
-// ---- what a text is, as its beginning shows -------------------------------------------------------------------------
+// ---- detecting the format from the first bytes --------------------------------------------------
 
 size_t skip(std::string_view text, size_t at, const char* white) {
     return std::min(text.find_first_not_of(white, at), text.size());
@@ -30,7 +30,7 @@ bool begins_object(std::string_view text) {
     at = skip(text, at + 1, " \t\r\n");
     return at < text.size() && text[at] == ':';
 }
-// Whether text is one JSON value, or the beginning of one. Bytes that are no UTF-8 may be Latin-1.
+// Whether text is one JSON value, or a prefix of one. Bytes that are not UTF-8 may be Latin-1.
 bool is_value(std::string_view text, bool whole) {
     JsonCheck v(DEPTH);
     return json_check(text, "", v).ok() || v.error.find("UTF-8") != v.error.npos ||
@@ -47,8 +47,9 @@ bool begins_array(std::string_view text, bool whole) {
     const size_t inner = skip(text, 1, " \t\r\n");
     return is_value(text, whole) || (inner < text.size() && begins_object(text.substr(inner))) || values_by_line(text);
 }
-// lines: the first line is an object. document: an object begins, and does not end on the first line. strings: each
-// line is one. sequence: records parted by RS (RFC 7464). other: something else in a file that is called .json.
+// lines: the first line is an object. document: an object that does not end on the first line.
+// strings: every line is a JSON string. sequence: records separated by RS (RFC 7464). other:
+// another text in a file named .json.
 enum class Json { none, lines, array, document, strings, sequence, other };
 Json json_shape(std::string_view head, bool named) {
     const bool all = head.size() < HEAD;
@@ -56,7 +57,7 @@ Json json_shape(std::string_view head, bool named) {
     if (head.empty()) return Json::none;
     if (head[0] == '\x1E') return Json::sequence;
     if (head[0] == '[' && (named || begins_array(head, all))) return Json::array;
-    // Prose may have its lines in quotes, but no escapes in them.
+    // Prose may have quoted lines, but no escapes in them.
     if (head[0] == '"' && (named || head.find('\\') != head.npos) && values_by_line(head)) return Json::strings;
     const bool object = begins_object(head);
     if (!object && head[0] != '{') return named ? Json::other : Json::none;
@@ -65,7 +66,7 @@ Json json_shape(std::string_view head, bool named) {
     if (end == head.npos && !all) return object ? Json::lines : Json::document;
     return is_value(head.substr(0, end), true) ? Json::lines : Json::document;
 }
-// The words for a file of such a shape, and the way out of it; empty: text or JSON lines.
+// Error text with a remedy for files of this shape; empty: text or JSON lines.
 const char* refusal(Json shape) {
     switch (shape) {
         case Json::array:
@@ -96,7 +97,7 @@ bool Corpus::named_json(const std::string& path) const {
     return !config.field.empty() || ends_with_any(decompressed_name(path), {".jsonl", ".ndjson"});
 }
 
-// Whether the lines of the file, just opened, are JSON. Exit 3: it is a table, or JSON of another layout.
+// Whether the lines of the file, just opened, are JSON. Exit 3: a table, or JSON of another layout.
 Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
     if (config.format == TextFormat::text) return false;
     const std::string name = decompressed_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
@@ -108,8 +109,9 @@ Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
                     "lines=True))%s",
                     path.c_str(), hatch.c_str());
     const Json shape = json_shape(TRY(text.head()), called_json);
-    const bool plain = config.lines && !called_json && !lines;    // a line's text may look like the beginning of JSON
-    const bool by_line = config.format == TextFormat::jsonl || (lines && !called_json);    // a line's error tells more
+    const bool plain = config.lines && !called_json && !lines;    // a line may begin like JSON
+    const bool by_line = config.format == TextFormat::jsonl ||
+                         (lines && !called_json);    // a line's own error says more
     const bool late = by_line && shape != Json::array && shape != Json::sequence;
     if (const std::string why = refusal(shape); !why.empty() && !plain && !late)
         return fail(Exit::input, "%s: expected text or JSON lines, found %s%s", path.c_str(), why.c_str(),
@@ -164,8 +166,8 @@ Status Corpus::open_next() {
     return {};
 }
 
-// The number of bytes of text in the file just opened. Text that is compressed or converted shows it at its end only:
-// the file is read once more.
+// Bytes of text in the file just opened. Compressed or converted text is read twice, because its
+// length is known only at its end.
 Result<int64_t> Corpus::text_bytes() const {
     struct stat info {};
     if (fstat(input->fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));
@@ -183,7 +185,7 @@ Result<int64_t> Corpus::text_bytes() const {
     }
 }
 
-// At least `bytes` to come, unless the file ends.
+// Buffers at least `bytes` unread bytes, unless the file ends.
 Status Corpus::fill(size_t bytes) {
     if (buffer.size() - at >= bytes || ended) return {};
     buffer.erase(0, at);
@@ -197,7 +199,7 @@ Status Corpus::fill(size_t bytes) {
         buffer.resize(had + n);
         ended = n < BLOCK;
     }
-    if (!json) check_encoding();    // a line of JSON is refused where it is no UTF-8
+    if (!json) check_encoding();    // JSON lines that are not UTF-8 are errors
     return {};
 }
 
@@ -244,7 +246,8 @@ Result<bool> Corpus::next(Segment& segment) {
     }
 }
 
-// Whether the next whole document is held out: evenly spaced, so that the share is right at any time.
+// Whether the next whole document is held out. Held-out documents are evenly spaced, so the share
+// is right at any time.
 bool Corpus::hold_out() {
     documents++;
     return int64_t(double(documents) * config.val_fraction) > int64_t(double(documents - 1) * config.val_fraction);
@@ -283,7 +286,7 @@ Result<bool> Corpus::next_text(Segment& segment) {
         bool splits = until_tail <= int64_t(want) && until_tail < int64_t(rest.size());
         bool whole = ended && rest.size() <= want && !splits;
         size_t cut = whole ? rest.size() : config.safe_cut(rest, splits ? size_t(until_tail) : want);
-        if (cut == 0 && splits) {    // all of it stays in training
+        if (cut == 0 && splits) {    // the whole text stays in training
             until_tail = INT64_MAX;
             want /= 2;
         }

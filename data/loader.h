@@ -1,11 +1,13 @@
-// loader.h - token shards: what is in them, and batches in an order that is a pure function of (seed, epoch, index).
+// loader.h - token shards, and batches in an order that is a pure function of (seed, epoch, index).
 //
-// A shard is llm.c's: 256 little-endian int32 of header, [0] magic, [1] version, [2] token count, then the tokens.
-// magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. Headerless uint16 (nanoGPT) on request.
-// Words that llm.c leaves 0 say which tokenizer made the shard: [3] its vocabulary size, [4] and [5] its fingerprint
-// (low, high), [6] how many documents begin here with end-of-text. [7] and [8] identify the set of shards
-// that were written together (low, high), [9] is the shard's place in it, [10] how many shards it has.
-// 0: unknown.
+// A shard has llm.c's format: 256 little-endian int32 of header ([0] magic, [1] version, [2] token
+// count), then the tokens.
+// magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. nanoGPT's headerless uint16
+// on request.
+// Words that llm.c leaves 0 identify the tokenizer and the set of shards written together; 0:
+// unknown. [3] vocabulary size, [4] and [5] the tokenizer's fingerprint (low, high), [6] number of
+// documents that begin in this shard with end-of-text, [7] and [8] the set's id (low, high), [9]
+// the shard's index in the set, [10] the number of shards in it.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,9 +18,9 @@
 
 class Tokenizer;
 
-// Shards that were written together, and the place of one among them.
+// Identifies the set of shards written together, and the shard's index in it.
 struct ShardSet {
-    uint64_t id = 0;    // a hash of all their tokens; 0: unknown
+    uint64_t id = 0;    // hash of all its tokens; 0: unknown
     int index = 0, shards = 0;
 };
 struct Shard {
@@ -26,46 +28,47 @@ struct Shard {
     int64_t tokens = 0;
     int64_t data_offset = 1024;    // bytes before the first token
     int token_bytes = 2;           // 2 or 4
-    int64_t file_bytes = 0;        // and when the file was last written: shard_read notices a change
+    int64_t file_bytes = 0;        // size and mtime show shard_read a changed file
     int64_t modified = 0;
-    int vocab = 0;    // the size and fingerprint of the tokenizer that made it; 0: unknown
+    int vocab = 0;    // size and fingerprint of the tokenizer; 0: unknown
     uint64_t tokenizer = 0;
-    int64_t documents = 0;    // that begin in this shard, each with end-of-text
+    int64_t documents = 0;    // that begin in this shard with end-of-text
     ShardSet set;
 };
-// Header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
+// Checks header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
-// The same on bytes. head: the file's first bytes (1024 where it has them); file_bytes: its whole size.
+// shard_open on bytes. head: the file's first 1024 bytes, or all of a shorter file.
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
-// Exit 3 naming the first shard that is known to be made with another tokenizer or, where there is none (it is empty),
-// with one that has more tokens than vocab. whose: where the tokenizer comes from, and what to do, for the message.
+// Exit 3 naming the first shard made with another tokenizer, as far as shards record it; if
+// `tokenizer` is empty, the first whose tokenizer has more tokens than vocab. whose: source and
+// advice, for the message.
 struct TokenizerSource {
     std::string name, advice;
 };
 Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                              const TokenizerSource& whose);
-// Exit 3, with the file's name, where a shard is there twice, or (parts: false) a set lacks one or has one that belongs
-// to another set. Shards whose set is unknown fit anywhere.
+// Exit 3 naming the file where a shard occurs twice, or (unless allow_partial_set) a set lacks a
+// shard or has one from another set. Shards without a known set match any.
 Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set);
-bool shard_begins(std::string_view head);    // with the magic of a shard
-// Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
-// shard_open, or a token is outside [0, vocab).
+bool shard_begins(std::string_view head);    // whether head begins with a shard's magic
+// Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is missing or
+// changed since shard_open, or a token is outside [0, vocab).
 Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
-// Files of a glob pattern (or a comma-separated list of them), sorted by name, each once; a pattern that
-// matches none is exit 3; two names of one file are exit 2.
+// Expands a glob pattern, or a comma-separated list of them, to distinct names, sorted. Exit 3: a
+// pattern matches no file; 2: two names of one file.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard, as a NewFile (base/file.h): the header last, when the counts are known. Errors: exit 4.
+// Writes one shard as a NewFile (base/file.h), the header, which has the counts, last. Exit 4.
 class ShardWriter {
   public:
-    // vocab > 65536 takes uint32. tokenizer: the fingerprint of the one with this vocabulary; 0: none is named.
+    // vocab > 65536: uint32 tokens. tokenizer: fingerprint of the tokenizer; 0: not recorded.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
-    void count_document();                      // the next token is the end-of-text that a document begins with
-    Status close();                             // no more tokens
-    Status finish(const ShardSet& set = {});    // all but its name
+    void count_document();                      // call before appending a document's end-of-text
+    Status close();                             // flushes the tokens
+    Status finish(const ShardSet& set = {});    // writes header and data under the temporary name
     Status publish();
-    Status commit();    // finish and publish
+    Status commit();    // finish, then publish
     int64_t tokens() const;
 
   private:
@@ -76,38 +79,39 @@ class ShardWriter {
 struct LoaderConfig {
     std::string pattern;    // glob
     bool raw_u16 = false;
-    bool allow_partial_set = false;    // a part of a set of shards is enough
-    int B = 0, S = 0;                  // what one call of next gives
+    bool allow_partial_set = false;    // accepts an incomplete set of shards
+    int B = 0, S = 0;                  // batch of one rank
     int vocab = 0;
     int rank = 0, ranks = 1;
     uint64_t seed = 1;
-    bool shuffle = true;       // false: the order of the files (validation)
-    int64_t max_tokens = 0;    // an epoch is as many samples as these take, spread evenly over all; 0: all samples
+    bool shuffle = true;       // false: file order (validation)
+    int64_t max_tokens = 0;    // samples of an epoch in tokens, evenly spaced; 0: all
 };
 
-// Place i of epoch e's order of n samples: a bijection on [0, n), in O(1) time and memory.
+// Element i of epoch e's permutation of n samples: a bijection on [0, n), in O(1) time and memory.
 int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 
-// Sample i is a window of S+1 tokens of one shard, windows S apart, the shard's tail shorter than that left out. Epoch
-// e visits every sample once, in the order shuffled(seed, e, n, .). One next() of all ranks consumes ranks*B
-// consecutive places of that order, going on into the next epoch: rank r takes places index + r*B ... + B-1. So the
-// samples of a step depend on (seed, epoch, index) and the global batch alone, not on the number of ranks.
+// Sample i is a window of S+1 tokens of one shard; windows are S apart, and the shard's shorter
+// tail is dropped. Epoch e visits every sample once, in the order shuffled(seed, e, n, .). One
+// next() of all ranks consumes ranks*B consecutive samples of that order, and continues into the
+// next epoch: rank r reads index + r*B ... + B-1. So the samples of a step depend on (seed, epoch,
+// index) and the global batch alone, not on the number of ranks.
 class Loader {
   public:
     static Result<Loader> open(const LoaderConfig& config);
-    // tokens, targets (B,S): targets are tokens one later. Read ahead by a thread; waits only when that is behind.
-    // After an error (that of shard_read) every further call gives the same one, until seek.
+    // tokens, targets (B,S): targets are the tokens shifted by one. A thread reads ahead; next
+    // waits only if the thread is behind. An error of shard_read repeats until seek.
     Status next(int* tokens, int* targets);
     struct Position {
         int64_t epoch = 0, index = 0;
         bool operator==(const Position&) const = default;
     };
-    Position position() const;    // where the next batch begins, whatever has been read ahead
-    void seek(Position p);        // index may be any number of samples: it is carried into epochs
+    Position position() const;    // start of the next batch, independent of read-ahead
+    void seek(Position p);        // an index beyond the epoch carries into epochs
     int64_t samples() const;      // in an epoch
     int64_t tokens() const;       // in all shards
     const std::vector<Shard>& shards() const;
-    uint64_t fingerprint() const;    // hash of the shards' names, sizes, token counts and of S: resume checks it
+    uint64_t fingerprint() const;    // hash of S and the shards' names and sizes
 
   private:
     struct State;

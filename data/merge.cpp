@@ -7,7 +7,7 @@
 #include "base/console.h"
 
 namespace {
-constexpr size_t SHORT = 48;    // bytes of a piece that is merged in an array
+constexpr size_t SHORT = 48;    // bytes of a piece merged in an array
 
 // Open addressing, never more than half full.
 size_t slots_for(size_t entries) {
@@ -90,7 +90,8 @@ void PieceMerger::find_words() {
         }
     }
     if (all_bytes || v.unknown >= 0) return;
-    // A character without a token may be left out, and its neighbours merge: only ASCII shows that none is.
+    // A character without a token may be dropped, which lets its neighbours merge; only ASCII is
+    // known to have tokens.
     for (size_t a = 0; a < 256; a++)
         for (size_t b = 0; b < 256; b++) {
             const bool kept = a < 128 && b < 128 && ascii[a] >= 0 && ascii[b] >= 0;
@@ -110,7 +111,7 @@ size_t PieceMerger::word(std::string_view text) const {
     return text.size();
 }
 
-// Hugging Face's library writes unknown symbols when the next known one comes, after the bytes that stand in for a
+// Hugging Face's library emits unknown symbols at the next known one, after the byte tokens of any
 // character between them. The ids keep that order here.
 void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
     bool waiting = false;
@@ -157,7 +158,7 @@ void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {
 }
 
 void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
-    uint32_t rank[SHORT];    // rank[i]: of the pair (id[i], id[i+1])
+    uint32_t rank[SHORT];    // rank[i]: pair (id[i], id[i+1])
     for (size_t i = 0; i + 1 < n; i++) rank[i] = pairs.rank(id[i], id[i + 1]);
     while (n > 1) {
         size_t best = 0;
@@ -174,15 +175,16 @@ void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
     out.insert(out.end(), id, id + n);
 }
 
-// Merges in the order of merge_short, from a heap of (rank, place), and skips an entry whose pair no longer exists.
-// A merged symbol has its id in the first of its cells and -length in the second and the last one: so one array serves
-// as the linked list. The heap drops its stale entries before it grows: all takes at most 14 bytes a symbol.
+// Merges in the order of merge_short, from a heap of (rank, cell), and skips entries whose pair no
+// longer exists. A merged symbol has its id in its first cell and -length in its second and last
+// cells, so that one array serves as the linked list. The heap drops stale entries before it grows,
+// so memory is at most 14 bytes a symbol.
 void PieceMerger::merge_long(std::vector<int>& cell, std::vector<int>& out) const {
     const auto n = uint32_t(cell.size());
     CHECK(cell.size() < INT32_MAX, "a piece of %zu symbols", cell.size());
     auto after = [&](uint32_t i) { return i + 1 < n && cell[i + 1] < 0 ? i - uint32_t(cell[i + 1]) : i + 1; };
     auto before = [&](uint32_t i) { return cell[i - 1] < 0 ? i + uint32_t(cell[i - 1]) : i - 1; };
-    auto rank_at = [&](uint32_t i) {    // the rank of the symbol at i with the next one
+    auto rank_at = [&](uint32_t i) {    // rank of the symbol at i with the next one
         const uint32_t next = cell[i] < 0 ? n : after(i);
         return next < n ? pairs.rank(cell[i], cell[next]) : PairTable::NONE;
     };

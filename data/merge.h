@@ -1,8 +1,8 @@
-// merge.h - byte-pair encoding of one piece: the pair that comes first in the merge order, the leftmost of equal ones,
-// until there is none.
+// merge.h - byte-pair encoding of one piece: repeatedly merges the pair that is first in the merge
+// order, the leftmost of equal ones, until no pair is left.
 //
-// Most pieces are tokens as a whole and cost one probe of a hash table. The others are merged: short ones in an array,
-// O(n^2) in registers and one cache line; long ones with a linked list and a heap, O(n log n) for any text.
+// Most pieces are tokens as a whole and cost one probe of a hash table. Short pieces are merged in
+// an array, O(n^2) in registers and one cache line; long ones with a heap, O(n log n) for any text.
 #pragma once
 #include <array>
 #include <bitset>
@@ -31,7 +31,7 @@ template <class T> uint64_t load_as(const char* p) {
     memcpy(&value, p, sizeof value);
     return value;
 }
-inline PieceKey key_of(std::string_view piece) {    // from loads of fixed sizes that overlap: no loop over the bytes
+inline PieceKey key_of(std::string_view piece) {    // overlapping fixed-size loads, no byte loop
     PieceKey k;
     const char* p = piece.data();
     size_t n = piece.size();
@@ -46,7 +46,7 @@ inline PieceKey key_of(std::string_view piece) {    // from loads of fixed sizes
     return k;
 }
 
-// (left, right) -> place in the merge order.
+// (left, right) -> rank in the merge order.
 class PairTable {
   public:
     static constexpr uint32_t NONE = UINT32_MAX;
@@ -66,7 +66,7 @@ class PairTable {
     }
 };
 
-// Text -> id: those of up to 15 bytes by key, the few longer ones by an ordinary map. The texts stay the caller's.
+// Text -> id: up to 15 bytes by key, the few longer texts by an ordinary map. Holds views.
 class TextTable {
   public:
     explicit TextTable(size_t entries);
@@ -94,35 +94,35 @@ class TextTable {
 
 class PieceMerger {
   public:
-    explicit PieceMerger(const Vocabulary& v);    // which must outlive it
+    explicit PieceMerger(const Vocabulary& v);    // v must outlive it
     void encode(std::string_view piece, std::vector<int>& out) const {
         const int id = whole.find(piece);
         id >= 0 ? out.push_back(id) : merge(piece, out);
     }
-    // The piece as symbols, not merged.
+    // Splits the piece into symbols, without merging.
     void symbols(std::string_view piece, std::vector<int>& out) const;
-    const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: a byte without a token
-    // Characters: the end of the first part of text that no merge reaches beyond, as far as two bytes show it.
+    const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: no token for the byte
+    // Characters: end of a prefix of text that no merge crosses, decided by two bytes at a time.
     size_t word(std::string_view text) const;
-    // Whether a mark behind that byte begins a word.
+    // Whether a space mark after byte `before` begins a word.
     bool mark_ends(unsigned char before) const { return marks && !joined[before]; }
 
   private:
     const Vocabulary& v;
     PairTable pairs;
-    TextTable character, whole;           // tokens that are a character; that a piece with their text becomes
+    TextTable character, whole;           // single-character tokens; result for a whole piece
     std::array<int, 256> byte_id;         // byte-level: the byte's token; characters: <0xAB>
-    std::array<int, 128> ascii;           // characters below 0x80
-    bool marks = false, words = false;    // a mark has a token; unknown characters next to each other stay apart
-    std::bitset<256> joined;              // a merge's token has a mark behind this byte
-    std::vector<char> beside;             // [256 a + b]: ... a character that begins with b behind one that ends with a
-    std::vector<char> outside;            // by id: an added token that merging never ends in
+    std::array<int, 128> ascii;           // tokens of characters below 0x80
+    bool marks = false, words = false;    // vocabulary has the space mark; unknown characters are not fused
+    std::bitset<256> joined;              // some merge crosses this byte and a mark
+    std::vector<char> beside;             // [256 a + b]: some merge crosses a | b
+    std::vector<char> outside;            // by id: added token that merging never produces
 
     void read_symbols();
     void find_words();
     void merge(std::string_view piece, std::vector<int>& out) const;
     void merge_short(int* id, size_t n, std::vector<int>& out) const;
-    void merge_long(std::vector<int>& cell, std::vector<int>& out) const;    // cell: the symbols; overwritten
+    void merge_long(std::vector<int>& cell, std::vector<int>& out) const;    // cell: symbols, overwritten
 };
 bool is_byte_token(std::string_view name);    // <0x00> to <0xFF>
 char byte_of_token(std::string_view name);

@@ -18,11 +18,11 @@ uint32_t code_point(std::string_view c) {    // c: one whole character
     return code;
 }
 
-// Letters and signs in common use that NFC and NFKC never change, and that no character before them is joined with:
-// Unicode's NFC_Quick_Check=Yes and combining class 0, in ranges without gaps.
+// Common letters and signs that NFC and NFKC never change, and that never combine with the
+// character before: Unicode's NFC_Quick_Check=Yes and combining class 0, in contiguous ranges.
 bool stable(uint32_t c, bool compatible) {
     if (c < 0x80) return true;
-    if (c < 0x300) return !compatible;    // NFKC changes a no-break space, for one
+    if (c < 0x300) return !compatible;    // NFKC changes, for example, a no-break space
     struct {
         uint32_t first, last;
     } static constexpr ranges[] = {{0x400, 0x482},   {0x48A, 0x52F},   {0x3041, 0x3096},
@@ -33,7 +33,7 @@ bool stable(uint32_t c, bool compatible) {
                            (c >= 0xFF01 && c <= 0xFF60) || (c >= 0x1F300 && c <= 0x1F64F));
 }
 
-// The form of whole characters. utf8proc_map puts marks in order pair by pair, in quadratic time of a run of them.
+// Normalizes whole characters. Not by utf8proc_map, which sorts a run of marks in quadratic time.
 std::string form_of(std::string_view text, int flags) {
     const auto options = utf8proc_option_t(flags);
     std::vector<utf8proc_int32_t> codes;
@@ -66,15 +66,15 @@ std::string unicode_form(std::string_view text, Kind kind) {
     const int options = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                         (compatible ? UTF8PROC_COMPAT : 0);
     std::string out;
-    size_t done = 0, last = std::string_view::npos;    // given out so far; where the stretch begins that may change
-    auto convert = [&](size_t end) {    // a stretch begins with a stable character, if there is one before it
+    size_t done = 0, last = std::string_view::npos;    // bytes emitted; start of the segment that may change
+    auto convert = [&](size_t end) {                   // a segment begins at a stable character, if any
         if (last == std::string_view::npos) return;
         out.append(text, done, last - done);
         out += form_of(text.substr(last, end - last), options);
         done = end;
         last = std::string_view::npos;
     };
-    size_t base = std::string_view::npos;    // the character before, where a stretch may begin
+    size_t base = std::string_view::npos;    // the previous character, where a segment may begin
     for (size_t i = 0; i < text.size();) {
         bool whole = true;
         const size_t n = text[i] >= 0 ? 1 : utf8_character(text.substr(i), whole);

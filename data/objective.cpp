@@ -5,7 +5,7 @@
 
 #include "data/loader.h"
 
-// Apart from the other users of the seed.
+// Streams that no other user of the seed has.
 constexpr uint64_t PREFIX = 0x9FE1ull << 48, MASK = 0x3A5Cull << 48;
 
 int document_begin(const Tokenizer& tokenizer) {
@@ -58,7 +58,7 @@ int64_t Objective::targets(int64_t first, int64_t n, int S) const {
     if (mask_kind == MaskKind::causal) return n * S;
     if (mask_kind == MaskKind::all) return n * masked(S);
     int64_t all = 0;
-    for (int64_t i = 0; i < n; i++) all += S - prefix(first + i, S) + 1;    // the first is the prefix's last one's
+    for (int64_t i = 0; i < n; i++) all += S - prefix(first + i, S) + 1;    // the prefix's last position has a target
     return all;
 }
 

@@ -1,4 +1,4 @@
-// pretokenize.cpp - steps of cutting, compiled by PCRE2's JIT.
+// pretokenize.cpp - splitting steps, compiled by PCRE2's JIT.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "pretokenize.h"
 
@@ -14,36 +14,38 @@
 
 namespace {
 using View = std::string_view;
-constexpr uint32_t MOST_STEPS = 10'000'000;    // in one match of a file's regular expression
-// Bytes that a match of such an expression sees ahead: four times as many while it depends on what follows them. In all
-// WIDENED and 32 for each byte of the text; then the rest is cut every AHEAD bytes first, in linear time.
+constexpr uint32_t MOST_STEPS = 10'000'000;    // match limit for a regular expression from a file
+// Bytes visible to one match of such an expression, four times as many while it depends on the
+// bytes after them. The extra bytes of a text are at most WIDENED plus 32 for each byte of text;
+// beyond that the rest is split every AHEAD bytes first, which keeps the time linear.
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
 constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
-// Unicode's White_Space, as a class's items. PCRE2's own \s would add U+180E, which left it in Unicode 6.3.
+// Unicode's White_Space as items of a class. PCRE2's \s also has U+180E, removed in Unicode 6.3.
 const std::string WHITE_SPACE =
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's \w in a class, and outside of one. PCRE2's own has no marks before 10.43, and all numbers.
+// Oniguruma's \w in a class, and outside of one. PCRE2's has all numbers, and before 10.43 no
+// marks.
 const std::string WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", LONE_WORD = WORD + "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 
 Status wrong_regex(const std::string& regex, const std::string& what) {
     return fail(Exit::input, "the regular expression %s: %s", json_string(regex.substr(0, 60)).c_str(), what.c_str());
 }
 
-// A class that has \W, too: items is the class without it.
+// A class that also contains \W; items: the class without it.
 std::string with_outside(const std::string& items) {
     const bool negated = items.starts_with("[^"), alone = items == "[]" || items == "[^]";
     if (alone) return (negated ? "[" : "[^") + WORD + "]";
     return negated ? "(?:(?=[" + WORD + "])" + items + ")" : "(?:" + items + "|[^" + WORD + "])";
 }
 
-// A regular expression as Oniguruma reads it, which tokenizers use, in PCRE2's words: \s is White_Space,
-// \w has marks and all connecting punctuation, and a class in a class adds its characters.
+// Translates a regular expression from Oniguruma's syntax, which tokenizers use, to PCRE2's: \s is
+// White_Space, \w has marks and all connecting punctuation, and a nested class adds its characters.
 Status translate(const std::string& regex, std::string& out) {
     if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
-    int depth = 0;           // how many classes are open
-    size_t open = 0;         // where the outermost of them begins in out
-    bool outside = false;    // that one has \W, which no class can say
+    int depth = 0;           // number of open classes
+    size_t open = 0;         // start of the outermost one in out
+    bool outside = false;    // the class contains \W, which it cannot express
     const std::string word = "[" + LONE_WORD + "])";
     const std::string border = "(?:(?<=" + word + "(?!" + word + "|(?<!" + word + "(?=" + word + ")";    // \b
     auto set = [&](const std::string& items, bool negated) {
@@ -94,7 +96,7 @@ Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options, bo
         pcre2_get_error_message(error, why, sizeof why);
         return wrong_regex(regex, reinterpret_cast<const char*>(why));
     }
-    // Where JIT fails, pcre2_match interprets: slower, the same answer.
+    // Where JIT fails, pcre2_match interprets: slower, with equal results.
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | (partial ? PCRE2_JIT_PARTIAL_HARD : 0));
     return code;
 }
@@ -129,7 +131,7 @@ Result<Pretokenizer> Pretokenizer::compile(const std::vector<Split>& splits) {
     for (const Split& cut : splits) {
         std::string regex;
         TRY(translate(cut.regex, regex));
-        // Oniguruma's Ruby syntax: ^ and $ are those of lines.
+        // Oniguruma's Ruby syntax: ^ and $ match at line ends.
         Held<pcre2_code> code(TRY(compile_regex(regex, PCRE2_MULTILINE, true)));
         made->all.push_back({std::move(code), cut.behavior, cut.invert, cut.spelled});
     }
@@ -161,7 +163,7 @@ const Pretokenizer& Pretokenizer::known(Pattern pattern) {
     return all.at(size_t(pattern));
 }
 
-// ---- cutting --------------------------------------------------------------------------------------------------------
+// ---- cutting ------------------------------------------------------------------------------------
 
 struct Splitter::State {
     std::shared_ptr<const Pretokenizer::Steps> steps;
@@ -169,13 +171,13 @@ struct Splitter::State {
     Held<pcre2_match_context> context;
     Held<pcre2_jit_stack> stack;
     View text;
-    size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at, the next match is there
-    size_t widened = 0, wall = 0;         // bytes seen beyond AHEAD; the end of what is seen since they are exhausted
+    size_t at = 0, begin = 0, end = 0;    // streaming: pieces are emitted up to `at`; next match
+    size_t widened = 0, wall = 0;         // extra bytes seen beyond AHEAD; the wall once they are used up
     bool exhausted = false;
-    std::vector<View> pieces;      // otherwise: all of them, given up to piece `at`
-    std::vector<Range> cutting;    // kept, so that no piece allocates
+    std::vector<View> pieces;      // not streaming: all pieces, emitted up to index `at`
+    std::vector<Range> cutting;    // reused, so that no piece allocates
     std::string spelled;
-    std::vector<size_t> byte;    // by place in spelled
+    std::vector<size_t> byte;    // by position in spelled
 
     int run(const pcre2_code* code, View in, size_t from, uint32_t options) {
         auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
@@ -210,7 +212,7 @@ struct Splitter::State {
                   ": parts of it are cut every 1024 bytes first, so their "
                   "tokens may differ from other programs'");
     }
-    // The next match from `from` on; false: none. rc is 0 where the expression has groups: none of them is asked for.
+    // The next match from `from` on; false: none. With groups rc is 0, because none is requested.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
         const int rc = steps->trusted ? run(code, in, from, 0) : run_bounded(code, in, from);
         CHECK(rc >= 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,
@@ -228,13 +230,13 @@ struct Splitter::State {
             if (first > done) cutting.push_back({done, first, invert});
             cutting.push_back({first, last, !invert});
             done = last;
-            bool whole = false;    // after an empty match, the search goes on behind the next character
+            bool whole = false;    // after an empty match, the search resumes one character later
             from = last > first ? last : last + (last < in.size() ? utf8_character(in.substr(last), whole) : 1);
         }
         if (done < in.size()) cutting.push_back({done, in.size(), invert});
     }
     void cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out);
-    void advance() {    // streaming: to the next match that is not empty at `at`
+    void advance() {    // streaming: to the next non-empty match from `at`
         const pcre2_code* code = steps->all[0].code.get();
         bool found = find(code, text, at, begin, end), whole = false;
         if (found && end == at) found = find(code, text, at + utf8_character(text.substr(at), whole), begin, end);
@@ -243,7 +245,7 @@ struct Splitter::State {
 };
 
 namespace {
-// What Hugging Face's SplitDelimiterBehavior makes of matches and what lies between them.
+// Turns matches and the text between them into pieces by Hugging Face's SplitDelimiterBehavior.
 void join(std::vector<Range>& all, Split::Behavior how) {
     std::vector<Range> out;
     bool previous = false;
@@ -327,7 +329,7 @@ bool Splitter::next(View& piece) {
     return true;
 }
 
-// ---- where a text may be cut in two ---------------------------------------------------------------------------------
+// ---- where a text may be cut in two -------------------------------------------------------------
 
 size_t space_length(View text) {
     auto* p = reinterpret_cast<const unsigned char*>(text.data());
@@ -348,13 +350,14 @@ bool space_before(View text, size_t at) {
     return false;
 }
 
-// No known pattern looks behind, so a cut keeps the pieces if one ends there anyway and those before it would be the
-// same if the text ended there. Only runs of spaces look ahead, so:
-//   all     before a blank that follows no space: it can only begin a piece, or be in a run of spaces.
-//   deepseek_llm, deepseek_coder, bloom   only after a letter: what no step matches goes on over the space.
-//   gpt2    before a line end, too. In the others it may belong to the punctuation before it.
-//   cl100k and its kin   after the last line end of a run of spaces with no blank behind it a piece ends, but for
-//           o200k's line ends that go on with a slash.
+// No known pattern looks behind, so a cut keeps the pieces if a piece ends there anyway and the
+// pieces before it would be equal if the text ended there. Only runs of spaces look ahead, so safe
+// cuts are:
+//   all     before a blank after a non-space: a piece or a run of spaces begins there.
+//   deepseek_llm, deepseek_coder, bloom   only after a letter: unmatched text may cross the space.
+//   gpt2    also before a line end. In the others it may belong to the punctuation before it.
+//   cl100k and its kin   after the last line end of a run of spaces with no blank behind it,
+//           except where o200k's line ends continue with a slash.
 size_t safe_cut(Pattern pattern, View text, size_t limit) {
     if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
     const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;

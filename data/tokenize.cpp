@@ -18,8 +18,8 @@
 
 namespace {
 namespace fs = std::filesystem;
-constexpr int64_t BATCH = 16 << 20;    // bytes of text encoded at a time, on all cores
-// The input of both commands.
+constexpr int64_t BATCH = 16 << 20;    // bytes of text per parallel encode
+// Input options of both commands.
 struct Input {
     std::vector<std::string> files;
     std::string field, format = "auto";
@@ -65,7 +65,7 @@ Status make_parent(const std::string& path) {
     if (!error) return {};
     return fail(Exit::io, "%s: cannot create the directory: %s", parent.c_str(), error.message().c_str());
 }
-// Whether --out may be written, its directory made if need be.
+// Checks that --out may be written; makes its directory if necessary.
 Status check_out(const std::string& path, bool overwrite) {
     std::error_code error;
     if (fs::exists(path, error) && !fs::is_directory(path, error) && !overwrite)
@@ -74,11 +74,11 @@ Status check_out(const std::string& path, bool overwrite) {
     return check_writable(path, "--out");
 }
 
-// JSON lines that were left out.
+// Counts skipped JSON lines.
 struct BadLines {
     int64_t count = 0;
     std::string first;
-    // status: of reading one line. What is returned ends the run.
+    // status: result of reading one line. A returned error ends the run.
     Status add(const Status& status, bool skip) {
         if (status.ok()) return {};
         if (!skip) return {status.code, status.message + " (--skip-bad-lines leaves such lines out)"};
@@ -91,7 +91,7 @@ struct BadLines {
 };
 }    // namespace
 
-// ---- train-tokenizer ------------------------------------------------------------------------------------------------
+// ---- train-tokenizer ----------------------------------------------------------------------------
 
 namespace {
 struct TrainOptions {
@@ -178,7 +178,7 @@ Command train_tokenizer_command() {
     return c;
 }
 
-// ---- tokenize -------------------------------------------------------------------------------------------------------
+// ---- tokenize -----------------------------------------------------------------------------------
 
 namespace {
 struct TokenizeOptions {
@@ -189,8 +189,9 @@ struct TokenizeOptions {
     Input input;
 };
 
-// OUT_train_000.bin and so on, as many as the tokens need. <|endoftext|> comes before each document and at the end.
-// Where the tokenizer has BOS, that comes before a document, and EOS after it. None has its name before publish.
+// Writes OUT_train_000.bin and following, as many as the tokens need. <|endoftext|> precedes each
+// document and ends the last one. Where the tokenizer has BOS, BOS precedes a document and EOS
+// follows it. Before publish all files have temporary names.
 class Shards {
   public:
     Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
@@ -218,7 +219,7 @@ class Shards {
         if (documents) TRY(end_document());
         return close();
     }
-    // All on the disk but their names. text: a hash of all that was tokenized together.
+    // Writes everything except the final names. text: a hash of all tokens of this run.
     Status finish(uint64_t text) {
         const uint64_t id = mix(text, hash) | 1;
         for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
@@ -230,7 +231,7 @@ class Shards {
     }
     std::vector<std::string> files;
     int64_t tokens = 0, documents = 0;
-    uint64_t hash = 0;    // the hash of these tokens
+    uint64_t hash = 0;    // hash of these tokens
 
   private:
     std::string stem;
@@ -240,7 +241,7 @@ class Shards {
     bool open = false;
 
     Status open_next() {
-        // Every shard stays open until all have their names, and a process may have 1024 files by default.
+        // Every shard stays open until all have their names, and the usual limit is 1024 files.
         rlimit files_open;
         if (writers.size() == 500 && getrlimit(RLIMIT_NOFILE, &files_open) == 0) {
             files_open.rlim_cur = files_open.rlim_max;
@@ -256,8 +257,9 @@ class Shards {
     Status close() { return std::exchange(open, false) ? writers.back().close() : Status{}; }
 };
 
-// Removes the old shards, then gives the new ones their names, those for validation first. Wherever this is
-// interrupted, all shards that have their names are new ones, and those for validation have theirs first.
+// Removes the old shards, then renames the new ones, validation shards first. An interruption at
+// any point leaves only new shards under final names, and training shards only beside validation
+// shards.
 Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, int64_t shard_tokens) {
     const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
     TRY(train.finish(text));
@@ -269,7 +271,7 @@ Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, 
     return train.publish();
 }
 
-// What the shards' names begin with: "OUT_", or "OUT/" where that is a directory.
+// Prefix of the shards' names: "OUT_", or "OUT/" if OUT is a directory.
 std::string shard_prefix(const std::string& out) {
     std::error_code error;
     if (out.ends_with('/')) return out;
@@ -279,7 +281,7 @@ std::string shard_prefix(const std::string& out) {
 // The files {train,val}_N.bin with this prefix that exist.
 std::vector<std::string> existing_shards(const std::string& prefix) {
     std::vector<std::string> found;
-    // Cut by hand: fs::path would make dir/x_ of dir//x_, and the result must be equal to the names that are written.
+    // Split by hand: fs::path would turn dir//x_ into dir/x_, unlike the names that are written.
     const size_t cut = prefix.rfind('/') + 1;    // 0 if there is no slash
     const std::string dir = prefix.substr(0, cut), begin = prefix.substr(cut);
     std::error_code error;
@@ -296,7 +298,7 @@ std::vector<std::string> existing_shards(const std::string& prefix) {
     return found;
 }
 
-// Segments of up to BATCH bytes of text; empty at the end.
+// Reads segments with up to BATCH bytes of text; empty at the end.
 Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     batch.clear();
     for (int64_t bytes = 0; bytes < BATCH;) {
@@ -308,11 +310,11 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     return {};
 }
 
-// Texts to ids. tokens: a special token that a text spells is that token.
+// Encodes texts. tokens: names of special tokens become these tokens.
 class Encoder {
   public:
     Encoder(const Tokenizer& tokenizer, bool tokens) : tokenizer(tokenizer), tokens(tokens) {}
-    // Fills ids and status, of each segment: whether a JSON line could be read.
+    // Fills ids and status of each segment; status: whether its JSON line could be read.
     void encode(const Corpus& corpus, std::vector<Segment>& batch) {
         ids.assign(batch.size(), {});
         status.assign(batch.size(), {});
@@ -341,12 +343,12 @@ class Encoder {
 
   private:
     const Tokenizer& tokenizer;
-    bool tokens, counted_one = false;    // counted_one: the document that goes on
-    int64_t documents = 0;               // that spell special tokens
+    bool tokens, counted_one = false;    // counted_one: for the current document
+    int64_t documents = 0;               // with names of special tokens
     std::string first;
 };
 
-// Why nothing was held out, and what to do.
+// Message: why nothing was held out, and a remedy.
 std::string too_short(int64_t documents, int64_t bytes, double fraction) {
     char text[160];
     snprintf(text, sizeof text,
@@ -386,7 +388,7 @@ Status tokenize(const TokenizeOptions& o) {
         for (size_t i = 0; i < batch.size(); i++) {
             TRY(bad.add(encoder.status[i], o.input.skip_bad_lines));
             text_bytes += encoder.status[i].ok() ? int64_t(batch[i].text.size()) : 0;
-            if (encoder.ids[i].empty()) continue;    // a document without text is none
+            if (encoder.ids[i].empty()) continue;    // a document without text is skipped
             Shards& to = batch[i].validation ? val : train;
             if (batch[i].begins_document) TRY(to.begin_document());
             TRY(to.append(encoder.ids[i]));

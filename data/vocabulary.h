@@ -1,7 +1,8 @@
-// vocabulary.h - what a tokenizer is, whichever file it comes from: tokenizer.json, tokenizer.model or a GGUF.
+// vocabulary.h - a tokenizer's data, independent of its file: tokenizer.json, tokenizer.model or
+// GGUF.
 //
-// A text becomes ids in steps: added tokens are found in it, what lies between them is normalized, marked (spaces), cut
-// into pieces, and each piece's symbols are merged in the order of the merge table.
+// A text becomes ids in steps: added tokens are found, the text between them is normalized, its
+// spaces are marked, it is split into pieces, and each piece's symbols are merged in merge order.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,30 +13,30 @@
 
 struct Merge {
     int left, right, id;
-};    // ids: left and right next to each other become id
+};    // ids: adjacent left, right become id
 struct AddedToken {
     int id;
     bool special;                // false: recognised in every text, as Hugging Face does
-    bool lstrip = false;         // takes the white space before it, too
-    bool rstrip = false;         // ... after it
-    bool single_word = false;    // only where no letter or digit is next to it
-    bool normalized = false;     // looked for in the normalized text
-    // SentencePiece finds its user-defined symbols when the text has its prefix, so none is put after a symbol.
+    bool lstrip = false;         // strips white space before it
+    bool rstrip = false;         // strips white space after it
+    bool single_word = false;    // only without a letter or digit beside it
+    bool normalized = false;     // searched for in the normalized text
+    // SentencePiece finds user-defined symbols after the text has its prefix, so none follows one.
     bool user_defined = false;
-    bool in_model = true;     // merging may end in it, too
-    std::string name = {};    // as it is looked for; empty: the token's text
+    bool in_model = true;     // merging may produce it, too
+    std::string name = {};    // text to search for; empty: the token's text
 };
 
-// One step of normalization: a Unicode form, a text put before each stretch, or one text for another.
+// One normalization step: a Unicode form, a prefix for each segment, or a replacement.
 struct Normalization {
     enum class Kind { nfc, nfd, nfkc, nfkd, prepend, replace } kind;
     std::string from, to;    // replace; prepend: to
     bool operator==(const Normalization&) const = default;
 };
 
-// How spaces are written before cutting. SentencePiece's mark for a space is U+2581; `first` and `always` also put a
-// mark at the beginning: of the text, of each stretch between added tokens. prefixed: a space there (ByteLevel's
-// add_prefix_space).
+// Treatment of spaces before splitting. SentencePiece's mark for a space is U+2581; marked_first
+// and marked_always also put a mark at the beginning of the text, or of each segment between added
+// tokens. prefixed: a space at the beginning (ByteLevel's add_prefix_space).
 enum class Spaces { kept, prefixed, marked, marked_first, marked_always };
 constexpr const char* SPACE_MARK = "\xE2\x96\x81";
 inline std::string with_spaces(std::string marked) {
@@ -47,14 +48,14 @@ inline std::string with_marks(std::string spaces) {
     return spaces;
 }
 
-// A symbol is what merging starts from: a byte (GPT-2), or a character, whose bytes stand in for it where the
-// vocabulary lacks it (SentencePiece).
+// Merging starts from symbols: bytes (GPT-2), or characters, which are replaced by their bytes
+// where the vocabulary lacks them (SentencePiece).
 enum class Symbols { bytes, characters };
 
-// What decoding drops: one space at the very beginning, or each mark in the first token.
+// Decoding drops one space at the very beginning, or each mark in the first token.
 enum class Strip { none, space, first_marks };
 
-// What ends an answer by its name, in the families that flatgpt runs.
+// Names of tokens that end an answer, in the families that flatgpt runs.
 constexpr std::string_view ANSWER_ENDS[] = {
     "<|im_end|>",      "<|eot_id|>",    "<|eot|>",         "<|eom_id|>",
     "<|end|>",         "<end_of_turn>", "<|end_of_turn|>", "<|endoftext|>",
@@ -66,24 +67,24 @@ constexpr std::string_view ANSWER_ENDS[] = {
 struct Vocabulary {
     Symbols symbols = Symbols::bytes;
     Pattern pattern = Pattern::gpt2;
-    std::vector<Split> splits;    // where pattern is Pattern::other
+    std::vector<Split> splits;    // if pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
-    // By id: bytes; characters' tokens are UTF-8 with marks for spaces, and <0xAB> is a byte; empty where no token has
-    // the id.
+    // By id: bytes; for characters UTF-8 with marks for spaces, and <0xAB> for a byte; empty:
+    // unused id.
     std::vector<std::string> tokens;
-    std::vector<Merge> merges;    // the first one is applied first; a token's text is left's, then right's
+    std::vector<Merge> merges;    // in merge order; token text: left's + right's
     std::vector<AddedToken> added;
     bool ignore_merges = false;    // a piece that is a token is not merged (Llama 3)
-    bool byte_fallback = false;    // characters without a token become <0xAB> of each byte
-    bool fuse_unknown = false;     // unknown symbols next to each other are one
+    bool byte_fallback = false;    // characters without a token become byte tokens <0xAB>
+    bool fuse_unknown = false;     // adjacent unknown symbols become one
     Strip strip = Strip::none;
-    int unknown = -1;    // id for a symbol without a token; -1: it is left out
+    int unknown = -1;    // id of symbols without a token; -1: dropped
 
-    // What does not change the ids of a text.
-    std::vector<int> before, after;    // put around a text: BOS, EOS
+    // Fields below do not change the ids of a text.
+    std::vector<int> before, after;    // added around a text: BOS, EOS
     int bos = -1, eos = -1, pad = -1;
-    std::vector<int> ends;        // end an answer besides eos, by all of the model's files
+    std::vector<int> ends;        // end an answer besides eos, from all files
     std::string chat_template;    // Jinja2; empty: none
 
     const std::string& name(int id) const {
@@ -93,5 +94,5 @@ struct Vocabulary {
     }
     const std::string& name(const AddedToken& a) const { return a.name.empty() ? tokens[size_t(a.id)] : a.name; }
 };
-// A line for people on stderr about a tokenizer's files, once in a process whoever reads them again.
+// Prints a note about a tokenizer's files on stderr, once per process and text.
 void note_once(const std::string& text);

@@ -1,8 +1,8 @@
 // crc.cpp - see crc.h.
 //
-// A checksum is the remainder of a polynomial over GF(2) modulo P; bit 31 is the coefficient of x^0. Appending n bytes
-// multiplies the remainder by x^(8n), so the pieces of a file can be summed apart and joined by one multiplication
-// (Adler, zlib's crc32_combine).
+// A checksum is the remainder of a polynomial over GF(2) modulo P; bit 31 is the coefficient of
+// x^0. Appending n bytes multiplies the remainder by x^(8n), so the checksums of pieces can be
+// combined by one multiplication (Adler, zlib's crc32_combine).
 #include "crc.h"
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace {
 constexpr uint32_t P = 0x82F63B78, ONE = 1u << 31;
 
-// Eight bytes a turn: tables[k][b] is the remainder of byte b followed by k zeros.
+// Eight bytes an iteration: tables[k][b] is the remainder of byte b followed by k zeros.
 constexpr auto TABLES = [] {
     std::array<std::array<uint32_t, 256>, 8> t{};
     for (uint32_t b = 0; b < 256; b++) {
@@ -44,7 +44,7 @@ constexpr uint32_t zeros(int64_t bytes) {    // x^(8 bytes) modulo P
 #include <nmmintrin.h>
 
 static bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
-// The instruction takes 3 cycles and starts one each cycle: three strips are summed side by side and joined.
+// The instruction has latency 3 and throughput 1 a cycle, so three strips are summed side by side.
 static __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t start, const void* data, int64_t bytes) {
     constexpr int64_t STRIP = 8192;
     constexpr uint32_t SHIFT = zeros(STRIP);

@@ -1,9 +1,9 @@
-// crc.h - CRC-32C (Castagnoli, reflected): checksums of files, by the CPU's instruction where it has one, and joined
-// from those of pieces.
+// crc.h - CRC-32C (Castagnoli, reflected) of files: by the CPU's instruction where available;
+// checksums of pieces can be combined.
 #pragma once
 #include "base/common.h"
 
-uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes);          // continues crc; 0 to begin
-uint32_t crc32c_table(uint32_t crc, const void* data, int64_t bytes);    // the same without the instruction
-// The checksum of a piece and the `bytes` that follow it, from both their checksums.
+uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes);          // continues crc; first call: 0
+uint32_t crc32c_table(uint32_t crc, const void* data, int64_t bytes);    // crc32c without the instruction
+// The checksum of two consecutive pieces from their checksums; bytes: of the second.
 uint32_t crc32c_combine(uint32_t first, uint32_t second, int64_t bytes);

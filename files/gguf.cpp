@@ -11,7 +11,7 @@
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so is all our reading");
 
 namespace {
-constexpr int64_t MAX_HEADER = 256 << 20;    // the largest vocabularies take 20 MB
+constexpr int64_t MAX_HEADER = 256 << 20;    // bytes; the largest vocabularies take 20 MB
 constexpr int64_t MAX_NAME = 1 << 10, MAX_RANK = 4, MAX_SIZE = int64_t(1) << 40, MAX_ALIGNMENT = 1 << 20;
 
 struct TypeRow {
@@ -37,7 +37,7 @@ const char* ggml_name(uint32_t type) {
     return it == names.end() ? "unknown" : it->second;
 }
 
-// Reads on from the file's beginning; knows what is left.
+// Reads sequentially from the file's beginning; tracks the remaining bytes.
 class Cursor {
   public:
     Cursor(const GgufRead& read, int64_t file_bytes, const std::string& name)
@@ -68,7 +68,7 @@ class Cursor {
         TRY(bytes(what, &v, sizeof v));
         return v;
     }
-    // A count of things that take at least `least` bytes each.
+    // Reads a count of items with at least `least` bytes each.
     Result<int64_t> count(const char* what, int64_t least) {
         const uint64_t n = TRY(value<uint64_t>(what));
         if (n > uint64_t(left() / least))
@@ -89,10 +89,10 @@ class Cursor {
     const int64_t file_bytes;
     const std::string& name;
     std::string buffer;
-    int64_t begin = 0, at = 0;    // where the buffer begins; what comes next
+    int64_t begin = 0, at = 0;    // file offsets of the buffer and the next byte
 };
 
-// ---- metadata -------------------------------------------------------------------------------------------------------
+// ---- metadata -----------------------------------------------------------------------------------
 
 template <class T> Status read_numbers(Cursor& c, const char* key, int64_t n, GgufValue* v) {
     std::vector<T> raw(static_cast<size_t>(n));
@@ -152,7 +152,7 @@ Status read_metadata(Cursor& c, int64_t keys, GgufMetadata* m) {
     return {};
 }
 
-// ---- tensors --------------------------------------------------------------------------------------------------------
+// ---- tensors ------------------------------------------------------------------------------------
 
 Result<GgufTensor> read_tensor(Cursor& c) {
     GgufTensor t;
@@ -183,7 +183,7 @@ Result<GgufTensor> read_tensor(Cursor& c) {
     return t;
 }
 
-// Offsets become places in the file.
+// Turns offsets into file offsets, after checks.
 Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
     std::set<std::string> names;
     auto key = [](const GgufTensor& t) { return std::pair(t.at, t.bytes); };
@@ -257,7 +257,7 @@ const GgufTensor* GgufFile::find(const std::string& tensor) const {
     return nullptr;
 }
 
-// ---- the getters ----------------------------------------------------------------------------------------------------
+// ---- getters ------------------------------------------------------------------------------------
 
 const GgufValue* GgufMetadata::find(const std::string& key) const {
     const auto it = values.find(key);

@@ -1,8 +1,9 @@
-// gguf.h - read and write GGUF (versions 2 and 3): typed metadata, the tensors' names and shapes, their blocks.
+// gguf.h - read and write GGUF (versions 2 and 3): typed metadata, tensor names, shapes and blocks.
 //
-// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per tensor a string,
-// u32 rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the data; then the data, from the next
-// multiple of general.alignment (32) on. Strings and arrays begin with their u64 length. All is little-endian.
+// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per
+// tensor a string, u32 rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the
+// data; then the data, aligned to general.alignment (32). Strings and arrays begin with their u64
+// length. All is little-endian.
 #pragma once
 #include <functional>
 #include <map>
@@ -14,15 +15,15 @@
 
 enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 
-// One value, or an array of values of one type. The vector for its type holds them, whichever their width.
+// One value, or an array of values of one type, in the vector for its type, of any width.
 struct GgufValue {
-    GgufType type = GgufType::u32;    // an array's: its elements'
+    GgufType type = GgufType::u32;    // an array's element type
     bool array = false;
     std::vector<int64_t> integers;    // booleans as well; u64 from 2^63 on as negative numbers
     std::vector<double> numbers;      // f32, f64
     std::vector<std::string> texts;
 
-    static GgufValue integer(int64_t v) { return {GgufType::u32, false, {v}, {}, {}}; }    // as llama.cpp wants sizes
+    static GgufValue integer(int64_t v) { return {GgufType::u32, false, {v}, {}, {}}; }    // u32, for llama.cpp
     static GgufValue number(float v) { return {GgufType::f32, false, {}, {v}, {}}; }
     static GgufValue boolean(bool v) { return {GgufType::boolean, false, {v}, {}, {}}; }
     static GgufValue text(std::string v) { return {GgufType::text, false, {}, {}, {std::move(v)}}; }
@@ -31,13 +32,13 @@ struct GgufValue {
     static GgufValue number_array(std::vector<double> v) { return {GgufType::f32, true, {}, std::move(v), {}}; }
 };
 
-// Each getter: exit 3 naming file and key where it is missing, of another type or out of [min, max]. Integers may have
-// any width, as the specification has it, and stand where a number is asked for.
+// Each getter: exit 3 naming file and key if it is missing, of another type or out of [min, max].
+// Integers of any width are accepted, as the specification requires, also for numbers.
 struct GgufMetadata {
     std::string name;    // the file, for messages
     std::map<std::string, GgufValue> values;
 
-    const GgufValue* find(const std::string& key) const;    // null: there is none
+    const GgufValue* find(const std::string& key) const;    // null: absent
     bool has(const std::string& key) const { return find(key) != nullptr; }
     Status get(const std::string& key, int64_t* out, int64_t min, int64_t max) const;
     Status get(const std::string& key, int* out, int min, int max) const;
@@ -53,37 +54,38 @@ struct GgufMetadata {
                                    bool (*fits)(GgufType)) const;
 };
 
-typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;    // to be written, in this order
+typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;    // written in this order
 
 struct GgufTensor {
     std::string name;
     const BlockFormat* format;
-    std::vector<int64_t> shape;    // the fastest last, as everywhere in flatgpt; whole blocks
+    std::vector<int64_t> shape;    // fastest dimension last, as everywhere in flatgpt; whole blocks
     int64_t at, bytes;             // in the file
     int64_t numbers() const;
 };
 
 struct GgufHeader {
     GgufMetadata metadata;
-    std::vector<GgufTensor> tensors;    // in the order of their bytes
-    int64_t data = 0;                   // where the first may begin
+    std::vector<GgufTensor> tensors;    // in file order
+    int64_t data = 0;                   // offset of the data section
 };
 
-// read(at, to, bytes): the file's bytes. Every count, length, size and offset is compared with file_bytes before
-// anything is allocated for it. Checked: magic, version, unique keys and names, types, rank, whole blocks, alignment;
-// each tensor lies within the file and no two overlap. Exit 3 naming `name` and the offset or the key.
+// read(at, to, bytes): the file's bytes. Every count, length, size and offset is compared with
+// file_bytes before any allocation. Checked: magic, version, unique keys and names, types, rank,
+// whole blocks, alignment, tensors inside the file without overlap. Exit 3 naming `name` and offset
+// or key.
 typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
 Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);
 
-bool is_gguf(const std::string& path);    // a file whose first bytes say GGUF
+bool is_gguf(const std::string& path);    // whether the file begins with GGUF's magic
 
 class GgufFile {
   public:
     static Result<GgufFile> open(const std::string& path);
     const GgufMetadata& metadata() const { return header.metadata; }
     const std::vector<GgufTensor>& tensors() const { return header.tensors; }
-    const GgufTensor* find(const std::string& tensor) const;    // null: there is none
-    // Bytes of any place in the file; threads may read at once. Exit 3: it has become shorter; 4.
+    const GgufTensor* find(const std::string& tensor) const;    // null: absent
+    // Thread-safe. Exit 3: the file has become shorter; 4.
     Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
     int64_t bytes() const { return file.bytes(); }
     std::shared_ptr<const char> map() const { return file.map(); }
@@ -93,15 +95,16 @@ class GgufFile {
     GgufHeader header;
 };
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
 struct GgufSource {
     std::string name;
     const BlockFormat* format;
-    std::vector<int64_t> shape;                            // the fastest last
-    std::function<Status(const FileSink& sink)> blocks;    // all of the tensor's bytes, in pieces of any size
+    std::vector<int64_t> shape;                            // fastest dimension last
+    std::function<Status(const FileSink& sink)> blocks;    // writes all bytes in pieces of any size
 };
-// A version 3 file with alignment 32, piece by piece, in the order given. Fails only where the sink or a source does.
+// Writes a version 3 file with alignment 32, in the given order. Fails only if sink or source
+// fails.
 Status gguf_write(const std::vector<std::pair<std::string, GgufValue>>& metadata,
                   const std::vector<GgufSource>& tensors, const FileSink& sink);

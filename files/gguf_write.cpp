@@ -1,4 +1,4 @@
-// gguf_write.cpp - a GGUF file's bytes. See gguf.h.
+// gguf_write.cpp - writes a GGUF file. See gguf.h.
 #include <cstring>
 
 #include "gguf.h"

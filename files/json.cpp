@@ -6,7 +6,7 @@
 using nlohmann::json;
 
 Status json_check(std::string_view text, const std::string& name, JsonCheck& v) {
-    // The library takes a NUL for the end and would not look behind it.
+    // The library treats a NUL as the end and ignores later bytes.
     if (size_t nul = text.find('\0'); nul != text.npos)
         return fail(Exit::input, "%s: byte %zu: not JSON: a NUL", name.c_str(), nul + 1);
     if (nlohmann::json::sax_parse(text.begin(), text.end(), &v)) return {};
@@ -21,7 +21,7 @@ Result<json> json_parse(std::string_view text, const std::string& name, int max_
 }
 
 namespace {
-const json& field(const json& object, const char* key) {    // null where there is none
+const json& field(const json& object, const char* key) {    // null: absent
     static const json none;
     auto it = object.find(key);
     return it == object.end() ? none : *it;

@@ -1,4 +1,4 @@
-// json.h - JSON that may be hostile: no exceptions, no duplicate keys, bounded depth, fields with types and ranges.
+// json.h - hostile JSON: no exceptions, no duplicate keys, bounded depth, typed fields with ranges.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -6,18 +6,19 @@
 
 #include "base/common.h"
 
-// Exit 3 naming `name` and the byte. max_depth: of nested objects and arrays.
+// Exit 3 naming `name` and the byte. max_depth: limit on nested objects and arrays.
 Result<nlohmann::json> json_parse(std::string_view text, const std::string& name, int max_depth);
 
-// A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD.
+// A JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
 std::string json_string(std::string_view text);
-std::string json_number(double x);    // reads back to the same bits; null for what JSON has not: NaN, infinity
+std::string json_number(double x);    // reads back to equal bits; null: NaN, infinity
 
-// One object's fields. Each getter: exit 3 where the field is missing, of another type or out of [min, max].
+// One object's fields. Getters: exit 3 if the field is missing, of another type or out of [min,
+// max].
 struct JsonFields {
-    const nlohmann::json& object;       // is_object()
+    const nlohmann::json& object;       // must be an object
     std::string name;                   // the file, for messages
-    bool has(const char* key) const;    // and it is not null
+    bool has(const char* key) const;    // present and not null
     Status get(const char* key, int64_t* out, int64_t min, int64_t max) const;
     Status get(const char* key, int* out, int min, int max) const;
     Status get(const char* key, uint64_t* out) const;

@@ -1,4 +1,5 @@
-// json_check.h - the pass over hostile JSON that builds nothing: syntax, depth, equal keys; and one field's string.
+// json_check.h - checks hostile JSON without building a tree: syntax, depth, duplicate keys;
+// extracts one string field.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -7,20 +8,20 @@
 #include "base/shorten.h"
 #include "json.h"
 
-// A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
+// The first pass, because the DOM parser keeps the last of two equal keys and has no depth limit.
 struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
-    static constexpr size_t MAX_QUOTED = 320;    // bytes of the file in a message
+    static constexpr size_t MAX_QUOTED = 320;    // bytes of the file quoted in a message
     int max_depth;
-    // Each open object's keys; none for an array. They are sorted at the object's end: a hostile file cannot make that
-    // quadratic, as it could a hash table.
+    // Keys of each open object; empty for arrays. They are sorted at the object's end, which a
+    // hostile file cannot make quadratic, unlike a hash table.
     std::vector<std::vector<std::string>> keys;
     std::string error;
     size_t error_byte = 0;
-    // A field of the outermost object: its name, its value, and another value's text or type where it is no string.
+    // A field of the outermost object: its name, its string value, or another value's text or type.
     const std::string* field = nullptr;
     std::string value, other;
     std::vector<std::string> fields;      // the outermost object's keys
-    bool object = false, here = false;    // the outermost value is an object; the next value is the field's
+    bool object = false, here = false;    // outermost value is an object; next value is the field's
     explicit JsonCheck(int max_depth, const std::string* field = nullptr) : max_depth(max_depth), field(field) {}
 
     bool null() override { return is("null"); }
@@ -43,24 +44,24 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     bool key(string_t& name) override {
         here = field && keys.size() == 1 && name == *field;
         std::vector<std::string>& names = keys.back();
-        if (names.size() == names.capacity() && !distinct()) return false;    // a million equal keys are not gathered
+        if (names.size() == names.capacity() && !distinct()) return false;    // detects many equal keys early
         names.push_back(name);
         return true;
     }
     bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
         std::string what = e.what();
-        error = "not JSON: " + shorten(what.substr(what.find("] ") + 2), MAX_QUOTED);    // after the library's own tag
+        error = "not JSON: " + shorten(what.substr(what.find("] ") + 2), MAX_QUOTED);    // without the library's tag
         error_byte = byte;
         return false;
     }
 
   private:
-    bool is(const char* what) {    // the value that begins here is no string
+    bool is(const char* what) {    // the next value is no string
         if (std::exchange(here, false)) other = std::string(what).substr(0, 60);
         return true;
     }
     template <class N> bool is(std::nullptr_t, N number) { return !here || is(std::to_string(number).c_str()); }
-    bool distinct() {    // the innermost object's keys
+    bool distinct() {    // checks the innermost object's keys
         std::vector<std::string>& names = keys.back();
         std::sort(names.begin(), names.end());
         const auto twice = std::adjacent_find(names.begin(), names.end());

@@ -1,4 +1,5 @@
-// picture.cpp - see picture.h. A picture is drawn twice: onto nothing, to learn its size, and onto the file's surface.
+// picture.cpp - see picture.h. A picture is drawn twice: to measure it, then onto the file's
+// surface.
 #include "picture.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include "base/file.h"
 
 namespace {
-// cairo by its stable interface (cairo.h): the build needs neither its header nor the library.
+// cairo's stable interface (cairo.h), declared here: the build needs no header or library.
 struct Cairo {
     struct Context;
     struct Surface;
@@ -65,8 +66,8 @@ struct Color {
     double r, g, b;
 };
 constexpr Color INK = {0.15, 0.15, 0.15}, PALE = {0.85, 0.85, 0.85};
-// Nine colours of viridis (van der Walt & Smith 2015): as light as the value is large, also in grey and to the
-// colour-blind.
+// Nine colours of viridis (van der Walt & Smith 2015): lightness grows with the value, also in grey
+// and for the colour-blind.
 Color colormap(double x) {
     static const int V[9][3] = {{68, 1, 84},    {71, 44, 122}, {59, 81, 139},  {44, 113, 142}, {33, 144, 141},
                                 {39, 173, 129}, {92, 200, 99}, {170, 220, 50}, {253, 231, 37}};
@@ -77,7 +78,7 @@ Color colormap(double x) {
     return {mix(0), mix(1), mix(2)};
 }
 
-// What is drawn with; `bounds` grows with all that is drawn.
+// A drawing context; `bounds` grows with all that is drawn.
 struct Pen {
     Cairo::Context* to;
     double right = 0, bottom = 0;
@@ -90,7 +91,8 @@ struct Pen {
         cairo().text_extents(to, text.c_str(), &e);
         return e.x_advance;
     }
-    // (x, y): the base line's left end (align 0), middle (0.5) or right end (1); up: read from below.
+    // (x, y): left end (align 0), middle (0.5) or right end (1) of the base line; up: rotated
+    // upwards.
     void text(const std::string& text, double x, double y, double size, double align = 0, bool up = false) {
         const double w = width(text, size);
         cairo().save(to);
@@ -110,7 +112,7 @@ struct Pen {
         }
         cairo().stroke(to);
     }
-    // Cells of `cell` pixels, as one image: no seams, and small files.
+    // Draws cells of `cell` pixels as one image: no seams, and small files.
     void cells(const HeatmapPanel& m, double x, double y, int cell) {
         const int w = m.columns * cell, h = m.rows * cell;
         Cairo::Surface* image = cairo().image_surface_create(Cairo::FORMAT_RGB24, w, h);
@@ -150,12 +152,12 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     draw(probe);
     const double width = std::ceil(probe.right + 2 * MARGIN), height = std::ceil(probe.bottom + 2 * MARGIN);
     c.destroy(probe.to), c.surface_destroy(nothing);
-    const double zoom = width * height < 4e6 ? 2 : 1;    // a .png's pixels for each of ours: sharp letters
+    const double zoom = width * height < 4e6 ? 2 : 1;    // .png pixels per unit: sharp letters
     std::string file;
     Cairo::Surface* surface = is_png(path)
                                   ? c.image_surface_create(Cairo::FORMAT_RGB24, int(width * zoom), int(height * zoom))
                                   : c.svg_surface_create_for_stream(collect, &file, width, height);
-    int failed = c.surface_status(surface);    // an error where it is too large
+    int failed = c.surface_status(surface);    // an error if it is too large
     if (!failed) {
         Pen pen = begin(surface);
         if (is_png(path)) c.scale(pen.to, zoom, zoom);
@@ -178,9 +180,9 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     return replace_file(path, file);
 }
 
-// ---- maps -----------------------------------------------------------------------------------------------------------
+// ---- heatmaps -----------------------------------------------------------------------------------
 
-constexpr double NAME = 10, TITLE = 12, HEAD = 15, GAP = 18;    // sizes of letters, and between maps
+constexpr double NAME = 10, TITLE = 12, HEAD = 15, GAP = 18;    // letter sizes, and the gap between panels
 
 double widest(Pen& pen, const std::vector<std::string>& names, double size) {
     double most = 0;
@@ -191,10 +193,10 @@ int cell_of(const HeatmapPicture& all, const HeatmapPanel& m) {
     return std::clamp(all.size / std::max({m.rows, m.columns, 1}), 1, 36);
 }
 bool upright(Pen& pen, const HeatmapPicture& all,
-             const HeatmapPanel& m) {    // columns' names, as they are wider than columns
+             const HeatmapPanel& m) {    // only if a cell is too narrow for its name
     return widest(pen, m.column_names, NAME) > cell_of(all, m) - 2;
 }
-// One map with its names and its title at (x, y). left, below: what the names take.
+// Draws one panel with names and title at (x, y). left, below: space for the names.
 void draw_map(Pen& pen, const HeatmapPanel& m, const HeatmapPicture& all, double x, double y, double left,
               double below) {
     const int cell = cell_of(all, m), every = std::max(1, int(std::ceil((NAME + 2) / cell)));
@@ -246,7 +248,7 @@ Status write_heatmaps(const std::string& path, const HeatmapPicture& all) {
         for (size_t i = 0; i < all.maps.size(); i += size_t(all.across)) {
             double x = 0, lowest = y;
             for (size_t k = i; k < std::min(all.maps.size(), i + size_t(all.across)); k++) {
-                Pen one{pen.to};    // what this map takes
+                Pen one{pen.to};    // measures this panel
                 draw_map(one, all.maps[k], all, x, y, left, below);
                 x = one.right + GAP, lowest = std::max(lowest, one.bottom);
                 pen.reach(one.right, one.bottom);
@@ -263,7 +265,7 @@ Status write_heatmaps(const std::string& path, const HeatmapPicture& all) {
     });
 }
 
-// ---- curves ---------------------------------------------------------------------------------------------------------
+// ---- curves -------------------------------------------------------------------------------------
 
 Status write_curves(const std::string& path, const CurvePicture& p) {
     constexpr double W = 640, H = 360, LEFT = 70, TOP = 40;

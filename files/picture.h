@@ -1,13 +1,13 @@
-// picture.h - pictures as files, .png or .svg: maps of colours, and curves. By libcairo, which is loaded when the first
-// one is asked for: neither the build nor any other command needs it.
+// picture.h - pictures as .png or .svg files: heatmaps and curves. Drawn by libcairo, which is
+// loaded for the first picture: neither the build nor any other command needs it.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "base/draw.h"
 
-// Asked before the work that fills a picture. Exit 2: the name ends in neither .png nor .svg; 1: there is no libcairo;
-// 2, 4: as of check_writable.
+// Called before the work that produces a picture. Exit 2: the name ends in neither .png nor .svg;
+// 1: no libcairo; 2, 4: errors of check_writable.
 Status picture_check(const std::string& path);
 
 struct HeatmapPanel {
@@ -19,11 +19,11 @@ struct HeatmapPanel {
 struct HeatmapPicture {
     std::string title, row_axis = {}, column_axis = {};    // "query", "key"
     std::vector<HeatmapPanel> maps = {};
-    int across = 1;    // maps side by side
-    int size = 100;    // pixels of a map's longer side, at most, where a cell is larger than one
-    std::vector<std::pair<double, std::string>> legend = {};    // a value's colour, and its name
+    int across = 1;    // panels side by side
+    int size = 100;    // maximum pixels of a panel's longer side, at least one per cell
+    std::vector<std::pair<double, std::string>> legend = {};    // value shown as a colour, and its label
 };
-Status write_heatmaps(const std::string& path, const HeatmapPicture& maps);    // exit 2, 4: as of replace_file
+Status write_heatmaps(const std::string& path, const HeatmapPicture& maps);    // exit 2, 4: errors of replace_file
 
 struct CurvePicture {
     std::string title, x_axis, y_axis;

@@ -48,7 +48,7 @@ bool non_negative(const json& j, int64_t max, int64_t* out) {
     return true;
 }
 
-// One tensor's row of the header; *readable: of a type that we read.
+// Parses one tensor's entry in the header; *readable: its type is supported.
 Status entry_parse(const json& j, int64_t data_bytes, const std::string& name, TensorEntry* e, bool* readable) {
     auto bad = [&](const char* field, const std::string& expected, const json& found) {
         return fail(Exit::input, "%s: tensor \"%s\": %s: expected %s, found %s", name.c_str(), e->name.c_str(), field,
@@ -85,7 +85,7 @@ Status metadata_check(const json& j, const std::string& name) {
     return {};
 }
 
-// Round to nearest even; a NaN stays one.
+// Round to nearest even; a NaN stays NaN.
 uint16_t float_to_bf16(float x) {
     uint32_t u = std::bit_cast<uint32_t>(x);
     if (std::isnan(x)) return uint16_t(u >> 16 | 0x40);
@@ -145,7 +145,7 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
     return entries;
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     SafetensorsFile f;
@@ -168,7 +168,7 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
     }
     auto each = [&](auto to_float) {
         for (int64_t i = 0; i < count; i++) {
-            uint16_t h;    // may lie at any address
+            uint16_t h;    // at any alignment
             memcpy(&h, static_cast<const char*>(from) + 2 * i, 2);
             out[i] = to_float(h);
         }
@@ -177,12 +177,12 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
     else each([](uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); });
 }
 
-// ---- writing --------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 Status safetensors_write(const std::vector<TensorSource>& tensors,
                          const std::function<Status(const void*, int64_t)>& sink) {
     nlohmann::ordered_json header;
-    header["__metadata__"]["format"] = "pt";    // transformers insists
+    header["__metadata__"]["format"] = "pt";    // required by transformers
     int64_t end = 0;
     for (const TensorSource& t : tensors) {
         CHECK(t.type != TensorType::f16 && !header.contains(t.name), "tensor %s", t.name.c_str());

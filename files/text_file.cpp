@@ -1,4 +1,4 @@
-// text_file.cpp - see text_file.h. Stages: the file's bytes, unpacked bytes, text.
+// text_file.cpp - see text_file.h. Stages: file bytes, decompressed bytes, text.
 #include "text_file.h"
 
 #include <zlib.h>
@@ -12,9 +12,9 @@
 #include "base/console.h"
 
 namespace {
-constexpr size_t BLOCK = 64 << 10;    // read at a time; the first one, unpacked, must look like text
+constexpr size_t BLOCK = 64 << 10;    // bytes per read; the first block must decompress to text
 
-// ---- what a file is -------------------------------------------------------------------------------------------------
+// ---- detecting the format -----------------------------------------------------------------------
 
 using namespace std::string_view_literals;
 enum class Packing { none, gzip, zstd };
@@ -23,7 +23,7 @@ enum class Encoding { bytes, utf16_little, utf16_big };
 
 Packing packing_of(std::string_view head) {
     if (head.starts_with("\x1F\x8B"sv)) return Packing::gzip;
-    // The second one is a skippable frame: files of pzstd begin with it.
+    // The second magic is a skippable frame, with which pzstd's files begin.
     bool skippable = head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1, 3) == "\x2A\x4D\x18"sv;
     return head.starts_with("\x28\xB5\x2F\xFD"sv) || skippable ? Packing::zstd : Packing::none;
 }
@@ -68,10 +68,10 @@ std::string not_text_reason(std::string_view head) {
     }
     if (utf16_bom(head) || head.find('\0') == head.npos) return "";
     if (head.size() > 8 && head[8] == '{' && head[7] == 0) return "a safetensors file, no text";
-    // Latin letters in UTF-16 have a NUL at every other place.
+    // Latin letters in UTF-16 have a NUL in every second byte.
     size_t nul[2] = {}, looked = std::min<size_t>(head.size(), 4096);
     for (size_t i = 0; i < looked; i++) nul[i % 2] += head[i] == 0;
-    const bool units = head.size() >= 16 && head.size() % 2 == 0;    // fewer bytes say too little
+    const bool units = head.size() >= 16 && head.size() % 2 == 0;    // fewer bytes are ambiguous
     for (size_t odd : {0, 1})
         if (units && nul[odd] > looked / 5 && nul[1 - odd] <= looked / 50)
             return std::string("UTF-16 without a byte order mark; convert it on the way: iconv -f UTF-16") +
@@ -86,26 +86,26 @@ std::string decompressed_name(std::string path) {
     return path;
 }
 
-// ---- the stages -----------------------------------------------------------------------------------------------------
+// ---- stages -------------------------------------------------------------------------------------
 
 struct TextFile::State {
     std::string path;
     FILE* file = nullptr;
-    std::string block;    // the file's bytes; those from `at` on are to be unpacked
+    std::string block;    // file bytes; decompression continues at `at`
     size_t at = 0;
     int64_t consumed = 0;
-    bool ended = false;    // the file has no more than the block
+    bool ended = false;    // the block is the file's last one
 
     Packing packing = Packing::none;
     z_stream inflater{};
     ZSTD_DStream* decompressor = nullptr;
-    bool inside = false;    // in a gzip member or a zstd frame: the file may not end here
+    bool inside = false;    // in a gzip member or zstd frame: an end here is an error
 
     Encoding encoding = Encoding::bytes;
-    std::string beginning;    // the first unpacked bytes; those from `given` on are to come
+    std::string beginning;    // the first decompressed bytes, emitted up to `given`
     size_t given = 0;
-    std::string units;    // UTF-16 that is not decoded yet: at most a part of a character
-    std::string text;     // decoded; what comes from text_given on is to come
+    std::string units;    // undecoded UTF-16: at most a part of a character
+    std::string text;     // decoded text, emitted up to text_given
     size_t text_given = 0;
     bool text_ended = false;
 
@@ -137,7 +137,8 @@ struct TextFile::State {
     Status decode_some();
 };
 
-// Fills `to` from the block, as far as it goes. Members may follow one another; zeros behind the last one are padding.
+// Fills `to` from the block, as far as possible. Members may follow members; trailing zeros are
+// padding.
 Status TextFile::State::inflate_some(char* to, size_t bytes, size_t* done) {
     auto* in = reinterpret_cast<unsigned char*>(block.data());
     if (!inside) {
@@ -179,7 +180,7 @@ Status TextFile::State::decompress_some(char* to, size_t bytes, size_t* done) {
     return damaged(ZSTD_getErrorName(rc));
 }
 
-// Fewer bytes than asked for only at the end.
+// Decompresses; less than `bytes` only at the end.
 Result<size_t> TextFile::State::unpack(char* to, size_t bytes) {
     size_t filled = 0;
     while (filled < bytes) {
@@ -201,7 +202,7 @@ Result<size_t> TextFile::State::unpack(char* to, size_t bytes) {
     return filled;
 }
 
-// What the beginning says: packing, encoding, whether it is text at all.
+// Detects compression, encoding and binary files from the beginning.
 Status TextFile::State::start() {
     TRY(next_block());
     packing = packing_of(block);
@@ -230,7 +231,7 @@ Status TextFile::State::start() {
     return {};
 }
 
-// What unpack gives, after the beginning that start has looked at.
+// Decompressed bytes, including the beginning that start has read.
 Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     size_t n = std::min(bytes, beginning.size() - given);
     memcpy(to, beginning.data() + given, n);
@@ -239,7 +240,7 @@ Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     return n + TRY(unpack(to + n, bytes - n));
 }
 
-// The next units as UTF-8; a surrogate without its partner and half a unit at the end become U+FFFD.
+// Decodes the next units to UTF-8; a lone surrogate and half a unit at the end become U+FFFD.
 Status TextFile::State::decode_some() {
     size_t had = units.size();
     units.resize(had + BLOCK);
@@ -271,7 +272,7 @@ Status TextFile::State::decode_some() {
     return {};
 }
 
-// ---- the class ------------------------------------------------------------------------------------------------------
+// ---- class --------------------------------------------------------------------------------------
 
 Result<TextFile> TextFile::open(const std::string& path) {
     TextFile f;

@@ -1,8 +1,9 @@
 // torch_archive.cpp - see torch_archive.h.
 //
-// A pickle is a program for a machine with a stack and a memo. Of its instructions those that build plain values are
-// carried out here. A call of one of PyTorch's makers of state dictionaries gives their value; any other call gives a
-// value that nothing looks into. Values lie in one array and name each other by their place: no depth recurses.
+// A pickle is a program for a machine with a stack and a memo. Only instructions that build plain
+// values are executed. Calls of PyTorch's constructors of state dictionaries return their value;
+// any other call returns an opaque value. Values lie in one array and refer to each other by index,
+// so no depth recurses.
 #include "torch_archive.h"
 
 #include <algorithm>
@@ -30,7 +31,8 @@ Result<std::string> piece(const File& file, uint64_t at, uint64_t bytes) {
     TRY(file.read(int64_t(at), text.data(), int64_t(bytes)));
     return text;
 }
-// Little-endian numbers and texts, one after the other. From the first one beyond the end on, all are empty.
+// Reads little-endian numbers and texts in sequence. From the first read beyond the end on, all are
+// empty.
 struct Bytes {
     std::string_view data;
     size_t at = 0;
@@ -51,7 +53,7 @@ struct Bytes {
     }
 };
 
-// Where each entry's bytes lie, by its name: the zip's directory, which its last bytes name, says so.
+// Each entry's byte range by name, from the zip's directory, which the last bytes locate.
 Result<std::map<std::string, Span>> zip_entries(const File& file) {
     const uint64_t size = uint64_t(file.bytes()), tail = std::min<uint64_t>(size, 65557);
     const std::string end = TRY(piece(file, size - tail, tail));
@@ -80,7 +82,7 @@ Result<std::map<std::string, Span>> zip_entries(const File& file) {
         while (extra.at + 4 <= extra.data.size() && extra.ok) {
             const uint64_t id = extra.number(2);
             Bytes wide{extra.take(extra.number(2))};
-            if (id != 1) continue;    // zip64: the two lengths and the place, those that have no room in 32 bits
+            if (id != 1) continue;    // zip64: lengths and offset that need 64 bits
             if (length == UINT32_MAX) length = wide.number(8), wide.take(8);
             if (at == UINT32_MAX) at = wide.number(8);
         }
@@ -98,8 +100,8 @@ Result<std::map<std::string, Span>> zip_entries(const File& file) {
 struct Value {
     enum Kind { plain, storage, tensor } kind = plain;
     int64_t number = 0;
-    std::string label = {};         // a text, a global's module and name
-    std::vector<int> items = {};    // a tuple's; keys and values by turns; a storage's type and key; a tensor's parts
+    std::string label = {};         // a text, or a global's module and name
+    std::vector<int> items = {};    // tuple items; alternating keys and values; storage: type, key; tensor parts
 };
 struct Unpickler {
     std::vector<Value> values = {};
@@ -112,11 +114,11 @@ struct Unpickler {
         stack.push_back(int(values.size()));
         values.push_back(std::move(v));
     }
-    const Value& pop() {    // the stack has one; valid until the next push
+    const Value& pop() {    // requires a non-empty stack; valid until the next push
         const int top = stack.back();
         return stack.pop_back(), values[size_t(top)];
     }
-    std::vector<int> top(size_t n) {    // takes the newest n
+    std::vector<int> top(size_t n) {    // pops the newest n
         if (n > stack.size()) return ok = false, std::vector<int>();
         const std::vector<int> all(stack.end() - ptrdiff_t(n), stack.end());
         return stack.resize(stack.size() - n), all;
@@ -126,7 +128,7 @@ struct Unpickler {
         const std::vector<int> all = top(stack.size() - marks.back());
         return marks.pop_back(), all;
     }
-    void extend(const std::vector<int>& more) {    // the list or dictionary that is on top now
+    void extend(const std::vector<int>& more) {    // extends the list or dictionary on top
         if (stack.empty()) return void(ok = false);
         std::vector<int>& items = values[size_t(stack.back())].items;
         items.insert(items.end(), more.begin(), more.end());
@@ -138,14 +140,14 @@ struct Unpickler {
         if (maker.label == "torch._utils _rebuild_tensor_v2" && all.size() >= 4)
             push({.kind = Value::tensor, .items = {all[0], all[1], all[2], all[3]}});
         else if (maker.label == "torch._utils _rebuild_parameter" && !all.empty()) stack.push_back(all[0]);
-        else push({});    // OrderedDict is one, and is filled afterwards
+        else push({});    // OrderedDict: filled by later instructions
     }
-    void load_storage() {    // ("storage", its type, its key, the device, how many numbers)
+    void load_storage() {    // ("storage", type, key, device, element count)
         if (stack.empty() || values[size_t(stack.back())].items.size() < 5) return void(ok = false);
         const std::vector<int>& id = pop().items;
         push({.kind = Value::storage, .items = {id[1], id[2]}});
     }
-    bool step(uint8_t code, Bytes& b) {    // protocol 2, torch.save's; false: another instruction
+    bool step(uint8_t code, Bytes& b) {    // protocol 2 (torch.save); false: unsupported instruction
         switch (code) {
             case 0x80: return b.take(1), true;
             case '}':
@@ -153,7 +155,7 @@ struct Unpickler {
             case ']':
             case 'N': return push({}), true;
             case '(': return marks.push_back(stack.size()), true;
-            case 'G': return b.take(8), push({}), true;    // a float: no tensor needs one
+            case 'G': return b.take(8), push({}), true;    // a float, unused by tensors
             case 0x88:
             case 0x89: return push({.number = code == 0x88}), true;
             case 'J': return push({.number = int32_t(b.number(4))}), true;
@@ -186,12 +188,12 @@ struct Unpickler {
             case 'e':
             case 'u': return extend(since_mark()), true;
             case 'R': return call(), true;
-            case 'b': return top(1), true;    // an object's attributes
+            case 'b': return top(1), true;    // drops an object's attributes
             case 'Q': return load_storage(), true;
             default: return false;
         }
     }
-    bool run(Bytes& b) {    // the value it builds is then on top
+    bool run(Bytes& b) {    // leaves the built value on top
         for (;;) {
             const std::string_view code = b.take(1);
             const size_t most = std::max({values.size(), stack.size(), marks.size(), memo.size()});

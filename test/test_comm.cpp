@@ -282,7 +282,7 @@ TEST_CASE("comm: the judge names who keeps the others, and nobody else") {
     CHECK(find_silent(s, "r", 1000, 60) == "");
     s.departed = false;
     CHECK(find_silent(s, "r", 159, 60) == "");
-    CHECK(contains(find_silent(s, "r", 161, 60), "r has not been heard of for 61 s"));
+    CHECK(contains(find_silent(s, "r", 161, 60), "r has sent nothing for 61 s"));
 }
 
 TEST_CASE("comm: one rank is a watch without sockets") {

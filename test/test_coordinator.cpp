@@ -329,11 +329,11 @@ TEST_CASE("watch: a rank that is stopped is named after the timeout") {
     for (size_t v = 0; v < 4; v++) jobs[v]->rank[v]->send(SIGSTOP);
     for (size_t v = 0; v < 4; v++)
         for (size_t r = 0; r < 4; r++)
-            if (r != v) jobs[v]->expect(r, 7, {named(int(v)), "has not been heard of for 2 s"});
+            if (r != v) jobs[v]->expect(r, 7, {named(int(v)), "has sent nothing for 2 s"});
     CHECK(now_seconds() - begin > 1.5);
     CHECK(now_seconds() - begin < 5);
     jobs[1]->rank[1]->send(SIGCONT);    // and hears of it when it goes on
-    jobs[1]->expect(1, 7, {named(1), "has not been heard of"});
+    jobs[1]->expect(1, 7, {named(1), "has sent nothing"});
 }
 
 TEST_CASE("watch: a whole job that is stopped and continued goes on") {
@@ -454,7 +454,7 @@ TEST_CASE("watch: a cut network ends both sides") {
     job.wait_met();
     const double begin = now_seconds();
     CHECK(ip("ip -n " + b + " link set v" + b + " down"));
-    for (size_t r = 0; r < 2; r++) job.expect(r, 7, {"has not been heard of for 2 s (stopped, or its network is cut)"});
-    for (size_t r = 2; r < 4; r++) job.expect(r, 7, {named(0), "has not been heard of for 2 s"});
+    for (size_t r = 0; r < 2; r++) job.expect(r, 7, {"has sent nothing for 2 s (stopped, or its network is cut)"});
+    for (size_t r = 2; r < 4; r++) job.expect(r, 7, {named(0), "has sent nothing for 2 s"});
     CHECK(now_seconds() - begin < 5);
 }

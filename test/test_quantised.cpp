@@ -138,7 +138,8 @@ TEST_CASE("quantised: searches by vectors give the bits of the loops, which stay
     // CRC-32C of what the loops made: lines on 2026-11-27, before vectors searched, scales since they have 9 steps.
     const std::map<BlockType, uint32_t> made = {{BlockType::q4_0, 0xedb8ba9e}, {BlockType::q4_1, 0xbdb5779e},
                                                 {BlockType::q5_0, 0x12332156}, {BlockType::q5_1, 0x3fa19e16},
-                                                {BlockType::q4_k, 0xd5792fb5}, {BlockType::q6_k, 0x6c221e7a}};
+                                                {BlockType::q4_k, 0xd5792fb5}, {BlockType::q6_k, 0x6c221e7a},
+                                                {BlockType::q8_0, 0xf4b3ca90}};
     for (const auto& [type, crc] : made) {
         const BlockFormat& f = block_format(type);
         INFO(std::string(f.name));

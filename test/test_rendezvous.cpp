@@ -238,12 +238,12 @@ TEST_CASE("meeting: what another rank makes of what listens where rank 0 should"
         CHECK_MESSAGE(contains(found, what), found);
     };
     says(welcomes("welcome", START), "met rank 1 (y, pid 2)");
-    says(welcomes("hello", START), "what listens there is not this job's rank 0");
-    says(welcomes("welcome", START, '2'), "what listens there is not this job's rank 0");
+    says(welcomes("hello", START), "the listener is not this job's rank 0");
+    says(welcomes("welcome", START, '2'), "the listener is not this job's rank 0");
     says(welcomes("welcome", Frame{Message::start, Collective::none, 0, "rank 0\n"}), "rank 0 named 1 ranks of 2");
     says(welcomes("welcome", Frame{Message::abort_all, Collective::none, 0, "no room"}), "no room");
-    says(welcomes("welcome", Frame{Message::heartbeat, Collective::none, 0, ""}), "it sends what does not belong here");
-    says(welcomes("welcome", std::array<char, 12>{}), "it sends what is no message");
+    says(welcomes("welcome", Frame{Message::heartbeat, Collective::none, 0, ""}), "it sends an unexpected message");
+    says(welcomes("welcome", std::array<char, 12>{}), "it sends an invalid message");
     says([](Link& link) { link.close(); }, "hangs up: another job's rank 0, or another program");
     says([](Link&) {}, "it takes connections and does not answer");
 }

@@ -1,4 +1,4 @@
-// convert.cpp - `flatgpt convert`: a model from one format to another, GGUF files and Hugging Face directories.
+// convert.cpp - `flatgpt convert`: models between GGUF files and Hugging Face directories.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -21,7 +21,7 @@ struct Options {
 // "model" of runs/model.gguf
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
 
-// Names of files that are no directories: nobody wants a directory a.safetensors.
+// Endings that no directory should have: OUT is probably meant as a file.
 Status check_ending(const std::string& out) {
     std::string ending = fs::path(out).extension().string();
     for (char& letter : ending) letter = char(tolower(letter));
@@ -36,7 +36,7 @@ Status check_ending(const std::string& out) {
                 "and its config.json are written; give %s",
                 out.c_str(), stem.c_str());
 }
-// OUT must not be what is read, by whatever name: not with --overwrite either.
+// OUT must not be the input, under any name, even with --overwrite.
 Status check_apart(const std::string& model, const std::string& out) {
     std::error_code none;
     auto same = [&](const fs::path& path) { return fs::equivalent(path, out, none); };
@@ -73,7 +73,7 @@ Status convert(Options o) {
     TRY(check_apart(from.path, o.out));
     TRY(check_out(o, to_gguf));
     const Config config = TRY(checkpoint_config(from));
-    // Before the weights are read.
+    // Checked before the weights are read.
     const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
     if (written && written->window_unused && config.window && config.window < config.T)
         Progress().note(
@@ -94,7 +94,7 @@ Status convert(Options o) {
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
     auto produce = [&](const FileSink& sink) {
         TRY(gguf_save(weights, *type, stem_of(o.out), keys, sink));
-        return check_out(o, to_gguf);    // still, after minutes
+        return check_out(o, to_gguf);    // again, because writing takes minutes
     };
     return replace_file(o.out, produce, overwrite);
 }

@@ -1,4 +1,4 @@
-// info.cpp - `flatgpt info`: what a file or directory is, checked from end to end; for a folder of runs, their losses.
+// info.cpp - `flatgpt info`: checks and describes files and directories; lists the losses of runs.
 #include <cerrno>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,11 +31,11 @@
 
 namespace {
 struct Row {
-    const char* key;    // for --json; people see spaces for underscores
+    const char* key;    // for --json; text output replaces underscores
     nlohmann::ordered_json value;
-    std::string text = {};    // for people; empty: the value
+    std::string text = {};    // for text output; empty: the value
 };
-// A function of a kind of file adds its rows; where it fails they hold what was found before the error.
+// One function per kind of file adds rows; on an error they hold the values found so far.
 typedef std::vector<Row> Rows;
 struct InfoOptions {
     bool devices = false;
@@ -52,7 +52,7 @@ Row count_row(const char* key, int64_t n) {
 
 std::string hex(uint64_t n) { return formatted("%016llx", (unsigned long long)n); }
 
-// All errors are printed; the first one decides the exit code.
+// Prints all errors; the first one decides the exit code.
 void add_error(Status* all, const Status& one) {
     if (one.ok()) return;
     if (!all->ok()) all->message += "\n" + one.message;
@@ -60,7 +60,7 @@ void add_error(Status* all, const Status& one) {
 }
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// ---- files ----------------------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     const Shard s = TRY(shard_open(path, o.raw_u16));
@@ -68,7 +68,7 @@ Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     std::vector<int> tokens(size_t(std::min(PIECE, s.tokens)));
     int largest = -1;
     rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
-    if (s.tokenizer)    // the one that made it
+    if (s.tokenizer)    // the shard's tokenizer
         rows.push_back({"tokenizer",
                         {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
                         std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
@@ -86,7 +86,7 @@ Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     return {};
 }
 
-// A tensor's bytes in the file, in pieces of whole blocks. Exit 3: a number is NaN or infinite.
+// Checks a tensor's bytes in pieces of whole blocks. Exit 3: an element is NaN or infinite.
 template <class F> Status check_finite(const F& file, const std::string& path, const std::string& tensor,
                                        const BlockFormat& format, int64_t at, int64_t bytes) {
     const int64_t piece = (4 << 20) / format.bytes * format.bytes;
@@ -193,7 +193,7 @@ void add_model(const Config& c, Rows& rows) {
     }
     rows.push_back(shape);
     rows.insert(rows.end(), sizes.begin(), sizes.end());
-    nlohmann::ordered_json cache;    // bytes of a full sequence in generation
+    nlohmann::ordered_json cache;    // bytes of a full sequence's cache
     for (auto [type, name] : {std::pair{Element::f32, "fp32"}, {Element::bf16, "bf16"}, {Element::int8, "int8"}})
         cache[name] = cache_bytes(c, type);
     rows.push_back({"cache", cache, cache_text(c)});
@@ -210,7 +210,7 @@ Status state_info(const std::string& text, const std::string& path, Rows& rows) 
                              count_row("skipped_updates", s.skipped)});
     return {};
 }
-// run.toml: the options that say most about a run.
+// run.toml: the most informative options of a run.
 Status toml_info(const std::string& text, const std::string& path, Rows& rows) {
     Result<std::vector<TomlSetting>> settings = toml_parse(text, path);
     if (!settings.ok()) return {Exit::input, settings.status.message};
@@ -220,7 +220,7 @@ Status toml_info(const std::string& text, const std::string& path, Rows& rows) {
             if (s.key == key && s.values.size() == 1 && !s.values[0].empty()) rows.push_back({key, s.values[0]});
     return {};
 }
-// A JSON file is recognized by its keys; if these say nothing, by its name, and the parser says what is missing.
+// JSON files are recognised by their keys, else by name; the parser then reports missing keys.
 Status json_info(const std::string& path, Rows& rows) {
     const std::string text = TRY(read_file(path, 256 << 20));
     const nlohmann::json j = TRY(json_parse(text, path, 64));
@@ -232,7 +232,7 @@ Status json_info(const std::string& path, Rows& rows) {
     return fail(Exit::input, "%s: JSON, but none of tokenizer.json, config.json and state.json", path.c_str());
 }
 
-// ---- metrics --------------------------------------------------------------------------------------------------------
+// ---- metrics ------------------------------------------------------------------------------------
 
 struct Losses {
     int64_t rows = 0, first = 0, last = 0;    // steps
@@ -270,7 +270,7 @@ Status metrics_info(const std::string& path, Rows& rows) {
     return status;
 }
 
-// ---- any file -------------------------------------------------------------------------------------------------------
+// ---- any file -----------------------------------------------------------------------------------
 
 Status unknown_file(const std::string& path, std::string_view head) {
     std::string what = head.empty() ? "an empty file" : not_text_reason(head);
@@ -287,7 +287,7 @@ Status unknown_file(const std::string& path, std::string_view head) {
                 path.c_str(), what.substr(0, hint).c_str());
 }
 
-// A file is recognized by its first bytes; if these say nothing, by its name, and the parser says what is wrong.
+// Files are recognised by their first bytes, else by name; the parser then reports errors.
 Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     const File file = TRY(File::open(path));
     std::string head(size_t(std::min<int64_t>(4096, file.bytes())), '\0');
@@ -306,7 +306,7 @@ Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o, rows) : unknown_file(path, head);
 }
 
-// ---- directories ----------------------------------------------------------------------------------------------------
+// ---- directories --------------------------------------------------------------------------------
 
 Status checkpoint_info(const std::string& dir, Rows& rows) {
     rows = {kind("checkpoint")};
@@ -328,7 +328,7 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     return {};
 }
 
-// Every checkpoint of the run, and more about the newest whole one. For a run without any yet, its losses.
+// Lists every checkpoint of the run, and details of the newest valid one; without any, the losses.
 Status run_info(const std::string& run, Rows& rows) {
     std::vector<std::string> dirs = checkpoint_list(run);
     Status status;
@@ -366,7 +366,7 @@ std::vector<std::string> runs_in(const std::string& dir) {
     std::sort(runs.begin(), runs.end());
     return runs;
 }
-// One line per run, from its metrics and the names of its checkpoints, which are not read.
+// One line per run, from its metrics and the names of its checkpoints, which are not opened.
 Status runs_info(const std::string& dir, const std::vector<std::string>& runs, Rows& rows) {
     Status status;
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -412,7 +412,7 @@ void print(const std::string& path, const Rows& rows, const Status& status, bool
         puts(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
         return;
     }
-    if (rows.empty()) return;    // the error says it all
+    if (rows.empty()) return;    // add_error has printed it
     puts(escape_control(path).c_str());
     for (const Row& row : rows) {
         std::string key = row.key;

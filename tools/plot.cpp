@@ -1,5 +1,5 @@
-// plot.cpp - `flatgpt plot`: the loss curves of runs as braille dots in the terminal or as a picture, or all metrics as
-// CSV.
+// plot.cpp - `flatgpt plot`: loss curves of runs as braille dots in the terminal or as a picture,
+// or all metrics as CSV.
 #include <algorithm>
 #include <memory>
 
@@ -26,7 +26,7 @@ struct Losses {
     std::vector<Point> train, val;    // (step, loss), finite ones
 };
 
-// ---- metrics.jsonl --------------------------------------------------------------------------------------------------
+// ---- metrics.jsonl ------------------------------------------------------------------------------
 
 Result<Losses> read_losses(const std::string& run) {
     Losses curve;
@@ -35,7 +35,7 @@ Result<Losses> read_losses(const std::string& run) {
         JsonFields fields{object, where};
         double step, loss = NAN, val = NAN;
         TRY(fields.get("step", &step, 0, 1e15));
-        if (fields.has("loss")) TRY(fields.get("loss", &loss, -1e30, 1e30));    // null: it was not finite
+        if (fields.has("loss")) TRY(fields.get("loss", &loss, -1e30, 1e30));    // null: not finite
         if (fields.has("val_loss")) TRY(fields.get("val_loss", &val, -1e30, 1e30));
         if (std::isfinite(loss)) curve.train.push_back({step, loss});
         if (std::isfinite(val)) curve.val.push_back({step, val});
@@ -65,7 +65,7 @@ Status print_csv(const Strings& runs) {
     return {};
 }
 
-// The mean of `reach` points to each side; fewer near the ends, so that both ends stay where they are.
+// Mean of `reach` points to each side; fewer near the ends, which keeps both ends in place.
 std::vector<Point> smoothed(const std::vector<Point>& points, int64_t reach) {
     std::vector<double> sum(points.size() + 1, 0.0);
     for (size_t i = 0; i < points.size(); i++) sum[i + 1] = sum[i] + points[i].y;
@@ -78,7 +78,7 @@ std::vector<Point> smoothed(const std::vector<Point>& points, int64_t reach) {
     return out;
 }
 
-// ---- the picture ----------------------------------------------------------------------------------------------------
+// ---- the picture --------------------------------------------------------------------------------
 
 std::string legend(const Losses& c, const std::vector<Point>& train) {
     std::string text = escape_control(c.name) + ":";

@@ -1,5 +1,4 @@
-// gguf_vocabulary.cpp - the keys tokenizer.* of a GGUF file, which data/tokenizer_files/tokenizer_gguf.h makes a
-// tokenizer of.
+// gguf_vocabulary.cpp - reads and writes the keys tokenizer.* of a GGUF file (tokenizer_gguf.h).
 #include "tokenizer_gguf.h"
 
 namespace {
@@ -16,10 +15,10 @@ constexpr IdRow IDS[] = {
 constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
                            {"add_eos_token", &GgufTokenizer::add_eos_token},
                            {"add_space_prefix", &GgufTokenizer::add_space_prefix}};
-// llama.cpp warns of the one, and does not load without the other.
+// llama.cpp warns of a missing pre, and does not load a file without merges.
 void warn_of_missing_keys(const GgufTokenizer& g, const Tokenizer& made, const std::string& name) {
     const Vocabulary& v = made.vocabulary();
-    size_t longer = 0;    // tokens that only merges make
+    size_t longer = 0;    // tokens that only merges produce
     for (const std::string& token : v.tokens) longer += token.size() > 1;
     for (const AddedToken& a : v.added) longer -= v.tokens[size_t(a.id)].size() > 1;
     const std::string missing = "warning: " + name + ": tokenizer.ggml.";
@@ -67,7 +66,7 @@ Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
 Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
     if (!tokenizer.vocab_size()) return GgufKeys{{PREFIX + "model", GgufValue::text("no_vocab")}};
     GgufTokenizer t = TRY(tokenizer_to_gguf(tokenizer));
-    // llama.cpp wants a different text for each row of the embeddings, and reads type 5 as unused.
+    // llama.cpp requires a distinct text for each row of the embeddings, and type 5 is unused.
     for (size_t id = t.tokens.size(); id < size_t(V); id++) {
         t.tokens.push_back("[PAD" + std::to_string(id) + "]");
         t.token_type.push_back(5);

@@ -1,5 +1,5 @@
-// json_reader.h - what the readers of tokenizer.json and tokenizer_config.json share: fields that may be missing, and
-// messages that say where something is wrong.
+// json_reader.h - shared by the readers of tokenizer.json and tokenizer_config.json: optional
+// fields, and messages that locate an error.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,7 +8,7 @@
 #include "data/vocabulary.h"
 
 struct JsonReader {
-    const std::string& name;    // the file's, for messages
+    const std::string& name;    // file name, for messages
     static inline const nlohmann::json none = nullptr;
 
     static std::string shown(const nlohmann::json& value) {    // for messages
@@ -31,7 +31,7 @@ struct JsonReader {
         const nlohmann::json& value = at(object, key);
         return value.is_string() ? value.get<std::string>() : std::string();
     }
-    // normalized: what Hugging Face takes where the file does not say.
+    // normalized: Hugging Face's default for a missing field.
     static AddedToken added_token(int id, const nlohmann::json& j, bool normalized) {
         const bool special = flag(j, "special", false);
         return {id,

@@ -10,16 +10,16 @@
 #include "data/merge.h"
 
 namespace {
-constexpr size_t MAX_PIECES = 1 << 20, LONGEST = 512;    // a long piece has as many splits as characters
+constexpr size_t MAX_PIECES = 1 << 20, LONGEST = 512;    // limits the splits of a piece
 
-// The fields of one protobuf message, one after the other.
+// Iterates over the fields of one protobuf message.
 struct Message {
     std::string_view rest;
     bool broken = false;
     int field = 0;
-    uint64_t number = 0;            // a varint's value
-    float real = 0;                 // a float's
-    std::string_view bytes = {};    // a string's or message's
+    uint64_t number = 0;            // value of a varint
+    float real = 0;                 // value of a float
+    std::string_view bytes = {};    // value of a string or message
 
     bool varint(uint64_t& value) {
         value = 0;
@@ -37,7 +37,7 @@ struct Message {
         rest.remove_prefix(n);
         return true;
     }
-    bool next() {    // false at the end, and where the bytes are no field: broken
+    bool next() {    // false: the end, or `broken` bytes
         if (rest.empty()) return false;
         uint64_t tag = 0, size = 0;
         bool good = varint(tag) && tag >> 3 > 0 && tag >> 3 < 1 << 29;
@@ -57,7 +57,7 @@ struct Message {
     }
 };
 
-// What of a tokenizer.model matters here.
+// The used fields of a tokenizer.model.
 struct Model {
     std::vector<ScoredPiece> pieces;
     int64_t type = 1, bos = 1, eos = 2, pad = -1;
@@ -154,7 +154,7 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         const std::string& s = pieces[size_t(id)].text;
         return std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; });
     };
-    // The order of Hugging Face's converters: equal scores by the lengths of left and right, then by ids.
+    // Hugging Face's converters order equal scores by the lengths of left and right, then by ids.
     std::sort(v.merges.begin(), v.merges.end(), [&](const Merge& a, const Merge& b) {
         const float sa = pieces[size_t(a.id)].score, sb = pieces[size_t(b.id)].score;
         if (sa != sb) return sa > sb;
@@ -175,7 +175,8 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
         return fail(Exit::input, "%s: expected the normalizer \"identity\" that keeps all spaces; %s", name.c_str(),
                     m.charsmap ? "this one maps characters (nmt_nfkc)" : "this one changes them");
     Vocabulary v = TRY(vocabulary_of_pieces(m.pieces, m.prefix, name));
-    // SentencePiece looks for symbols where spaces are marks already: one with a plain space is never found.
+    // SentencePiece searches for symbols after spaces became marks, so symbols with plain spaces
+    // never match.
     std::erase_if(v.added, [&](const AddedToken& a) { return !a.special && v.name(a).find(' ') != std::string::npos; });
     for (AddedToken& a : v.added) a.user_defined = !a.special;
     v.byte_fallback = m.byte_fallback;

@@ -1,4 +1,4 @@
-// sentencepiece.h - SentencePiece's vocabularies: tokenizer.model files, and the pieces with scores that GGUF has.
+// sentencepiece.h - SentencePiece: tokenizer.model files, and GGUF's scored pieces.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,15 +7,15 @@
 #include "data/vocabulary.h"
 
 struct ScoredPiece {
-    // As in SentencePiece and GGUF.
+    // Values of SentencePiece and GGUF.
     enum Type { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
     std::string text;
     float score = 0;
     int type = normal;
 };
-// Each way to split a normal piece into two pieces is a merge, in the order of falling scores: what Hugging Face's
-// converters make of the scores. space_before: a text gets a space before it. Exit 3
-// where two pieces have one text.
+// Each split of a normal piece into two pieces becomes a merge, in order of falling scores, as in
+// Hugging Face's converters. space_before: a text gets a space before it. Exit 3: two pieces have
+// equal text.
 Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
                                         const std::string& name);
 // A tokenizer.model: a protobuf, written by SentencePiece with model_type BPE. Exit 3.

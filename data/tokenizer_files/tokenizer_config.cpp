@@ -1,4 +1,4 @@
-// tokenizer_config.cpp - tokenizer_config.json both ways, and tokenizers from files and directories.
+// tokenizer_config.cpp - reads and writes tokenizer_config.json; loads tokenizers from paths.
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -21,7 +21,7 @@ constexpr int64_t MAX_FILE = 256 << 20, MAX_CONFIG = 16 << 20;
 constexpr int MAX_IDS = 1 << 20;
 
 const std::string LIST = "tokenizer_config.json: added_tokens_decoder";
-// transformers gives those that the vocabulary lacks the next ids, in this order.
+// transformers gives special tokens missing from the vocabulary the next ids, in this order.
 constexpr struct {
     const char* key;
     int Vocabulary::*id;
@@ -29,7 +29,7 @@ constexpr struct {
                {"sep_token", nullptr},          {"pad_token", &Vocabulary::pad},       {"cls_token", nullptr},
                {"mask_token", nullptr},         {"additional_special_tokens", nullptr}};
 
-// The ids of a vocabulary by what files call them.
+// Maps token names in files to ids.
 class Names {
   public:
     explicit Names(const Vocabulary& v) : v(v) {
@@ -52,23 +52,23 @@ class Names {
         const auto known = texts.find(token);
         return known == texts.end() ? -1 : known->second;
     }
-    int64_t index_of(int id) const {    // in v.added; -1: it is not there
+    int64_t index_of(int id) const {    // in v.added; -1: absent
         const auto known = indices.find(id);
         return known == indices.end() ? -1 : int64_t(known->second);
     }
 
   private:
     const Vocabulary& v;
-    std::unordered_map<std::string, int> names, texts;    // added tokens', all tokens'
+    std::unordered_map<std::string, int> names, texts;    // names: added tokens; texts: all tokens
     std::unordered_map<int, size_t> indices;
 };
 
-// tokenizer_config.json, or where it does not list added tokens special_tokens_map.json over it and added_tokens.json,
-// which transformers wrote until 2023.
+// tokenizer_config.json. If it does not list added tokens: also special_tokens_map.json (which
+// overrides it) and added_tokens.json, which transformers wrote until 2023.
 struct ConfigReader : JsonReader {
     json root;
     Vocabulary& v;
-    const bool pieces;    // SentencePiece's: added tokens are found in the text as it is, as transformers has it
+    const bool pieces;    // SentencePiece: added tokens match unnormalized text, as in transformers
     const bool grows;     // vocab.json: special tokens without an id get the next ones
     Names ids{v};
 
@@ -111,7 +111,7 @@ struct ConfigReader : JsonReader {
     static std::string content(const json& token) {
         return token.is_string() ? token.get<std::string>() : text(token, "content");
     }
-    // {"<|im_end|>": 32000}: special are those that the names below or a list of others name.
+    // {"<|im_end|>": 32000}: special if the keys below or a list of additional tokens name it.
     Status added_tokens(const json& list) {
         std::set<std::string> special;
         for (const auto& [key, value] : root.items()) {
@@ -122,7 +122,7 @@ struct ConfigReader : JsonReader {
         for (const auto& [name, id] : list.items()) {
             if (!id.is_number_integer() || id < 0 || id >= MAX_IDS)
                 return wrong("added_tokens.json: " + name, "an id from 0 to 1048575", id);
-            // Where the vocabulary's own file has it, that says how it is found.
+            // The vocabulary's own file, if it has the token, defines how the token is found.
             if (const int same = ids.id_of(name); same == id && ids.index_of(same) >= 0) continue;
             const bool is_special = special.contains(name);
             TRY(add("added_tokens.json: " + name, id.get<int>(), name,
@@ -130,7 +130,7 @@ struct ConfigReader : JsonReader {
         }
         return {};
     }
-    // The special tokens that `key` names are found in every text from here on. *id: the last one's, if given.
+    // Marks the tokens under `key` as special. *id: the last one's id, if given.
     Status special(const char* key, int* id) {
         const json& named = at(root, key);
         for (const json& token : named.is_array() ? named : json::array({named})) {
@@ -158,7 +158,7 @@ struct ConfigReader : JsonReader {
         for (size_t i = 0; value.is_array() && i < value.size(); i++)
             if (i == 0 || text(value[i], "name") == "default") v.chat_template = text(value[i], "template");
     }
-    // What added_tokens.json and special_tokens_map.json hold, or null.
+    // list, names: contents of added_tokens.json and special_tokens_map.json, or null.
     Status read(const json& list, const json& names) {
         if (root.is_null()) root = json::object();
         if (at(root, "added_tokens_decoder").is_null()) {
@@ -173,7 +173,7 @@ struct ConfigReader : JsonReader {
         for (const auto& [key, id] : SPECIAL)
             if (id || grows) TRY(special(key, id ? &(v.*id) : nullptr));
         if (before) v.before = {v.bos};
-        // As transformers does: either flag, where it is written, decides about both ends of a text.
+        // As in transformers: if either flag is present, the flags decide about BOS and EOS.
         const json &bos = at(root, "add_bos_token"), &eos = at(root, "add_eos_token");
         if (bos.is_boolean() || eos.is_boolean()) {
             v.before.clear(), v.after.clear();
@@ -190,7 +190,7 @@ Result<Vocabulary> read_vocabulary(const std::string& path) {
     const bool model = path.ends_with(".model") || (!text.starts_with('{') && sentencepiece_begins(text));
     return model ? sentencepiece_parse(text, path) : tokenizer_json_parse(text, path);
 }
-// eos_token_id of config.json and of generation_config.json: null, an id or a list of them; both files' together.
+// Adds eos_token_id of config.json or generation_config.json: null, an id or a list of ids.
 Status read_ends(const std::string& path, Vocabulary& v) {
     if (access(path.c_str(), F_OK) != 0) return {};
     const json document = TRY(json_parse(TRY(read_file(path, MAX_CONFIG)), path, 64));
@@ -238,7 +238,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     const bool merges = file.filename() == "vocab.json";
     Unspelled unspelled;
     Vocabulary v = TRY(merges ? vocab_merges_read(file, &unspelled) : read_vocabulary(file));
-    if (file.stem() != "tokenizer" && !merges) return Tokenizer(std::move(v));    // it stands for itself
+    if (file.stem() != "tokenizer" && !merges) return Tokenizer(std::move(v));    // has no companion files
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
     json beside[3];
     const char* const names[] = {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"};
@@ -264,7 +264,7 @@ std::string Tokenizer::config_json() const {
         if (id >= 0) add(key, json_string(v.name(id)));
     };
     token("bos_token", v.bos);
-    // Where only config.json names ends it is left to that: to the next reader the tokenizer stays what it is.
+    // Omitted if only config.json names ends, so that the tokenizer reads back unchanged.
     token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
     token("pad_token", v.pad);
     token("unk_token", v.unknown);

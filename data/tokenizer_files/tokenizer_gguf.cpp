@@ -1,4 +1,4 @@
-// tokenizer_gguf.cpp - see tokenizer_gguf.h. What the keys mean: llama.cpp, src/llama-vocab.cpp and gguf-py.
+// tokenizer_gguf.cpp - see tokenizer_gguf.h. The keys: llama.cpp, src/llama-vocab.cpp and gguf-py.
 #include "tokenizer_gguf.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Pre find_pre(const std::string& pre) {
         }
     return {};
 }
-// The name that means what this tokenizer does, or else one that means its cuts; "": there is none.
+// The value of pre with this tokenizer's properties, else one with its split; "": none.
 std::string pre_of(const Vocabulary& v) {
     if (v.pattern == Pattern::other) return "";
     const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};
@@ -39,7 +39,7 @@ std::string pre_of(const Vocabulary& v) {
     return names.substr(0, names.find(' '));
 }
 
-// What the keys say, and what is known by its name (as in llama.cpp: special_eog_ids).
+// Ends by the keys, and by known names (as in llama.cpp: special_eog_ids).
 std::vector<int> ends_of(const GgufTokenizer& g, const Vocabulary& v) {
     std::vector<int> ends = {g.eot_token_id};
     if (g.eom_token_id != g.eot_token_id) ends.push_back(g.eom_token_id);
@@ -73,7 +73,7 @@ Status check(const GgufTokenizer& g, const std::string& name) {
     return {};
 }
 
-// Tokens, added tokens and merges of the models that list their merges.
+// Reads tokens, added tokens and merges of models that list merges.
 Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& v) {
     const bool bytes = v.symbols == Symbols::bytes;
     std::unordered_map<std::string_view, int> id_of;
@@ -123,7 +123,7 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         for (AddedToken& a : v.added) {
             a.user_defined = !a.special && g.space_prefix == "user_defined";
             std::string& token = v.tokens[size_t(a.id)];
-            // llama.cpp finds them in the text as it is: with spaces.
+            // llama.cpp searches for them in the unnormalized text, which has spaces.
             if (!a.special) token = a.user_defined ? with_marks(token) : with_spaces(token);
         }
         if (g.space_prefix == "always" || g.space_prefix == "first") {
@@ -158,13 +158,13 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
 }
 
 namespace {
-// What ordinary text shows of a tokenizer: all kinds of letters, spaces, digits and marks.
+// A probe of ordinary text: many kinds of letters, spaces, digits and marks.
 const char* const TORTURE =
     "Hello world!  I'll say: it's 3 o'CLOCK, 12345678 (x^2)==y_1;\r\n\tif (a[i] != 0.5) return;\n\n\n  # end\n \u00E9"
     "e\u0301 \u00A0\u3000\u2581a \uFB01 \u212B \u6F22\u5B57\u304B\u3099 \uAC00\u1100\u1161 \u0438\u0306 \u0915\u093F "
     "\u0627\u0644 \u00BD\u00B2 \U0001F600\U0001F468\u200D\U0001F469 <|x|> \x01\xFF http://a.b/c?d=e 's 'S ...!!! --- ";
 
-// What differs between a tokenizer and the one that its GGUF makes, in ordinary text; null: nothing.
+// The difference between a tokenizer and its GGUF form, in ordinary text; null: none.
 const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     const Vocabulary &a = ours.vocabulary(), &b = theirs.vocabulary();
     const bool bytes = a.symbols == Symbols::bytes;
@@ -216,11 +216,11 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         g.tokens[id] = bytes ? byte_alphabet().spell(v.tokens[id]) : v.tokens[id];
         if (!bytes && v.byte_fallback && is_byte_token(g.tokens[id])) g.token_type[id] = Type::byte;
         if (!v.tokens[id].empty()) continue;
-        g.tokens[id] = "[PAD" + std::to_string(id) + "]";    // llama.cpp wants a text for each id
+        g.tokens[id] = "[PAD" + std::to_string(id) + "]";    // llama.cpp requires a text for each id
         g.token_type[id] = Type::unused;
     }
     for (const AddedToken& a : v.added) {
-        // In GGUF, too, user-defined tokens are found in the text as it is: with spaces.
+        // GGUF, too, searches for user-defined tokens in the unnormalized text, which has spaces.
         const std::string& token = v.name(a);
         g.tokens[size_t(a.id)] = bytes || a.special ? token : with_spaces(token);
         g.token_type[size_t(a.id)] = a.special ? Type::control : Type::user_defined;
@@ -228,7 +228,7 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     if (!bytes && v.unknown >= 0) g.token_type[size_t(v.unknown)] = Type::unknown;
     if (bytes) {
         for (const Merge& m : v.merges) g.merges.push_back(g.tokens[size_t(m.left)] + " " + g.tokens[size_t(m.right)]);
-    } else {    // a token's score falls with its first merge's place
+    } else {    // a token's score falls with the index of its first merge
         g.scores.assign(v.tokens.size(), -1e9f);
         for (size_t i = v.merges.size(); i-- > 0;) g.scores[size_t(v.merges[i].id)] = -float(i);
         for (size_t id = 0; id < g.scores.size(); id++)

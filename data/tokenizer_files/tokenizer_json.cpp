@@ -1,8 +1,9 @@
 // tokenizer_json.cpp - reads Hugging Face's tokenizer.json.
 //
-// What we read: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte fallback; merges
-// as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders that such models have; added tokens; the tokens
-// that a post-processor puts around a text. Whatever else would change the ids is an error that names it.
+// Supported: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte
+// fallback; merges as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders of such
+// models; added tokens; the tokens that a post-processor adds around a text. Anything else that
+// would change the ids is an error that names it.
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -19,7 +20,7 @@ namespace {
 constexpr int MAX_IDS = 1 << 20;
 const char* const PUNCTUATION = R"([\p{P}$+<=>^`|~])";    // Unicode's and ASCII's
 
-std::string quoted(const std::string& text) {    // as a regular expression that matches it
+std::string quoted(const std::string& text) {    // regular expression that matches text literally
     std::string s;
     for (char c : text) {
         if (c > 0 && !isalnum(static_cast<unsigned char>(c)) && c > ' ') s += '\\';
@@ -28,7 +29,7 @@ std::string quoted(const std::string& text) {    // as a regular expression that
     return s;
 }
 
-// A reader of one tokenizer.json. Its steps return the first thing that is wrong.
+// Reads one tokenizer.json. Each step returns its first error.
 struct Reader : JsonReader {
     const json& root;
     Vocabulary v;
@@ -50,7 +51,7 @@ struct Reader : JsonReader {
         return {};
     }
 
-    // The steps of a Sequence, or the one step; none for null.
+    // Calls step for each item of a Sequence, or for a single item; not for null.
     template <class Step> Status each(const json& what, const std::string& where, const char* list, Step step) const {
         if (what.is_null()) return {};
         if (text(what, "type") != "Sequence") return step(what, where);
@@ -159,7 +160,7 @@ struct Reader : JsonReader {
         });
     }
 
-    // where(): for messages, which 100,000 of these calls do without
+    // where(): lazy text for messages; 100,000 calls never need it
     template <class Where> Status new_id(const json& value, Where where, int& id) {
         if (!value.is_number_integer() || value < 0 || value >= MAX_IDS)
             return wrong(where(), "an id from 0 to 1048575", value);
@@ -167,7 +168,7 @@ struct Reader : JsonReader {
         if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
         return {};
     }
-    // Before added_tokens, so that a name which is in both is known by its id.
+    // Runs before added_tokens, so that a name in both gets its vocabulary id.
     Status vocabulary() {
         const json& vocab = at(at(root, "model"), "vocab");
         if (!vocab.is_object() || vocab.empty()) return wrong("model.vocab", "an object of ids", vocab);
@@ -185,7 +186,7 @@ struct Reader : JsonReader {
     Status added_tokens() {
         const json& list = at(root, "added_tokens");
         if (!list.is_array() && !list.is_null()) return wrong("added_tokens", "an array", list);
-        const json& symbols = at(at(root, "model"), "user_defined");    // ours: see tokenizer_json_write.cpp
+        const json& symbols = at(at(root, "model"), "user_defined");    // flatgpt's key: tokenizer_json_write.cpp
         std::set<json> user_defined(symbols.begin(), symbols.end());
         std::vector<char> taken(v.tokens.size());
         for (auto& [key, id] : id_of) taken[size_t(id)] = 1;
@@ -205,7 +206,8 @@ struct Reader : JsonReader {
             taken[size_t(id)] = 1;
             AddedToken made = added_token(id, list[i], true);
             std::string& token = v.tokens[size_t(id)];
-            // The byte-level decoder takes a name of its alphabet's characters for the bytes that they spell.
+            // The byte-level decoder decodes a name of its alphabet's characters to the bytes they
+            // spell.
             const bool spells = !byte_level || byte_alphabet().bytes(content, token);
             if (!byte_level || !spells) token = content;
             made.in_model = known != id_of.end() && spells;
@@ -223,7 +225,7 @@ struct Reader : JsonReader {
             std::string& token = v.tokens[size_t(id)];
             if (!token.empty()) continue;
             if (!byte_level) token = key;
-            else if (!byte_alphabet().bytes(key, token)) token.clear();    // no text becomes it (Command R has some)
+            else if (!byte_alphabet().bytes(key, token)) token.clear();    // no text becomes it (Command R)
             bytes += token.size() == 1;
         }
         if (byte_level && !bytes) return wrong("model.vocab", "tokens for single bytes", "none");
@@ -261,7 +263,8 @@ struct Reader : JsonReader {
         return {};
     }
 
-    // [BOS, A, EOS] of TemplateProcessing; RobertaProcessing and BertProcessing name theirs.
+    // Tokens around a text: [BOS, A, EOS] of TemplateProcessing, or names in
+    // {Roberta,Bert}Processing.
     Status surround(const json& p, const std::string& where) {
         const std::string type = text(p, "type");
         if (type == "ByteLevel") return {};
@@ -311,7 +314,7 @@ struct Reader : JsonReader {
 }    // namespace
 
 Result<Vocabulary> tokenizer_json_parse(std::string_view text, const std::string& name) {
-    // The document takes more memory than the tokenizer: it is gone before the tables are made.
+    // Freed before the tables are made, because the document takes more memory than the tokenizer.
     const json document = TRY(json_parse(text, name, 64));
     Reader reader(name, document);
     TRY(reader.read());

@@ -1,11 +1,11 @@
-// tokenizer_json_write.cpp - writes Hugging Face's tokenizer.json, whichever file the tokenizer came from.
+// tokenizer_json_write.cpp - writes Hugging Face's tokenizer.json from any tokenizer.
 #include <algorithm>
 
 #include "data/bpe.h"
 #include "files/json.h"
 
 namespace {
-// A JSON list or object of items, each on a line of its own.
+// A JSON list or object, one item a line.
 struct Items {
     std::string text;
     void add(const std::string& item) { text += (text.empty() ? "\n      " : ",\n      ") + item; }
@@ -117,7 +117,7 @@ std::string Tokenizer::to_json() const {
         outside[size_t(a.id)] = !a.in_model;
         if (a.user_defined) user_defined += (user_defined.empty() ? "" : ", ") + std::to_string(a.id);
     }
-    // Only flatgpt reads it. Others find these tokens in the text, and put a space after each.
+    // A key of flatgpt's; other readers find these tokens in the text, and put a space after each.
     if (!user_defined.empty()) user_defined = ",\n    \"user_defined\": [" + user_defined + "]";
     Items added, vocab, merges;
     for (const AddedToken& a : v.added)

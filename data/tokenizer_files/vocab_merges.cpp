@@ -1,4 +1,4 @@
-// vocab_merges.cpp - see vocab_merges.h. The files are put together as a tokenizer.json, whose parser then checks them.
+// vocab_merges.cpp - see vocab_merges.h. Builds a tokenizer.json for its parser to check.
 #include "vocab_merges.h"
 
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 constexpr int64_t MAX_FILE = 256 << 20;
 
-// The parts of a tokenizer.json that a tokenizer_class implies.
+// Parts of a tokenizer.json that a tokenizer_class implies.
 json byte_level(bool regex, bool space) {
     return {{"type", "ByteLevel"}, {"add_prefix_space", space}, {"trim_offsets", true}, {"use_regex", regex}};
 }
@@ -77,7 +77,7 @@ Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspel
     all["added_tokens"] = json::array();
     all["decoder"] = byte_level(true, space);
     all["model"] = {{"type", "BPE"}, {"vocab", tokens}, {"merges", TRY(merges_in(dir + "merges.txt"))}};
-    // What is no UTF-8 becomes a replacement character, which no token of the vocabulary has: the parser refuses it.
+    // Invalid UTF-8 becomes a replacement character, which no token has, so the parser refuses it.
     Vocabulary v = TRY(tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab));
     for (const auto& [token, id] : tokens.items())
         if (v.tokens[id.get<size_t>()].empty()) unspelled->emplace_back(token, id.get<int>());

@@ -1,4 +1,4 @@
-// vocab_merges.h - GPT-2's own files of a tokenizer: vocab.json (token -> id) and merges.txt (a pair a line).
+// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line).
 #pragma once
 #include <string>
 #include <utility>
@@ -6,13 +6,13 @@
 
 #include "data/vocabulary.h"
 
-// Tokens whose names spell no bytes: no text becomes one, unless another file says that it is a special token.
+// Tokens whose names spell no bytes: no text becomes one unless another file marks it special.
 typedef std::vector<std::pair<std::string, int>> Unspelled;
-// vocab: the path of vocab.json. What else such a tokenizer has follows from tokenizer_class in tokenizer_config.json:
-// GPT-2's pattern without one. Added tokens are left to the reader of that file. Exit 3: also a class of another kind,
-// and how to make a tokenizer.json of it.
+// vocab: the path of vocab.json. Other properties follow from tokenizer_class in
+// tokenizer_config.json; without one the pattern is GPT-2's. The reader of that file adds the added
+// tokens. Exit 3: also an unsupported class, with a way to make a tokenizer.json.
 Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspelled);
 
-// What a path is that holds a tokenizer in another form, and how to convert it, to end a message with: tekken.json,
-// .tiktoken, also in a directory; "": it is none of them.
+// Names the unsupported tokenizer at path (tekken.json, .tiktoken, also in a directory) and its
+// conversion, as the end of a message; "": none.
 std::string foreign_tokenizer(const std::string& path);

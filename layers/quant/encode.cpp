@@ -4,7 +4,8 @@
 // integers come from rounding. So: begin with several scales around largest / range, alternate the two steps, and keep
 // the pair with the least error. Sub-blocks of the K formats first find their own scales as floats, which the block's
 // d then turns into integers; the numbers are rounded again to what a reader will multiply.
-// Bound by arithmetic: some hundred operations a number. quantise_search.cpp does the searches by vectors.
+// Bound by arithmetic: some hundred operations a number. quantise_search.cpp does the searches and the last rounding by
+// vectors; what it cannot decide, the loops here do.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,6 +35,12 @@ float rounded(float x, float lo, float hi) {
     return (x + ROUND) - ROUND;
 }
 
+// x as bytes: (x - m) inv as an integer in [lo, hi], minus lo.
+void to_bytes(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q, const QuantiseSearch& search) {
+    if (search.bytes) return search.bytes(x, n, m, inv, lo, hi, q);
+    for (int i = 0; i < n; i++) q[i] = uint8_t(rounded((x[i] - m) * inv, lo, hi) - lo);
+}
+
 float largest_magnitude(const float* x, int n) {    // with its sign
     float most = 0;
     for (int i = 0; i < n; i++)
@@ -46,12 +53,12 @@ float largest_magnitude(const float* x, int n) {    // with its sign
 // The scale for N numbers and integers in [LO, -LO - 1]: d = sum(x q) / sum(q q), where the error is
 // sum(x x) - sum(x q)^2 / sum(q q), so the largest gain sum(x q)^2 / sum(q q) wins.
 template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& search) {
-    const float most = largest_magnitude(x, N);
     float best = 0, best_gain = 0;
-    if (!(std::fabs(most) > 0)) return 0;
     if constexpr (N == 16) {
-        if (search.scale16 && search.scale16(x, most, &best)) return best;
-    } else if (search.scale32 && search.scale32(x, most, LO, &best)) return best;
+        if (search.scale16 && search.scale16(x, &best)) return best;
+    } else if (search.scale32 && search.scale32(x, LO, &best)) return best;
+    const float most = largest_magnitude(x, N);
+    if (!(std::fabs(most) > 0)) return 0;
     best = 0;
     // The largest number goes to LO + step / 8 or, on the other side, to about -LO - 1.
     for (const float side : {-1.0f, 1.0f})
@@ -73,9 +80,11 @@ template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& 
 }
 
 template <int BITS> void put_fifths(uint8_t* bits, uint8_t* quads, const uint8_t* q) {
-    uint32_t high = 0;
-    for (int j = 0; j < 32; j++) high |= uint32_t(q[j] >> 4) << j;
-    if (BITS == 5) memcpy(bits, &high, 4);
+    for (int j = 0; BITS == 5 && j < 32; j += 8) {
+        uint64_t eight;    // the product moves bit 4 of each byte to the highest byte
+        memcpy(&eight, q + j, 8);
+        bits[j / 8] = uint8_t((eight >> 4 & 0x0101010101010101) * 0x0102040810204080 >> 56);
+    }
     for (int j = 0; j < 16; j++) quads[j] = uint8_t((q[j] & 15) | q[16 + j] << 4);
 }
 
@@ -83,13 +92,15 @@ template <int BITS> void encode_scaled(const float* x, uint8_t* b, const Quantis
     constexpr int LO = -(1 << (BITS - 1));
     const float d = find_scale<32, LO>(x, search), inv = inverse(rounded_half(d));
     uint8_t q[32];
-    for (int j = 0; j < 32; j++) q[j] = uint8_t(rounded(x[j] * inv, LO, -LO - 1) - LO);
+    to_bytes(x, 32, 0, inv, LO, -LO - 1, q, search);
     put_half(b, d);
     put_fifths<BITS>(b + 2, b + (BITS == 5 ? 6 : 2), q);
 }
 
 // As ggml does it, to the bit: no search, halves away from zero.
-void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch&) {
+void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch& search) {
+    float found;
+    if (search.q8_0 && search.q8_0(x, &found, b + 2)) return put_half(b, found);
     const float most = largest_size(x, 32);
     const float d = (most == most ? most : std::fabs(largest_magnitude(x, 32))) / 127, inv = inverse(d);
     put_half(b, d);
@@ -107,16 +118,19 @@ void encode_q6_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
     float scales[16];
     for (int s = 0; s < 16; s++) scales[s] = find_scale<16, -32>(x + 16 * s, search);
     const float d = rounded_half(largest_magnitude(scales, 16) / -128), inv = inverse(d);
-    memset(b, 0, 192);
+    uint8_t q[256];
     put_half(b + 208, d);
     for (int s = 0; s < 16; s++) {
         const float scale = rounded(scales[s] * inv, -128, 127), inv_scale = inverse(d * scale);
         b[192 + s] = uint8_t(int8_t(scale));
-        for (int i = 16 * s; i < 16 * s + 16; i++) {
-            const int q = int(rounded(x[i] * inv_scale, -32, 31)) + 32;
-            b[i / 128 * 64 + i % 64] |= uint8_t((q & 15) << i % 128 / 64 * 4);
-            b[128 + i / 128 * 32 + i % 32] |= uint8_t(q >> 4 << i % 128 / 32 * 2);
-        }
+        to_bytes(x + 16 * s, 16, 0, inv_scale, -32, 31, q + 16 * s, search);
+    }
+    for (int half = 0; half < 2; half++) {
+        const uint8_t* from = q + 128 * half;
+        uint8_t *low = b + 64 * half, *high = b + 128 + 32 * half;
+        for (int i = 0; i < 64; i++) low[i] = uint8_t((from[i] & 15) | from[64 + i] << 4);
+        for (int i = 0; i < 32; i++)
+            high[i] = uint8_t(from[i] >> 4 | from[32 + i] >> 4 << 2 | from[64 + i] >> 4 << 4 | from[96 + i] >> 4 << 6);
     }
 }
 
@@ -152,11 +166,12 @@ Line refit(const float* x, Line line, float most, bool below) {
 }
 
 Line find_line(const float* x, float most, bool below, const QuantiseSearch& search) {
+    Line best;
+    if (search.line && search.line(x, most, below, &best)) return best;
     float low = *std::min_element(x, x + 32), high = *std::max_element(x, x + 32);
     if (below) low = std::min(low, 0.0f);
-    Line best = {0, low};
+    best = {0, low};
     if (!(high > low)) return best;
-    if (search.line && search.line(x, low, high, most, below, &best)) return best;
     float best_error = line_error(x, best = {(high - low) / most, low}, most);
     // Ranges that leave out up to a quarter at either end: one number far from the others must not cost them bits.
     for (int cut_low = 0; cut_low < 4; cut_low++)
@@ -177,7 +192,7 @@ template <int BITS> void encode_line(const float* x, uint8_t* b, const QuantiseS
     const Line line = find_line(x, MOST, false, search);
     const float m = rounded_half(line.m), inv = inverse(rounded_half(line.d));
     uint8_t q[32];
-    for (int j = 0; j < 32; j++) q[j] = uint8_t(rounded((x[j] - m) * inv, 0, MOST));
+    to_bytes(x, 32, m, inv, 0, MOST, q, search);
     put_half(b, line.d);
     put_half(b + 2, line.m);
     put_fifths<BITS>(b + 4, b + (BITS == 5 ? 8 : 4), q);
@@ -203,7 +218,8 @@ void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
         most_m = std::max(most_m, -lines[j].m);
     }
     const float d = rounded_half(most_d / 63), m = rounded_half(most_m / 63);
-    memset(b, 0, 144);
+    uint8_t q[256];
+    memset(b + 4, 0, 12);
     put_half(b, d);
     put_half(b + 2, m);
     for (int j = 0; j < 8; j++) {
@@ -215,12 +231,10 @@ void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
         else
             p[0] |= uint8_t(scale >> 4 << 6), p[4] |= uint8_t(offset >> 4 << 6),
                 p[8] |= uint8_t((scale & 15) | (offset & 15) << 4);
-        const float inv = inverse(d * best.d);
-        for (int i = 0; i < 32; i++) {
-            const float q = rounded((x[32 * j + i] + m * best.m) * inv, 0, 15);
-            b[16 + j / 2 * 32 + i] |= uint8_t(int(q) << j % 2 * 4);
-        }
+        to_bytes(x + 32 * j, 32, -m * best.m, inverse(d * best.d), 0, 15, q + 32 * j, search);
     }
+    for (int j = 0; j < 4; j++)
+        for (int i = 0; i < 32; i++) b[16 + 32 * j + i] = uint8_t(q[64 * j + i] | q[64 * j + 32 + i] << 4);
 }
 
 typedef void (*Encode)(const float* x, uint8_t* block, const QuantiseSearch& search);

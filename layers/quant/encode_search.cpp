@@ -8,21 +8,35 @@
 
 namespace ISA {
 namespace {
-INLINE vf nearest(vf x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+// Integers from vroundps are those from two sums, which have +0 in the place of -0: no result depends on it. In
+// templates, as other instruction sets do not know the builtins' names.
+template <class V> INLINE V nearest(V x) {
+    if constexpr (VW == 8) return __builtin_ia32_roundps256(x, 8);
+    else return (x + 0x1.8p23f) - 0x1.8p23f;
+}
+// sum + q q for small integers, which is exact: so an FMA has the same bits.
+template <class V> INLINE V add_square(V q, V sum) {
+    if constexpr (VW == 16) return __builtin_ia32_vfmaddps512_mask(q, q, sum, -1, 4);
+    else if constexpr (VW == 8) return __builtin_ia32_vfmaddps256(q, q, sum);
+    else return sum + q * q;
+}
 INLINE vf rounded(vf x, vf lo, vf hi) { return nearest(min(max(x, lo), hi)); }
 INLINE vf inverse(vf d) {
     const vf r = 1 / d;
     return r - r == 0 ? r : vf{};
 }
 INLINE vf numbered(int first) { return __builtin_convertvector(lanes() + first, vf); }
-// Whether a comparison holds in any lane. In a template, as other instruction sets do not know the name.
+// A bit for each lane in which a comparison holds. In a template, as above.
 template <class V> struct Floats { typedef vf type; };
-template <class V> INLINE bool any(V mask) {
-    if constexpr (VW == 8) return __builtin_ia32_movmskps256(reinterpret_cast<typename Floats<V>::type>(mask)) != 0;
-    int one = 0;
-    for (int i = 0; i < VW; i++) one |= mask[i];
-    return one != 0;
+template <class V> INLINE uint32_t bits(V mask) {
+    if constexpr (VW == 16) return uint16_t(__builtin_ia32_cvtd2mask512(mask));
+    else if constexpr (VW == 8)
+        return uint32_t(__builtin_ia32_movmskps256(reinterpret_cast<typename Floats<V>::type>(mask)));
+    uint32_t all = 0;
+    for (int i = 0; i < VW; i++) all |= (uint32_t(mask[i]) & 1) << i;
+    return all;
 }
+template <class V> INLINE bool any(V mask) { return bits(mask) != 0; }
 template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // ---- x ~ d q --------------------------------------------------------------------------------------------------------
@@ -55,7 +69,7 @@ INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float ot
             for (int j = 0; j < K; j++) {
                 const vf above = max(x[i] * inv[j], limits[j].low), q = nearest(top(above, limits[j].high));
                 xq[j] += x[i] * q;
-                qq[j] += q * q;
+                qq[j] = add_square(q, qq[j]);
             }
     };
     if (meets) add([](vf above, vf high) { return min(above, high); });
@@ -79,9 +93,29 @@ float in_order(const Sums* sums, vi joined) {
     return best;
 }
 
-template <int N> bool find_scale(const float* x, float most, int lo, float* best) {
-    float other = 0;
-    for (int i = 0; i < N; i++) other = most > 0 ? (x[i] < other ? x[i] : other) : (x[i] > other ? x[i] : other);
+// The smallest and the largest of n numbers and 0, without NaNs.
+struct Ends {
+    float low, high;
+};
+INLINE Ends ends(const float* x, int n) {
+    vf low = {}, high = {};
+    for (int i = 0; i < n; i += VW) {
+        low = min(load(x + i), low);
+        high = max(load(x + i), high);
+    }
+    return {-max(-low), max(high)};
+}
+
+template <int N> bool find_scale(const float* x, int lo, float* best) {
+    const Ends far = ends(x, N);
+    float most = far.high > -far.low ? far.high : far.low;    // the first of largest magnitude
+    for (int i = 0; i < N && far.high == -far.low; i++)
+        if (x[i] == far.high || x[i] == far.low) {
+            most = x[i];
+            break;
+        }
+    if (!(most < 0 || most > 0)) return false;
+    const float other = most > 0 ? far.low : far.high;
     Sums sums[ALL];
     vi joined = {};    // lanes of the first vector that are both sides in the second turn, too
     for (int k = 0; k < VECTORS; k += TOGETHER) {
@@ -112,28 +146,30 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
         top_xq = more ? s.xq : top_xq;
         top_qq = more ? s.qq : top_qq;
     }
-    float gain = 0, xq = 0, qq = 1;
-    for (int i = 0; i < VW; i++)
-        if (top[i] * qq > gain * top_qq[i]) gain = top[i], xq = top_xq[i], qq = top_qq[i];
+    const vf ratio = top / top_qq;
+    const uint32_t first = bits(ratio == max(ratio));
+    if (!first) return false;
+    const int lane = __builtin_ctz(first);
+    const float gain = top[lane], xq = top_xq[lane], qq = top_qq[lane];
     if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or a number is not finite
     // All that are not behind by more than rounding have these very sums.
-    vi clear = vi{} - 1, near = {}, far = {};    // the side of lo, the other one
+    vi clear = vi{} - 1, near = {}, away = {};    // the side of lo, the other one
     for (int k = 0; k < ALL; k++) {
         const vf c = numbered(k % VECTORS * VW);
         const vi same = (sums[k].xq == xq) & (sums[k].qq == qq);
         clear &= same | (sums[k].xq * sums[k].xq * qq < (gain * (1 - 1e-6f)) * sums[k].qq);
-        if (k == 2 * VECTORS) far |= same & (c < BOTH) & ~joined;
-        else near |= same & (c < STEPS), far |= same & (c >= STEPS);
-        if (k == 0) far |= same & (c < BOTH);
-        if (k == VECTORS) far |= same & joined;
+        if (k == 2 * VECTORS) away |= same & (c < BOTH) & ~joined;
+        else near |= same & (c < STEPS), away |= same & (c >= STEPS);
+        if (k == 0) away |= same & (c < BOTH);
+        if (k == VECTORS) away |= same & joined;
     }
     if (!all(clear)) return *best = in_order(sums, joined), true;
     // The loop takes the far side, which comes later, if by rounding the same gain is more.
-    const bool later = any(far) && (!any(near) || gain > gain / qq * qq);
+    const bool later = any(away) && (!any(near) || gain > gain / qq * qq);
     *best = later ? -xq / qq : xq / qq;
     return true;
 }
-bool find_scale16(const float* x, float most, float* best) { return find_scale<16>(x, most, -32, best); }
+bool find_scale16(const float* x, float* best) { return find_scale<16>(x, -32, best); }
 
 // ---- x ~ d q + m ----------------------------------------------------------------------------------------------------
 
@@ -141,64 +177,94 @@ struct Lines {
     vf d, m;
 };
 struct Fit {
-    vf q1 = {}, q2 = {}, x1 = {}, xq = {}, error = {};
+    vf q1 = {}, q2 = {}, xq = {}, error = {};
 };
+enum class Pass { sums, error, both };
 
-// The sums over 32 numbers and their integers in [0, most]; the squared error.
-template <bool sums> INLINE Fit pass(const float* x, Lines line, float most) {
+// The sums over numbers and their integers in [0, most], added to f; the squared error.
+template <Pass kind> INLINE void pass(const float* x, int n, Lines line, float most, Fit& f) {
     const vf inv = inverse(line.d), high = set1(most);
-    Fit f;
-    for (int i = 0; i < 32; i++) {
-        const vf q = rounded((x[i] - line.m) * inv, vf{}, high), off = x[i] - (line.d * q + line.m);
-        f.error += off * off;
-        if (!sums) continue;
+    for (int i = 0; i < n; i++) {
+        const vf q = rounded((x[i] - line.m) * inv, vf{}, high);
+        if (kind != Pass::sums) {
+            const vf off = x[i] - (line.d * q + line.m);
+            f.error += off * off;
+        }
+        if (kind == Pass::error) continue;
         f.q1 += q;
-        f.q2 += q * q;
-        f.x1 += x[i];
+        f.q2 = add_square(q, f.q2);
         f.xq += x[i] * q;
     }
-    return f;
 }
-INLINE Lines refit(const Fit& f, Lines line, bool below) {
+INLINE Lines refit(const Fit& f, float x1, Lines line, bool below) {
     const vf det = 32 * f.q2 - f.q1 * f.q1;
-    vf m = (f.q2 * f.x1 - f.q1 * f.xq) / det;
+    vf m = (f.q2 * x1 - f.q1 * f.xq) / det;
     const vi at_zero = below ? m > 0 : vi{};
-    const vf d = (at_zero ? f.xq : 32 * f.xq - f.q1 * f.x1) / (at_zero ? f.q2 : det);
+    const vf d = (at_zero ? f.xq : 32 * f.xq - f.q1 * x1) / (at_zero ? f.q2 : det);
     m = at_zero ? vf{} : m;
     const vi good = (det > 0) & (d > 0);
     return {good ? d : line.d, good ? m : line.m};
 }
 
-bool find_line(const float* x, float low, float high, float most, bool below, Line* best) {
+bool find_line(const float* x, float most, bool below, Line* best) {
     constexpr int ITERATIONS = 3, VECTORS = 16 / VW;
     Lines lines[VECTORS][ITERATIONS];
-    vf errors[VECTORS][ITERATIONS], least;
+    vf errors[VECTORS][ITERATIONS], least = load(x), greatest = least;
+    vi finite = vi{} - 1;
+    for (int i = 0; i < 32; i += VW) {
+        const vf v = load(x + i);
+        least = min(v, least);
+        greatest = max(v, greatest);
+        finite &= v - v == 0;
+    }
+    if (!all(finite)) return false;
+    float low = -max(-least);
+    const float high = max(greatest);
+    if (below && low > 0) low = 0;
+    for (int i = 0; i < 32 && low == 0 && !below; i++)    // the first zero's sign is the offset's
+        if (x[i] == 0) {
+            low = x[i];
+            break;
+        }
+    *best = {0, low};
+    if (!(high > low)) return true;
     const float width = high - low;
     *best = {width / most, low};
-    float whole = 0;    // the error of *best
+    float whole = 0, x1 = 0;    // the error of *best; the sum
+    for (int i = 0; i < 32; i++) x1 += x[i];
     for (int k = 0; k < VECTORS; k++) {
         const vf c = numbered(k * VW), cut_low = __builtin_convertvector(__builtin_convertvector(c, vi) >> 2, vf);
         const vf cut_high = c - 4 * cut_low;
         const vf from = low + set1(width * 0.06f) * (cut_low * cut_low) / 2;
         Lines line = {(high - set1(width * 0.06f) * (cut_high * cut_high) / 2 - from) / most, from};
-        Fit f = pass<true>(x, line, most);
-        if (k == 0) whole = f.error[0], least = set1(whole);    // lane 0 begins with that line
+        Fit f;
+        if (k == 0) {    // lane 0 begins with that line
+            pass<Pass::both>(x, 32, line, most, f);
+            whole = f.error[0];
+            least = set1(whole);
+        } else pass<Pass::sums>(x, 32, line, most, f);
         for (int iteration = 0; iteration < ITERATIONS; iteration++) {
-            lines[k][iteration] = line = refit(f, line, below);
-            f = iteration < ITERATIONS - 1 ? pass<true>(x, line, most) : pass<false>(x, line, most);
+            lines[k][iteration] = line = refit(f, x1, line, below);
+            f = {};
+            iteration < ITERATIONS - 1 ? pass<Pass::both>(x, 32, line, most, f)
+                                       : pass<Pass::error>(x, 32, line, most, f);
             errors[k][iteration] = f.error;
             least = min(f.error, least);
         }
     }
-    float least_error = whole;
-    for (int i = 0; i < VW; i++) least_error = least[i] < least_error ? least[i] : least_error;
+    const float least_error = -max(-least);
     if (!(least_error < whole)) return whole - whole == 0;
-    for (int c = 0; c < 16; c++)
+    for (int k = 0; k < VECTORS; k++) {    // the first as the loop goes: lane after lane, and turn after turn
+        uint32_t found = 0;
+        for (int iteration = 0; iteration < ITERATIONS; iteration++) found |= bits(errors[k][iteration] == least_error);
+        if (!found) continue;
+        const int c = __builtin_ctz(found);
         for (int iteration = 0; iteration < ITERATIONS; iteration++)
-            if (errors[c / VW][iteration][c % VW] == least_error) {
-                *best = {lines[c / VW][iteration].d[c % VW], lines[c / VW][iteration].m[c % VW]};
+            if (errors[k][iteration][c] == least_error) {
+                *best = {lines[k][iteration].d[c], lines[k][iteration].m[c]};
                 return true;
             }
+    }
     return false;
 }
 
@@ -209,14 +275,44 @@ bool find_pair(const float* x, float d, float m, Line near, Line* best) {
         const vf c = min(numbered(k), set1(8));
         const vf s_off = (c > 2 ? set1(1) : vf{}) + (c > 5 ? set1(1) : vf{});
         const vf s = near.d - 1 + s_off, t = near.m - 1 + (c - 3 * s_off);
-        const vf error = pass<false>(x, {d * s, -m * t}, 15).error;
         const vi there = (s >= 0) & (s <= 63) & (t >= 0) & (t <= 63);
-        for (int i = 0; i < VW && k + i < 9; i++)
-            if (there[i] && error[i] < least) least = error[i], *best = {s[i], t[i]};
+        Fit f;
+        // An error only grows: often half the numbers show that a vector holds no better pair.
+        pass<Pass::error>(x, 16, {d * s, -m * t}, 15, f);
+        if (!any(there & (f.error < least))) continue;
+        pass<Pass::error>(x + 16, 16, {d * s, -m * t}, 15, f);
+        const vf error = there & (f.error < least) ? f.error : set1(INFINITY);
+        const float here = -max(-error);
+        if (!(here < least)) continue;
+        const int i = __builtin_ctz(bits(error == here));
+        least = here;
+        *best = {s[i], t[i]};
     }
     return true;
 }
+
+// ---- numbers as bytes -----------------------------------------------------------------------------------------------
+
+void bytes(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q) {
+    const vf low = set1(lo), high = set1(hi);
+    for (int i = 0; i < n; i += VW)
+        store_bytes(q + i, __builtin_convertvector(rounded((load(x + i) - m) * inv, low, high) - low, vi));
+}
+bool find_q8_0(const float* x, float* d, uint8_t* q) {
+    const Ends far = ends(x, 32);
+    const float most = far.high > -far.low ? far.high : -far.low;
+    *d = most / 127;
+    const float r = 1 / *d, inv = r - r == 0 ? r : 0;
+    vi finite = vi{} - 1;
+    for (int i = 0; i < 32; i += VW) {
+        const vf v = load(x + i), scaled = min(max(v * inv, set1(-127)), set1(127));
+        const vf half = reinterpret_cast<vf>((reinterpret_cast<vu>(scaled) & 0x80000000) | 0x3F000000);
+        finite &= v - v == 0;
+        store_bytes(q + i, __builtin_convertvector(scaled + half, vi));
+    }
+    return all(finite);
+}
 }    // namespace
 
-QuantiseSearch quantise_search() { return {find_scale16, find_scale<32>, find_line, find_pair}; }
+QuantiseSearch quantise_search() { return {find_scale16, find_scale<32>, find_line, find_pair, bytes, find_q8_0}; }
 }    // namespace ISA

@@ -7,13 +7,17 @@ struct Line {
     float d = 0, m = 0;
 };    // x ~ d q + m
 
-// Each returns false where rounding alone decides between candidates, or a number is not finite: the loop must decide.
+// The searches return false where rounding alone decides between candidates, or a number is not finite: the loop must
+// decide.
 struct QuantiseSearch {
-    bool (*scale16)(const float* x, float most, float* best);    // find_scale<16, -32>; most: its largest number
-    bool (*scale32)(const float* x, float most, int lo, float* best);                           // find_scale<32, lo>
-    bool (*line)(const float* x, float low, float high, float most, bool below, Line* best);    // find_line
+    bool (*scale16)(const float* x, float* best);                        // find_scale<16, -32>
+    bool (*scale32)(const float* x, int lo, float* best);                // find_scale<32, lo>
+    bool (*line)(const float* x, float most, bool below, Line* best);    // find_line
     // find_pair: the integers (s, t) at `near` or beside it, for which {d s, -m t} has the least error
     bool (*pair)(const float* x, float d, float m, Line near, Line* best);
+    // n numbers, 16 or 32, as bytes: (x - m) inv rounded to an integer in [lo, hi], minus lo
+    void (*bytes)(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q);
+    bool (*q8_0)(const float* x, float* d, uint8_t* q);    // a block's scale and 32 integers; false: not finite
 };
 namespace base {
 QuantiseSearch quantise_search();

@@ -1,7 +1,7 @@
-// attention.cpp - the rows of attention, with and without softmax.
+// attention.cpp - rows of attention, with and without softmax.
 #include "rows.h"
 
-// The model's heads, and others that see fewer or more pairs.
+// The model's heads, and variants with fewer or more visible pairs.
 std::vector<std::pair<std::string, Heads>> Rows::masks() {
     std::vector<std::pair<std::string, Heads>> all = {{"", h}};
     auto spans = [&](const char* name, MaskKind mask_kind, const std::vector<Text>& texts) {
@@ -51,7 +51,7 @@ void Rows::attention() {
     cached(8, Element::int8, " in int8");
 }
 
-// A token for each of so many sequences, whose caches are full; and all their pages copied, keys turned.
+// A decode step of `rows` sequences with full caches; and all pages copied with rotated keys.
 void Rows::cached(int rows, Element type, const std::string& name) {
     const int width = pages_for(c.T), pages = rows * width, keys = h.window ? std::min(h.window, c.T) : c.T;
     const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;
@@ -61,7 +61,7 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     const int all = turns_too ? 2 * pages : pages;
     const int64_t all_rows = int64_t(h.NKV) * all * Pages::SIZE, bytes = all_rows * h.HS * element_bytes(type);
     const QkNormRope rope = {.dims = h.HS / 2 * 2};
-    // Zeros of floats are numbers in every type.
+    // Zero floats are valid in every cache type.
     auto k = arrays<float>(bytes / 4 + 1, 0), v = arrays<float>(bytes / 4 + 1, 0);
     auto k_scale = arrays<float>(all_rows), v_scale = arrays<float>(all_rows);
     auto q = arrays<Activation>(int64_t(rows) * h.qkv_width());
@@ -92,7 +92,7 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     free_all();
 }
 
-// T5's, whose gradient is an operation of its own.
+// T5's position bias, whose gradient is an operation of its own.
 void Rows::biases() {
     const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
     Heads with = h;
@@ -112,7 +112,7 @@ void Rows::biases() {
     free_all();
 }
 
-// Attention without softmax, whatever the model's is.
+// Attention without softmax, for any model.
 void Rows::recurrences() {
     if (h.HS > 256) return;
     const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();

@@ -1,10 +1,9 @@
-// bench.cpp - `flatgpt bench`: training steps, generation and each operation on a device: measured, floor, ratio.
-// Single operations come last: there are many, and one that fails takes nothing along.
+// bench.cpp - `flatgpt bench`: training steps, generation and each operation: time, floor, ratio.
+// Single operations come last: there are many, and a failing one loses no other row.
 //
-// The floor of a row is the time its FLOPs and bytes (layers/operations.inc) take at the peaks, which are measured
-// first.
-// Best and median are both shown: on a machine with other work the best is the figure to use, and the distance between
-// them says how far to trust it.
+// The floor of a row is the time of its FLOPs and bytes (layers/operations.inc) at the peaks, which
+// are measured first. Both best and median are shown: on a machine with other load the best is the
+// figure to use, and its distance to the median shows the noise.
 #include "bench.h"
 
 #include <memory>
@@ -88,20 +87,20 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     for (double spent = 0; times.size() < (ahead ? 6 : 4) || (spent < 3 && times.size() < 50);) {
         const double start = now_seconds();
         step.run(model);
-        if (ahead) (void)model.train.finish();    // finishes the step before, as the trainer does
+        if (ahead) (void)model.train.finish();    // finishes the previous step, as the trainer does
         ahead = bench.device.gpu;
         if (!ahead) (void)model.train.finish();
         times.push_back(now_seconds() - start);
         spent += times.back();
     }
     if (ahead) (void)model.train.finish();
-    // The first step allocates, and chooses algorithms. A GPU's next two are handed over before it has ended.
+    // The first step allocates and chooses algorithms. A GPU's next two are enqueued meanwhile.
     times.erase(times.begin(), times.begin() + (ahead ? 3 : 1));
     Cost work = training_cost(model.op, c, B, S);
-    work.bytes = 0;    // a small model's caches may hold them; see the profile
+    work.bytes = 0;    // caches may hold a small model's; see the profile
     bench.print(training(B, S), times, work);
     std::sort(times.begin(), times.end());
-    // A GPU at its power limit is slower the longer it works: there the median is a run's speed.
+    // A GPU at its power limit slows down under load, so the median is a run's speed.
     bench.print_tokens(N / times[ahead ? times.size() / 2 : 0]);
     return {};
 }
@@ -116,10 +115,10 @@ Status run(const BenchOptions& o) {
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
     TRY(bench_ceilings(bench, c, B, S));
-    const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
+    const auto reopen = [&](bool train) -> Status {    // empty model: frees the previous one's memory
         bench.device.model.reset();
         DeviceOptions device = o.device;
-        if (!train && is_fp8(gpu_dtype(device.dtype))) device.dtype = "bf16";    // fp8 is training's
+        if (!train && is_fp8(gpu_dtype(device.dtype))) device.dtype = "bf16";    // fp8 is for training only
         bench.device = TRY(open_device(device, train));
         bench.trains = train;
         return {};

@@ -1,8 +1,9 @@
-// bench_decode.cpp - generation: one token after the other, for several sequences at once.
+// decode.cpp - generation: one token after the other, for several sequences at once.
 //
-// Bound by memory for few sequences: every token reads all weights and the caches so far once. A shared machine's
-// bandwidth changes by the second (47 and 90 GB/s were seen within one run), so on the CPU it is measured right before
-// and after each token, and a token's floor is the time of its bytes at that bandwidth.
+// Bound by memory for few sequences: every token reads all weights and the caches once. A shared
+// machine's bandwidth varies within seconds (47 and 90 GB/s were seen in one run), so on the CPU it
+// is measured right before and after each token, and a token's floor is the time of its bytes at
+// that bandwidth.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -27,8 +28,8 @@ template <class Get> std::vector<double> each(const std::vector<Measured>& token
     return x;
 }
 
-// Tokens in slow and in fast phases of the machine, apart: where the 5th and 95th percentile of the bandwidth are far
-// apart, their geometric mean is the border.
+// Separates tokens of slow and fast phases of the machine: if the 5th and 95th percentiles of the
+// bandwidth are far apart, their geometric mean is the border.
 void print_ratios(const std::vector<Measured>& tokens) {
     auto bandwidths = each(tokens, [](const Measured& t) { return t.bandwidth; });
     std::sort(bandwidths.begin(), bandwidths.end());
@@ -145,7 +146,7 @@ Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& 
     KvCache no_cache;
     TRY(counted.allocate(c, {RunMode::infer, rows, 1}));
     TRY(allocate_cache(counted, no_cache, rows, c.T));
-    auto next_work = [&] {    // weights, keys and values; the rest lies in caches
+    auto next_work = [&] {    // weights, keys and values; the rest fits in caches
         count.clear();
         compute_logits(counted, extend(counted, no_cache, tok.data(), 1), logits.data());
         Cost work;
@@ -156,7 +157,7 @@ Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& 
         if (!weights.empty()) work.products = 0;    // no peak is measured for integers
         return work;
     };
-    // On a GPU a step is handed over while the one before runs: nothing may lie between, or it is that which is timed.
+    // On a GPU a step is enqueued while the one before runs: a call in between would be timed.
     const int most = cpu ? std::min(c.T, 512) : std::min(c.T, 128);
     std::vector<Cost> counts;
     for (int t = 0; t < most && !cpu; t++) counts.push_back(next_work());

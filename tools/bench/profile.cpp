@@ -1,5 +1,5 @@
-// profile.cpp - where a step's time goes: each operation's time and work, noted on its way to the real one.
-// The model does not know.
+// profile.cpp - time and cost of each operation of a step, measured between the model and its
+// table; the model is unchanged.
 #include "bench.h"
 #include "base/console.h"
 #include "files/json.h"
@@ -39,7 +39,7 @@ std::vector<ProfileRow> Profile::rows() const {
     return rows;
 }
 
-// ---- tables ---------------------------------------------------------------------------------------------------------
+// ---- tables -------------------------------------------------------------------------------------
 
 namespace {
 ProfileRow sum_of(const std::vector<ProfileRow>& rows) {
@@ -89,7 +89,7 @@ void print(const Bench& bench, const std::string& what, int steps, const std::ve
     fflush(stdout);
 }
 
-// The rows of the fastest of several steps; the first ones, which allocate, do not count.
+// The rows of the fastest of several steps, without the first ones, which allocate.
 template <class Step> void profile(const Bench& bench, Profile& p, const std::string& what, int most, Step step) {
     std::vector<ProfileRow> best;
     int n = 0;

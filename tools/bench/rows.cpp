@@ -1,4 +1,4 @@
-// rows.cpp - each operation by itself, at a model's sizes.
+// rows.cpp - single operations at a model's sizes.
 #include "rows.h"
 
 #include <optional>
@@ -50,7 +50,7 @@ void Rows::memory_bound() {
     free_all();
 }
 
-// Whole heads turn.
+// All dimensions of a head are rotated.
 void Rows::rope() {
     const int64_t wide = int64_t(N) * h.qkv_width(), sums = int64_t(N) * (h.NH + h.NKV);
     auto x = arrays<Activation>(wide), y = arrays<Activation>(wide);
@@ -99,7 +99,7 @@ void Rows::head_and_update() {
     free_all();
 }
 
-// Next tokens, where the table draws them.
+// Sampling, if the table has it.
 void Rows::sample() {
     if (!op.sample) return;
     for (int texts : {1, 16}) {
@@ -119,7 +119,7 @@ void Rows::sample() {
     }
 }
 
-// The model's experts, or 8 of which 2 are used, with as many FLOPs as the ffn has. Rows choose at random.
+// The model's experts, or 8 experts with 2 per token and the ffn's FLOPs. Rows are routed randomly.
 void Rows::experts() {
     const Router r = c.experts ? c.router_of() : Router{.E = 8, .K = 2};
     const int C = c.C, F = c.experts ? c.expert_ffn : std::max(1, c.F / r.K), slots = N * r.K;
@@ -151,7 +151,7 @@ void Rows::experts() {
     free_all();
 }
 
-// The entries of one table. ffn: also those with GELU in them.
+// The rows of one table. ffn: also the products with GELU.
 void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
     auto x = arrays<Input>(most), activated = arrays<Input>(ffn ? most : 1);
@@ -178,8 +178,8 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
     free_all();
 }
 
-// On the CPU oneDNN's products follow ours, if it is installed. It may use the instruction set and the tiles that ours
-// may.
+// On the CPU oneDNN's products follow, if it is installed, with the instruction set and tiles of
+// flatgpt's.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
     if (bench.device.gpu) return;
@@ -221,8 +221,8 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
 
 Status bench_ceilings(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
-    // Copies of 256 MiB (less where memory is short), read and written. An H200 (2026-11-27) copies so at 4.2 TB/s; a
-    // GiB at once at 2.8 TB/s, as the driver then copies in another way.
+    // Copies of 256 MiB (less if memory is short), read and written. An H200 (2026-11-27) copies
+    // them at 4.2 TB/s; 1 GiB at once at 2.8 TB/s, because the driver then uses another method.
     if (bench.device.gpu) {
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 28, rows.op.free_bytes() / 16);
         auto from = rows.arrays<float>(bytes / 4), to = rows.arrays<float>(bytes / 4);
@@ -242,7 +242,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
         &Rows::memory_bound, &Rows::rope,   &Rows::head_and_update, &Rows::sample,
         &Rows::attention,    &Rows::biases, &Rows::recurrences,     static_cast<Group>(&Rows::linear),
         &Rows::experts};
-    // Buffers of a group take gigabytes: only where a row of it is wanted, as a table that allocates nothing shows.
+    // Buffers of a group take gigabytes, so they are allocated only for wanted rows.
     for (Group group : GROUPS) {
         bool any = false;
         {

@@ -1,9 +1,10 @@
-// rows.h - what the rows of operations share: buffers, the clock. Private to tools/bench/rows.cpp and
-// tools/bench/attention.cpp.
+// rows.h - shared by the rows of operations: buffers, the clock. Private to tools/bench/rows.cpp
+// and tools/bench/attention.cpp.
 //
-// On the CPU all buffers are flushed from the caches before each repetition. Output may still be in a cache when the
-// clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a recorded
-// graph of calls cycles through several sets of buffers, more than its L2 holds.
+// On the CPU all buffers are flushed from the caches before each repetition. Output may still be in
+// a cache when the clock stops, so an operation that adds to its output can be a little above
+// 100 % of its floor. On a GPU a captured graph of calls cycles through sets of buffers
+// that exceed its L2.
 #pragma once
 #include <array>
 #include <tuple>
@@ -21,7 +22,7 @@ struct Rows {
     const int B, S, N;
     const Heads h;
     std::vector<std::pair<void*, int64_t>> held;
-    bool* any = nullptr;    // not null: rows are looked for instead of timed, and this says whether one is wanted
+    bool* any = nullptr;    // not null: rows are not timed, only matched with --filter
 
     Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
         : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads(0)) {}
@@ -32,14 +33,14 @@ struct Rows {
         if (p) held.push_back({p, bytes});
         return static_cast<X*>(p);
     }
-    // SETS arrays of n random numbers; null: not enough memory.
+    // SETS arrays of n random elements; null: not enough memory.
     template <class X> std::array<X*, SETS> arrays(int64_t n, float scale = 1) {
         std::array<X*, SETS> sets{};
         const int64_t CHUNK = 1 << 16;
         std::vector<float> host(CHUNK);
         for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
         for (X*& p : sets) {
-            if ((!bench.device.gpu || bench.on_operation || any) && p != sets[0]) {    // flushed instead, or not timed
+            if ((!bench.device.gpu || bench.on_operation || any) && p != sets[0]) {    // flushed or not timed
                 p = sets[0];
                 continue;
             }
@@ -64,7 +65,7 @@ struct Rows {
         }
         return sets;
     }
-    int head_rows() const {    // a model takes half of its rows at most
+    int head_rows() const {    // at most half of the model's rows
         return int(std::min<int64_t>(N, op.logits_bytes / (element_bytes(op.activation) * c.Vp())));
     }
     void free_all() {
@@ -101,7 +102,7 @@ struct Rows {
         op.release_graph(graph);
         return times;
     }
-    // entry: of a table. args(i): the arguments of a call with the i-th set of buffers
+    // entry: member of `from`. args(i): arguments of a call with the i-th set of buffers.
     template <auto entry, auto counts, class Args> void row(const std::string& name, const Table& from, Args args) {
         if (!bench.wanted(name)) return;
         if (any) {
@@ -114,7 +115,7 @@ struct Rows {
         });
         const Cost w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
         if (bench.on_operation) return bench.on_operation(name, w, [&] { std::apply(from.*entry, args(0)); });
-        const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // it may multiply by other instructions
+        const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // the CPU table may use other instructions
         bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));
     }
 
@@ -133,7 +134,8 @@ struct Rows {
     void linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn);
 };
 
-// A row: the entry's name, the row's name, its table and, for the i-th set of buffers, its arguments.
+// A row: its table, the entry's name, a suffix of the row's name, and the arguments for the i-th
+// set of buffers.
 #define ROW_FROM(table, entry, detail, ...)                                      \
     row<&Table::entry, &CostModel::entry>(std::string(#entry) + (detail), table, \
                                           [&](int i) { return std::tuple(__VA_ARGS__); })

@@ -18,7 +18,7 @@ int layers_with_map(const Config& c) {
 }
 
 namespace {
-// n numbers of the device's memory.
+// Downloads n elements of device memory.
 template <class X> std::vector<double> downloaded(const Model& model, const X* from, int64_t n) {
     std::vector<char> raw(size_t(model.op.bytes(from, n)));
     model.op.download(raw.data(), from, int64_t(raw.size()));

@@ -56,7 +56,7 @@ std::vector<int> HeadReport::broken_layers() const {
     return all;
 }
 
-// ---- text -----------------------------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 namespace {
 // A token as one line of UTF-8: spaces as middle dots.
@@ -67,7 +67,7 @@ std::string token_name(const Tokenizer& tokenizer, int id) {
         out += c == ' ' ? "\u00B7" : c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string{c};
     return out;
 }
-std::string cut(const std::string& text, int width) {    // at most so many columns
+std::string cut(const std::string& text, int width) {    // shortens to `width` columns
     std::string out, rest = text;
     for (bool complete; !rest.empty();) {
         const std::string one = rest.substr(0, utf8_character(rest, complete));
@@ -82,7 +82,7 @@ Strings token_names(const HeadReport& r, int bin, int width) {
         names.push_back(cut(token_name(r.tokenizer, r.tokens[i]), width));
     return names;
 }
-const double LEGEND[] = {0, 0.01, 0.1, 0.25, 0.5, 1};    // shades are square roots: small probabilities are seen
+const double LEGEND[] = {0, 0.01, 0.1, 0.25, 0.5, 1};    // shades are square roots, which show small probabilities
 
 void print_map(const HeadReport& r, size_t i) {
     constexpr int NAME = 14;
@@ -135,7 +135,7 @@ void print_report(const HeadReport& r) {
     }
 }
 
-// ---- JSON and CSV ---------------------------------------------------------------------------------------------------
+// ---- JSON and CSV -------------------------------------------------------------------------------
 
 void print_report_json(const HeadReport& r, bool with_maps) {
     auto put = [](const std::string& text) { fputs(text.c_str(), stdout); };
@@ -197,7 +197,7 @@ Status write_report_csv(const std::string& path, const HeadReport& r) {
     });
 }
 
-// ---- pictures -------------------------------------------------------------------------------------------------------
+// ---- pictures -----------------------------------------------------------------------------------
 
 namespace {
 HeatmapPicture maps_picture(const HeadReport& r) {
@@ -213,7 +213,7 @@ HeatmapPicture maps_picture(const HeadReport& r) {
         const SmallMap small = small_map(r.maps[i].data(), int(r.tokens.size()), all.size);
         HeatmapPanel map{one ? "" : formatted("L%d H%d", r.heads[i].layer, r.heads[i].head), small.n, small.n,
                          small.values};
-        for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // what is not seen is grey
+        for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // invisible pairs are grey
         if (one) map.row_names = map.column_names = token_names(r, small.bin, 24);
         all.maps.push_back(map);
     }

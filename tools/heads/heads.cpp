@@ -42,16 +42,16 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
 Result<Config> cut_config(const Config& c, int groups, int kv_heads) {
     if (c.qk_norm == QkNormRope::QkNorm::all)
         return fail(Exit::usage,
-                    "the model has --qk-norm all, a norm over all heads at once: each depends on the "
-                    "others, and none can leave");
+                    "the model has --qk-norm all, a norm over all heads at once: each head's "
+                    "result depends on the others, so none can be removed");
     if (c.position == Position::alibi && groups < c.NKV)
         return fail(Exit::usage,
-                    "--heads: the model has --position alibi, whose slopes go by a head's number among "
-                    "all: with fewer heads they would be others; --kv-heads keeps them");
+                    "--heads: the model has --position alibi, whose slopes depend on the number of "
+                    "heads and would change with fewer; --kv-heads keeps them");
     if (c.linear == LinearAttention::retention || c.linear == LinearAttention::gated)
         return fail(Exit::usage,
                     "the model has --linear-attention %s, whose decays belong to its key/value heads: "
-                    "none can leave or be merged",
+                    "none can be removed or merged",
                     c.linear == LinearAttention::gated ? "gated" : "retention");
     if (kv_heads > groups || groups % kv_heads)
         return fail(Exit::usage, "--kv-heads %d: expected a divisor of %d, the key/value heads%s in each layer",
@@ -92,7 +92,7 @@ std::vector<std::vector<int>> random_groups(const Config& c, int groups, uint64_
 }
 
 namespace {
-// The mean of several rows of n numbers.
+// The mean of several rows of n elements.
 void mean_of(float* to, const float* from, const std::vector<int64_t>& rows, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double sum = 0;
@@ -100,7 +100,8 @@ void mean_of(float* to, const float* from, const std::vector<int64_t>& rows, int
         to[i] = float(sum / double(rows.size()));
     }
 }
-// (rows,cols) of `to`, where each `size` columns are a head's; heads: which of from's they are.
+// Copies (rows,cols) of `to` from columns of `from`, where `size` columns belong to a head; heads:
+// source heads.
 void take_columns(float* to, const float* from, int64_t rows, const std::vector<int64_t>& heads, int64_t size,
                   int64_t cols) {
     for (int64_t r = 0; r < rows; r++)
@@ -111,7 +112,8 @@ void take_columns(float* to, const float* from, int64_t rows, const std::vector<
 void cut_heads(Model& to, const Model& from, const HeadSelection& cut) {
     const Config &c = to.c, &old = from.c;
     const int shared = old.NH / old.NKV, merged = int(cut.kept[0].size()) / c.NKV;
-    // Which of the old blocks of HS rows, in queries, keys and values, each new one is the mean of; by layer.
+    // blocks: the old blocks of HS rows in queries, keys and values whose mean is a new one; by
+    // layer.
     std::vector<std::vector<std::vector<int64_t>>> blocks;
     std::vector<std::vector<int64_t>> queries;
     for (const std::vector<int>& kept : cut.kept) {
@@ -136,7 +138,7 @@ void cut_heads(Model& to, const Model& from, const HeadSelection& cut) {
             for (size_t b = 0; b < blocks[l].size(); b++) mean_of(&y[b * size_t(n)], x.data(), blocks[l][b], n);
         } else if (t.name.ends_with(".projw")) {
             take_columns(y.data(), x.data(), t.rows, queries[l], c.HS, f.cols);
-        } else if (t.name == "relw") {    // its heads are those of every layer
+        } else if (t.name == "relw") {    // its heads are equal in every layer
             for (const std::vector<int64_t>& layer : queries) CHECK(layer == queries[0], "one table of biases");
             take_columns(y.data(), x.data(), t.rows, queries[0], 1, f.cols);
         } else {

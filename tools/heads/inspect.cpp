@@ -1,4 +1,4 @@
-// inspect.cpp - `flatgpt inspect`: what each attention head does: maps of a text, and scores of them.
+// inspect.cpp - `flatgpt inspect`: attention maps of a text, and scores of heads.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -15,7 +15,7 @@
 
 namespace {
 using Strings = std::vector<std::string>;
-// Sequences of repeated tokens, and the most positions of one: BOS, and both halves.
+// Number of repeated sequences, and maximum positions of one: BOS, and both halves.
 constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * REPEATED_HALF + 1;
 
 struct Options {
@@ -26,14 +26,14 @@ struct Options {
     int64_t seed = 1;
     bool raw_u16 = false, importance = false, json = false;
     DeviceOptions device;
-    Strings given;                     // names of the options that were set
-    const char* text_flag() const {    // null: there is no text
+    Strings given;                     // names of given options
+    const char* text_flag() const {    // null: no text
         return was_given(given, "--text") ? "--text" : was_given(given, "--text-file") ? "--text-file" : nullptr;
     }
     bool chooses() const { return !layer.empty() || !head.empty(); }
 };
 
-// ---- what is asked for ----------------------------------------------------------------------------------------------
+// ---- options ------------------------------------------------------------------------------------
 
 Status check_flags(const Options& o) {
     const char* const inputs[] = {"--text", "--text-file", "--data"};
@@ -47,7 +47,7 @@ Status check_flags(const Options& o) {
     if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
 }
-// Words, also with commas in them, as numbers below n; all of them where there are no words.
+// Parses words, also comma-separated, to numbers below n; all numbers if there are no words.
 Result<std::vector<int>> numbers(const Strings& words, const char* flag, int n) {
     std::vector<int> out;
     std::istringstream parts(join(words, ",") + ",");
@@ -78,9 +78,9 @@ Result<std::vector<HeadIndex>> chosen_heads(const Options& o, const Config& c) {
     return all;
 }
 
-// ---- measuring ------------------------------------------------------------------------------------------------------
+// ---- measuring ----------------------------------------------------------------------------------
 
-// Whether the map of one head can be computed.
+// Exit code if the map of one head is too large.
 Status map_fits(int tokens, const char* advice) {
     if (maps_that_fit(tokens, 1)) return {};
     return fail(Exit::usage, "a head's map of %d tokens takes %s, more than the limit of %s; %s", tokens,
@@ -156,7 +156,7 @@ Status measure_shards(const Options& o, const LoadedModel& m, HeadReport& found)
     }
     return o.importance ? measure_importance(m, loader, S, found) : Status{};
 }
-// Induction; where there is nothing else, the other scores, too.
+// Measures induction; the other scores, too, if there is no other input.
 void measure_repeated(const Options& o, const LoadedModel& m, bool alone, HeadReport& found) {
     const int most = std::min(longest_context(o.model_options, m.model->c), REPEATED_POSITIONS);
     const std::vector<int> choices = ordinary_tokens(m.tokenizer, m.model->c.V);
@@ -174,7 +174,7 @@ void measure_repeated(const Options& o, const LoadedModel& m, bool alone, HeadRe
 
 Status inspect(const Options& o) {
     TRY(check_flags(o));
-    // Encoding takes some 20 bytes of memory a byte, and no map shows as many tokens.
+    // Encoding takes some 20 bytes of memory a byte, and no map shows that many tokens.
     const std::string text = was_given(o.given, "--text-file") ? TRY(read_file(o.text_file, 8 << 20)) : o.text;
     const bool has_text = o.text_flag(), has_data = !o.data.empty();
     LoadedModel m;

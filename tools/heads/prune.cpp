@@ -1,4 +1,4 @@
-// prune.cpp - `flatgpt prune`: which attention heads matter, and a smaller, faster model without those that do not.
+// prune.cpp - `flatgpt prune`: removes the least important attention heads from a model.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -28,19 +28,19 @@ struct Options {
     int kv_heads = 0, batch = 8, seq_len = 0;
     bool dry_run = false, raw_u16 = false, json = false;
     DeviceOptions device;
-    std::vector<std::string> given;    // names of the options that were set
+    std::vector<std::string> given;    // names of given options
     bool by_importance() const { return dry_run || (!heads.empty() && random < 0); }
     bool reads_data() const { return by_importance() || (!dry_run && eval_data.empty()); }
 };
 struct Plans {
     Config before, after;
-    int groups = 0;    // that stay in each layer
+    int groups = 0;    // kept in each layer
 };
-// Before and after.
+// A quantity before and after.
 struct Pair {
     const char* name;
     double before, after;
-    std::string text = {};    // for people; empty: the numbers
+    std::string text = {};    // for the text output; empty: the numbers
 };
 
 Status check_given(const Options& o) {
@@ -91,7 +91,7 @@ Result<Plans> plans(const Options& o, const Config& c) {
     return p;
 }
 
-// ---- what is measured -----------------------------------------------------------------------------------------------
+// ---- evaluation ---------------------------------------------------------------------------------
 
 Status open_for(LoadedModel& m, const Options& o, const ModelOptions& model_options, int B, RunMode mode) {
     TRY(load_model(m, model_options, o.device, true, [&](const Config& c, bool) {
@@ -106,7 +106,7 @@ Result<Loader> shards_for(const Options& o, const LoadedModel& m, const std::str
 Result<Objective> objective_for(const LoadedModel& m) {
     return objective_of(m.model->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed);
 }
-// dtype: what the model was measured in.
+// dtype: set to the type of the computation.
 Result<Evaluation> measure(const Options& o, const ModelOptions& model_options, const char* what, std::string* dtype) {
     LoadedModel m;
     TRY(open_for(m, o, model_options, o.batch, RunMode::infer));
@@ -125,9 +125,9 @@ Result<Importance> importance_of(const Options& o, const ModelOptions& model_opt
     return head_importance(*m.model, loader, m.model->plan.S, objective, std::ref(countdown));
 }
 
-// ---- importance, for people and for programs ------------------------------------------------------------------------
+// ---- importance, as text and JSON ---------------------------------------------------------------
 
-// Whether head h of layer l leaves.
+// Whether head h of layer l is removed.
 bool is_removed(const Plans& p, const HeadSelection& cut, int l, int h) {
     const std::vector<int>& kept = cut.kept[size_t(l)];
     return !std::binary_search(kept.begin(), kept.end(), h / (p.before.NH / p.before.NKV));
@@ -179,7 +179,7 @@ ordered_json cut_json(const std::string& model, const Plans& p, const HeadSelect
     return j;
 }
 
-// ---- the cut model --------------------------------------------------------------------------------------------------
+// ---- the cut model ------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Model>> whole_model(const Config& c) {
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
@@ -201,7 +201,7 @@ Result<double> weight_bytes(const ModelSource& m) {
     for (const std::string& file : files) bytes += double(fs::file_size(file, none));
     return bytes;
 }
-// "F32"; "Q6_K, Q8_0" where the matrices in the model's files have several types.
+// "F32"; "Q6_K, Q8_0" if the matrices in the model's files have several types.
 Result<std::string> matrix_types(const ModelSource& m) {
     std::set<std::string> names;
     if (m.gguf) {
@@ -217,7 +217,7 @@ Result<std::string> matrix_types(const ModelSource& m) {
     }
     return join({names.begin(), names.end()}, ", ");
 }
-// Says why the smaller model's file may be the larger one: it is F32, whatever the whole model's type is.
+// Explains why the smaller model's file may be larger: it is always F32.
 Status note_type(const Options& o, const ModelSource& from) {
     const std::string types = TRY(matrix_types(from));
     if (types == "F32") return {};
@@ -228,7 +228,7 @@ Status note_type(const Options& o, const ModelSource& from) {
     return {};
 }
 
-// An option of the run that made the model, as its checkpoint says it; empty where it does not.
+// An option of the training run, from its checkpoint; empty if unknown.
 std::string run_option(const std::string& dir, const char* key) {
     const Result<TrainState> state = checkpoint_state(dir);
     const auto settings = toml_parse(state.value.config, dir);
@@ -243,8 +243,8 @@ std::string quoted(const std::string& word) {    // for a shell
     for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
     return plain ? word : text + "'";
 }
-// Goes on with a third of the learning rate: what is left must move, and must not forget. of_run: rate and batch are
-// the run's, not train's defaults.
+// Continues with a third of the learning rate: enough to recover, little enough not to forget.
+// of_run: rate and batch are the run's, not train's defaults.
 std::string training_command(const Options& o, const std::string& from, bool* of_run) {
     const std::string rate = run_option(from, "lr"), batch = run_option(from, "batch");
     *of_run = !rate.empty() && !batch.empty();
@@ -288,7 +288,7 @@ Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, co
     return rows;
 }
 
-// ---- the command ----------------------------------------------------------------------------------------------------
+// ---- the command --------------------------------------------------------------------------------
 
 Status prune(Options o) {
     o.out = without_slashes(o.out);
@@ -300,7 +300,7 @@ Status prune(Options o) {
     if (const std::string warning = o.dry_run ? "" : beyond_class_warning(p.after); !warning.empty())
         Progress().note(warning);
     const ModelOptions found = {from.path, "last", o.model_options.tokenizer};
-    Options same = o;    // the cut model is measured in the type that the whole one is
+    Options same = o;    // evaluates the cut model in the whole one's type
     Evaluation before;
     std::string dtype;
     if (!o.dry_run) before = TRY(measure(o, found, "perplexity before", &dtype));
@@ -357,15 +357,16 @@ Command prune_command() {
            "glob pattern, or several separated by commas"},
           {"--heads", &o->heads,
            "how many heads to remove from each layer, the least important ones: a percentage "
-           "(30%), a part (0.3) or a number. Heads that share keys and values leave together: the number is a multiple "
+           "(30%), a part (0.3) or a number. Heads that share keys and values are removed together: the number is a "
+           "multiple "
            "of the group"},
           {"--kv-heads", &o->kv_heads,
-           "merge the key/value heads that are left into so many, each the mean of "
+           "merge the remaining key/value heads to this number, each the mean of "
            "neighbours; 0: do not",
            0, 1024},
           {"--out", &o->out, "a new directory for the smaller model"},
           {"--dry-run", &o->dry_run,
-           "print the importance of every head, and with --heads which would leave; write no "
+           "print the importance of every head, and with --heads the removed ones; write no "
            "model"},
           {"--tokens", &o->tokens, "tokens to measure importance on, spread evenly over the shards; 0: all", 0, 1e15},
           {"--random", &o->random,

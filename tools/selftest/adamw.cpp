@@ -38,7 +38,7 @@ Step step_of(int64_t updates, float scale) {
     return s;
 }
 
-// Weights about as large as a step, second moments away from 0: an error in either term of the step shows.
+// Weights about as large as a step, second moments far from 0: an error in either term shows.
 struct Problem {
     Numbers w, m, v, dw, decays;
     template <class P> static Problem of(int64_t n, bool with_master) {
@@ -53,7 +53,7 @@ struct Problem {
     }
 };
 
-// The arrays of one step on the device.
+// The device arrays of one step.
 template <class P> struct State {
     Array<P> w;
     Array<float> master, m, v, dw;
@@ -76,7 +76,8 @@ template <class P> struct State {
     }
 };
 
-// got (bf16) must be a neighbour of `exact`, each as often as its distance says, or exact itself. w: before the step.
+// got (bf16) must be a neighbour of `exact` with the probability of stochastic rounding, or exact
+// itself. w: before the step.
 void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, const Numbers& w) {
     double drift = 0, variance = 0;
     for (size_t i = 0; i < got.size(); i++) {
@@ -85,7 +86,7 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, con
         memcpy(&xb, &x, 4);
         memcpy(&gb, &g, 4);
         const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
-        // The float error of x in bf16 steps: large where w and its change cancel.
+        // The float error of x in bf16 steps, which is large where w and its change cancel.
         const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
         demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
         drift += up - part;
@@ -114,7 +115,7 @@ void check_stochastic(Check& check, const Ops<T, P>& op, const Problem& p, const
     demand(check, run(7, 12) != state.w.bits(), "another seed, other bits");
 }
 
-// Without a gradient, and with powers of two, a step is exact in float: w - w / 512, or w where nothing decays.
+// Without a gradient, and with powers of two, a step is exact: w - w / 512, or w without decay.
 template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>& op, Problem p) {
     const uint64_t seed = 12345678901, updates = 77;
     for (Numbers* zeros : {&p.m, &p.v, &p.dw}) std::fill(zeros->begin(), zeros->end(), 0);
@@ -174,7 +175,7 @@ template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int6
     const Memory m(op);
     Check check("sum_of_squares", {{"n", n}});
     Numbers x = random_normal(n, 1);
-    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // float holds neither their squares nor the sum
+    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // their squares and the sum overflow float
     x = rounded<Grad<P>>(x);
     double sum = 0;
     reference_ops().sum_of_squares(&sum, x.data(), n);
@@ -259,7 +260,7 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, in
         if (random.v[1] % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;         // halfway
         if (random.v[1] % 16 == 1) bits = (bits & 0x80000000) | 0x7f800000;    // infinite
         memcpy(&floats[i], &bits, 4);
-        if (std::isnan(floats[i])) floats[i] = NAN;    // one way to be none, as it passes through double here
+        if (std::isnan(floats[i])) floats[i] = NAN;    // one NaN, because it passes through double here
         expected[i] = from_float<P>(floats[i]);
         numbers[i] = double(floats[i]);
     }
@@ -268,7 +269,7 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, in
     op.from_floats(to + at, from + at, n);
     auto same = [at](const std::vector<unsigned char>& got, const auto& want) {
         const auto first = got.begin() + int64_t(size_t(at) * sizeof want[0]);
-        return std::all_of(got.begin(), first, [](unsigned char byte) { return byte == 0xff; }) &&    // as before
+        return std::all_of(got.begin(), first, [](unsigned char byte) { return byte == 0xff; }) &&    // unchanged
                memcmp(&*first, &want[size_t(at)], size_t(got.end() - first)) == 0;
     };
     demand(check, same(to.bits(), expected) && to.intact(), "from_floats");
@@ -287,7 +288,7 @@ FOR_EACH_TABLE(check_casts, int64_t, int)
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     test.row("add_losses", [&] { return check_add_losses(op, 1 << 16); });
     test.row("sum_of_squares", [&] { return check_sum_of_squares(op, gpt2.C * gpt2.F + 1); });
-    test.row("step_verdict", [&] { return check_step_verdict(op, 148); });    // GPT-2's tensors
+    test.row("step_verdict", [&] { return check_step_verdict(op, 148); });    // GPT-2's number of tensors
     for (bool with_master : {false, true})
         if (sizeof(P) == 2 || !with_master)
             test.row("adamw", [&] { return check_adamw(op, gpt2.C * gpt2.F + 64, with_master); });

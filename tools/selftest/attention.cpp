@@ -7,17 +7,19 @@
 
 namespace {
 
-// bf16 results: probabilities and their gradients are rounded to bf16 before the products that they are factors of, and
-// the sums are rounded when they are stored.
+// bf16 results: probabilities and their gradients are rounded to bf16 before they are multiplied,
+// and sums are rounded when they are stored.
 template <class T> constexpr double LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
-// A float table that rounds to bf16 (attention_rounds_to_bf16) gets q, k, v and dy that are bf16 values already, so
-// scores, lse and dp have float's errors. What remains is one rounding of each probability, for y and dv, or of each
-// ds, for dq and dk: at most 2^-8 of the number, 0.42 * 2^-8 in the root mean square. Outputs are sums of random rows
-// of HS, each times such a number, so the 2-norm of the errors is the same part of the outputs' 2-norm. The mean holds
-// for all rows together. A single row may be a sum of two terms only: it gets the largest error, and half as much
+// A float table that rounds to bf16 (attention_rounds_to_bf16) gets bf16 values of q, k, v and dy,
+// so scores, lse and dp have float's errors. The remaining error is one rounding of each
+// probability, for y and dv, or of each ds, for dq and dk: at most 2^-8 of the number, 0.42 * 2^-8
+// in the root mean square. Outputs are sums of random rows of HS, each times such a number, so the
+// errors' 2-norm is that fraction of the outputs' 2-norm. The mean holds for all rows together. A
+// single row may be a sum of only two terms, so its limit is the largest error, and half as much
 // again, because random rows are not quite orthogonal.
 constexpr double OF_ALL = 0x1p-9 + LIMIT<float>, OF_ROW = 1.5 * 0x1p-8 + LIMIT<float>;
-// The 2-norm of the n errors from `first` on over that of the numbers, whose root mean square counts as >= `floor`.
+// 2-norm of the errors of n numbers from `first` on over the numbers' own, whose root mean square
+// is at least `floor`.
 double norm_error(const Numbers& got, const Numbers& expected, size_t first, size_t n, double floor) {
     double error = 0, square = 0;
     for (size_t i = first; i < first + n; i++)
@@ -28,8 +30,8 @@ double norm_error(const Numbers& got, const Numbers& expected, size_t first, siz
 template <class T, class P> Numbers inputs(const Ops<T, P>& op, const Numbers& x) {
     return op.attention_rounds_to_bf16 ? rounded<bf16>(x) : rounded<T>(x);
 }
-// Error over limit of numbers of type X. cancels: rows are differences of terms of size 1, and zero, except for
-// rounding, where a query sees one key.
+// Error over limit of numbers of type X. cancels: rows are differences of terms of size 1, and
+// zero, except for rounding, where a query has one visible key.
 template <class X, class T, class P>
 double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, int HS, bool cancels) {
     if (!op.attention_rounds_to_bf16) return Check::error_over_limit(got, expected, LIMIT<X>, cancels ? 0.1 : 0);
@@ -54,10 +56,10 @@ Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more
     return Check(op, all, scores);
 }
 
-// The same heads for the reference and for the device.
+// Equal heads for the reference and the device.
 struct BothHeads {
     TableSpans spans;
-    Numbers biases;    // where h has a reach
+    Numbers biases;    // if h.max_distance > 0
     Array<float> device_biases;
     Heads host, device;
     BothHeads(Memory m, int B, int S, Heads h)
@@ -180,7 +182,7 @@ template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>&
     Array<InputType<T, P>> y_in(m, y);
     Array<float> statistics(m, Numbers(lse.begin(), lse.end()));
     op.attention_bias_backward(out, dy_in, y_in, in, statistics, B, S, both.device);
-    check.expect("dbias", out, dbias, LIMIT<float>);    // whatever the type, it only multiplies inputs
+    check.expect("dbias", out, dbias, LIMIT<float>);    // float for any type: it only multiplies inputs
     return check;
 }
 template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n) {

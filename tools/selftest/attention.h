@@ -2,21 +2,21 @@
 #pragma once
 #include "check.h"
 
-// TrueSpans of B sequences of S, by the definition: positions of a document see each other where the kind says so.
+// Spans of B sequences of S positions by the definition: documents are masked as the kind requires.
 struct TrueSpans {
-    // Within a document a position sees those before it and itself; and those of the document's first half; and all.
+    // causal: positions up to itself; prefix: also the first half; all: the document.
     enum Kind { causal, prefix, all };
     std::vector<Span> keys, queries;
-    // Documents begin at these places of each sequence.
+    // places: first positions of documents, by sequence.
     TrueSpans(int S, const std::vector<std::vector<int>>& places, Kind kind = causal);
-    // Each position ends its document with a chance of one in `length`.
+    // Each position ends its document with probability 1 / length.
     TrueSpans(int B, int S, int length, Kind kind = causal);
     Heads in(Heads h) const {
         h.keys = keys.data(), h.queries = queries.data();
         return h;
     }
 };
-// The same in a table's memory.
+// TrueSpans in a table's memory.
 struct TableSpans {
     Array<int> keys, queries;
     TableSpans(Memory m, const TrueSpans& spans);
@@ -27,7 +27,7 @@ struct TableSpans {
     }
 };
 
-// h: with spans of the host, if any; where it has a reach, biases are drawn.    scale: of q, k, v
+// h: with host spans, if any; max_distance > 0: with random biases. scale: of q, k, v.
 template <class T, class P> Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
 Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);

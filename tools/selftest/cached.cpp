@@ -9,7 +9,7 @@
 
 template <class T> static constexpr double LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
 
-// One of keys and values, on the device and for the reference, as bytes.
+// Keys or values, on the device and in the reference, as bytes.
 template <class T> struct CacheArrays<T>::Part {
     struct Rows {
         virtual ~Rows() = default;
@@ -174,7 +174,7 @@ template <class T, class P> Check check_cache_rotate(const Ops<T, P>& op, int n,
     Array<int> device_pages(m, pages);
     Array<float> device_turns(m, cos_sin);
     op.cache_rotate(cache.device(), device_pages, n, or_null(t.dims > 0, device_turns), h, t);
-    // A key that lies between two codes may become either: all queries that see it come out alike.
+    // A key halfway between two codes may round to either, but equally for all queries.
     const Numbers qkv = rounded<T>(random_normal(h.qkv_width(), 1));
     const int at = 2 * n * Pages::SIZE - 1;
     Array<T> in(m, qkv);

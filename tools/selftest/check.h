@@ -1,7 +1,8 @@
-// check.h - one operation of a table against the reference, on random inputs, in guarded and poisoned device memory.
-// The checks of one layer lie in tools/selftest/<layer>.h and .cpp, a function for each operation, instantiated for
-// float, bf16, and float activations with bf16 parameters. `flatgpt selftest` runs them at the sizes of real models,
-// the tests at awkward ones and on the emulated GPU.
+// check.h - one operation of a table against the reference: random inputs, guarded, poisoned
+// memory.
+// The checks of one layer are in tools/selftest/<layer>.h and .cpp: one function per operation,
+// instantiated for float, bf16, and float activations with bf16 parameters. `flatgpt selftest` runs
+// them at real models' sizes; the tests use awkward sizes and the emulated GPU.
 #pragma once
 #include <cmath>
 #include <string>
@@ -11,7 +12,7 @@
 
 using Numbers = std::vector<double>;
 
-// Random, the same for the same stream.
+// Random, but equal for equal streams.
 Numbers random_normal(int64_t n, uint64_t stream, double scale = 1);
 std::vector<int> random_tokens(int64_t n, int V, uint64_t stream);
 
@@ -24,16 +25,15 @@ template <class X> double number(X x) { return double(to_float(x)); }
 template <> inline double number<double>(double x) { return x; }
 template <> inline double number<int>(int x) { return x; }
 template <> inline double number<uint64_t>(uint64_t x) { return double(x); }
-// The numbers as a table of type X sees them: the reference must see the same.
+// Numbers rounded to a table's type X, so that the reference gets equal inputs.
 template <class X> Numbers rounded(Numbers v) {
     for (double& x : v) x = number(as<X>(x));
     return v;
 }
 
-using Memory = Table;    // the arrays below use its allocate, release, upload and download
+using Memory = Table;    // the arrays below use its memory functions
 
-// n elements of device memory between guard bytes. Holds `from`, rounded to X, or NaN (0xff bytes) where nothing is
-// given.
+// n elements of device memory between guard bytes: `from` rounded to X, or NaN (0xff bytes).
 template <class X> class Array {
   public:
     Array(const Memory& memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
@@ -56,7 +56,7 @@ template <class X> class Array {
         memory.download(host.data(), static_cast<char*>(base) + GUARD, int64_t(host.size()));
         return host;
     }
-    bool intact() const {    // nothing was written before or behind
+    bool intact() const {    // the guards are unchanged
         std::vector<unsigned char> all(static_cast<size_t>(bytes()));
         memory.download(all.data(), base, bytes());
         for (int64_t i = 0; i < GUARD; i++)
@@ -82,7 +82,7 @@ template <class X> class Array {
     void* base;
 };
 
-// The array's memory, or null where the operation is called without it.
+// The array's memory, or null for a call without it.
 template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cast<X*>(array) : nullptr; }
 
 // The outcome of one operation at one size.
@@ -92,8 +92,8 @@ struct Size {
 };
 struct Check {
     std::string op, shape;    // "norm_backward", "N=33 C=768"
-    double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
-    std::string output;       // the output that has it
+    double worst = 0;         // largest error over its limit; > 1 or NaN: failure
+    std::string output;       // the output with this error
     struct Output {
         std::string name;
         double error;
@@ -104,18 +104,20 @@ struct Check {
     bool ok() const { return worst <= 1; }
     void note(const char* what, double error_over_limit, bool half = false);
 
-    // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
-    // size or the root mean square, whichever is larger. Writes outside the array are a failure, NaN is one.
+    // The relative error in the 2-norm is at most `limit`, and each element's at most 8 * limit of
+    // its own size or the root mean square, whichever is larger. Writes outside the array and NaN
+    // are failures.
     template <class X>
     void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit, double floor = 0) {
         note(what, got.intact() ? error_over_limit(got.read(), expected, limit, floor) : INFINITY, sizeof(X) == 2);
     }
-    // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
+    // Root mean squares below `floor` count as `floor`: gradients that cancel have their terms'
+    // errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
-// The type of a table's products, if it is not tf32.
+// The type of a table's matrix products, if it is not tf32.
 template <class P> constexpr Dtype DTYPE = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
-// The limit for outputs whose only error is the rounding to X.
+// The limit for outputs whose only error is rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;
 
 #define FOR_EACH_TABLE(check, ...)                        \

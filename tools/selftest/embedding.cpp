@@ -35,7 +35,7 @@ Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, 
     std::vector<int> tok = random_tokens(N, V, 1);
     for (int64_t n = 0; n < N; n++)
         if (double(philox_uniform(philox(1, 2, uint64_t(n)).v[0])) < hot) tok[size_t(n)] = V / 2;
-    // Around 1: a sum of 65536 numbers around 0 is small against its terms, and so is what float keeps of it.
+    // Around 1: a sum of 65536 numbers around 0 is small against its terms and their errors.
     Numbers dx = random_normal(N * C, 3);
     for (double& d : dx) d += 1;
     dx = rounded<T>(dx);

@@ -60,7 +60,7 @@ Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, LogitKin
     return check;
 }
 
-// Gradients that cancel, as with one choice of factor 1, have the errors of numbers of the size of a score.
+// Gradients that cancel, as for one choice with factor 1, have errors relative to a score's size.
 template <class T, class P>
 Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, float balance, float z) {
     const Memory m(op);
@@ -219,7 +219,7 @@ FOR_EACH_TABLE(check_experts_backward, Router, int, int, int, LogitKind, Dtype, 
 FOR_EACH_TABLE(check_row_gate_forward, int, int)
 FOR_EACH_TABLE(check_row_gate_backward, int, int, bool)
 
-// OLMoE's router and widths, an eighth of its rows' width.
+// OLMoE's router and widths; rows have an eighth of its width.
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype dtype) {
     const Router olmoe = {.E = 64, .K = 8, .normalise = false}, deepseek = {.E = 256, .K = 8, .sigmoid = true};
     constexpr int N = 48, C = 256, F = 1024;

@@ -2,18 +2,18 @@
 #pragma once
 #include "linear.h"
 
-// What the logits are: random; random with many equal ones; such that expert E / 2 is everyone's first choice.
+// random; random with many ties; expert E / 2 is every row's first choice.
 enum class LogitKind { random, ties, one };
 Numbers router_logits(int E, int N, LogitKind spread);
 
-// Where rows go, as the reference has it of such logits, and its weights.
+// The reference's routes and factors for these logits.
 struct ReferenceRoutes {
     std::vector<int> expert, permuted_row, row, counts, offsets;
     Numbers factors;
     ReferenceRoutes(const Numbers& logits, Router r, int B, int S, double* totals = nullptr);
     Routes in() { return {expert.data(), permuted_row.data(), row.data(), counts.data(), offsets.data()}; }
 };
-// The same in a table's memory; or room for it.
+// Routes in a table's memory, filled or only allocated.
 struct TableRoutes {
     Array<int> expert, permuted_row, row, counts, offsets;
     TableRoutes(const Memory& m, const ReferenceRoutes& from);

@@ -9,7 +9,7 @@ Check named(const char* op, Act act, bool gated, int N, int F, bool in_place = f
 }
 }    // namespace
 
-// Inputs reach to where GELU is x or 0.
+// Inputs reach the range where GELU is x or 0.
 template <class T, class P> Check check_activation_forward(const Ops<T, P>& op, Act act, bool gated, int N, int F) {
     const Memory m(op);
     Check check = named("activation_forward", act, gated, N, F);

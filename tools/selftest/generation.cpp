@@ -5,7 +5,7 @@
 #include "selftest.h"
 
 namespace {
-// Norm weights, about 1 with what is added to them.
+// Norm weights, about 1 after norm.plus is added.
 Numbers norm_weights(int n, NormForm form, uint64_t stream) {
     Numbers w = random_normal(n, stream, 0.3);
     for (double& x : w) x += 1 - double(form.norm.plus);
@@ -15,7 +15,7 @@ template <class X> void same(Check& check, const char* what, const Array<X>& got
     check.note(what, got.intact() && got.bits() == expected.bits() ? 0 : INFINITY);
 }
 
-// A norm's and a product's operands, and room for what lies between.
+// Operands of a norm and a product, and buffers between them.
 template <class T, class P> struct Operands {
     const Memory m;
     const NormForm form;
@@ -116,7 +116,7 @@ Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, He
     op.rope_forward(qkv_rot, rstd, in, q, k, or_null(t.dims > 0, cos_sin), B, S, places, h, t);
     op.attention_cached(in_steps, qkv_rot, other.device(), B, S, slots, h);
     same(check, "y", y, in_steps);
-    // What was put into the cache: the next position sees it.
+    // Attention at the next position checks the rows written to the cache.
     for (double& i : at) i += i < 0 ? 0 : S;
     Array<int> later(m, at);
     op.attention_cached(y2, next, cache.device(), B, S, later, h);

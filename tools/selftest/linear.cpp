@@ -59,9 +59,10 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     return check;
 }
 
-// The limit where GELU or its slope, fused with a product, ends it. cuBLASLt does not say how exactly it computes tanh;
-// users have found its GELU a little less exact than a plain one (llm.c, pull request 653). No error above 1e-5 is
-// taken for that. The CPU's GELU is ours, so it has no such allowance.
+// The limit of a product fused with GELU or its slope. cuBLASLt does not document its tanh's
+// accuracy; users have found its GELU a little less exact than a plain one (llm.c, pull request
+// 653). An error up to 1e-5 is attributed to it. The CPU's GELU is flatgpt's own, without this
+// allowance.
 template <class X, class T> double gelu_limit(bool on_host, Dtype dtype, int64_t K) {
     return product_limit<X, T>(dtype, K) + (on_host || sizeof(X) == 2 ? 0 : 1e-5 - ROUNDING<X>);
 }
@@ -109,7 +110,7 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Grad<P>* const db_at = bias ? static_cast<Grad<P>*>(db_out) : nullptr;
     Grad<P>* const sum_at = bias ? static_cast<Grad<P>*>(sum_out) : nullptr;
     op.linear_gelu_backward(dpre_out, {dw_out, add}, db_at, sum_at, dy_in, x_in, w_in, pre_in, N, C, OC);
-    // In steps dy w is rounded, too.
+    // Unfused, dy w is rounded, too.
     check.expect("dpre", dpre_out, dpre, gelu_limit<T, T>(op.upload == op.copy, dtype, OC) + ROUNDING<T> / 2);
     check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
     check.expect("db", db_out, db, product_limit<Grad<P>, T>(dtype, N));

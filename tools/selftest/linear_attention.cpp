@@ -14,7 +14,7 @@ Check named(const char* op, int B, int S, Heads h, int pos = 0) {
     return Check(op, {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"pos", pos}},
                  std::string(" ") + KINDS[int(h.linear)] + (h.keys ? " spans" : ""));
 }
-// What all three read, and the heads of the table.
+// Inputs of all three operations, and the table's heads.
 template <class T> struct Inputs {
     Numbers qkv, gates;
     Array<T> device_qkv, device_gates;
@@ -54,7 +54,7 @@ Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h,
     Array<float> statistics(m, int64_t(norms.size()));
     op.linear_attention_forward(out, statistics, in.device_qkv, in.device_or_null(h), B, S, in.device);
     check.expect("y", out, y, LIMIT<InputType<T, P>>);
-    // Each against itself: they differ by orders of magnitude.
+    // Each relative to itself: they differ by orders of magnitude.
     Numbers parts = statistics.read();
     for (size_t i = 0; i < parts.size(); i++) parts[i] /= double(norms[i]);
     check.note("norms",
@@ -71,7 +71,7 @@ Check check_linear_attention_backward(const Ops<T, P>& op, int B, int S, Heads h
     std::vector<float> norms(size_t(B) * size_t(S) * size_t(h.NH));
     const Numbers dy = rounded<T>(random_normal(int64_t(y.size()), 3));
     reference_ops().linear_attention_forward(y.data(), norms.data(), in.qkv.data(), in.gates.data(), B, S, h);
-    y = rounded<InputType<T, P>>(y);    // what n's gradient is taken from
+    y = rounded<InputType<T, P>>(y);    // n's gradient uses the rounded y
     reference_ops().linear_attention_backward(dqkv.data(), dgates.data(), dy.data(), y.data(), in.qkv.data(),
                                               in.gates.data(), norms.data(), B, S, h);
     Array<T> out(m, int64_t(dqkv.size())), gates_out(m, int64_t(dgates.size())), device_dy(m, dy);
@@ -99,7 +99,7 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
         of.push_back(B - 1 - b);
         for (int s = 0; s < S; s++) at.push_back(s < std::max(1, S - 3 * b) ? pos + s : -1);
     }
-    // A state that is not to be read is not a number. elu's weights must not be near 0.
+    // At pos 0 the state must not be read, so it is NaN. elu's weights must not be near 0.
     const int64_t stride = h.state() + 3;
     Numbers states = rounded<float>(random_normal(B * stride, 4));
     for (double& x : states) x = pos == 0 ? NAN : h.linear == LinearAttention::elu ? std::abs(x) : x;
@@ -112,7 +112,7 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
     op.linear_attention_cached(out, {static_cast<float*>(device_states), stride, device_of}, in.device_qkv,
                                in.device_or_null(h), B, S, p, h);
     Numbers got_states = device_states.read();
-    for (size_t i = 0; i < states.size(); i++)    // what lies between the states
+    for (size_t i = 0; i < states.size(); i++)    // gaps between the states
         if (int64_t(i) % stride >= h.state() &&
             (std::isnan(states[i]) ? std::isnan(got_states[i]) : states[i] == got_states[i]))
             got_states[i] = states[i] = 0;

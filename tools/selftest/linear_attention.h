@@ -2,11 +2,12 @@
 #pragma once
 #include "check.h"
 
-// h: its kind, and spans of the host, if any.    gates: their standard deviation; large ones reach the decays' bound
+// h: its kind, and host spans, if any. gates: their standard deviation; large ones reach the
+// decays' bound
 template <class T, class P>
 Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double gates = 3);
 template <class T, class P>
 Check check_linear_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double gates = 3);
-// Sequence b begins its S positions at `pos` and has S - 3 b of them; the rest is padding.
+// Sequence b has S - 3 b positions from `pos` on; the rest is padding.
 template <class T, class P>
 Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h, double gates = 3);

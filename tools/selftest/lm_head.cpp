@@ -12,9 +12,9 @@ Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_g
     const float scale = 0.37f;
     Numbers logits = rounded<T>(random_normal(int64_t(N) * Vp, 1, 3));
     for (int64_t i = 0; i < int64_t(logits.size()); i++)
-        if (i % Vp >= V) logits[size_t(i)] = NAN;    // padding is never looked at
+        if (i % Vp >= V) logits[size_t(i)] = NAN;    // padding must be ignored
     std::vector<int> target = random_tokens(N, V, 2);
-    for (int n = 7; n < N; n += 5) {    // ignored, and so are its logits
+    for (int n = 7; n < N; n += 5) {    // ignored targets and their logits
         target[size_t(n)] = -1;
         for (int v = 0; v < V; v++) logits[size_t(n) * size_t(Vp) + size_t(v)] = v % 2 ? double(NAN) : double(INFINITY);
     }

@@ -3,7 +3,7 @@
 #include "selftest.h"
 
 namespace {
-// Rows whose means are no small part of x.
+// Rows whose means are a large part of x.
 template <class T> Numbers rows(int N, int C, uint64_t stream) {
     Numbers x = random_normal(int64_t(N) * C, stream);
     for (size_t i = 0; i < x.size(); i++) x[i] += 0.5 + double(i / size_t(C) % 4);
@@ -23,7 +23,7 @@ Check named(const char* op, int N, int C, NormForm f) {
 }
 }    // namespace
 
-// Y: of the output; run: the table's operation
+// Y: the output's type; run: the table's operation
 template <class Y, class T, class P, class F>
 static Check check_forward(const char* name, const Ops<T, P>& op, F run, int N, int C, NormForm form) {
     const Memory m(op);
@@ -39,7 +39,7 @@ static Check check_forward(const char* name, const Ops<T, P>& op, F run, int N, 
     Array<P> aw(m, w), ab(m, b);
     Array<float> mean(m, N), rstd(m, N);
     run(ay, or_null(!norm.rms, mean), rstd, ax, or_null(has_w, aw), or_null(has_b, ab), norm, N, C);
-    double lost = 0;    // a mean rounded to float, seen in units of y: much where two numbers are a row
+    double lost = 0;    // rounding error of the mean, in units of y
     for (size_t n = 0; n < means.size(); n++)
         lost = std::fmax(lost, std::fabs(double(means[n]) * double(rstds[n])) * 0x1p-24);
     check.expect("y", ay, y, ROUNDING<Y> + lost);
@@ -60,7 +60,8 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     Check check = named("norm_backward", N, C, form);
     const Numbers x = rows<T>(N, C, 1), dy = rounded<T>(random_normal(int64_t(N) * C, 3));
     const Numbers w = weights<P>(C, norm.plus, 2);
-    // Statistics near those of x but not its own: with C = 1 these would multiply a difference that is 0 by 300.
+    // Statistics near x's own but not equal: for C = 1 x's own would scale a difference of 0 by
+    // 300.
     std::vector<float> means(static_cast<size_t>(N)), rstds(means);
     const Numbers noise = random_normal(N, 4, 0.1);
     for (size_t n = 0; n < means.size(); n++)
@@ -77,7 +78,7 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     op.norm_backward(adx, or_null(has_w, adw), or_null(has_b, adb), ady, ax, or_null(has_w, aw),
                      or_null(!norm.rms, mean), rstd, norm, N, C);
     check.expect("dx", adx, dx, ROUNDING<T>);
-    const double terms = std::sqrt(N);    // the size of a sum of N, though few columns may all cancel
+    const double terms = std::sqrt(N);    // size of a sum of N terms; few columns may cancel
     check.expect("dw", adw, dw, ROUNDING<Grad<P>>, terms);
     check.expect("db", adb, db, ROUNDING<Grad<P>>, terms);
     return check;
@@ -106,7 +107,7 @@ FOR_EACH_TABLE(check_add_scaled, int64_t, Sum, Dropout)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     for (NormForm form : {LAYERNORM, RMSNORM})
-        for (int width : {gpt2.C, 1600}) {    // GPT-2 XL's
+        for (int width : {gpt2.C, 1600}) {    // width of GPT-2 XL
             test.row("norm_forward", [&] { return check_norm_forward(op, 1024, width, form); });
             test.row("stream_norm_forward", [&] { return check_stream_norm_forward(op, 1024, width, form); });
             test.row("norm_backward", [&] { return check_norm_backward(op, 1024, width, form); });

@@ -18,13 +18,13 @@ Check named(const char* op, int B, int S, Heads h, QkNormRope t, const std::stri
     return Check(op, {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"dims", t.dims}},
                  std::string(t.interleaved ? " interleaved" : "") + norms[int(t.norm)] + more);
 }
-// The weights of a norm over n numbers.
+// Weights of a norm over n elements.
 template <class P> Numbers weights(int n, float plus, uint64_t stream) {
     Numbers w = random_normal(n, stream, 0.3);
     for (double& x : w) x += 1 - double(plus);
     return rounded<P>(w);
 }
-// Elements of a norm's weights: queries', keys'.
+// Number of a norm's weights: queries', keys'.
 int query_weights(Heads h, QkNormRope t) { return t.norm == QkNormRope::QkNorm::all ? h.NH * h.HS : h.HS; }
 int key_weights(Heads h, QkNormRope t) { return t.norm == QkNormRope::QkNorm::all ? h.NKV * h.HS : h.HS; }
 std::vector<float> as_floats(const Numbers& x) { return std::vector<float>(x.begin(), x.end()); }

@@ -1,4 +1,4 @@
-// row.cpp - a line of `flatgpt selftest`.
+// row.cpp - prints a line of `flatgpt selftest`.
 #include "files/json.h"
 #include "selftest.h"
 

@@ -24,7 +24,7 @@ Check check_sample(const Ops<T, P>& op, int N, int V, int Vp, SampleParams draw,
         double& x = logits[size_t(i)];
         if (ties) x = std::floor(2 * x) / 2;
         if (i % 23 == 5) x = i % 2 ? -INFINITY : double(NAN);
-        if (i % Vp >= V) x = 100;    // padding is never looked at
+        if (i % Vp >= V) x = 100;    // padding must be ignored
     }
     for (int v = 3; v < V; v += 7) biases[size_t(v)] = -INFINITY;
     const std::vector<int> random = random_tokens(int64_t(N) * V, 12, 3);

@@ -1,6 +1,6 @@
-// selftest.cpp - `flatgpt selftest`: each operation of a device against the reference in double, at GPT-2's sizes.
+// selftest.cpp - `flatgpt selftest`: operations against the reference in double, at GPT-2's sizes.
 //
-// The reference's plain loops set the sizes: all checks of one type are 18 s of one core (Zen 5, 2026-11-21).
+// The reference's plain loops limit the sizes: one type takes 18 s of one core (Zen 5, 2026-11-21).
 #include "selftest.h"
 
 #include <memory>

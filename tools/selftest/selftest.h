@@ -1,4 +1,4 @@
-// selftest.h - every operation of a table against the reference, at the sizes of real models.
+// selftest.h - every operation of a table against the reference, at real models' sizes.
 #pragma once
 #include <functional>
 #include <vector>
@@ -6,21 +6,22 @@
 #include "check.h"
 
 struct Selftest {
-    std::string filter;    // only operations with this text in their name
+    std::string filter;    // only operations whose name contains this text
     bool json = false;     // one object per line
-    int V = 50257;         // vocabulary: GPT-2's. Most of the time goes into numbers for it
+    int V = 50257;         // vocabulary: GPT-2's; dominates the time
     int Vp() const { return int(round_up(V, 128)); }
     FILE* out = stdout;
     int checks = 0, failed = 0;
     const char* table = "";    // its name, in each row
 
-    // Runs the checks and prints a line for each. dtype: the type of the table's products.
+    // Runs the checks and prints a line for each. dtype: type of the table's matrix products.
     template <class T, class P> void run(const Ops<T, P>& op, Dtype dtype);
-    void row(const char* op, const std::function<Check()>& run);    // does nothing if the filter leaves it out
-    Status close(double seconds) const;    // prints the sum. exit 1: some failed; 2: the filter left none
+    void row(const char* op, const std::function<Check()>& run);    // skipped if the filter does not match
+    Status close(double seconds) const;                             // prints the summary; exit 1: failures; 2: no match
 };
 
-// The rows of one file: a static object that holds []<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype).
+// The rows of one file: a static object built from []<class T, class P>(Selftest& test, const
+// Ops<T, P>& op, Dtype).
 struct SelftestRows {
     void (*floats)(Selftest&, const Ops<float>&, Dtype);
     void (*halves)(Selftest&, const Ops<bf16>&, Dtype);
