@@ -26,34 +26,45 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
 FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
                      std::string& format, int& longest) {
     return {heading,
-            {{"--field", &field,
-              "the JSON lines' field that holds the " + unit +
-                  " (none: text); if given, the file "
-                  "is JSON lines"},
-             {"--format", &format,
-              "what the file of " + option +
-                  " is; auto: JSON lines where its name ends in .jsonl "
-                  "or .ndjson or its first line is an object, else a " +
-                  unit + " on each line",
-              0, 0, TEXT_FORMATS},
-             {"--longest-line", &longest, "MiB: a longer line of " + option + " is refused", 1, 1024}}};
+            {},
+            {{.name = "--field",
+              .to = &field,
+              .help = "the JSON lines' field that holds the " + unit +
+                      " (none: "
+                      "text); if given, the file is JSON lines",
+              .needs = {option},
+              .excludes = {"--format text: a text has no fields"}},
+             {.name = "--format",
+              .to = &format,
+              .help = "what the file is; auto: JSON lines where its name ends in "
+                      ".jsonl or .ndjson or its first line is an object, else a " +
+                      unit + " on each line",
+              .choices = TEXT_FORMATS,
+              .needs = {option}},
+             {.name = "--longest-line",
+              .to = &longest,
+              .help = "MiB: a longer line is refused",
+              .min = 1,
+              .max = 1024,
+              .needs = {option}}}};
 }
 struct GrammarFiles {
     std::string grammar, json_schema;
 };
 FlagGroup grammar_flags(GrammarFiles& files) {
     return {"Form of the text",
-            {{"--grammar", &files.grammar,
-              "a file with a grammar (GBNF, llama.cpp's format): only what it allows is "
-              "generated"},
+            {},
+            {{.name = "--grammar",
+              .to = &files.grammar,
+              .help = "a file with a grammar (GBNF, llama.cpp's format): "
+                      "only what it allows is generated",
+              .excludes = {"--json-schema"}},
              {"--json-schema", &files.json_schema,
               "a file with a JSON Schema: only JSON that it allows is "
               "generated"}}};
 }
 // Null: neither was given.
 Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
-    if (!files.grammar.empty() && !files.json_schema.empty())
-        return fail(Exit::usage, "--grammar and --json-schema: only one of them");
     if (!files.grammar.empty()) return Grammar::parse(TRY(read_file(files.grammar, 64 << 20)), files.grammar);
     if (files.json_schema.empty()) return std::shared_ptr<const Grammar>();
     const std::string schema = TRY(read_file(files.json_schema, 64 << 20));
@@ -67,7 +78,11 @@ Status check_choices(const std::vector<std::string>& given, const Sampling& samp
         return fail(Exit::usage,
                     "--penalty-last needs --repetition-penalty, --presence-penalty or "
                     "--frequency-penalty");
-    return check_sampling(given, sampling);
+    if (sampling.mirostat > 0 && sampling.temperature == 0)
+        return fail(Exit::usage,
+                    "--mirostat: the model's generation_config.json asks for --temperature 0, which "
+                    "always takes the likeliest token; give another --temperature");
+    return {};
 }
 
 // ---- sample ---------------------------------------------------------------------------------------------------------
@@ -103,12 +118,6 @@ Result<std::string> read_input(const std::string& path) {
     return typed;
 }
 Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
-    if (!o.prompt.empty() + !o.prompt_file.empty() + !o.prompts_file.empty() > 1)
-        return fail(Exit::usage, "--prompt, --prompt-file and --prompts: only one of them");
-    for (const char* flag : {"--field", "--format", "--longest-line"})
-        if (was_given(o.given, flag) && o.prompts_file.empty()) return fail(Exit::usage, "%s needs --prompts", flag);
-    if (!o.field.empty() && o.format == "text")
-        return fail(Exit::usage, "--field %s, --format text: a text has no fields", o.field.c_str());
     if (!o.prompt_file.empty()) return std::vector<std::string>{TRY(read_input(o.prompt_file))};
     if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
     if (o.prompts_file == "-") note_typed_input();
@@ -134,29 +143,6 @@ Status shorten(CacheFlags& cache, const Config& c, int context) {
     return {};
 }
 
-Status check_sample(const SampleOptions& o) {
-    TRY(check_sampling(o.given, o.sampling));
-    if (o.logprobs && !o.json) return fail(Exit::usage, "--logprobs needs --json");
-    if (o.ignore_end && o.sampling.grammar)
-        return fail(Exit::usage, "%s, --ignore-end: a text ends where its grammar ends",
-                    o.form.grammar.empty() ? "--json-schema" : "--grammar");
-    if (was_given(o.given, "--length-penalty") && !o.search.beams)
-        return fail(Exit::usage, "--length-penalty needs --beams");
-    TRY(check_speculation(o.given, o.speculation));
-    if (!o.search.beams) return {};
-    if (o.num > o.search.beams)
-        return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
-    Sampling any;
-    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop",
-                                       "--seed",    "--batch",       "--lookup",   "--draft"};
-    for (const Flag& f : sampling_flags(any)) others.push_back(f.name);
-    for (const Flag& f : penalty_flags(any.penalties)) others.push_back(f.name);
-    for (const std::string& other : others)
-        if (was_given(o.given, other))
-            return fail(Exit::usage, "%s, --beams %d: beams are the likeliest texts by the model's own probabilities",
-                        other.c_str(), o.search.beams);
-    return {};
-}
 // A token in the form of OpenAI's API.
 std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     std::string bytes;
@@ -246,7 +232,8 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
 
 Status sample(SampleOptions o) {
     o.sampling.grammar = TRY(read_grammar(o.form));
-    TRY(check_sample(o));
+    if (o.search.beams && o.num > o.search.beams)
+        return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
     const std::vector<std::string> prompts = TRY(read_prompts(o));
     const int64_t all = int64_t(prompts.size()) * o.num;
     if (all >= INT32_MAX) return fail(Exit::usage, "--num %d of %zu prompts: too many", o.num, prompts.size());
@@ -307,8 +294,6 @@ struct ChatFlags {
 
 Status chat(ChatFlags o) {
     o.chat.sampling.grammar = TRY(read_grammar(o.form));
-    TRY(check_sampling(o.given, o.chat.sampling));
-    TRY(check_speculation(o.given, o.chat.speculation));
     LoadedModel m, draft;
     TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
         return Capacity{1, c.mask_kind == MaskKind::causal ? std::min(c.T, saturating_rows(gpu)) : c.T};
@@ -347,6 +332,26 @@ FlagGroup choice_of_tokens(Sampling& sampling, const std::vector<Flag>& more) {
     append(group.rows, more);
     return group;
 }
+std::vector<Flag> beam_flags(SampleOptions& o) {
+    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop",
+                                       "--seed",    "--batch",       "--lookup",   "--draft"};
+    for (const Flag& f : sampling_flags(o.sampling)) others.push_back(f.name);
+    for (const Flag& f : penalty_flags(o.sampling.penalties)) others.push_back(f.name);
+    return {{.name = "--beams",
+             .to = &o.search.beams,
+             .help = "search for the likeliest text: each step keeps the N "
+                     "likeliest beginnings; the best text is printed, or the --num best; 0: no search",
+             .min = 0,
+             .max = 4096,
+             .excludes = {join(others, ", ") + ": beams are the likeliest texts by the model's own probabilities"}},
+            {.name = "--length-penalty",
+             .to = &o.search.length_penalty,
+             .help = "a text's score is its "
+                     "log-probability, divided by its length to this power: above 0 favours long texts",
+             .min = -100,
+             .max = 100,
+             .needs = {"--beams"}}};
+}
 }    // namespace
 
 Command sample_command() {
@@ -357,17 +362,17 @@ Command sample_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--prompt",
-           &o->prompt,
-           "text to continue, or several of them; none: begin a new document",
-           0,
-           0,
-           {},
-           false,
-           'p'},
-          {"--prompt-file", &o->prompt_file,
-           "read the prompt from a file; -: from standard input, without the newline "
-           "at its end"},
+          {.name = "--prompt",
+           .to = &o->prompt,
+           .help = "text to continue, or several of them; none: begin a new "
+                   "document",
+           .letter = 'p',
+           .excludes = {"--prompt-file, --prompts"}},
+          {.name = "--prompt-file",
+           .to = &o->prompt_file,
+           .help = "read the prompt from a file; -: from standard "
+                   "input, without the newline at its end",
+           .excludes = {"--prompts"}},
           {"--prompts", &o->prompts_file,
            "read a prompt from each line of a file that is not blank, or of JSON lines; "
            "-: of standard input"},
@@ -383,27 +388,26 @@ Command sample_command() {
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
-          {"--logprobs", &o->logprobs,
-           "with --json: the log-probability of each generated token, and of the N likeliest "
-           "there; of the model's logits, before penalties, temperature and all else; 0: none",
-           0, 1e6},
-          {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
+          {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}},
+         {{.name = "--logprobs",
+           .to = &o->logprobs,
+           .help = "the log-probability of each generated token, and of the N "
+                   "likeliest there; of the model's logits, before penalties, temperature and all else; 0: none",
+           .min = 0,
+           .max = 1e6,
+           .needs = {"--json"}}}},
         line_flags("Lines of prompts", "--prompts", "prompt", o->field, o->format, o->longest_line),
         choice_of_tokens(o->sampling, {{"--stop", &o->stop, "end a sample before this text"},
-                                       {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
-        {PENALTIES, penalty_flags(o->sampling.penalties)},
+                                       {.name = "--ignore-end",
+                                        .to = &o->ignore_end,
+                                        .help = "go on past <|endoftext|>",
+                                        .excludes = {"--grammar, --json-schema: a text ends where its grammar ends"},
+                                        .level = Level::expert}}),
+        {PENALTIES, {}, penalty_flags(o->sampling.penalties)},
         grammar_flags(o->form),
-        {"Beam search, instead of a choice of tokens",
-         {{"--beams", &o->search.beams,
-           "search for the likeliest text: each step keeps the N likeliest "
-           "prefixes; the best text is printed, or the --num best; 0: no search",
-           0, 4096},
-          {"--length-penalty", &o->search.length_penalty,
-           "a text's score is its log-probability, divided by its "
-           "length to this power: above 0 favours long texts",
-           -100, 100}}},
-        {DRAFTS, speculation_flags(o->speculation)},
-        {"Cache of keys and values", cache_flags(o->cache)},
+        {"Beam search, instead of a choice of tokens", {}, beam_flags(*o)},
+        {DRAFTS, {}, speculation_flags(o->speculation)},
+        {"Cache of keys and values", {}, cache_flags(o->cache)},
         {"Context", context_extension_flags(o->model_options.context_extension)},
         {"Device", inference_flags(o->device, o->model_options, "bf16 on a GPU, as the file has them on a CPU")},
     });
@@ -444,9 +448,9 @@ Command chat_command() {
           {"--template", &o->chat_template, "a file with a chat template (Jinja) instead of the model's, or chatml"},
           {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(chat_options.sampling, {{"--stop", &chat_options.stop, "end an answer before this text"}}),
-        {PENALTIES, penalty_flags(chat_options.sampling.penalties)},
+        {PENALTIES, {}, penalty_flags(chat_options.sampling.penalties)},
         grammar_flags(o->form),
-        {DRAFTS, speculation_flags(chat_options.speculation)},
+        {DRAFTS, {}, speculation_flags(chat_options.speculation)},
         {"Device", inference_flags(o->device, o->model_options, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;
@@ -454,6 +458,7 @@ Command chat_command() {
     return c;
 }
 
+static const char* const NEEDLE = "--needle: it measures no loss";
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
     Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards or texts.",
@@ -462,47 +467,100 @@ Command eval_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
+          {.name = "--data",
+           .to = &o->data,
+           .help = "shards: a path, a glob pattern, or several separated by commas",
+           .excludes = {"--text"},
+           .required_unless = {"--text", "--needle"}},
           {"--text", &o->text,
            "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
            "itself, with --json also reported"},
-          {"--special",
-           &o->special,
-           "where a text spells a special token (<|im_start|>): text, ordinary text; token, "
-           "that token",
-           0,
-           0,
-           {"text", "token"}},
-          {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
-          {"--mask-fraction", &o->mask_fraction,
-           "of a model with --objective mlm: the fraction of tokens to "
-           "predict",
-           0.001, 1},
+          {.name = "--documents",
+           .to = &o->documents,
+           .help = "positions see only their own document, as in train "
+                   "--documents",
+           .needs = {"--data"},
+           .excludes = {NEEDLE}},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
-          {"--eval-tokens", &o->eval_tokens,
-           "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
-          {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
+          {.name = "--eval-tokens",
+           .to = &o->eval_tokens,
+           .help = "tokens to evaluate, spread evenly over the shards; "
+                   "0: all, every whole window once",
+           .min = 0,
+           .max = 1e15,
+           .needs = {"--data"},
+           .excludes = {NEEDLE}},
+          {.name = "--raw-u16",
+           .to = &o->raw_u16,
+           .help = "the files are headerless uint16 tokens (nanoGPT's)",
+           .needs = {"--data"}},
           {"--tokenizer", &o->model_options.tokenizer,
            "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
-          {"--json", &o->json, "one JSON object on standard output"}}},
+          {"--json", &o->json, "one JSON object on standard output"}},
+         {{.name = "--mask-fraction",
+           .to = &o->mask_fraction,
+           .help = "of a model with --objective mlm: the part of "
+                   "the tokens to be guessed",
+           .min = 0.001,
+           .max = 1,
+           .excludes = {NEEDLE}},
+          {.name = "--special",
+           .to = &o->special,
+           .help = "where a text spells a special token (<|im_start|>): text, "
+                   "ordinary text; token, that token",
+           .choices = {"text", "token"},
+           .needs = {"--text"}}}},
         line_flags("Lines of texts", "--text", "text", o->field, o->format, o->longest_line),
         {"By position, and needles",
-         {{"--by-position", &o->by_position, "also the loss by the position in the context, as a curve"},
+         {{.name = "--by-position",
+           .to = &o->by_position,
+           .help = "also the loss by the position in the context, as a "
+                   "curve",
+           .needs = {"--data"},
+           .excludes = {NEEDLE,
+                        "--documents: a position's place in its document is not "
+                        "its place in the window"}},
           {"--needle", &o->needle,
            "instead: a key and a value of random tokens are hidden in --data's or --text's "
            "text, or in random tokens; is the value found when the key comes again?"},
-          {"--depths", &o->needles.depths, "depths of the needle, from the sequence's beginning to its end", 1, 1000},
-          {"--lengths", &o->needles.lengths, "lengths of the sequence, up to --seq-len", 1, 1000},
-          {"--trials", &o->needles.trials, "needles for each length and depth", 1, 1e6},
-          {"--seed", &o->needles.seed, "seed that needles and random tokens are drawn by", 0, 9e18},
-          {"--csv", &o->csv, "a CSV file for the losses, or for the needles found"},
-          {"--picture", &o->picture, "a .png or .svg file for the curve or heat map"}}},
+          {.name = "--csv",
+           .to = &o->csv,
+           .help = "a CSV file for the losses, or for the needles found",
+           .needs = {"--by-position or --needle"}},
+          {.name = "--picture",
+           .to = &o->picture,
+           .help = "a .png or .svg file for the curve or heat map",
+           .needs = {"--by-position or --needle"}}},
+         {{.name = "--depths",
+           .to = &o->needles.depths,
+           .help = "depths of the needle, from the sequence's beginning "
+                   "to its end",
+           .min = 1,
+           .max = 1000,
+           .needs = {"--needle"}},
+          {.name = "--lengths",
+           .to = &o->needles.lengths,
+           .help = "lengths of the sequence, up to --seq-len",
+           .min = 1,
+           .max = 1000,
+           .needs = {"--needle"}},
+          {.name = "--trials",
+           .to = &o->needles.trials,
+           .help = "needles for each length and depth",
+           .min = 1,
+           .max = 1e6,
+           .needs = {"--needle"}},
+          {.name = "--seed",
+           .to = &o->needles.seed,
+           .help = "seed that needles and random tokens are drawn by",
+           .min = 0,
+           .max = 9e18,
+           .needs = {"--needle"}}}},
         {"Context", context_extension_flags(o->model_options.context_extension)},
         {"Device", inference_flags(o->device, o->model_options,
                                    "as the run was trained, else bf16 on a GPU and as the file has them on a CPU")},
     });
-    c.given = &o->given;
     c.run = [o] { return eval(*o); };
     return c;
 }

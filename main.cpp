@@ -76,7 +76,8 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
     if (!run.ok()) return run.status;
     if (command->removes_temporaries) remove_files_on_signals([](int s) { _exit(128 + s); });
     if (run.value) return command->run();
-    fputs(command_help(*command, text_width(stdout)).c_str(), stdout);
+    const Level level = args.back() == "all" ? Level::expert : Level::common;
+    fputs(command_help(*command, text_width(stdout), level).c_str(), stdout);
     return {};
 }
 }    // namespace
@@ -100,8 +101,8 @@ int main(int argc, char** argv) {
     std::string name = args[0], prefix = "flatgpt";
     args.erase(args.begin());
     const bool help = name == "help" || name == "--help" || name == "-h";
-    if (help && !args.empty() && args[0][0] != '-') name = args[0], args = {"--help"};    // help train
-    Status status = cpu_check();                                                          // FLATGPT_ISA
+    if (help && !args.empty() && args[0][0] != '-') name = std::exchange(args[0], "--help");    // help train
+    Status status = cpu_check();                                                                // FLATGPT_ISA
     if (!status.ok()) {
     } else if (name == "--help" || name == "-h") {
         fputs(commands_help(commands, text_width(stdout)).c_str(), stdout);

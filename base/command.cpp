@@ -55,6 +55,16 @@ std::string value_text(const Flag& f) {
     if (auto p = std::get_if<std::string*>(&f.to)) return **p;
     return join(*std::get<Strings*>(f.to), " ");
 }
+std::string toml_value(const Flag& f) {
+    std::string value = value_text(f);
+    if (is_list(f)) {
+        value.clear();
+        for (auto& s : *std::get<Strings*>(f.to)) value += (value.empty() ? "" : ", ") + toml_string(s);
+        return "[" + value + "]";
+    }
+    if (is_text(f)) return toml_string(value);
+    return holds<double>(f) && value.find_first_of(".e") == std::string::npos ? value + ".0" : value;
+}
 // What a flag takes: "a whole number of at least 1", "one of cosine, linear". Empty for free text.
 std::string wanted(const Flag& f) {
     if (holds<bool>(f)) return "true or false";
@@ -286,6 +296,7 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
 
 Result<bool> command_parse(const Command& command, const Strings& args) {
     std::string config;
+    const Strings defaults = flag_values(command.flags);
     const Flag config_row = {.name = "--config", .to = &config, .help = ""};
     std::vector<const Flag*> given;
     if (!TRY(read_arguments(command, config_row, args, &given))) return false;
@@ -296,6 +307,7 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
     for (auto& f : command.flags)
         if (f.required && (!std::count(given.begin(), given.end(), &f) || value_text(f).empty()))
             return fail(Exit::usage, "%s is required: %s", f.name.c_str(), f.help.c_str());
+    TRY(check_rules(command.flags, defaults));
     if (command.given)
         for (auto f : given) command.given->push_back(f->name);
     if (command.resolved) *command.resolved = command_write_toml(command);
@@ -339,31 +351,94 @@ Status command_read_toml(const Command& command, std::string_view toml, const st
 
 std::string command_write_toml(const Command& command) {
     std::string out;
-    for (auto& f : command.flags) {
-        std::string value = value_text(f);
-        if (is_list(f)) {
-            value.clear();
-            for (auto& s : *std::get<Strings*>(f.to)) value += (value.empty() ? "" : ", ") + toml_string(s);
-            value = "[" + value + "]";
-        } else if (is_text(f)) {
-            value = toml_string(value);
-        } else if (holds<double>(f) && value.find_first_of(".e") == std::string::npos) {
-            value += ".0";
-        }
-        out += key(f) + " = " + value + "\n";
-    }
+    for (auto& f : command.flags) out += key(f) + " = " + toml_value(f) + "\n";
     return out;
+}
+
+// ---- rules ----------------------------------------------------------------------------------------------------------
+
+namespace {
+std::string alternatives(const Strings& words) {    // "a", "a or b", "a, b or c"
+    if (words.size() < 2) return join(words, "");
+    return join(Strings(words.begin(), words.end() - 1), ", ") + " or " + words.back();
+}
+// A flag of a rule: its row, null if there is none, and the value that it must have, "" if any but the default.
+struct RuleFlag {
+    const Flag* row;
+    std::string value;
+};
+RuleFlag rule_flag(const std::vector<Flag>& rows, const std::string& words) {
+    const size_t space = std::min(words.find(' '), words.size());
+    const std::string name = words.substr(0, space);
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const Flag& f) { return f.name == name; });
+    return {row == rows.end() ? nullptr : &*row, words.substr(std::min(space + 1, words.size()))};
+}
+}    // namespace
+
+FlagRule flag_rule(const std::string& text) {
+    const size_t colon = std::min(text.find(": "), text.size());
+    std::string flags = text.substr(0, colon);
+    if (const size_t last = flags.rfind(" or "); last != std::string::npos) flags.replace(last, 4, ", ");
+    FlagRule rule = {{}, text.substr(std::min(colon + 2, text.size()))};
+    for (size_t at = 0, end; at < flags.size(); at = end + 2) {
+        end = std::min(flags.find(", ", at), flags.size());
+        rule.flags.push_back(flags.substr(at, end - at));
+    }
+    return rule;
+}
+Strings flag_values(const std::vector<Flag>& rows) {
+    Strings values;
+    for (auto& f : rows) values.push_back(toml_value(f));
+    return values;
+}
+Status check_rules(const std::vector<Flag>& rows, const Strings& defaults, const Flag* changed) {
+    auto is_set = [&](const Flag& f) { return toml_value(f) != defaults[size_t(&f - rows.data())]; };
+    auto holds_for = [&](const std::string& words) {
+        const auto [row, value] = rule_flag(rows, words);
+        return value.empty() ? is_set(*row) : value_text(*row) == value;
+    };
+    auto is_here = [&](const std::string& words) { return rule_flag(rows, words).row != nullptr; };
+    for (auto& f : rows) {
+        if (!is_set(f)) continue;
+        for (auto& text : f.needs) {
+            const Strings flags = flag_rule(text).flags;
+            if ((changed && changed != &f) || !std::all_of(flags.begin(), flags.end(), is_here)) continue;
+            if (std::none_of(flags.begin(), flags.end(), holds_for))
+                return fail(Exit::usage, "%s needs %s", f.name.c_str(), text.c_str());
+        }
+        for (auto& text : f.excludes)
+            for (auto& other : flag_rule(text).flags) {
+                if (!is_here(other) || !holds_for(other)) continue;
+                if (changed && changed != &f && changed != rule_flag(rows, other).row) continue;
+                const std::string why = flag_rule(text).why;
+                return fail(Exit::usage, "%s and %s exclude each other%s%s", f.name.c_str(), other.c_str(),
+                            why.empty() ? "" : ": ", why.c_str());
+            }
+    }
+    for (auto& f : rows) {
+        Strings names = f.required_unless;
+        names.insert(names.begin(), f.name);
+        if (names.size() > 1 && std::none_of(names.begin(), names.end(), holds_for))
+            return fail(Exit::usage, "%s is required: %s", alternatives(names).c_str(), f.help.c_str());
+    }
+    return {};
 }
 
 // ---- rows in words --------------------------------------------------------------------------------------------------
 
 std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups) {
     std::vector<Flag> all;
-    for (auto& g : groups)
+    for (auto& g : groups) {
         for (auto& row : g.rows) {
             all.push_back(row);
             all.back().group = g.heading;
         }
+        for (auto& row : g.expert) {
+            all.push_back(row);
+            all.back().group = g.heading;
+            all.back().level = Level::expert;
+        }
+    }
     return all;
 }
 
@@ -374,10 +449,13 @@ std::string flag_form(const Flag& f) {
     return f.name + (f.letter ? std::string(", -") + f.letter : "") + kind;
 }
 std::string flag_meaning(const Flag& f) {
-    std::string about = f.help, value = value_text(f);
+    std::string about, value = value_text(f);
+    for (auto& text : f.needs) about += "with " + alternatives(flag_rule(text).flags) + ": ";
+    about += f.help;
     if (is_text(f) && !f.choices.empty()) about += "; " + wanted(f);
     if (is_list(f) && !is_positional(f)) about += "; may be repeated";
     if (f.required) return about + " (required)";
+    if (!f.required_unless.empty()) return about + " (required, or " + alternatives(f.required_unless) + ")";
     if (value.empty() || (holds<bool>(f) && value == "false")) return about;
     if (auto p = std::get_if<double*>(&f.to)) {    // 0.0006, not 6e-04
         char text[64];

@@ -10,6 +10,8 @@
 
 #include "common.h"
 
+enum class Level { common, expert };    // expert: `--help all` shows it, `--help` does not
+
 struct Flag {
     std::string name;    // "--lr"; a positional has no dashes: "RUN"
     std::variant<bool*, int*, int64_t*, double*, std::string*, std::vector<std::string>*> to;    // holds the default
@@ -20,6 +22,10 @@ struct Flag {
     bool required = false;
     char letter = 0;           // 'n': -n means the same
     std::string group = {};    // the heading above it in help; rows of a group stand together
+    // Rules (flag_rule) on flags of the same command. needs: one flag of each rule. excludes: all flags of all rules.
+    std::vector<std::string> needs = {}, excludes = {};
+    std::vector<std::string> required_unless = {};    // one of these flags, or the row itself, is required
+    Level level = Level::common;
 };
 inline bool is_positional(const Flag& f) { return f.name[0] != '-'; }
 template <class V> bool holds(const Flag& f) { return std::holds_alternative<V*>(f.to); }
@@ -27,6 +33,7 @@ inline bool is_integer(const Flag& f) { return holds<int>(f) || holds<int64_t>(f
 struct FlagGroup {
     const char* heading;
     std::vector<Flag> rows;
+    std::vector<Flag> expert = {};    // rows that get Level::expert
 };
 std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups);    // all rows, each with its heading
 
@@ -78,13 +85,27 @@ Command help_command(const std::vector<Command>* commands);    // base/help.cpp
 Status flag_set(const Flag& flag, const std::vector<std::string>& values);
 // All flags from the arguments after the command's name and, for those not given there, from the file of --config. The
 // value is false where --help was asked for. Exit 2 naming the flag, or the file, its line and the key; 3: unreadable.
+// The flags' rules hold for both sources alike.
 Result<bool> command_parse(const Command& command, const std::vector<std::string>& args);
 // The lines of a flat TOML file (key = value) into the rows, except those that `given` names, to which it adds its own.
 Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
                          std::vector<const Flag*>* given);
 std::string command_write_toml(const Command& command);    // reads back to the same bits
-// "--lr X", "--tokens, -n N", "FILE...": how a row is written; and what it means: help, choices, default. Ranges are
-// for messages.
+// A rule in words: "--csv, --seq-len or --format text: why" names three flags, the third one with a value.
+struct FlagRule {
+    std::vector<std::string> flags;
+    std::string why;
+};
+FlagRule flag_rule(const std::string& text);
+// The rows' values as in TOML. Before the arguments are read, they are the defaults.
+std::vector<std::string> flag_values(const std::vector<Flag>& rows);
+// Checks the rules of rows. A flag is set if its value is not its default, so that run.toml, which has all flags, reads
+// back. In a rule, a flag with a value counts if it has this value; a rule on a flag that is not among the rows does
+// not apply. changed, if not null: only its own rules, and rules that exclude it, are checked. Exit 2, naming both.
+Status check_rules(const std::vector<Flag>& rows, const std::vector<std::string>& defaults,
+                   const Flag* changed = nullptr);
+// "--lr X", "--tokens, -n N", "FILE...": how a row is written; and what it means: needs, help, choices, default. Ranges
+// are for messages.
 std::string flag_form(const Flag& flag);
 std::string flag_meaning(const Flag& flag);
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);    // "" where nothing is near
@@ -102,6 +123,7 @@ extern const ExitMeaning EXIT_MEANINGS[9];    // enum Exit in words
 std::string wrap(const std::string& text, int width, int indent);
 // A shell command in lines that end with a backslash; two spaces or more part two commands.
 std::string wrap_shell(const std::string& example, int width, const std::string& indent);
-std::string command_usage(const Command& command);                   // "flatgpt train --data TEXT [options]"
-std::string command_help(const Command& command, int width = 80);    // the text of --help
+std::string command_usage(const Command& command);    // "flatgpt train --data TEXT [options]"
+// The text of --help; expert: of --help all.
+std::string command_help(const Command& command, int width = 80, Level level = Level::common);
 std::string commands_help(const std::vector<Command>& commands, int width = 80);    // the text of `flatgpt --help`

@@ -77,7 +77,7 @@ std::string command_usage(const Command& command) {
     return usage + (has_options(command) ? " [options]" : "");
 }
 
-std::string command_help(const Command& command, int width) {
+std::string command_help(const Command& command, int width, Level level) {
     width = std::max(width, 40);
     const int column = width < 64 ? 8 : 26;    // where meanings begin
     std::string out = "usage: " + wrap(command_usage(command), width, 7) + "\n";
@@ -88,26 +88,36 @@ std::string command_help(const Command& command, int width) {
         line.resize(size_t(column), ' ');
         out += line + wrap(meaning, width, column) + "\n";
     };
-    auto common = [&] {
+    size_t hidden = 0;
+    for (auto& f : command.flags) hidden += f.level > level;
+    auto of_all_commands = [&] {
         if (has_options(command)) row("--config TEXT", CONFIG_HELP);
-        row("--help, -h", "this text");
+        row("--help, -h", hidden ? "this text; --help all: every option" : "this text");
     };
     auto is_number = [](const Flag& f) { return is_integer(f) || holds<double>(f); };
     const bool numbers = std::any_of(command.flags.begin(), command.flags.end(), is_number);
     const std::string* group = nullptr;
-    bool common_shown = false;    // --config and --help end the first group
+    bool shown = false;    // --config and --help end the first group
     for (auto& f : command.flags) {
+        if (f.level > level) continue;
         if (!group || f.group != *group) {
-            if (group && !common_shown) common(), common_shown = true;
+            if (group && !shown) of_all_commands(), shown = true;
             out += "\n" + (f.group.empty() ? "" : f.group + ":\n");
             group = &f.group;
         }
         row(flag_form(f), flag_meaning(f));
     }
     if (!group) out += "\n";
-    if (!common_shown) common();
+    if (!shown) of_all_commands();
     if (numbers) out += "\nnumbers: 1000, 1_000, 1e6, 0.5M, 4k\n";
-    return out + (numbers ? "" : "\n") + "example:\n" + wrap_shell(command.example, width, "  ");
+    out += (numbers ? "" : "\n") + std::string("example:\n") + wrap_shell(command.example, width, "  ");
+    if (hidden)
+        out += "\n" +
+               wrap(formatted("`flatgpt %s --help all` shows all %zu options, %zu more.", command.name.c_str(),
+                              command.flags.size(), hidden),
+                    width, 0) +
+               "\n";
+    return out;
 }
 
 // ---- all commands ---------------------------------------------------------------------------------------------------

@@ -29,18 +29,16 @@ struct Input {
     CorpusConfig config(double val_fraction, decltype(CorpusConfig::safe_cut) cut) const {
         return {files, field, val_fraction, std::move(cut), false, text_format(format), longest};
     }
-    Status check() const {
-        if (format == "text" && !field.empty())
-            return fail(Exit::usage, "--field %s, --format text: a text has no fields", field.c_str());
+    void note_stdin() const {
         if (std::count(files.begin(), files.end(), "-")) note_typed_input();
-        return {};
     }
 };
 void add_input_flags(std::vector<Flag>& flags, Input& in) {
     flags.insert(flags.end(), {Flag{.name = "--field",
                                     .to = &in.field,
                                     .help = "the field of JSON lines that holds the text (empty: text); "
-                                            "if given, every file is JSON lines"},
+                                            "if given, every file is JSON lines",
+                                    .excludes = {"--format text: a text has no fields"}},
                                Flag{.name = "--format",
                                     .to = &in.format,
                                     .help = "what the files are; auto: JSON lines where the name ends "
@@ -108,7 +106,7 @@ Status train_tokenizer(const TrainOptions& o) {
     for (const PatternRow& row : pattern_rows())
         if (o.pattern == row.name) training.pattern = row.pattern;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
-    TRY(o.input.check());
+    o.input.note_stdin();
     Corpus corpus = TRY(Corpus::open(o.input.config(0, cut)));
     TRY(check_out(o.out, o.overwrite));
     BadLines bad;
@@ -369,7 +367,7 @@ Status tokenize(const TokenizeOptions& o) {
     std::vector<std::string> old = existing_shards(prefix);
     if (!old.empty() && !o.overwrite)
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
-    TRY(o.input.check());
+    o.input.note_stdin();
     const bool tokens = o.special == "token";
     Encoder encoder(tokenizer, tokens);
     auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit, tokens); };

@@ -121,5 +121,5 @@ That took $SECONDS seconds. To go on:
   ./flatgpt sample $run --prompt 'The next morning' --tokens 300        more text
 $further
   ./flatgpt info $run                                                   what the checkpoint holds
-  ./flatgpt train --help                                                every option
+  ./flatgpt train --help all                                            every option
 END

@@ -70,8 +70,12 @@ std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options,
     for (const GgufFileType& t : gguf_file_types())
         if (t.name[0] == 'q') types.push_back(t.name);
     std::vector<Flag> rows = device_flags(o, auto_dtype);
-    rows.push_back({"--quantize", &model_options.quantize,
-                    "on a CPU: weights in fewer bits, the types of convert; none: as --dtype says", 0, 0, types});
+    rows.push_back({.name = "--quantize",
+                    .to = &model_options.quantize,
+                    .help = "on a CPU: weights in fewer bits, the types "
+                            "of convert; none: as --dtype says",
+                    .choices = types,
+                    .excludes = {"--dtype"}});
     return rows;
 }
 int longest_context(const ModelOptions& model_options, const Config& c) {
@@ -96,10 +100,8 @@ Status check_length(const ModelOptions& model_options, const Config& c, int seq_
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
                   const std::function<Capacity(const Config& c, bool gpu)>& capacity) {
     Device opened = TRY(open_device(device, false));
-    if (model_options.quantize != "none" && (opened.gpu || device.dtype != "auto"))
-        return fail(Exit::usage,
-                    opened.gpu ? "--quantize %s: a GPU computes with bf16 or fp32; --device cpu"
-                               : "--quantize %s, --dtype: only one of them",
+    if (model_options.quantize != "none" && opened.gpu)
+        return fail(Exit::usage, "--quantize %s: a GPU computes with bf16 or fp32; --device cpu",
                     model_options.quantize.c_str());
     const Tokenizer named =
         TRY(model_options.tokenizer.empty() ? Tokenizer() : Tokenizer::load(model_options.tokenizer));

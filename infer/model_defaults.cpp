@@ -9,22 +9,40 @@
 
 std::vector<Flag> sampling_flags(Sampling& sampling) {
     return {{"--temperature", &sampling.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
-            {"--top-n-sigma", &sampling.top_n_sigma,
-             "no token whose logit lies more than this many standard deviations of "
-             "all logits below the largest; 0: off",
-             0, 1e3},
+            {.name = "--top-n-sigma",
+             .to = &sampling.top_n_sigma,
+             .help = "no token whose logit lies more than this many "
+                     "standard deviations of all logits below the largest; 0: off",
+             .min = 0,
+             .max = 1e3,
+             .level = Level::expert},
             {"--top-k", &sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
-            {"--typical-p", &sampling.typical_p,
-             "only the smallest set of this probability whose surprise (-log p) is "
-             "nearest to the entropy",
-             1e-9, 1},
+            {.name = "--typical-p",
+             .to = &sampling.typical_p,
+             .help = "only the smallest set of this probability whose surprise (-log p) is "
+                     "nearest to the entropy",
+             .min = 1e-9,
+             .max = 1,
+             .level = Level::expert},
             {"--top-p", &sampling.top_p, "only the smallest set of likeliest tokens with this probability", 1e-9, 1},
             {"--min-p", &sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
-            {"--mirostat", &sampling.mirostat,
-             "instead of the five filters above: aim at this surprise for each token, in bits "
-             "(mirostat 2; usual: 5); 0: off",
-             0, 100},
-            {"--mirostat-rate", &sampling.mirostat_rate, "mirostat's learning rate", 0, 1}};
+            {.name = "--mirostat",
+             .to = &sampling.mirostat,
+             .help = "instead of the five filters above: aim at this surprise for "
+                     "each token, in bits (mirostat 2; usual: 5); 0: off",
+             .min = 0,
+             .max = 100,
+             .excludes = {"--top-n-sigma, --top-k, --typical-p, --top-p, --min-p: mirostat replaces the other filters"
+                          "",
+                          "--temperature 0: temperature 0 does not sample"},
+             .level = Level::expert},
+            {.name = "--mirostat-rate",
+             .to = &sampling.mirostat_rate,
+             .help = "mirostat's learning rate",
+             .min = 0,
+             .max = 1,
+             .needs = {"--mirostat"},
+             .level = Level::expert}};
 }
 std::vector<Flag> penalty_flags(Penalties& p) {
     return {
@@ -39,9 +57,23 @@ std::vector<Flag> penalty_flags(Penalties& p) {
          100},
         {"--penalty-last", &p.last, "the three penalties above count only the last N tokens; 0: all", 0, 1e9},
         {"--dry", &p.dry, "subtracted from a token that would extend a repetition (DRY; usual: 0.8); 0: off", 0, 100},
-        {"--dry-base", &p.dry_base, "factor on --dry for each token that the repetition exceeds --dry-length", 1, 100},
-        {"--dry-length", &p.dry_length, "shortest repetition that DRY counts, in tokens", 1, 1e6},
-        {"--dry-breakers", &p.dry_breakers, "texts that no repetition crosses; none: a line's end, : \" and *"}};
+        {.name = "--dry-base",
+         .to = &p.dry_base,
+         .help = "factor on --dry for each token that the repetition exceeds --dry-length",
+         .min = 1,
+         .max = 100,
+         .needs = {"--dry"}},
+        {.name = "--dry-length",
+         .to = &p.dry_length,
+         .help = "shortest repetition that DRY counts, in tokens",
+         .min = 1,
+         .max = 1e6,
+         .needs = {"--dry"}},
+        {.name = "--dry-breakers",
+         .to = &p.dry_breakers,
+         .help = "texts that no repetition crosses; none: a "
+                 "line's end, : \" and *",
+         .needs = {"--dry"}}};
 }
 namespace {
 const struct TruncationFlag {
@@ -59,31 +91,6 @@ std::vector<std::string> truncation_flags(const Sampling& sampling) {
         if (n.value(sampling) != n.value({})) names.push_back(n.name);
     return names;
 }
-Status check_sampling(const std::vector<std::string>& given, const Sampling& sampling) {
-    const Penalties& p = sampling.penalties;
-    const struct {
-        const char *name, *needs;
-        bool there;
-    } rows[] = {
-        {"--mirostat-rate", "--mirostat", sampling.mirostat > 0},
-        {"--dry-base", "--dry", p.dry > 0},
-        {"--dry-length", "--dry", p.dry > 0},
-        {"--dry-breakers", "--dry", p.dry > 0},
-    };
-    for (auto& row : rows)
-        if (was_given(given, row.name) && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
-    if (sampling.mirostat == 0) return {};
-    if (sampling.temperature == 0)
-        return fail(Exit::usage,
-                    "--temperature 0, --mirostat %g: mirostat samples, temperature 0 does not; leave one out",
-                    sampling.mirostat);
-    for (const TruncationFlag& n : TRUNCATION_FLAGS)
-        if (was_given(given, n.name))
-            return fail(Exit::usage, "%s, --mirostat %g: mirostat replaces the other filters; leave one out", n.name,
-                        sampling.mirostat);
-    return {};
-}
-
 std::string apply_generation_defaults(const GenerationConfig& file, const std::vector<std::string>& given,
                                       Sampling* sampling, int* tokens) {
     std::string taken;

@@ -18,8 +18,6 @@ std::vector<Flag> sampling_flags(Sampling& sampling);
 std::vector<Flag> penalty_flags(Penalties& p);
 // The options that drop candidate tokens and are not at their default. Mirostat excludes them.
 std::vector<std::string> truncation_flags(const Sampling& sampling);
-// exit 2: options that exclude each other or lack one they need. given: names of the options set
-Status check_sampling(const std::vector<std::string>& given, const Sampling& sampling);
 
 // How a conversation is written as tokens, and where an answer ends.
 struct ChatFormat {

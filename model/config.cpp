@@ -219,7 +219,9 @@ std::vector<Flag> config_flags(ConfigOverrides& overrides) {
     for (size_t i = 0; i < config_rows().size(); i++) {
         const ConfigRow& row = config_rows()[i];
         if (!row.flag) continue;
-        Flag flag = {row.flag, &overrides.numbers[i], row.help, std::min(row.min, 0.0), row.max};
+        const std::vector<std::string> needs = flag_rule(row.needs).flags;
+        Flag flag = {row.flag, &overrides.numbers[i], (needs.empty() ? "" : "with " + needs[0] + ": ") + row.help,
+                     std::min(row.min, 0.0), row.max};
         if (auto field = std::get_if<int Config::*>(&row.member)) flag.to = &(overrides.*(*field));
         else if (flag_words(row).size() > 1) flag.to = &overrides.words[i], flag.choices = flag_words(row);
         flags.push_back(flag);
@@ -238,6 +240,21 @@ static std::optional<double> override_value(const ConfigOverrides& overrides, si
     return value != 0 ? std::optional(value) : std::nullopt;
 }
 
+// The row's rule: a value of the model that is not 0 or none, or that the rule names.
+static Status needs_check(const Config& c, const ConfigRow& row) {
+    for (const std::string& flag : flag_rule(row.needs).flags) {
+        const size_t space = std::min(flag.find(' '), flag.size());
+        for (const ConfigRow& other : config_rows()) {
+            if (!other.flag || flag.substr(0, space) != other.flag) continue;
+            const std::string found = flag_text(c, other.member);
+            if (space < flag.size() ? found == flag : config_value(c, other) != 0) continue;
+            return fail(Exit::usage, "%s needs %s%s%s", flag_text(c, row.member).c_str(), row.needs,
+                        space < flag.size() ? ", found " : "", space < flag.size() ? found.c_str() : "");
+        }
+    }
+    return {};
+}
+
 Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
     using enum RopeScaling;
     const std::vector<ConfigRow>& rows = config_rows();
@@ -246,28 +263,17 @@ Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
             c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
             return fail(Exit::usage, "%s needs a --rope-factor above 1", flag_text(c, &Config::rope_scaling).c_str());
     for (size_t i = 0; i < rows.size(); i++) {
-        if (!override_value(overrides, i)) continue;
-        if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
-            return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
-                        flag_text(c, &Config::position).c_str());
+        const std::optional<double> value = override_value(overrides, i);
+        if (!value || float(config_value(c, rows[i])) != float(*value)) continue;    // a window that is no limit
+        TRY(needs_check(c, rows[i]));
         if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope &&
             c.linear != LinearAttention::none && c.rope_unused())
             return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
                         flag_text(c, &Config::linear).c_str());
-        if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == LinearAttention::none)
-            return fail(Exit::usage, "%s needs --linear-attention: without, all layers have softmax",
-                        flag_text(c, &Config::softmax_every).c_str());
-        if (rows[i].member == ConfigRow::Member(&Config::global_every) && !c.window)
-            return fail(Exit::usage, "%s needs --window: without, all is seen",
-                        flag_text(c, &Config::global_every).c_str());
     }
     if (overrides.F && c.experts && c.experts_every == 1 && (overrides.expert_ffn || c.F != c.expert_ffn))
         return fail(Exit::usage, "--ffn %d has no effect: each layer has experts, of width %d; expected --expert-ffn",
                     overrides.F, c.expert_ffn);
-    for (const ConfigRow& row : expert_rows())
-        if (override_value(overrides, size_t(&config_row(row.member) - rows.data())) && !c.experts)
-            return fail(Exit::usage, "%s needs --experts", flag_text(c, row.member).c_str());
-    if (c.shared_gate && !c.shared_ffn) return fail(Exit::usage, "--shared-gate true needs --shared-ffn");
     return config_check(c);
 }
 
@@ -307,8 +313,6 @@ Config config_with(const Config& base, const ConfigOverrides& overrides) {
 
 Status extend_context(Config* c, const ContextExtension& to) {
     const bool scaled = to.scaling != AS_MODEL;
-    if (!to.context && (scaled || to.factor != 0))
-        return fail(Exit::usage, "%s needs --context", scaled ? "--rope-scaling" : "--rope-factor");
     if (!to.context) return {};
     const std::string position = flag_text(*c, &Config::position);
     if (c->position == Position::learned && to.context > c->T)
@@ -334,9 +338,20 @@ std::vector<Flag> context_extension_flags(ContextExtension& to) {
              "most positions of a sequence, also more than the model was trained with, "
              "unless its positions are learned; 0: the model's",
              0, 1 << 20},
-            {"--rope-scaling", &to.scaling, "with --context, where positions turn: how they are slowed", 0, 0,
-             flag_words(config_row(&Config::rope_scaling))},
-            {"--rope-factor", &to.factor, "with --context: by how much; 0: the new context over the old one", 0, 1e6}};
+            {.name = "--rope-scaling",
+             .to = &to.scaling,
+             .help = "where positions turn: how they are slowed",
+             .choices = flag_words(config_row(&Config::rope_scaling)),
+             .needs = {"--context"},
+             .level = Level::expert},
+            {.name = "--rope-factor",
+             .to = &to.factor,
+             .help = "by how much they are slowed; 0: the new context over "
+                     "the old one",
+             .min = 0,
+             .max = 1e6,
+             .needs = {"--context"},
+             .level = Level::expert}};
 }
 
 // ---- listings -------------------------------------------------------------------------------------------------------

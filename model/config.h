@@ -42,7 +42,7 @@ struct Config {
     int HS = NH > 0 && C % NH == 0 ? C / NH : 0;    // head size; attention is NH * HS wide
     Act activation = Act::gelu_tanh;                // the ffn's
     bool gated = false;                             // act(gate) * up
-    // Experts, in each so many-th layer in place of the ffn. Their matrices have no biases.
+    // Experts, in every N-th layer in place of the ffn. Their matrices have no biases.
     int experts = 0, experts_used = 0;    // Router::E, K; 0: none
     int expert_ffn = 0;                   // an expert's width
     int experts_every = 1;
@@ -60,13 +60,13 @@ struct Config {
     QkNormRope::QkNorm qk_norm = QkNormRope::QkNorm::none;
     // Attention.
     int window = 0;                       // positions that a query sees, itself included; 0: no limit
-    int global_every = 0;                 // each so many-th layer has no window; 0: all have it
-    bool global_first = false;            // the first of so many, not the last
+    int global_every = 0;                 // every N-th layer has no window; 0: all have it
+    bool global_first = false;            // the first of N, not the last
     int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
     MaskKind mask_kind = MaskKind::causal;
     float score_scale = 0, score_cap = 0;              // Heads::scale, Heads::softcap
     LinearAttention linear = LinearAttention::none;    // what attention is in place of softmax
-    int softmax_every = 0;    // where it is: each so many-th layer has softmax all the same; 0: none
+    int softmax_every = 0;    // where it is: every N-th layer has softmax all the same; 0: none
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;                           // the head is wte
@@ -78,7 +78,7 @@ struct Config {
     int position_offset = 0;    // rows of wpe before position 0
     int rope_dims = 0;          // the first of each head's channels, which turn; 0 without RoPE
     bool rope_interleaved = false;
-    int rope_skip_every = 0;                          // each so many-th layer does not turn; 0: all do
+    int rope_skip_every = 0;                          // every N-th layer does not turn; 0: all do
     float rope_theta = 1e4f, rope_local_theta = 0;    // local: of layers with a window, unscaled; 0: like the others
     RopeScaling rope_scaling = RopeScaling::none;
     float rope_factor = 1, rope_low = 1, rope_high = 4;    // low, high: llama3's factors; yarn's beta_slow, beta_fast
@@ -148,9 +148,10 @@ struct ConfigRow {
     const char* help;    // the flag's
     // For a field with kinds: the names of each value; the first one is written.
     std::vector<std::vector<std::string>> choices = {};
+    // A rule (base/command.h) on another row's flag. The model has what it names, whether by the flag or by itself.
+    const char* needs = "";
 };
 const std::vector<ConfigRow>& config_rows();
-std::vector<ConfigRow> expert_rows();    // those that only models with experts need
 const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);

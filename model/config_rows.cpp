@@ -3,13 +3,14 @@
 
 // A field that no family's file holds under one key. Its key is its name, marked as ours.
 static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
-                      double min, double max, std::vector<std::vector<std::string>> choices = {}) {
-    return {member, name, false, flag, key, nullptr, min, max, ConfigRow::rare, help, std::move(choices)};
+                      double min, double max, std::vector<std::vector<std::string>> choices = {},
+                      const char* needs = "") {
+    return {member, name, false, flag, key, nullptr, min, max, ConfigRow::rare, help, std::move(choices), needs};
 }
 #define KIND(member, name, ...) kind(member, name, "flatgpt_" name, nullptr, "", __VA_ARGS__)
 #define FLATGPT_KEY(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
 
-std::vector<ConfigRow> expert_rows() {
+static std::vector<ConfigRow> expert_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
     // clang-format off
@@ -18,24 +19,26 @@ std::vector<ConfigRow> expert_rows() {
          "experts in place of the feed-forward part, without biases; a router gives each token to some of them; 0: the "
          "model's, none in a new one"},
         {&C::experts_used, "experts_used", false, "--experts-used", "flatgpt_experts_used", "expert_used_count", 0,
-         Router::MAX_EXPERTS, some, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
+         Router::MAX_EXPERTS, some, "those that a token is given to; 0: the model's, 2 in a new one", {}, "--experts"},
         {&C::expert_ffn, "expert_ffn", false, "--expert-ffn", "flatgpt_expert_ffn", "expert_feed_forward_length", 0,
-         1 << 18, rare, "with --experts: width of each; 0: the model's (in a new one feed-forward width / experts "
-         "used: as many FLOPs as without)"},
+         1 << 18, rare, "width of each; 0: the model's (in a new one feed-forward width / experts used: as many FLOPs "
+         "as without)", {}, "--experts"},
         {&C::experts_every, "experts_every", false, "--experts-every", "flatgpt_experts_every", nullptr, 1, 1024, rare,
-         "with --experts: each so many-th layer has them; 0: the model's, all in a new one"},
+         "every N-th layer has them; 0: the model's, all in a new one", {}, "--experts"},
         {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
-         0, 1 << 18, some, "with --experts: width of one more that every token has; 0: the model's, none in a new one"},
-        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "with --shared-ffn: a sigmoid of the token gates it", 0,
-              1),
-        FLATGPT_KEY(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
-              {{"softmax"}, {"sigmoid"}}),
+         0, 1 << 18, some, "width of one more that every token has; 0: the model's, none in a new one", {},
+         "--experts"},
+        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "a sigmoid of the token gates it", 0, 1, {},
+              "--shared-ffn"),
+        FLATGPT_KEY(&C::router, "router", "--router", "how the experts' factors are computed", 0, 1,
+              {{"softmax"}, {"sigmoid"}}, "--experts"),
         FLATGPT_KEY(&C::experts_normalised, "experts_normalised", "--normalise-experts",
-              "with --experts: the factors of a token's experts are divided by their sum; with one expert they are "
-              "then 1, and the router does not learn from the loss", 0, 1),
+              "the factors of a token's experts are divided by their sum; with one expert they are then 1, and the "
+              "router does not learn from the loss", 0, 1, {}, "--experts"),
     };
     // clang-format on
 }
+static const char* const NO_WINDOW = "--window: without, all is seen";
 static std::vector<ConfigRow> window_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
@@ -44,11 +47,11 @@ static std::vector<ConfigRow> window_rows() {
         {&C::window, "window", false, "--window", "sliding_window", "attention.sliding_window", 0, 1 << 20, rare,
          "positions that attention looks back, the token's own included; 0: the model's, all in a new one"},
         {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
-         "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
+         "every N-th layer has none; 0: the model's, none in a new one", {}, NO_WINDOW},
         {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
-         "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
+         "attention also sees every N-th position before it; 0: the model's, none in a new one", {}, NO_WINDOW},
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
-         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
+         rare, "attention also sees the first N positions; 0: the model's, none in a new one", {}, NO_WINDOW},
     };
     // clang-format on
 }
@@ -60,8 +63,8 @@ static std::vector<ConfigRow> linear_rows() {
               "attention without softmax: a state of constant size in place of the keys and values before", 0, 3,
               {{"none"}, {"elu"}, {"retention"}, {"gated"}}),
         {&C::softmax_every, "softmax_every", false, "--softmax-every", "flatgpt_softmax_every", nullptr, 0, 1024,
-         ConfigRow::rare,
-         "with --linear-attention: each so many-th layer has softmax; 0: the model's, none in a new one"},
+         ConfigRow::rare, "every N-th layer has softmax; 0: the model's, none in a new one", {},
+         "--linear-attention: without, all layers have softmax"},
     };
     // clang-format on
 }
@@ -76,12 +79,12 @@ static std::vector<ConfigRow> position_rows() {
         KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
         KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
         FLATGPT_KEY(&C::rope_theta, "rope_theta", "--rope-theta", "base of rotation's wavelengths; 0: the model's", 1.01,
-              1e12),
+              1e12, {}, "--position rope"),
         KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
         FLATGPT_KEY(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
               {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}, {"ntk"}}),
-        FLATGPT_KEY(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1,
-              1e6),
+        FLATGPT_KEY(&C::rope_factor, "rope_factor", "--rope-factor", "by how much; 0: the model's", 1, 1e6, {},
+              "--rope-scaling"),
         KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
         KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
         KIND(&C::rope_original, "rope_original_context", 0, 1 << 24),

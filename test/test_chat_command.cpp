@@ -150,7 +150,7 @@ TEST_CASE("chat: drafts by another model or by what was said, and models that ca
         CHECK(r.out == "");
         CHECK_MESSAGE(contains(r.err, why), r.err);
     };
-    refused(2, "--lookup, --draft: only one of them", {"--draft", dir, "--lookup", "4"});
+    refused(2, "--lookup and --draft exclude each other", {"--draft", dir, "--lookup", "4"});
     refused(2, "--draft-tokens needs --draft", {"--draft-tokens", "4"});
     refused(2, "--lookup", {"--lookup", "257"});
     refused(3, "/nowhere: no such file", {"--draft", dir + "/nowhere"});

@@ -147,5 +147,5 @@ TEST_CASE("family train: --resize-vocab adds rows, the mean of the others, or cu
     Toy::set(cut, "--from", toy.dir + "/b"), Toy::set(cut, "--out", toy.dir + "/d");
     must(cut, 2);    // its tokenizer has 257
     must({"train", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/e", "--resize-vocab", "--steps", "1"}, 2,
-         "--resize-vocab: expected --from");
+         "--resize-vocab needs --from");
 }

@@ -11,12 +11,15 @@ namespace {
 bool text_valued(const Flag& f) {
     return std::holds_alternative<std::string*>(f.to) || std::holds_alternative<Strings*>(f.to);
 }
+size_t common_rows(const Command& c) {
+    return size_t(std::count_if(c.flags.begin(), c.flags.end(), [](auto& f) { return f.level == Level::common; }));
+}
 }    // namespace
 
 TEST_CASE("cli: the defaults of every command are in range, and --help says all but the ranges") {
     for (auto& c : commands()) {
         CAPTURE(c.name);
-        std::string help = command_help(c), flat;
+        std::string help = command_help(c, 80, Level::expert), flat;
         for (size_t i = 0; i < help.size(); i++)    // unwrapped
             if (!isspace(static_cast<unsigned char>(help[i]))) flat += help[i];
             else if (flat.empty() || flat.back() != ' ') flat += ' ';
@@ -71,10 +74,11 @@ TEST_CASE("cli: defaults as people write them") {
 }
 TEST_CASE("cli: help fits its width, in groups, with an example that can be pasted") {
     for (auto& c : commands())
-        for (int width : {40, 63, 64, 80, 100}) {
+        for (int i = 0; i < 10; i++) {
+            const int width = std::vector{40, 63, 64, 80, 100}[size_t(i / 2)];
             CAPTURE(c.name);
             CAPTURE(width);
-            const std::string help = command_help(c, width), begin = "\nexample:\n";
+            const std::string help = command_help(c, width, Level(i % 2)), begin = "\nexample:\n";
             for (size_t at = 0, end; at < help.size(); at = end + 1) {
                 end = help.find('\n', at);
                 REQUIRE(end != std::string::npos);
@@ -98,7 +102,7 @@ TEST_CASE("cli: help fits its width, in groups, with an example that can be past
             if (groups.empty() || groups.back() != f.group) groups.push_back(f.group);
         CHECK(groups[0] == "Common");
         CHECK(std::set<std::string>(groups.begin(), groups.end()).size() == groups.size());
-        const std::string help = command_help(c);
+        const std::string help = command_help(c, 80, Level::expert);
         size_t at = 0;
         for (auto& g : groups) {
             const size_t next = help.find("\n\n" + g + ":\n", at);
@@ -107,4 +111,27 @@ TEST_CASE("cli: help fits its width, in groups, with an example that can be past
         }
         CHECK(help.find("--help, -h") < help.find(groups[1] + ":\n"));
     }
+}
+TEST_CASE("cli: --help shows the common options, --help all every one") {
+    for (auto& c : commands()) {
+        CAPTURE(c.name);
+        const std::string some = command_help(c), all = command_help(c, 80, Level::expert);
+        const size_t hidden = c.flags.size() - common_rows(c);
+        for (auto& f : c.flags) {
+            const std::string row = "\n  " + flag_form(f);
+            CHECK(contains(some, row) == (f.level == Level::common));
+            CHECK(contains(all, row));
+        }
+        CHECK(common_rows(c) <= 30);
+        CHECK(contains(some, "--help all") == (hidden > 0));
+        CHECK_FALSE(contains(all, "--help all"));
+        CHECK(run_flatgpt({c.name, "--help", "all"}).out == all);
+        CHECK(run_flatgpt({"help", c.name, "all"}).out == all);
+    }
+    const Command train = train_command();
+    const size_t common = common_rows(train);
+    CHECK((common >= 18 && common <= 24));
+    const size_t all = train.flags.size();
+    CHECK(command_help(train).ends_with("\n`flatgpt train --help all` shows all " + std::to_string(all) + " options, " +
+                                        std::to_string(all - common) + " more.\n"));
 }

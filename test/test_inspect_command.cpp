@@ -294,11 +294,11 @@ TEST_CASE("inspect: what cannot be is refused") {
         Strings args;
         int code;
         const char* says;
-    } rows[] = {{{"--text", "a", "--data", val}, 2, "--text, --data: expected at most one of them"},
-                {{"--text", "a", "--text-file", val}, 2, "--text, --text-file"},
+    } rows[] = {{{"--text", "a", "--data", val}, 2, "--text and --data exclude each other"},
+                {{"--text", "a", "--text-file", val}, 2, "--text and --text-file exclude"},
                 {{"--seq-len", "8"}, 2, "--seq-len needs --data"},
                 {{"--text", "a", "--raw-u16"}, 2, "--raw-u16 needs --data"},
-                {{"--prefix", "2"}, 2, "--prefix needs --text"},
+                {{"--prefix", "2"}, 2, "--prefix needs --text or --text-file"},
                 {{"--text", "a", "--prefix", "1"}, 2, "--prefix needs a model with --objective prefix"},
                 {{"--text-file", "/dev/null"}, 3, "/dev/null"},
                 {{"--layer", "2"}, 2, "--layer '2': expected a number from 0 to 1"},

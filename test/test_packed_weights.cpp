@@ -180,7 +180,7 @@ TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a fil
     CHECK(sampled({run}, "weights F32") != "");    // eval of it packs nothing
     const ProcessResult both = run_flatgpt({"sample", run, "--quantize", "q8_0", "--dtype", "fp32"});
     CHECK(both.exit_code == 2);
-    CHECK(contains(both.err, "only one of them"));
+    CHECK(contains(both.err, "--quantize and --dtype exclude each other"));
     CHECK(run_flatgpt({"sample", run, "--quantize", "q3"}).exit_code == 2);
 }
 

@@ -220,22 +220,24 @@ TEST_CASE("prune: what cannot be is exit 2, and says why") {
         must(args, code, says);
     };
     const std::string out = toy.dir + "/small";
-    refused(run, {}, "expected --heads");
-    refused(run, {"--heads", "1"}, "--out is required");
-    refused(run, {"--dry-run", "--out", out}, "--dry-run, --out");
-    refused(run, {"--random", "1", "--kv-heads", "2", "--out", out}, "--random 1 needs --heads");
-    refused(run, {"--kv-heads", "2", "--out", out, "--csv", out}, "--csv: importance is measured only by --heads");
-    refused(run, {"--kv-heads", "2", "--out", out, "--tokens", "64"}, "--tokens: importance is measured only by");
-    refused(run, {"--heads", "1", "--random", "1", "--out", out, "--tokens", "64"}, "--tokens: importance");
+    refused(run, {}, "--heads, --kv-heads or --dry-run is required: how many heads");
+    refused(run, {"--heads", "1"}, "--out or --dry-run is required");
+    refused(run, {"--dry-run", "--out", out}, "--dry-run and --out exclude each other: it writes no model");
+    refused(run, {"--random", "1", "--kv-heads", "2", "--out", out}, "--random needs --heads: how many to remove");
+    refused(run, {"--kv-heads", "2", "--out", out, "--csv", out}, "--csv needs --heads or --dry-run");
+    refused(run, {"--kv-heads", "2", "--out", out, "--tokens", "64"}, "--tokens needs --heads or --dry-run");
+    refused(run, {"--heads", "1", "--random", "1", "--out", out, "--tokens", "64"},
+            "--tokens and --random exclude each other: random heads leave unmeasured");
+    refused(run, {"--dry-run", "--random", "1"}, "--dry-run and --random exclude each other");
     for (const char* flag : {"--eval-data", "--eval-tokens", "--batch"})
-        refused(run, {"--dry-run", flag, "4"}, std::string(flag) + ", --dry-run: it measures no perplexity");
+        refused(run, {"--dry-run", flag, "4"}, std::string("--dry-run and ") + flag + " exclude each other: it");
     refused(run, {"--heads", "1", "--out", out, "--csv", out}, "--out, --csv");
     refused(run, {"--heads", "1", "--out", out, "--csv", out + "/heads.csv"}, "/heads.csv cannot be written", 4);
     refused(run, {"--heads", "1", "--out", out, "--csv", "/dev/null"}, "--csv /dev/null: expected a new name");
     refused(run, {"--heads", "1", "--out", "/proc/small"}, "--out: /proc/small cannot be written", 4);
-    must({"prune", run, "--heads", "1", "--out", out}, 2, "--data is required");
-    must({"prune", run, "--dry-run"}, 2, "--data is required");
-    must({"prune", run, "--heads", "1", "--random", "1", "--out", out}, 2, "expected --eval-data or --data");
+    must({"prune", run, "--heads", "1", "--out", out}, 2, "--heads needs --data or --random: importance");
+    must({"prune", run, "--dry-run"}, 2, "--dry-run needs --data");
+    must({"prune", run, "--heads", "1", "--random", "1", "--out", out}, 2, "--data or --eval-data is required");
     refused(run, {"--heads", "1", "--out", toy.dir}, "already there");
     refused(run, {"--heads", "1", "--out", out + "/deeper"}, "there is no directory " + out, 4);
     refused(run, {"--heads", "4", "--out", out}, "expected 1 to 3");

@@ -33,11 +33,13 @@ TEST_CASE("sample: options that do not go together are refused by their names") 
         for (const std::string& name : named) CHECK(r.err.find(name) != std::string::npos);
     };
     for (const char* command : {"sample", "chat"}) {
-        refused(command, 2, {"--mirostat", "5", "--top-p", "0.9"}, {"--mirostat", "--top-p"});
-        refused(command, 2, {"--mirostat", "5", "--temperature", "0"}, {"--mirostat", "--temperature"});
+        refused(command, 2, {"--mirostat", "5", "--top-p", "0.9"}, {"--mirostat and --top-p exclude each other"});
+        refused(command, 2, {"--mirostat", "5", "--temperature", "0"},
+                {"--mirostat and --temperature 0 exclude each other"});
         refused(command, 2, {"--mirostat-rate", "0.2"}, {"--mirostat-rate needs --mirostat"});
         refused(command, 2, {"--dry-length", "3"}, {"--dry-length needs --dry"});
-        refused(command, 2, {"--grammar", grammar, "--json-schema", schema}, {"--grammar", "--json-schema"});
+        refused(command, 2, {"--grammar", grammar, "--json-schema", schema},
+                {"--grammar and --json-schema exclude each other"});
         refused(command, 3, {"--grammar", bad}, {bad + ":2"});
         refused(command, 3, {"--json-schema", schema}, {schema, "multipleOf"});
         refused(command, 3, {"--grammar", dir + "/none"}, {dir + "/none"});
@@ -45,11 +47,15 @@ TEST_CASE("sample: options that do not go together are refused by their names") 
         refused(command, 2, with({"--logit-bias", "ab=3"}, look), {"--logit-bias", "ab=3"});
     }
     refused("sample", 2, {"--logprobs", "3"}, {"--logprobs needs --json"});
-    refused("sample", 2, {"--grammar", grammar, "--ignore-end"}, {"--grammar", "--ignore-end"});
+    refused("sample", 2, {"--grammar", grammar, "--ignore-end"},
+            {"--ignore-end and --grammar exclude each other: a text ends"});
     refused("sample", 2, {"--length-penalty", "2"}, {"--length-penalty needs --beams"});
     refused("sample", 2, {"--beams", "2", "--num", "3"}, {"--beams", "--num"});
     for (const char* other : {"--temperature", "--top-k", "--dry", "--logit-bias", "--stop", "--logprobs", "--seed"})
-        refused("sample", 2, {"--beams", "2", other, "1", "--json"}, {"--beams", other});
+        refused("sample", 2, {"--beams", "2", other, "2", "--json"},
+                {std::string("--beams and ") + other + " exclude each other: beams are"});
+    write_file(dir + "/generation_config.json", "{\"do_sample\": false}");
+    refused("sample", 2, {"--mirostat", "5"}, {"--mirostat: the model's generation_config.json asks"});
 }
 
 TEST_CASE("sample: a schema's JSON, logprobs, the best beams") {

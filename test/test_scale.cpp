@@ -297,7 +297,7 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     CHECK(contains(long_context, "context 131072"));
     CHECK(contains(long_context, "tokens = 8 x 2048 x 1 (accumulated)"));
     const ProcessResult r = run_flatgpt({"train", "--out", toy.dir + "/a"});
-    CHECK((r.exit_code == 2 && contains(r.err, "--data is required")));
+    CHECK((r.exit_code == 2 && contains(r.err, "--data or --dry-run is required: training shards")));
 }
 
 TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
@@ -351,7 +351,7 @@ TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
     refused({"--gpu", "nothing"}, 2, "--gpu nothing: expected one of h100, h100-pcie, h200, b200, a100-40, a100-80, ");
     refused({"--gpu", "h101"}, 2, "did you mean h100?");
     refused({"--gpu", "v100"}, 2, "--gpu v100: compute capability 7.0, needed is 8.0");
-    refused({"--gpu", "h100", "--device", "cpu"}, 2, "--gpu h100: --device cpu has none");
+    refused({"--gpu", "h100", "--device", "cpu"}, 2, "--gpu and --device cpu exclude each other");
     refused({"--gpu", "l4", "--model", "gpt2-xl", "--batch", "auto", "--seq-len", "1024"}, 5, "out of memory");
     r = run_flatgpt(toy.args("never", {"--gpu", "h100"}), none);
     CHECK(r.exit_code == 2);

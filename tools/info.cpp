@@ -431,15 +431,13 @@ Command info_command() {
     return {"info",
             "Say what a shard, checkpoint, run or other file is, and check every byte of it.",
             "flatgpt info runs/a data/*.bin        flatgpt info runs        flatgpt info --devices",
-            {{"PATH", &o->paths, "files or directories"},
+            {{.name = "PATH", .to = &o->paths, .help = "files or directories", .required_unless = {"--devices"}},
              {"--devices", &o->devices, "the GPUs that this binary can use, or why there is none, and the CPU"},
              {"--vocab", &o->vocab, "token ids in shards must be below this; 0: any", 0, 1 << 24},
              {"--raw-u16", &o->raw_u16, "the files are shards of uint16 without a header"},
              {"--json", &o->json, "one JSON object per line"}},
             [o]() -> Status {
                 Status status;
-                if (o->paths.empty() && !o->devices)
-                    return fail(Exit::usage, "PATH is required: a file or a directory; or --devices");
                 if (o->devices) fputs(describe_devices().c_str(), stdout);
                 for (const std::string& path : o->paths) {
                     Rows rows;

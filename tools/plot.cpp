@@ -102,11 +102,6 @@ Status draw(const std::vector<Losses>& runs, const Options& o) {
     print_curves(curves, {.width = o.width, .height = o.height, .log_x = o.log_x});
     return {};
 }
-Status check_picture(const Options& o) {
-    for (auto [flag, given] : {std::pair{"--csv", o.csv}, {"--width", o.width != 0}, {"--height", o.height != 0}})
-        if (given) return fail(Exit::usage, "--picture, %s: expected one of them", flag);
-    return picture_check(o.picture);
-}
 }    // namespace
 
 Command plot_command() {
@@ -117,7 +112,10 @@ Command plot_command() {
         .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a --picture loss.svg",
         .flags = {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
                   {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
-                  {.name = "--picture", .to = &o->picture, .help = "a .png or .svg of the curves instead"},
+                  {.name = "--picture",
+                   .to = &o->picture,
+                   .help = "a .png or .svg of the curves instead",
+                   .excludes = {"--csv, --width, --height"}},
                   {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
                   {.name = "--smooth",
                    .to = &o->smooth,
@@ -127,7 +125,7 @@ Command plot_command() {
                   {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
                   {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
         .run = [o]() -> Status {
-            if (!o->picture.empty()) TRY(check_picture(*o));
+            if (!o->picture.empty()) TRY(picture_check(o->picture));
             if (o->csv) return print_csv(o->runs);
             std::vector<Losses> runs;
             for (auto& run : o->runs) runs.push_back(TRY(read_losses(run)));

@@ -9,7 +9,6 @@
 namespace {
 std::vector<Flag> optimizer_flags(TrainOptions& o) {
     return {
-        {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
         {"--lr-schedule",
          &o.lr_schedule,
          "how the learning rate falls after the warm-up (wsd: only over the last "
@@ -58,26 +57,26 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {
         {"Common",
          {
-             {"--data", &o.data,
-              "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
-              "commas; required, except with --dry-run"},
+             {.name = "--data",
+              .to = &o.data,
+              .help = "training shards, from `flatgpt tokenize`: a path, a glob pattern, "
+                      "or several separated by commas",
+              .required_unless = {"--dry-run"}},
              {"--val", &o.val, "validation shards, given in the same way"},
              {"--tokenizer", &o.tokenizer,
               "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
               "checkpoint's, else gpt2"},
-             {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
+             {.name = "--out",
+              .to = &o.out,
+              .help = "the run's directory: checkpoints, metrics.jsonl, run.toml",
+              .letter = 'o',
+              .required_unless = {"--dry-run"}},
              {"--model", &o.model,
               config_names() + ", or a directory or a GGUF file whose shape to take; none: that of "
                                "--from, else gpt2"},
              {"--from", &o.from,
               "fine-tune: start from these weights, of a run, a checkpoint, a Hugging Face directory or "
               "a GGUF file"},
-             {"--init", &o.init,
-              "with --model DIRECTORY or FILE.gguf: new weights are meant, in its shape and with its "
-              "tokenizer"},
-             {"--resize-vocab", &o.resize_vocab,
-              "with --from: a vocabulary of --vocab's size, else the tokenizer's; "
-              "rows are cut, or added as the mean of the others"},
              {"--resume", &o.resume,
               "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
               "afresh; or the directory of a checkpoint to go on from"},
@@ -88,9 +87,29 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               0, 1 << 20},
              {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
              {"--lr", &o.lr, "peak learning rate", 0, 10},
+         },
+         {
+             {.name = "--init",
+              .to = &o.init,
+              .help = "new weights are meant, in the shape of that directory or GGUF file "
+                      "and with its tokenizer",
+              .needs = {"--model"},
+              .excludes = {"--from"}},
+             {.name = "--resize-vocab",
+              .to = &o.resize_vocab,
+              .help = "a vocabulary of --vocab's size, else the "
+                      "tokenizer's; rows are cut, or added as the mean of the others",
+              .needs = {"--from"}},
          }},
-        {"Model", model_flags(o)},
+        {"Model", {}, model_flags(o)},
         {"Data",
+         {
+             {"--total-batch", &o.total_batch,
+              "tokens per update, a multiple of batch x seq-len x ranks (gradients "
+              "accumulate); 0: exactly that",
+              0, 1e12},
+             {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
+         },
          {
              {"--objective",
               &o.objective,
@@ -113,28 +132,54 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               "positions see only their own document; one begins at BOS, or at end-of-text "
               "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
              {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
-             {"--total-batch", &o.total_batch,
-              "tokens per update, a multiple of batch x seq-len x ranks (gradients "
-              "accumulate); 0: exactly that",
-              0, 1e12},
-             {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
          }},
-        {"Schedule and optimizer", optimizer_flags(o)},
+        {"Schedule and optimizer",
+         {
+             {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
+         },
+         optimizer_flags(o)},
         {"Validation and samples",
          {
-             {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
-             {"--eval-tokens", &o.eval_tokens,
-              "tokens per validation, spread evenly over the shards, the same each time; "
-              "0: all",
-              0, 1e12},
-             {"--patience", &o.patience, "stop after this many validations without a lower loss; 0: never", 0, 1e6},
+             {.name = "--eval-every",
+              .to = &o.eval_every,
+              .help = "steps between validations; 0: only at the end",
+              .min = 0,
+              .max = 1e12,
+              .needs = {"--val"}},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
-             {"--sample-prompt", &o.sample_prompt, "text that a sample continues; none: begin a new document"},
-             {"--sample-tokens", &o.sample_tokens, "tokens per sample", 1, 1e6},
+         },
+         {
+             {.name = "--eval-tokens",
+              .to = &o.eval_tokens,
+              .help = "tokens per validation, spread evenly over the shards, "
+                      "the same each time; 0: all",
+              .min = 0,
+              .max = 1e12,
+              .needs = {"--val"}},
+             {.name = "--patience",
+              .to = &o.patience,
+              .help = "stop after this many validations without a lower loss; 0: "
+                      "never",
+              .min = 0,
+              .max = 1e6,
+              .needs = {"--eval-every"}},
+             {.name = "--sample-prompt",
+              .to = &o.sample_prompt,
+              .help = "text that a sample continues; none: begin a new "
+                      "document",
+              .needs = {"--sample-every"}},
+             {.name = "--sample-tokens",
+              .to = &o.sample_tokens,
+              .help = "tokens per sample",
+              .min = 1,
+              .max = 1e6,
+              .needs = {"--sample-every"}},
          }},
         {"Checkpoints",
          {
              {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: never by time", 0, 1e6},
+         },
+         {
              {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
              {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
              {"--keep-best", &o.keep_best, "with --val: also keep the checkpoint with the lowest validation loss"},
@@ -142,6 +187,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
 }
 std::vector<FlagGroup> machine_flags(TrainOptions& o) {
     return {{"Ranks",
+             {},
              {
                  {"--rank", &o.comm.rank, "this process's number among --ranks; -1: from mpirun, srun or torchrun", -1,
                   1e6},
@@ -166,6 +212,7 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
              }},
             {"Device and memory", device_flags(o.device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
             {"Device and memory",
+             {},
              {
                  {"--recompute",
                   &o.recompute,
@@ -183,43 +230,36 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
                  {"--dry-run", &o.dry_run,
                   "print parameters, memory, tokens and FLOPs per step, with --ranks also what they "
                   "would send and wait for; then stop"},
-                 {"--gpu", &o.gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
-                 {"--node-ranks", &o.node_ranks, "with --dry-run: ranks per machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
-                 {"--bandwidth", &o.bandwidth,
-                  "with --dry-run: GB/s from a rank to other machines; 0: 50 on GPUs, 1.25 on "
-                  "CPUs (400 and 10 Gb/s)",
-                  0, 1e6},
-                 {"--tflops", &o.tflops,
-                  "with --dry-run: TFLOP/s of a rank; 0: 45 % of a GPU's peak, 60 % of the peak "
-                  "measured on this CPU",
-                  0, 1e6},
+             },
+             {
+                 {.name = "--gpu",
+                  .to = &o.gpu,
+                  .help = "the GPU to plan for, here or not: " + gpu_names(),
+                  .needs = {"--dry-run"},
+                  .excludes = {"--device cpu"}},
+                 {.name = "--node-ranks",
+                  .to = &o.node_ranks,
+                  .help = "ranks per machine; 0: 8 on GPUs, 1 on CPUs",
+                  .min = 0,
+                  .max = 1e6,
+                  .needs = {"--dry-run"}},
+                 {.name = "--bandwidth",
+                  .to = &o.bandwidth,
+                  .help = "GB/s from a rank to other machines; 0: 50 on GPUs, 1.25 "
+                          "on CPUs (400 and 10 Gb/s)",
+                  .min = 0,
+                  .max = 1e6,
+                  .needs = {"--dry-run"}},
+                 {.name = "--tflops",
+                  .to = &o.tflops,
+                  .help = "TFLOP/s of a rank; 0: 45 % of a GPU's peak, 60 % of the peak "
+                          "measured on this CPU",
+                  .min = 0,
+                  .max = 1e6,
+                  .needs = {"--dry-run"}},
              }}};
 }
 }    // namespace
-
-// Refuses an option that has no effect without another.
-static Status check_flags(const TrainOptions& o) {
-    const struct {
-        const char* name;
-        bool given;
-        const char* needs;
-        bool there;
-    } rows[] = {
-        {"--gpu", !o.gpu.empty(), "--dry-run", o.dry_run},
-        {"--node-ranks", o.node_ranks > 0, "--dry-run", o.dry_run},
-        {"--bandwidth", o.bandwidth > 0, "--dry-run", o.dry_run},
-        {"--tflops", o.tflops > 0, "--dry-run", o.dry_run},
-        {"--eval-every", o.eval_every > 0, "--val", !o.val.empty()},
-        {"--patience", o.patience > 0, "--val and --eval-every", !o.val.empty() && o.eval_every > 0},
-        {"--eval-tokens", o.eval_tokens != TrainOptions{}.eval_tokens, "--val", !o.val.empty()},
-        {"--sample-prompt", !o.sample_prompt.empty(), "--sample-every", o.sample_every > 0},
-        {"--sample-tokens", o.sample_tokens != TrainOptions{}.sample_tokens, "--sample-every", o.sample_every > 0},
-    };
-    for (auto& row : rows)
-        if (row.given && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
-    if (o.data.empty() && !o.dry_run) return fail(Exit::usage, "--data is required: shards, from `flatgpt tokenize`");
-    return o.gpu.empty() ? Status{} : gpu_named(o.gpu).status;
-}
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
@@ -232,7 +272,7 @@ Command train_command() {
     c.resolved = &o->resolved;
     c.retired = {"eval-batches"};
     c.run = [o] {
-        TRY(check_flags(*o));
+        if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);
         Trainer t;
         t.o = *o;
         return t.run();

@@ -114,7 +114,6 @@ Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int l
         if (o.device != "cuda" || !cuda_devices(&why).empty()) return open_device(o, true, local_rank);
         name = GPUS[0].name;
     }
-    if (o.device == "cpu") return fail(Exit::usage, "--gpu %s: --device cpu has none", gpu.c_str());
     const Gpu found = TRY(gpu_named(name));
     Device d;
     d.gpu = d.planned = true;

@@ -148,9 +148,6 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
 }
 
 Status Trainer::set_up() {
-    TRY(agreed(o.dry_run || !o.out.empty()
-                   ? Status{}
-                   : fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl")));
     // Who was started where, by flags, is no part of the run: it may go on by a launcher, or alone.
     o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
     TRY(check_same_config());

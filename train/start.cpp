@@ -99,9 +99,7 @@ Status Trainer::choose_model() {
     const bool given = !o.model.empty();
     const bool there = std::filesystem::exists(o.model, error) || o.model.ends_with(".gguf");
     if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
-    if (o.init && (!there || !o.from.empty()))
-        return fail(Exit::usage, "--init: expected --model with a directory or a GGUF file, and no --from");
-    if (o.resize_vocab && o.from.empty()) return fail(Exit::usage, "--resize-vocab: expected --from");
+    if (o.init && !there) return fail(Exit::usage, "--init: expected --model with a directory or a GGUF file");
     ModelSource base = start;
     const Result<Config> named = named_model(there, base);
     if (!resuming && !o.model.empty()) TRY(named.status);

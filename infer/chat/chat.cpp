@@ -100,19 +100,19 @@ Result<bool> Chat::set_system(const std::string& text) {
     return true;
 }
 
-std::vector<Flag> Chat::rows() {
-    std::vector<Flag> rows = sampling_flags(options.sampling);
-    for (Flag& row : penalty_flags(options.sampling.penalties)) rows.push_back(row);
-    rows.push_back({"--seed", &options.seed, "seed of the first answer; each later answer adds 1", 0, 9e18});
-    rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: until the context is full", 0, 1e9});
-    rows.push_back({"--stop", &options.stop, "texts that end an answer"});
-    for (Flag& row : speculation_flags(options.speculation))    // the draft model cannot be changed here
+std::vector<Flag> Chat::rows(ChatOptions& o) const {
+    std::vector<Flag> rows = sampling_flags(o.sampling);
+    for (Flag& row : penalty_flags(o.sampling.penalties)) rows.push_back(row);
+    rows.push_back({"--seed", &o.seed, "seed of the first answer; each later answer adds 1", 0, 9e18});
+    rows.push_back({"--tokens", &o.tokens, "most tokens of an answer; 0: until the context is full", 0, 1e9});
+    rows.push_back({"--stop", &o.stop, "texts that end an answer"});
+    for (Flag& row : speculation_flags(o.speculation))    // the draft model cannot be changed here
         if (row.name == (draft_model ? "--draft-tokens" : "--lookup")) rows.push_back(row);
-    rows.push_back({"--stats", &options.stats, "tokens and times after each answer"});
+    rows.push_back({"--stats", &o.stats, "tokens and times after each answer"});
     return rows;
 }
 Result<bool> Chat::params(const std::string& setting) {
-    const std::vector<Flag> all = rows();
+    const std::vector<Flag> all = rows(options);
     if (setting.empty()) {
         std::string text = command_write_toml({"params", "", "", all});
         text.pop_back();
@@ -130,10 +130,8 @@ Result<bool> Chat::params(const std::string& setting) {
         if (from == setting.size()) return fail(Exit::usage, "/params %s: a value is missing", name.c_str());
         const ChatOptions before = options;
         Status s = flag_set(row, {value});
-        std::vector<std::string> given;
-        if (name == "mirostat") given = truncation_flags(options.sampling);    // filters set earlier conflict
-        given.push_back(row.name);
-        if (s.ok()) s = check_sampling(given, options.sampling);
+        ChatOptions usual;
+        if (s.ok()) s = check_rules(all, flag_values(rows(usual)), &row);
         if (s.ok()) s = can_speculate(model, options.speculation);
         if (s.ok()) s = Sampler::open(options.sampling, tokenizer, std::min(model.c.V, tokenizer.vocab_size())).status;
         if (!s.ok()) return options = before, s;

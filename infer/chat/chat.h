@@ -55,7 +55,7 @@ class Chat {
     Result<bool> help(const std::string&), leave(const std::string&), reset(const std::string&);
     Result<bool> save(const std::string&path), load(const std::string&path), set_system(const std::string&text);
     Result<bool> params(const std::string& setting);
-    std::vector<Flag> rows();
+    std::vector<Flag> rows(ChatOptions& o) const;    // for /params
 
     Status respond(const std::string& user);
     Result<std::vector<int>> render(size_t from);    // tokens of messages[from] and later

@@ -4,18 +4,20 @@
 #include "base/console.h"
 
 std::vector<Flag> speculation_flags(Speculation& speculation) {
-    return {{"--lookup", &speculation.lookup,
-             "draft up to N tokens that followed an earlier occurrence of the last ones: for "
-             "texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text",
-             0, 256},
+    return {{.name = "--lookup",
+             .to = &speculation.lookup,
+             .help = "draft up to N tokens that followed an earlier occurrence of the last ones: "
+                     "for texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text",
+             .min = 0,
+             .max = 256,
+             .excludes = {"--draft"}},
             {"--draft", &speculation.path, "draft by a second, smaller model with the same tokenizer"},
-            {"--draft-tokens", &speculation.tokens, "tokens that --draft drafts at a time", 1, 256}};
-}
-Status check_speculation(const std::vector<std::string>& given, const Speculation& speculation) {
-    if (was_given(given, "--draft-tokens") && !speculation.by_model())
-        return fail(Exit::usage, "--draft-tokens needs --draft");
-    if (speculation.lookup && speculation.by_model()) return fail(Exit::usage, "--lookup, --draft: only one of them");
-    return {};
+            {.name = "--draft-tokens",
+             .to = &speculation.tokens,
+             .help = "tokens that --draft drafts at a time",
+             .min = 1,
+             .max = 256,
+             .needs = {"--draft"}}};
 }
 Status can_speculate(const Model& model, const Speculation& speculation) {
     for (const Model* m : {&model, static_cast<const Model*>(speculation.draft)})

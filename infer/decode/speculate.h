@@ -19,8 +19,6 @@ struct Speculation {
     int most() const { return by_model() ? tokens : lookup; }
 };
 std::vector<Flag> speculation_flags(Speculation& speculation);
-// exit 2: options that exclude each other or lack one they need. given: names of the options set
-Status check_speculation(const std::vector<std::string>& given, const Speculation& speculation);
 Status can_speculate(const Model& model,
                      const Speculation& speculation);    // exit 2: drafts cannot be rolled back
 // "; drafted 40 tokens, 31 accepted (78 %)"; "" without drafts

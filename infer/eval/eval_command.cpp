@@ -11,30 +11,7 @@
 #include "text_loss.h"
 
 namespace {
-// Rejects options that exclude each other.
-Status check_flags(const EvalOptions& o) {
-    auto given = [&](const char* flag) { return was_given(o.given, flag); };
-    if (o.needle ? !o.data.empty() && !o.text.empty() : o.data.empty() == o.text.empty())
-        return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
-    for (const char* flag : {"--documents", "--eval-tokens", "--raw-u16", "--by-position"})
-        if (given(flag) && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", flag, flag);
-    for (const char* flag : {"--documents", "--eval-tokens", "--mask-fraction", "--by-position"})
-        if (given(flag) && o.needle)
-            return fail(Exit::usage, "%s, --needle: expected one of them; --needle measures no loss", flag);
-    for (const char* flag : {"--depths", "--lengths", "--trials", "--seed"})
-        if (given(flag) && !o.needle) return fail(Exit::usage, "%s needs --needle", flag);
-    for (const char* flag : {"--csv", "--picture"})
-        if (given(flag) && !o.needle && !o.by_position)
-            return fail(Exit::usage, "%s needs --by-position or --needle", flag);
-    if (o.by_position && o.documents)
-        return fail(Exit::usage,
-                    "--by-position, --documents: expected one of them; a position's place in its document "
-                    "is not its place in the window");
-    for (const char* flag : {"--field", "--format", "--special", "--longest-line"})
-        if (given(flag) && o.text.empty()) return fail(Exit::usage, "%s needs --text", flag);
-    if (!o.field.empty() && o.format == "text")
-        return fail(Exit::usage, "--field %s, --format text: a text has no fields", o.field.c_str());
-    if (o.raw_u16 && o.data.empty()) return fail(Exit::usage, "--raw-u16 needs --data");
+Status check_files(const EvalOptions& o) {
     if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
 }
@@ -160,7 +137,7 @@ Status eval_needle(const EvalOptions& o) {
 }    // namespace
 
 Status eval(const EvalOptions& o) {
-    TRY(check_flags(o));
+    TRY(check_files(o));
     if (o.needle) return eval_needle(o);
     LoadedModel m;
     TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {

@@ -13,6 +13,5 @@ struct EvalOptions {
     bool raw_u16 = false, documents = false, json = false, by_position = false, needle = false;
     NeedleOptions needles;
     DeviceOptions device;
-    std::vector<std::string> given;    // names of the options that were set
 };
 Status eval(const EvalOptions& o);

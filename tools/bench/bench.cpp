@@ -153,20 +153,18 @@ Command bench_command() {
     auto o = std::make_shared<BenchOptions>();
     Command c{"bench", "Measure a training step, generation and every operation: time, floor, ratio.",
               "flatgpt bench --filter attention --batch 32 --seq-len 1024"};
-    std::vector<Flag> sizes = config_flags(o->shape);
-    sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
-    sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});
-    sizes.push_back({"--seq-len", &o->seq_len,
-                     "tokens of a sequence, and the least context; 0: 1024 on a GPU, 256 on "
-                     "the CPU",
-                     0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
          {{"--filter", &o->filter, "only rows with this text in their name, or with one of several: 'prompt|1 seq'"},
           {"--steps-only", &o->steps_only, "the training step alone"},
           {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
           {"--json", &o->json, "one JSON object per row on standard output"}}},
-        {"Sizes", sizes},
+        {"Sizes",
+         {{"--model", &o->model, "sizes: " + config_names()},
+          {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
+          {"--seq-len", &o->seq_len, "tokens of a sequence, and the least context; 0: 1024 on a GPU, 256 on the CPU", 0,
+           1 << 20}},
+         config_flags(o->shape)},
         {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
     });
     c.run = [o] { return run(*o); };

@@ -35,15 +35,7 @@ struct Options {
 
 // ---- options ------------------------------------------------------------------------------------
 
-Status check_flags(const Options& o) {
-    const char* const inputs[] = {"--text", "--text-file", "--data"};
-    for (auto& a : inputs)
-        for (auto& b : inputs)
-            if (&a < &b && was_given(o.given, a) && was_given(o.given, b))
-                return fail(Exit::usage, "%s, %s: expected at most one of them", a, b);
-    for (const char* flag : {"--seq-len", "--sequences", "--raw-u16", "--importance"})
-        if (was_given(o.given, flag) && o.data.empty()) return fail(Exit::usage, "%s needs --data", flag);
-    if (o.prefix && !o.text_flag()) return fail(Exit::usage, "--prefix needs --text or --text-file");
+Status check_files(const Options& o) {
     if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
 }
@@ -173,8 +165,8 @@ void measure_repeated(const Options& o, const LoadedModel& m, bool alone, HeadRe
 }
 
 Status inspect(const Options& o) {
-    TRY(check_flags(o));
-    // Encoding takes some 20 bytes of memory a byte, and no map shows that many tokens.
+    TRY(check_files(o));
+    // Encoding takes some 20 bytes of memory a byte, and no map shows as many tokens.
     const std::string text = was_given(o.given, "--text-file") ? TRY(read_file(o.text_file, 8 << 20)) : o.text;
     const bool has_text = o.text_flag(), has_data = !o.data.empty();
     LoadedModel m;
@@ -215,29 +207,54 @@ Command inspect_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--text", &o->text,
-           "whose attention is shown: the maps of up to 4 heads, the scores of all; no text, no "
-           "--data: the scores for random tokens that come twice"},
-          {"--text-file", &o->text_file, "the same of a file's text, of at most 8 MiB"},
+          {.name = "--text",
+           .to = &o->text,
+           .help = "whose attention is shown: the maps of up to 4 heads, the scores "
+                   "of all; no text, no --data: the scores for random tokens that come twice",
+           .excludes = {"--text-file, --data"}},
+          {.name = "--text-file",
+           .to = &o->text_file,
+           .help = "the same of a file's text, of at most 8 MiB",
+           .excludes = {"--data"}},
           {"--layer", &o->layer, "layers, from 0, separated by commas; none: all"},
           {"--head", &o->head, "heads, from 0, separated by commas; none: all"},
           {"--csv", &o->csv, "a file for the maps' probabilities; without a text, for the scores"},
           {"--picture", &o->picture,
            "a .png or .svg for the maps: one with its tokens, or many small ones; without a "
            "text, for the scores"},
-          {"--prefix", &o->prefix, "of a model with --objective prefix: tokens of the text that see each other", 0,
-           1 << 24},
+          {.name = "--prefix",
+           .to = &o->prefix,
+           .help = "of a model with --objective prefix: tokens of the text that "
+                   "see each other",
+           .min = 0,
+           .max = 1 << 24,
+           .needs = {"--text or --text-file"}},
           {"--seed", &o->seed, "of the random tokens that the induction score is measured with", 0, 9e18},
           {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output; with --layer or --head also their maps"}}},
         {"Scores over shards",
          {{"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
-          {"--sequences", &o->sequences, "sequences, spread evenly over the shards; 0: 8", 0, 1 << 20},
-          {"--importance", &o->importance,
-           "also how much the loss depends on each head, in nats, as prune measures "
-           "it; takes the memory of training"},
-          {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
-          {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"}}},
+          {.name = "--sequences",
+           .to = &o->sequences,
+           .help = "sequences, spread evenly over the shards; 0: 8",
+           .min = 0,
+           .max = 1 << 20,
+           .needs = {"--data"}},
+          {.name = "--importance",
+           .to = &o->importance,
+           .help = "also how much the loss depends on each head, in "
+                   "nats, as prune measures it; takes the memory of training",
+           .needs = {"--data"}},
+          {.name = "--seq-len",
+           .to = &o->seq_len,
+           .help = "tokens per sequence; 0: the model's context, at most 2048",
+           .min = 0,
+           .max = 1 << 20,
+           .needs = {"--data"}},
+          {.name = "--raw-u16",
+           .to = &o->raw_u16,
+           .help = "the files are headerless uint16 tokens (nanoGPT's)",
+           .needs = {"--data"}}}},
         {"Context", context_extension_flags(o->model_options.context_extension)},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });

@@ -28,9 +28,7 @@ struct Options {
     int kv_heads = 0, batch = 8, seq_len = 0;
     bool dry_run = false, raw_u16 = false, json = false;
     DeviceOptions device;
-    std::vector<std::string> given;    // names of given options
     bool by_importance() const { return dry_run || (!heads.empty() && random < 0); }
-    bool reads_data() const { return by_importance() || (!dry_run && eval_data.empty()); }
 };
 struct Plans {
     Config before, after;
@@ -43,20 +41,6 @@ struct Pair {
     std::string text = {};    // for the text output; empty: the numbers
 };
 
-Status check_given(const Options& o) {
-    auto given = [&](const char* flag) { return was_given(o.given, flag); };
-    for (const char* flag : {"--eval-data", "--eval-tokens", "--batch"})
-        if (given(flag) && o.dry_run)
-            return fail(Exit::usage, "%s, --dry-run: it measures no perplexity; expected one of them", flag);
-    for (const char* flag : {"--tokens", "--csv"})
-        if (given(flag) && !o.by_importance())
-            return fail(Exit::usage, "%s: importance is measured only by --heads without --random, and by --dry-run",
-                        flag);
-    if (o.reads_data() && o.data.empty())
-        return fail(Exit::usage, o.by_importance() ? "--data is required: shards to measure importance on"
-                                                   : "expected --eval-data or --data: shards to measure perplexity on");
-    return {};
-}
 Status check_out(const Options& o) {
     std::error_code none;
     if (fs::exists(o.out, none))
@@ -66,18 +50,7 @@ Status check_out(const Options& o) {
     if (o.csv == o.out) return fail(Exit::usage, "--out, --csv %s: expected two names", o.csv.c_str());
     return check_writable(o.out, "--out");
 }
-Status check_flags(const Options& o) {
-    const bool asked = !o.heads.empty() || o.kv_heads;
-    if (o.dry_run && !o.out.empty())
-        return fail(Exit::usage, "--dry-run, --out %s: it writes no model; expected one of them", o.out.c_str());
-    if (!o.dry_run && !asked)
-        return fail(Exit::usage,
-                    "expected --heads (how many to remove), --kv-heads (into how many to merge), or "
-                    "--dry-run");
-    if (!o.dry_run && o.out.empty()) return fail(Exit::usage, "--out is required: a new directory, or --dry-run");
-    if (o.random >= 0 && o.heads.empty())
-        return fail(Exit::usage, "--random %lld needs --heads: how many to remove", (long long)o.random);
-    TRY(check_given(o));
+Status check_files(const Options& o) {
     if (!o.out.empty()) TRY(check_out(o));
     return o.csv.empty() ? Status{} : check_writable(o.csv, "--csv");
 }
@@ -292,7 +265,7 @@ Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, co
 
 Status prune(Options o) {
     o.out = without_slashes(o.out);
-    TRY(check_flags(o));
+    TRY(check_files(o));
     std::vector<std::string> damaged;
     const ModelSource from = TRY(checkpoint_find(o.model_options.model, &damaged, o.model_options.checkpoint));
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
@@ -343,6 +316,7 @@ Status prune(Options o) {
 }
 }    // namespace
 
+static const char* const RANDOM = "--random: random heads leave unmeasured";
 Command prune_command() {
     auto o = std::make_shared<Options>();
     Command c{"prune",
@@ -352,27 +326,49 @@ Command prune_command() {
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
-          {"--data", &o->data,
-           "shards on which importance is measured, and perplexity without --eval-data: a path, a "
-           "glob pattern, or several separated by commas"},
-          {"--heads", &o->heads,
-           "how many heads to remove from each layer, the least important ones: a percentage "
-           "(30%), a part (0.3) or a number. Heads that share keys and values are removed together: the number is a "
-           "multiple "
-           "of the group"},
+          {.name = "--data",
+           .to = &o->data,
+           .help = "shards on which importance is measured, and perplexity without "
+                   "--eval-data: a path, a glob pattern, or several separated by commas",
+           .required_unless = {"--eval-data"}},
+          {.name = "--heads",
+           .to = &o->heads,
+           .help = "how many heads to remove from each layer, the least important "
+                   "ones: a percentage (30%), a part (0.3) or a number. Heads that share keys and values are "
+                   "removed together: the "
+                   "number is a multiple of the group",
+           .needs = {"--data or --random: importance is measured on shards"},
+           .required_unless = {"--kv-heads", "--dry-run"}},
           {"--kv-heads", &o->kv_heads,
-           "merge the remaining key/value heads to this number, each the mean of "
-           "neighbours; 0: do not",
+           "merge the remaining key/value heads to N, each the mean of neighbours; "
+           "0: do not",
            0, 1024},
-          {"--out", &o->out, "a new directory for the smaller model"},
-          {"--dry-run", &o->dry_run,
-           "print the importance of every head, and with --heads the removed ones; write no "
-           "model"},
-          {"--tokens", &o->tokens, "tokens to measure importance on, spread evenly over the shards; 0: all", 0, 1e15},
-          {"--random", &o->random,
-           "remove random heads instead, drawn by this seed, to compare with; -1: the least "
-           "important",
-           -1, 9e18},
+          {.name = "--out",
+           .to = &o->out,
+           .help = "a new directory for the smaller model",
+           .required_unless = {"--dry-run"}},
+          {.name = "--dry-run",
+           .to = &o->dry_run,
+           .help = "print the importance of every head, and with --heads the "
+                   "removed ones; write no model",
+           .needs = {"--data"},
+           .excludes = {"--out: it writes no model", "--eval-data, --eval-tokens, --batch: it measures no perplexity",
+                        "--random: it shows importance"}},
+          {.name = "--tokens",
+           .to = &o->tokens,
+           .help = "tokens to measure importance on, spread evenly over the "
+                   "shards; 0: all",
+           .min = 0,
+           .max = 1e15,
+           .needs = {"--heads or --dry-run"},
+           .excludes = {RANDOM}},
+          {.name = "--random",
+           .to = &o->random,
+           .help = "remove random heads instead, drawn by this seed, to compare "
+                   "with; -1: the least important",
+           .min = -1,
+           .max = 9e18,
+           .needs = {"--heads: how many to remove"}},
           {"--eval-data", &o->eval_data,
            "shards on which perplexity is measured, before and after; none: those of "
            "--data"},
@@ -382,11 +378,14 @@ Command prune_command() {
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--raw-u16", &o->raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where MODEL has none"},
-          {"--csv", &o->csv, "write layer, head, importance and whether it leaves to this file"},
+          {.name = "--csv",
+           .to = &o->csv,
+           .help = "write layer, head, importance and whether it leaves to this file",
+           .needs = {"--heads or --dry-run"},
+           .excludes = {RANDOM}},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
-    c.given = &o->given;
     c.run = [o] { return prune(*o); };
     return c;
 }
