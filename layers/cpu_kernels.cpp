@@ -3,12 +3,13 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// ENTRY defines these, in the files of the loops. What cpu.cpp implements has none: its symbol is null.
+// REGISTER_CPU defines these in the kernels' files. Operations that cpu.cpp implements have none: a
+// null symbol.
 #define OPERATION(name, ...) [[gnu::weak]] void name##_entry(CpuKernels<float>&), name##_entry(CpuKernels<bf16>&);
 #include "layers/operations.inc"
 #undef OPERATION
 
-// Functions of the loops that are not operations.
+// CPU kernels that are not operations.
 #define OTHERS(X) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
 #define DECLARE(f)                                  \
     Target<decltype(CpuKernels<float>::f)>::type f; \
