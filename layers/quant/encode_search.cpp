@@ -1,7 +1,8 @@
-// encode_search.cpp - see quantise_search.h. Each lane is one candidate, and sums over the numbers in their order, so
-// it has the bits of a loop. Bound by arithmetic: four passes of 16 operations a number and vector.
+// encode_search.cpp - see encode_search.h. Each lane is one candidate and sums over the numbers in
+// their order, so it has the bits of a loop. Bound by arithmetic: four passes of 16 operations a
+// number and vector.
 //
-// An FMA in the place of a product and a sum would give other bits than a CPU without it.
+// An FMA instead of a product and a sum would give other bits than a CPU without FMAs.
 #pragma GCC optimize("fp-contract=off")
 #include "layers/simd/vec.h"
 #include "encode_search.h"
@@ -15,7 +16,7 @@ INLINE vf inverse(vf d) {
     return r - r == 0 ? r : vf{};
 }
 INLINE vf numbered(int first) { return __builtin_convertvector(lanes() + first, vf); }
-// Whether a comparison holds in any lane. In a template, as other instruction sets do not know the name.
+// Whether a comparison holds in any lane. A template, because other instruction sets lack the name.
 template <class V> struct Floats { typedef vf type; };
 template <class V> INLINE bool any(V mask) {
     if constexpr (VW == 8) return __builtin_ia32_movmskps256(reinterpret_cast<typename Floats<V>::type>(mask)) != 0;
@@ -25,17 +26,18 @@ template <class V> INLINE bool any(V mask) {
 }
 template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
-// ---- x ~ d q --------------------------------------------------------------------------------------------------------
+// ---- x ~ d q ------------------------------------------------------------------------------------
 
-// A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to its opposite (the
-// other side), with 9 values of step for each side; 17 values, an eighth apart, find the same errors to four digits.
-// Lanes of the other side hold the opposites of its integers, so that this number is negative in all lanes: integers
-// are in [lo, -lo - 1], or [lo + 1, -lo].
-// In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the same sums and share
-// a lane; these lanes come first, in one vector.
+// A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to
+// its opposite (the other side), with 9 values of step for each side; 17 values, an eighth apart,
+// find the same errors to four digits. Lanes of the other side hold the opposites of its integers,
+// so that this number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo].
+// In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the
+// same sums and share a lane; these lanes come first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
-constexpr int ALL = 2 * VECTORS + 1;    // first guesses; refitted scales; shared lanes, refitted for the other side
-constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: one alone waits for its own sums
+// First guesses; refitted scales; shared lanes, refitted for the other side.
+constexpr int ALL = 2 * VECTORS + 1;
+constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: a single one waits for its sums
 
 struct Sums {
     vf xq, qq;
@@ -43,7 +45,7 @@ struct Sums {
 struct Limits {
     vf low, high;
 };
-// K vectors.    other: the largest on the other side of zero
+// K vectors. other: the largest number on the other side of zero.
 template <int N, int K>
 INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
     vf xq[K] = {}, qq[K] = {};
@@ -63,7 +65,7 @@ INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float ot
     for (int j = 0; j < K; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
 }
 
-// The best as the loop finds it, candidate after candidate.
+// The best candidate in the loop's order.
 float in_order(const Sums* sums, vi joined) {
     float best = 0, best_gain = 0;
     for (int side = -1; side <= 1; side += 2)
@@ -83,7 +85,8 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
     float other = 0;
     for (int i = 0; i < N; i++) other = most > 0 ? (x[i] < other ? x[i] : other) : (x[i] > other ? x[i] : other);
     Sums sums[ALL];
-    vi joined = {};    // lanes of the first vector that are both sides in the second turn, too
+    // Lanes of the first vector that are both sides in the second iteration, too.
+    vi joined = {};
     for (int k = 0; k < VECTORS; k += TOGETHER) {
         vf inv[TOGETHER];
         Limits limits[TOGETHER];
@@ -115,8 +118,8 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
     float gain = 0, xq = 0, qq = 1;
     for (int i = 0; i < VW; i++)
         if (top[i] * qq > gain * top_qq[i]) gain = top[i], xq = top_xq[i], qq = top_qq[i];
-    if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or a number is not finite
-    // All that are not behind by more than rounding have these very sums.
+    if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or are not finite
+    // All candidates that are not worse by more than rounding have exactly these sums.
     vi clear = vi{} - 1, near = {}, far = {};    // the side of lo, the other one
     for (int k = 0; k < ALL; k++) {
         const vf c = numbered(k % VECTORS * VW);
@@ -128,14 +131,14 @@ template <int N> bool find_scale(const float* x, float most, int lo, float* best
         if (k == VECTORS) far |= same & joined;
     }
     if (!all(clear)) return *best = in_order(sums, joined), true;
-    // The loop takes the far side, which comes later, if by rounding the same gain is more.
+    // The loop chooses the far side, which comes later, if by rounding the same gain is more.
     const bool later = any(far) && (!any(near) || gain > gain / qq * qq);
     *best = later ? -xq / qq : xq / qq;
     return true;
 }
 bool find_scale16(const float* x, float most, float* best) { return find_scale<16>(x, most, -32, best); }
 
-// ---- x ~ d q + m ----------------------------------------------------------------------------------------------------
+// ---- x ~ d q + m --------------------------------------------------------------------------------
 
 struct Lines {
     vf d, m;
@@ -144,7 +147,7 @@ struct Fit {
     vf q1 = {}, q2 = {}, x1 = {}, xq = {}, error = {};
 };
 
-// The sums over 32 numbers and their integers in [0, most]; the squared error.
+// Sums over 32 numbers and their integers in [0, most], and the squared error.
 template <bool sums> INLINE Fit pass(const float* x, Lines line, float most) {
     const vf inv = inverse(line.d), high = set1(most);
     Fit f;
@@ -175,7 +178,7 @@ bool find_line(const float* x, float low, float high, float most, bool below, Li
     vf errors[VECTORS][ITERATIONS], least;
     const float width = high - low;
     *best = {width / most, low};
-    float whole = 0;    // the error of *best
+    float whole = 0;    // error of *best
     for (int k = 0; k < VECTORS; k++) {
         const vf c = numbered(k * VW), cut_low = __builtin_convertvector(__builtin_convertvector(c, vi) >> 2, vf);
         const vf cut_high = c - 4 * cut_low;

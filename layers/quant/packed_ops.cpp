@@ -1,4 +1,5 @@
-// packed_ops.cpp - the CPU's table for packed weights: an instruction set's operations, with packed.h's products.
+// packed_ops.cpp - the CPU's table for packed weights: an instruction set's operations, with
+// packed.h's products.
 #include <algorithm>
 #include <string>
 #include <type_traits>
@@ -6,7 +7,7 @@
 #include "layers/cpu.h"
 
 namespace {
-// Operations that meet no parameter are those of fp32; vectors are floats there, too.
+// Operations without parameters are fp32's; vectors are floats there, too.
 template <Isa isa, Tiles tiles> struct PackedOps {
     typedef PackedWeight P;
     static const Ops<float>& own() { return cpu_ops_isa<float>(isa); }
@@ -77,7 +78,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         Ops<float, PackedWeight> ops;
         static_cast<Backend&>(ops) = Of::own();
         ops.name = name.c_str();
-        // An entry of the same type meets no parameter; the others are below, or null.
+        // An entry of the same type has no parameter; the others are below, or null.
         auto take = []<class F, class G>(F& to, G from) {
             if constexpr (std::is_same_v<F, G>) to = from;
         };
