@@ -1,9 +1,7 @@
-// adamw.cpp - the optimizer's step in one pass over all tensors, and the sum of squares for the
-// gradient norm.
+// adamw.cpp - the optimizer's step in one pass over all tensors; sum of squares for the norm.
 //
 // Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with
-// masters, 24 in bf16 alone; the sum of squares reads 4. Square root and division are IEEE's, not
-// estimates.
+// masters, 24 in bf16 alone; the sum of squares reads 4. Square root and division are IEEE's.
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {

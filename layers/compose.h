@@ -14,12 +14,10 @@ struct ProductWeights {
 
 // ---- norm, then a product -----------------------------------------------------------------------
 
-// A norm's weights and the statistics that its backward pass reads.     mean (null for RMSNorm),
-// rstd (N)
+// A norm's weights and the statistics for its backward pass.    mean (null for RMSNorm), rstd (N)
 struct NormStep {
     // none: the model has no norm here; a product reads x itself or, if products read a type of
-    // their own, its rounded copy. shared: another branch has the same input and has computed the
-    // norm.
+    // their own, its rounded copy. shared: another branch has computed the norm.
     enum class Kind { norm, none, shared } kind;
     Norm norm;
     const Parameter *w, *b;
@@ -38,8 +36,7 @@ inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradien
     else op.add_scaled(dx, dx, dy, 1, int64_t(N) * C, {});
 }
 
-// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC).  keep: normed and its statistics are read
-// later
+// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC).  keep: normed is read later
 inline void norm_linear(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
                         ProductWeights p, int N, int C, int OC, Precision precision, bool keep) {
     if (op.norm_linear_forward && n.kind == NormStep::Kind::norm && !keep)
@@ -48,8 +45,7 @@ inline void norm_linear(const Table& op, Activation* y, Input* normed, const Act
     op.linear_forward(y, normed, p.w, p.b, nullptr, N, C, OC, precision);
 }
 
-// dx += dy w, through scratch (N,C), and the gradients of a product's weights. w null: does
-// nothing.
+// dx += dy w, through scratch (N,C), and the gradients of its weights; nothing if w is null.
 inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
                                 Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N, int C,
                                 int OC) {
@@ -131,8 +127,7 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
 
 // ---- rotation, then attention -------------------------------------------------------------------
 
-// Norms and rotates queries and keys as in t. If t does neither, qkv_rot is qkv, and nothing is
-// done.
+// Norms and rotates queries and keys as in t. If t does neither, qkv_rot is qkv.
 inline void rope_forward(const Table& op, Activation* qkv_rot, float* rstd, const Activation* qkv, const Parameter* qw,
                          const Parameter* kw, const float* cos_sin, int B, int S, const int* pos, const Heads& h,
                          const QkNormRope& t) {
@@ -157,8 +152,8 @@ inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot
 
 // ---- a branch's end and the residual ------------------------------------------------------------
 
-// out = x + scale * drop(norm(in w^T + b + experts)), or with norm_of_sum norm(x + scale * drop(in
-// w^T + b + experts))
+// out = x + scale * drop(norm(sum)), or with norm_of_sum norm(x + scale * drop(sum)); sum = in w^T
+// + b + experts
 struct Branch {
     const Input* in;    // (N,width); width 0: no such product
     int width;
@@ -222,8 +217,7 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
 
 // ---- learned biases of relative positions (T5) --------------------------------------------------
 
-// A model without biases has null bias and dbias: nothing is done then. Shapes: operations.inc,
-// bias_rows_forward.
+// No-ops for models without biases (bias, dbias null). Shapes: operations.inc, bias_rows_forward.
 inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
                                   int buckets, int NH, int n) {
     if (bias) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);

@@ -79,8 +79,7 @@ template <class Visit> void each_cgroup(const std::string& controller, Visit vis
     }
 }
 
-// Reads cgroup v2's "max 100000" or "150000 100000", or v1's two files with -1 for none. 0: no
-// limit.
+// Reads cgroup v2's "max 100000" or "150000 100000", or v1's two files; 0: no limit.
 double quota(const std::string& directory) {
     std::ifstream v2(directory + "/cpu.max");
     double limit = 0, period = 0;
@@ -211,8 +210,7 @@ bool cpu_has_vnni(Isa isa) {
 }
 int cpu_prefetch_bytes() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
 // Tiles are thread state that the kernel saves and restores: it must support them (XCR0), and grant
-// their use to each process (arch_prctl, Linux 5.16). A tile instruction without the grant is
-// SIGILL.
+// their use to each process (arch_prctl, Linux 5.16). Without, tile instructions raise SIGILL.
 static bool granted_amx() {
     constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
     constexpr unsigned OSXSAVE = 1u << 27, AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, TILE_STATES = 3u << 17;

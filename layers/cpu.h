@@ -1,5 +1,4 @@
-// cpu.h - shared by the CPU backend's files: instruction sets, scratch memory, the kernels of one
-// instruction set.
+// cpu.h - shared by the CPU backend's files: instruction sets, scratch, kernels.
 //
 // The CPU kernels (LOOPS in the Makefile) are compiled once per instruction set, into a namespace
 // of its name, and chosen at run time. They use no inline function of the standard library: the
@@ -28,8 +27,8 @@ const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
 bool cpu_has_vnni(Isa isa);
 // Prefetch distance, in bytes, of loops over weights of floats. Intel's own prefetchers stop at 4
 // KiB and are held up from beyond it: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of memory's
-// speed, with 8 KiB at 89 % (2 cores of Xeon with AMX, 2026-11-26). Zen 4 and 5 were measured with
-// 8 KiB alone.
+// speed, with 8 KiB at 89 % (2 cores of Xeon with AMX, 2026-11-26). Zen 4 and 5: only 8 KiB
+// measured.
 int cpu_prefetch_bytes();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();
@@ -108,8 +107,8 @@ struct PackedProduct {
 };
 
 // Kernels of one instruction set for parameters of type P: the entries of Ops, except memory and
-// the step's verdict, and functions that tests and oneDNN's table call. Inputs of products (Ops::I)
-// have type P here.
+// the step's verdict, and functions for tests and oneDNN's table. Inputs of products (Ops::I) have
+// type P.
 template <class P> struct CpuKernels : Ops<float, P> {
     Tiles tiles = Tiles::none;    // unit that multiplies in the entries below
     void (*matmul)(const Matmul<P, P>& m);

@@ -3,8 +3,7 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// REGISTER_CPU defines these in the kernels' files. Operations that cpu.cpp implements have none: a
-// null symbol.
+// REGISTER_CPU defines these in the kernels' files. Operations of cpu.cpp have a null symbol.
 #define OPERATION(name, ...) [[gnu::weak]] void name##_entry(CpuKernels<float>&), name##_entry(CpuKernels<bf16>&);
 #include "layers/operations.inc"
 #undef OPERATION

@@ -12,8 +12,7 @@ struct CudaDevice {
     int64_t memory, free;    // bytes
     double peak_bf16;        // dense FLOP/s of bf16 products, by clock; 0: unknown
 };
-// The usable GPUs. If there is none, *why is the reason: no driver, no device, compute capability
-// below 8.0.
+// The usable GPUs; if none, *why is the reason: no driver, no device, compute capability below 8.0.
 std::vector<CudaDevice> cuda_devices(std::string* why);
 // Chooses the device of this process. Must precede the first operation.   exit 5
 Status cuda_open(int index);

@@ -1,6 +1,6 @@
 // dropout.h - which random word decides whether a number is dropped, defined once for every table.
-// Words are philox's (base/common.h) with the dropout's seed; from Dropout::keep_threshold on, a
-// number is kept.
+// Words are philox's (base/common.h) with the dropout's seed; numbers are kept from keep_threshold
+// on.
 #pragma once
 #include "ops.h"
 

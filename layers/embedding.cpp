@@ -2,8 +2,7 @@
 // moves 12 bytes per element, 8 if the tables are bf16.
 //
 // Two positions may have the same token. So in the backward pass each thread owns a range of
-// columns and reads all rows in order: no two threads add to one element, and the order of a sum
-// never changes.
+// columns and reads all rows in order: no two threads add to one element, and sums have one order.
 #include "layers/simd/vec.h"
 
 namespace ISA {

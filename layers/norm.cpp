@@ -1,6 +1,5 @@
 // norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for
-// all its passes, so memory is the bound: 8 bytes per element forward (6 if y is bf16), 16
-// backward.
+// all its passes, so memory is the bound: 8 bytes an element forward (bf16 y: 6), 16 backward.
 #include "layers/dropout.h"
 #include "layers/simd/philox_vec.h"
 

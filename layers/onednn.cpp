@@ -87,8 +87,7 @@ template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) 
     }
 }
 
-// The table of the instruction set in use, with the library's products. Forms that oneDNN lacks use
-// our own.
+// Table of the instruction set in use, with oneDNN's products, or our own for forms that it lacks.
 template <class P> struct OneDnn {
     static constexpr bool is_bf16 = sizeof(P) == 2;
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }

@@ -102,8 +102,7 @@ inline double alibi_slope(int i, int NH) {
 }
 
 // A layer's keys and values in generation, in pages. Position j of sequence b is row j % SIZE of
-// each key/value head of page table[b][j / SIZE]. A page's heads are adjacent: reading all of them
-// is one stream.
+// each key/value head of page table[b][j / SIZE]. A page's heads are adjacent, one stream.
 struct Pages {
     static constexpr int SIZE = 16;    // positions of a page
     Element type;                      // T, bf16, fp8 or int8
@@ -212,16 +211,14 @@ struct Step {
     int skipped;
 };
 
-// How a product rounds its factors and orders its sums. A table without a precision computes as
-// with `normal`.
+// How a product rounds its factors and orders its sums. Tables without a precision use `normal`.
 enum class Precision {
     normal,
     // Factors have 8 bits (layers/matmul/fp8.cuh). Dtype::fp8: x and w are E4M3, dy is E5M2, and
     // each tensor is scaled so that its largest number becomes the type's largest; an infinity or a
     // NaN in a factor makes the whole product NaN. Dtype::fp8_block: all are E4M3, scaled by
-    // blocks, 128x128 of w, 128 along the sum of the others; an infinity or a NaN reaches only the
-    // sums of its block. If N, C or OC is no multiple of 16, the product is computed as with
-    // `normal`.
+    // blocks, 128x128 of w, 128 along the sum of the others; an infinity or a NaN reaches the sums
+    // of its block. If N, C or OC is no multiple of 16, `normal` is used.
     fp8,
     // Rows of a prompt: sums may differ from the sums of a row computed alone (Pages::SumOrder). A
     // row's bits do not depend on the other rows. residual is not y.
@@ -252,8 +249,7 @@ struct CallSizes {
 struct Backend {
     const char* name = "";    // display name: "reference", "cpu bf16 (AMX)"
 
-    // Memory of this device, zeroed and 64-byte aligned (256 on a GPU). allocate returns null if
-    // there is none.
+    // Memory of this device, zeroed and 64-byte aligned (256 on a GPU), or null if there is none.
     void* (*allocate)(int64_t bytes) = nullptr;
     void (*release)(void* p, int64_t bytes) = nullptr;
     void* (*allocate_host)(int64_t bytes) = nullptr;    // pinned: copies need not wait for the host
@@ -262,8 +258,8 @@ struct Backend {
     int64_t (*mark)() = nullptr;
     void (*wait)(int64_t mark) = nullptr;    // wait(mark()) waits for all operations called before mark
     // Optional (CUDA graphs). Operations called between begin_capture and end_capture are recorded,
-    // not run; launch_graph runs them with the recorded pointers and sizes. Each must have been
-    // called once before.
+    // not run; launch_graph runs them with the recorded pointers and sizes. Each must have run
+    // once.
     void (*begin_capture)() = nullptr;
     void* (*end_capture)() = nullptr;
     void (*launch_graph)(void* graph) = nullptr;
@@ -279,8 +275,7 @@ struct Backend {
     bool fp8 = false;    // Precision::fp8 rounds to 8 bits
 };
 
-// The operations (read operations.inc next). An optional one may be null; the model then composes
-// it from others.
+// The operations (read operations.inc next). If an optional one is null, others replace it.
 template <class T, class P = T> struct Ops : Backend {
     typedef InputType<T, P> I;
 #define OPERATION(name, need, arguments, ...) void(*name) arguments = nullptr;
@@ -317,8 +312,7 @@ struct Table : Ops<Activation, Parameter> {
         : activation(element_of<T>), input(element_of<InputType<T, P>>), parameter(element_of<P>),
           gradient(element_of<Grad<P>>) {
         static_cast<Backend&>(*this) = op;
-        // Every ABI that this runs on passes pointers to objects of any type in one way, also in a
-        // GradTarget.
+        // Every supported ABI passes all pointers to objects alike, also in a GradTarget.
 #define OPERATION(name, need, arguments, ...) \
     this->name = reinterpret_cast<decltype(this->name)>(reinterpret_cast<void (*)()>(op.name));
 #include "operations.inc"

@@ -118,8 +118,7 @@ float tile_loop(int64_t n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];
 }
-// Multiplies random numbers, as real products do: a fifth slower than zeros (2 cores of an Intel
-// server, 2026-11-22).
+// Random numbers are a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
 double tile_peak() {
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)

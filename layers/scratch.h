@@ -1,6 +1,6 @@
-// scratch.h - sizes and layout of each CUDA operation's scratch: for the launchers, and to plan for
-// a GPU that is not here (train/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless
-// stated otherwise.
+// scratch.h - sizes and layout of each CUDA operation's scratch: for launchers, and to plan for
+// absent GPUs (train/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless stated
+// otherwise.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -32,8 +32,7 @@ struct EmbeddingScratch {
 };
 
 // router_forward. For each part of a sequence: its rows of each expert, then the first permuted row
-// of these; sums of scores' shares, and of lse^2. For each expert: its rows and its share of the
-// balance.
+// of these; sums of shares, and of lse^2. For each expert: its rows and share of the balance.
 struct RouterScratch {
     static constexpr int PART = 128;    // positions
     int per_sequence, parts;
@@ -151,8 +150,7 @@ struct BiasScratch {
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
-// linear_attention_*, in floats. rows: numerators or their gradients. gates: q dq, if there are
-// gates.
+// linear_attention_*, in floats. rows: numerators or their gradients. gates: q dq.
 struct LinearAttentionScratch {
     int64_t rows, gates;
     LinearAttentionScratch(int B, int S, Heads h)
@@ -168,8 +166,7 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
 }
 
 // attention_cached: E elements per lane, G queries per item, and partial results for the splits of
-// each item's keys. A query is a head of a position. S > 1: also attention_forward's lse, for a
-// prompt's beginning.
+// each item's keys. A query is a head of a position. S > 1: also lse, for a prompt's beginning.
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: per multiprocessor
     // From 17 positions on, a prompt's tile of 64 queries does more work per key that it reads.
@@ -193,8 +190,7 @@ struct CachedPlan {
     }
 };
 
-// Scratch of a call on a GPU with this many multiprocessors. sm90: it has the sm_90 attention
-// kernels.
+// Scratch of a call on a GPU with this many multiprocessors. sm90: it has sm_90 kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();

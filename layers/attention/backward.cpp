@@ -2,7 +2,7 @@
 //
 // A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s -
 // lse) and ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed
-// once for all tiles of keys; dk and dv of a tile of keys stay in cache until its last tile of
+// once for all tiles of keys; dk and dv of a tile of keys stay in cache until the last one of
 // queries.
 //
 // The keys of a head are in n ranges (every n-th tile); n depends on the shape alone. Each range
@@ -13,7 +13,7 @@
 // from a stream of their own, with all queries after them, and are skipped in the stream of all
 // keys; dq adds each pair in the stream that the forward pass has it in. half rounds q, k, v, dy, p
 // and ds, but not dy in delta. With dropout only the kept probabilities count for dv and dp; delta
-// is dy . y as before.
+// is dy . y.
 //
 // AMX's tiles (half) need A in rows of k, which neither p^T nor ds^T is. So they add up dv^T = dy^T
 // p and dk^T = q^T ds (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T
@@ -43,8 +43,7 @@ struct Back {
     Heads h;
 };
 constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
-// Rows of queries held for a head, and pairs in a row of dy^T or q^T. Strips, pairs and tiles reach
-// beyond S.
+// Rows of queries held for a head, and pairs in a row of dy^T or q^T. Strips reach beyond S.
 INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + TURN; }
 
@@ -129,8 +128,7 @@ struct Pair {
 enum class Kind { near, masked, shaped };
 
 // Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as
-// strips read: at least to `strip`, the end of the strip's last row. Beyond the last row all is
-// zero.
+// strips read: at least to `strip`, the end of the strip's last row. Rows beyond m are zero.
 template <bool half, Kind kind>
 INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
@@ -282,8 +280,7 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
 // The first query that attends to a key; even, as pairs of queries are words.
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
-// Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y, the sum
-// over keys of p dp.
+// Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y.
 template <bool half, class Set>
 void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);

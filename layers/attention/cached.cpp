@@ -1,10 +1,8 @@
-// cached.cpp - attention in generation: keys and values lie in pages of a cache, as floats or in
-// smaller types.
+// cached.cpp - attention in generation: keys and values lie in pages, as floats or smaller types.
 //
 // One new position, or a few (decode): a thread processes up to SPLIT of a position's visible keys,
 // anywhere in memory, and some of the heads: scores, exponentials, then the weighted sums of
-// values. Parts are joined in order. Scales of rows (int8, fp8) multiply scores and probabilities,
-// not elements.
+// values. Parts are joined in order. Scales of rows (int8, fp8) multiply scores and probabilities.
 //
 // Bound by memory: each key and value is read from it once, CHUNK keys of all the thread's heads
 // after each other, in the order of a page. Data AHEAD bytes later is prefetched; to L1, as to L2
@@ -69,8 +67,8 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
 
 // ---- one position -------------------------------------------------------------------------------
 
-// A part's keys: their positions, and the first head's rows in the cache. Each further head's are
-// Pages::SIZE rows on.
+// A part's keys: their positions, and the first head's rows in the cache. The next head's: +
+// Pages::SIZE.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
     void fill(const Pages& cache, const VisibleKeys& seen, int b, int from) {
@@ -114,8 +112,8 @@ template <class X, int nv> struct HeadRows {
 
 // Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. How a row is
 // multiplied depends on whether `soon` is adjacent, so on how threads share the heads. Both ways
-// must give the same bits: each begins with 0 and adds its products in one order, as one
-// multiply-add each.
+// must give the same bits: each begins with 0 and adds products in one order, one multiply-add
+// each.
 template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
     constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
@@ -210,8 +208,7 @@ struct Next {
     int kv;
 };
 // Processes query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) =
-// sum of exp(score - top) v of each of these heads, and parts (NH) = the top and the sum of
-// exponentials.
+// sum of exp(score - top) v of each of these heads, and parts (NH) = top and sum of exponentials.
 template <class X> void decode_part(float* o, PartialSoftmax* parts, const float* q, TypedCache<X> typed,
                                     const Run& run, const Next& then, const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
@@ -277,8 +274,7 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// Kv heads from `kv` to `end` of a part of position n's keys. next: the following part's offset in
-// a ThreadShare.
+// Kv heads from `kv` to `end` of a part of position n's keys. next: the next part's offset.
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;

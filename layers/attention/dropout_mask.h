@@ -9,8 +9,7 @@ namespace ISA {
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
 constexpr int RUN = 2 * COUNTERS;    // keys
-// Sets -1 for kept pairs of queries q and q + 8 (q % 16 < 8) with RUN keys from a multiple of RUN
-// on, else 0.
+// -1 for kept pairs of queries q and q + 8 (q % 16 < 8) with RUN keys from a multiple of RUN on.
 INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, int q, int key) {
     uint32_t words[RANDOMS];
     random_words<1, COUNTERS>(words, d.seed, row, pair_index(q, key));

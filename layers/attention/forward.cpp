@@ -1,5 +1,4 @@
-// forward.cpp - attention in tiles with an online softmax (Dao et al. 2022); only the log-sum-exp
-// is saved.
+// forward.cpp - attention in tiles with an online softmax (Dao et al. 2022); saves log-sum-exps.
 //
 // A tile is QB queries by KB keys. The keys of a head are transposed once, so that a strip of MR
 // queries times a panel of keys runs along vectors of keys; strips stop at the diagonal. An item of
@@ -18,8 +17,8 @@
 // With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout
 // is a pass over the probabilities.
 //
-// Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S)
-// per thread.
+// Bound by FMAs: 4 S^2/2 HS FLOPs per head, an exp for every 4 HS of them. Extra memory: O(S) a
+// thread.
 #include "layers/simd/amx_tiles.h"
 
 #include "dropout_mask.h"
@@ -128,8 +127,7 @@ INLINE void online_softmax(float* s, const RowMask& see, float c, float* top, fl
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
-// Makes scores of the query at this position from products with keys from..end of the stream's tile
-// at j0.
+// Makes scores of a query from products with keys from..end of the stream's tile at j0.
 INLINE void shape_scores(float* s, const RowMask& see, ScoreTransform shape, const Stream& stream, int j0, int query) {
     for (int u = see.from; u < see.end; u += VW)
         store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);

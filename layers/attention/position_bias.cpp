@@ -1,5 +1,4 @@
-// position_bias.cpp - biases of attention's scores by distance: the table's rows for each distance,
-// and their gradients.
+// position_bias.cpp - biases of attention's scores by distance, and their gradients.
 //
 // The gradient of a score is ds = p (dp - delta), recomputed tile by tile as in backward.cpp: QB
 // queries by KB keys of a head. A row of ds is parallel to the head's sums by distance, to which it

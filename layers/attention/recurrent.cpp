@@ -1,8 +1,7 @@
 // recurrent.cpp - attention without softmax (layers/ops.h: LinearAttention), in chunks of positions
 // (Yang et al. 2023, section 4).
 //
-// Within a chunk b is counted from its beginning, and with q~ = scale f(q) exp(b), k~ = f(k)
-// exp(-b) its rows are
+// Within a chunk b begins at 0, and with q~ = scale f(q) exp(b), k~ = f(k) exp(-b) its rows are
 //   num = tril(q~ k~^T) v + q~ S       y = n num       S' = exp(b of the last) (S + k~^T v)
 // where S is the state before it. The backward pass has two sweeps, so that no state has to be
 // kept: forward, recomputing the states, for dq; and back, with U, the gradient of S + k~^T v, for
@@ -61,8 +60,8 @@ INLINE vf gate_slope(vf x) {
 // ---- a chunk ------------------------------------------------------------------------------------
 
 // n positions from `from` on. fresh: no state precedes. ends: no position follows. While a row is
-// read, the row `ahead` rows on is fetched: a head's rows lie far apart, and no hardware prefetcher
-// follows them.
+// read, the row `ahead` rows on is fetched: a head's rows are too far apart for hardware
+// prefetchers.
 struct Chunk {
     int from, n;
     bool fresh, ends;
@@ -81,8 +80,7 @@ INLINE Chunk chunk_to(const Call& c, int b, int to) {
 }
 
 // (CHUNK,P) q~, k~, v, exp(b), g, and sums of the three kinds; (P,CP) transposes; (CHUNK,CP)
-// scores; (ROWS,P) states. Elements beyond HS, and rows of a chunk beyond n up to a whole strip,
-// are zero.
+// scores; (ROWS,P) states. Elements beyond HS and n are zero, up to whole strips.
 struct Workspace {
     float *q, *k, *v, *up, *g, *o, *dv, *kt, *vt, *a, *p, *s, *t, *z, *h, *later;
     int P, CP;
@@ -243,8 +241,7 @@ INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, c
     return n;
 }
 
-// Computes positions 0..S-1 of the call. begins: r.s and r.z hold no state. norms is null in
-// generation.
+// Computes positions 0..S-1 of the call. begins: no state in r.s, r.z. norms may be null.
 void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, int b, int kv, int S, bool begins) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int from = 0; from < S;) {
@@ -353,8 +350,8 @@ struct Gradients {
     Results y;
 };
 
-// Computes dq, with the transposed states in r.s; with gates also q dq, summed over the query
-// heads, as dgates.
+// Computes dq, with the transposed states in r.s; with gates also q dq, summed over heads, as
+// dgates.
 void backward_queries(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const float scale = scale_or_one(c);
@@ -404,8 +401,7 @@ void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, i
         });
 }
 
-// The sweep back: r.s holds dS of the state after the chunk, then U; r.t its transpose; r.z the
-// gradient of elu's z.
+// The sweep back: r.s holds dS after the chunk, then U; r.t its transpose; r.z elu's dz.
 void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int end = c.S; end > 0;) {

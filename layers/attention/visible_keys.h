@@ -1,5 +1,4 @@
-// visible_keys.h - the keys that a query attends to, on the CPU and in kernels: spans, windows, and
-// a pattern's streams.
+// visible_keys.h - the keys that a query attends to, on CPU and GPU: spans, windows, streams.
 #pragma once
 #include "layers/ops.h"
 
@@ -34,8 +33,7 @@ EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
 }
 
 // Keys are read in streams, each dense in its own index t: all keys, of which a query attends to
-// its window; and the pattern's, first + t * step, of which it attends to the ones before its
-// window.
+// its window; and the pattern's, first + t * step, of which it attends to earlier ones.
 struct Stream {
     int first, step, keys;
     bool all;

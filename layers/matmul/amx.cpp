@@ -97,8 +97,7 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // Packs both tiles at once, if B is bf16 and not along k: each line of memory is loaded once,
-    // not twice.
+    // Packs both tiles at once, if B is bf16 and not along k: lines are loaded once, not twice.
     [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
         for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
             for (int j = 0; j < SIDE; j += 2 * VW) {
@@ -107,8 +106,7 @@ template <class Planes> struct Operand {
                 for (int i = 0; i < 2; i++) store(to + (j + i * VW) / 16 * TILE + (j + i * VW) % 16, r[i]);
             }
     }
-    // Packs the step of a panel that begins at element k0 of k. sums, if not null: += its rows'
-    // sums over this k.
+    // Packs the step of a panel that begins at element k0 of k. sums: null, or += its rows' sums.
     [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
         if (Planes::PLANES == 1 && half && !is_a && !along && !panel && i0 + SIDE <= n && k0 + 32 <= K)
             return pack_lines(to, static_cast<const bf16*>(p) + offset(i0, k0), ld);
@@ -218,8 +216,7 @@ template <Then then, class X, class Y> struct Product {
         const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    // Resident panels, streamed panels, and finished blocks: one for each resident panel if k is
-    // cut in parts.
+    // Resident panels, streamed panels, and finished blocks: one per resident panel if k is cut.
     static int64_t own_words(int M, int N, int K) {
         const int steps = least(steps_of(K), MOST);
         return resident_words(M, N, K) + GROUP * steps * STEP +
@@ -322,8 +319,7 @@ template <Then then, class X, class Y> struct Product {
         for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
     }
 
-    // Multiplies the streamed panel at row or column t0 by the n resident panels from column or row
-    // r0 on.
+    // Multiplies the streamed panel at row or column t0 by the n resident panels from r0 on.
     // blocks: memory of their sums before the epilogue.
     template <class Set> void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0,
                                     int n, float* blocks, Leaving& leaving, Prefetch asked) const {

@@ -3,8 +3,7 @@
 // A GPU's clock rises for milliseconds after idleness, falls again when it gets hot or reaches its
 // power limit, and other work disturbs single measurements. So an idle GPU first gets WARM_MS of
 // work that is not counted; then all ways alternate, round by round, and the least time of each
-// counts. A round that was clearly faster than the one before shows that the clock still rises:
-// another follows.
+// counts. A round that is clearly faster than the one before (the clock still rises) is repeated.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 // is cut into panels of WIDE rows or columns. The thread that works on a panel packs it into L2 and
 // multiplies it by the shared operand. Work is divided in tiles, not panels, so that threads get
 // equal amounts. The sum of an element adds k in order, whichever thread computes it. Rows of A
-// that are contiguous along k are read in place, unless they must be rounded or widened, or end
-// within a pair.
+// that are contiguous along k are read in place, unless they are rounded, widened or end within a
+// pair.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
@@ -111,8 +111,7 @@ template <class X, class Y> struct Product {
     int tall() const { return even(shared_all(), TALL, WIDE); }
     // Words for `count` (a multiple of WIDE) packed rows or columns of the largest block of k.
     int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
-    // Two blocks of the shared operand, as one is read while the next is packed; a panel for each
-    // thread.
+    // Two blocks of the shared operand, one read while the next is packed; a panel for each thread.
     int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
     int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
     int64_t scratch() const {
@@ -124,8 +123,7 @@ template <class X, class Y> struct Product {
         return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
     }
 
-    // Start of row m of A's packed block, or column n of B's. m: a multiple of ROWS; n: a multiple
-    // of MICRO.
+    // Offset of row m in A's packed block, of column n in B's. m: multiple of ROWS; n: of MICRO.
     int64_t a_at(int m, Block k) const { return m * int64_t(k.words) + (a_in_rows() ? m : m / ROWS) * PAD; }
     int64_t b_at(int n, Block k) const { return n * int64_t(k.words) + n / MICRO * PAD; }
 
@@ -147,8 +145,7 @@ template <class X, class Y> struct Product {
         for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
     }
 
-    // The rows of A from m (a multiple of ROWS) on: in memory, or in `block`, which was packed from
-    // row m0 on.
+    // The rows of A from m (a multiple of ROWS) on: in place, or in `block`, packed from row m0 on.
     Strip strip(Block k, int m, const float* block, int m0) const {
         const int last = least(ROWS, g.M - m) - 1;
         if (a_in_place()) return {reinterpret_cast<const float*>(g.a + m * g.ra + k.k), g.ra / PER, 1, last};

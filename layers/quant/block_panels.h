@@ -57,8 +57,7 @@ template <BlockType F> struct BlockScales {
         return p;
     }
 };
-// Adds a block to sum. s: the products of integers; dx: the row's scale; mx: that scale times the
-// row's sum.
+// Adds a block to sum. s: the products of integers; dx: the row's scale; mx: scale times sum.
 template <BlockType F>
 INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float* dx, const float* mx) {
     constexpr BlockLayout L = block_layout(F);
@@ -70,8 +69,7 @@ INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float
     else return sum + offset * *mx;
 }
 
-// Rows of x as int8 and their scales: one scale for each 32, then for each 32 the scale times their
-// sum.
+// Rows of x as int8 and their scales: one scale for each 32, then scale times sum.
 struct ByteRows {
     const int8_t* numbers;
     const float* scales;

@@ -75,8 +75,7 @@ void decode_iq4_nl(const uint8_t* b, float* out) {
 // A byte of `bits` holds a number of each of four rows of 32: row r in bits 2 r and 2 r + 1.
 int two_bits(const uint8_t* bits, int i) { return bits[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; }
 
-// Sub-blocks of 16: scale in the low half of a byte, offset in the high one.    scales[16] q[64] d
-// m
+// Sub-blocks of 16: scale in the low half of a byte, offset in the high.    scales[16] q[64] d m
 void decode_q2_k(const uint8_t* b, float* out) {
     const float d = half_at(b + 80), m = half_at(b + 82);
     for (int s = 0; s < 16; s++) {

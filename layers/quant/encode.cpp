@@ -5,8 +5,7 @@
 // alternate the two steps, and keep the pair with the least error. Sub-blocks of the K formats
 // first find their own scales as floats, which the block's d then turns into integers; the numbers
 // are rounded again with the scales that a reader will multiply by.
-// Bound by arithmetic: some hundred operations a number. encode_search.cpp does the searches by
-// vectors.
+// Bound by arithmetic: some hundred operations a number. encode_search.cpp: the searches.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -162,8 +161,7 @@ Line find_line(const float* x, float most, bool below, const QuantiseSearch& sea
     if (!(high > low)) return best;
     if (search.line && search.line(x, low, high, most, below, &best)) return best;
     float best_error = line_error(x, best = {(high - low) / most, low}, most);
-    // Ranges omit up to a quarter at either end: one number far from the others must not cost them
-    // bits.
+    // Ranges omit up to a quarter at either end: an outlier must not cost the other numbers bits.
     for (int cut_low = 0; cut_low < 4; cut_low++)
         for (int cut_high = 0; cut_high < 4; cut_high++) {
             const float width = high - low, from = low + width * 0.06f * float(cut_low * cut_low) / 2;

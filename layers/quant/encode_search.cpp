@@ -1,6 +1,5 @@
 // encode_search.cpp - see encode_search.h. Each lane is one candidate and sums over the numbers in
-// their order, so it has the bits of a loop. Bound by arithmetic: four passes of 16 operations a
-// number and vector.
+// their order, so it has the bits of a loop. Bound by arithmetic: 4 passes, 16 operations a number.
 //
 // An FMA instead of a product and a sum would give other bits than a CPU without FMAs.
 #pragma GCC optimize("fp-contract=off")

@@ -13,8 +13,7 @@
 #include "quant.h"
 
 namespace {
-// Copies between a file's block and a panel. Both directions are one list of moves, so that they
-// cannot differ.
+// Copies between a file's block and a panel. Both directions are one list of moves.
 template <bool in> struct Mover {
     uint8_t *block, *panel;
 
@@ -23,8 +22,8 @@ template <bool in> struct Mover {
         else memcpy(block, panel, size_t(bytes));
     }
     void half(int at_block, int at_panel) { copy(block + at_block, panel + at_panel, 2); }
-    // Copies `bits` bits of each byte of a word, between bit `from` of the block's and bit `to` of
-    // the panel's.
+    // Copies `bits` bits of each byte of a word, from bit `from` in the block and `to` in the
+    // panel.
     template <class Word> void bits(int at_block, int from, int at_panel, int to, int bits) {
         const Word mask = Word(Word(~Word(0)) / 255 * ((1u << bits) - 1));
         Word b, p;
@@ -43,8 +42,7 @@ template <bool in> struct Mover {
 // Offset of number k of 32, of output o, in its quarter. With 4 bits two numbers share the byte.
 int quarter(int k, int o) { return k % 16 / 4 * 64 + o * 4 + k % 4; }
 
-// A block of 32 numbers: d, in some formats m, in some the fifth bits, then the numbers' 4 or 8
-// bits.
+// A block of 32 numbers: d, in some formats m or the fifth bits, then the numbers' 4 or 8 bits.
 template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     const BlockLayout l = block_layout(format);
     m.half(0, 2 * o);

@@ -1,5 +1,4 @@
-// packed.h - weights that are only read: each matrix in its file's format, in the layout that
-// inference reads.
+// packed.h - weights that are only read: in their files' formats, laid out for inference.
 //
 // Outputs (rows of the matrix) are adjacent in panels, k after k. A lane of a vector is an output:
 // no sum crosses lanes, and each adds k in order; tiles have an order of their own. So a row of x
@@ -23,13 +22,11 @@ struct PackedPart {         // rows of one format; whole panels, zero-padded
     int64_t first, rows;    // in the matrix
     BlockType format;
     char* data;
-    // Before the panels hold the rows: each row's address in a mapped file; rows without one are
-    // zeros.
+    // Before the panels hold the rows: each row's address in a mapped file, or null for zeros.
     const char* const* mapped = nullptr;
     int wait = 0;    // products until the panels are packed
 };
-// A parameter. If no product reads it (a vector, a table of positions), it is floats; else it is
-// parts.
+// A parameter: floats if no product reads it (a vector, a table of positions), else parts.
 struct PackedWeight {
     float* floats;
     PackedPart* parts;    // by rows
@@ -80,8 +77,7 @@ constexpr BlockType packed_format(BlockType format) {
 // blocks: into the panels and out of them. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
-// Must be called when the panels hold the part's rows: returns the file's pages with these rows to
-// the system.
+// Call it when the panels hold the part's rows: returns the file's pages to the system.
 void packed_now(PackedPart* part, int64_t cols);
 // A row of a matrix as floats.
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out);

@@ -26,9 +26,8 @@ constexpr int TILES_FROM = 16, FEW = 128;
 
 // ---- rows of x ----------------------------------------------------------------------------------
 
-// x prepared for the products, in each form that a matrix needs: floats, pairs of bf16 or planes
-// (PlaneRows); and int8 with, for each 32, a scale d, d times their sum, and the negative sums of
-// 32, 16 and 16.
+// x prepared for the products, as each matrix needs: floats, pairs of bf16 or planes (PlaneRows);
+// and int8 with, for each 32, a scale d, d times their sum, and the negative sums of 32, 16 and 16.
 struct Prepared {
     const float* floats;    // x itself, or its copy
     float *copy, *pairs, *planes;
@@ -92,8 +91,7 @@ INLINE void split_row(float* planes, const float* x, int C) {
         }
 }
 
-// Whether tiles multiply floats. A matrix with several parts excludes them, as parts of y are not
-// adjacent.
+// Whether tiles multiply floats. Only for one part: parts of y are not adjacent.
 INLINE bool by_planes(const PackedProduct& p) {
     return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 &&
            p.w->parts[0].format == BlockType::f32;
@@ -457,8 +455,7 @@ void packed_linear(const PackedProduct& p) {
     for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], p.N, p.C);
 }
 
-// Expert e's rows of the matrix are e*OC on; its permuted rows are routes' (operations.inc:
-// experts_forward).
+// Expert e's rows of the matrix are e*OC on. See operations.inc: experts_forward.
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
     with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
         const PackedPart* part = p.w->parts;

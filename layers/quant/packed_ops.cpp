@@ -1,5 +1,4 @@
-// packed_ops.cpp - the CPU's table for packed weights: an instruction set's operations, with
-// packed.h's products.
+// packed_ops.cpp - the CPU's table for packed weights: fp32's operations, packed.h's products.
 #include <algorithm>
 #include <string>
 #include <type_traits>

@@ -1,5 +1,4 @@
-// packed_tiles.cpp - products of rows of x with panels of packed weights, by AMX's tiles
-// (packed_linear.cpp).
+// packed_tiles.cpp - packed_linear.cpp's products by AMX's tiles.
 //
 // Floats: up to 16 rows are multiplied by a panel, both in three planes of bf16, with the bits of
 // amx.cpp. While tiles multiply 32 k, vectors split the next 32. These are 6 KiB of a panel, for
@@ -46,8 +45,7 @@ struct SplitStep {
     }
 };
 
-// Tiles 0 to 2 += products of a step's 16 rows of x, while the next step, if not null, becomes
-// `next`.
+// Tiles 0 to 2 += products of a step's 16 rows of x, while step `from`, or none, becomes `next`.
 template <class Set> INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const SplitStep& now,
                                                const float* from, SplitStep& next, int ahead) {
     each_index<0, ThreePlanes::PRODUCTS>([&](auto product) {
@@ -101,8 +99,7 @@ template <BlockType F> struct Unpacked {
     alignas(64) int8_t numbers[PART][8 * 64];    // quarters of 4 k of 16 outputs
     float scale[PART][SUMS<F>][16], offset[PART][16];
 
-    // Reads blocks b to b + count of the panel. p: the first one, or the head before it. Returns
-    // the next block.
+    // Reads blocks b to b + count of the panel. p: block b or the head before it. Returns the next.
     [[gnu::noinline]] const uint8_t* read(const uint8_t* p, int b, int count, BlockScales<F>* scales) {
         constexpr BlockLayout L = block_layout(F);
         constexpr uint8_t zero = L.zero;

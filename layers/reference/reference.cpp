@@ -308,8 +308,7 @@ Ops<double> make_table() {
     op.release = op.release_host = release;
     op.mark = mark, op.wait = wait;
     op.logits_bytes = 1 << 20, op.scratch_bytes = scratch_bytes, op.free_bytes = free_bytes;
-    // Optional operations stay null: their composition by the model defines them. Nothing composes
-    // `sample`.
+    // Optional operations stay null: their composition defines them. `sample` has none.
     op.sample = sample;
 #define required(name) op.name = name;
 #define optional(name)

@@ -50,9 +50,9 @@ void row_gate_forward(double* y, const double* x, const double* gate, int N, int
 void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);
 void sample(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const double* logits,
             const double* bias, SampleParams draw, Logits z, int N, int V, int Vp);
-// Attention probabilities of one head of one sequence, without dropout, and the number of keys that
-// each query attends to.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed
-// and rotated
+// Attention probabilities of one head of one sequence, without dropout, and each query's number of
+// visible keys.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and
+// rotated
 void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);
 
 }    // namespace reference

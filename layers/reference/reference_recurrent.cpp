@@ -42,8 +42,8 @@ struct Head {
         const T x = gates[gate(s) + d];
         return log_sigmoid(x) * T(GATE_SCALE) > T(LOG_DECAY_MIN) ? T(GATE_SCALE) / (1 + std::exp(x)) : 0;
     }
-    // Calls f(j, w) for the keys that the query at s attends to, from s back; w (HS): scale exp(b_s
-    // - b_j).
+    // Calls f(j, w) for the visible keys of the query at s, from s back; w (HS): scale exp(b_s -
+    // b_j).
     template <class F> void each_key(int s, F f) const {
         std::vector<T> w(size_t(h.HS), scale_of(h));
         for (int j = s; j >= first(s); j--) {

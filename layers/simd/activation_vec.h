@@ -1,5 +1,5 @@
-// activation_vec.h - the ffn's activations and their slopes, a vector at a time. One exp and at
-// most two divisions.
+// activation_vec.h - the ffn's activations and their slopes by vectors. One exp, at most two
+// divisions.
 #pragma once
 #include "gelu.h"
 #include "layers/normal.h"
@@ -15,8 +15,7 @@ INLINE Normal normal(vf x) {
     const vf tail = normal_polynomial(t) * e;
     return {c, c > 0 ? 1 - tail : tail, e * 0x1.988454p-2f};    // 1/sqrt(2 pi)
 }
-// sigmoid(x) and its slope s (1 - s) = e s^2, e = exp(-x); x is clamped at -87, so that e is
-// finite.
+// sigmoid(x) and its slope s (1 - s) = e s^2, e = exp(-x); x >= -87, so that e is finite.
 struct Sigmoid {
     vf s, slope;
 };

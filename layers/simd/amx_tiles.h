@@ -1,5 +1,4 @@
-// amx_tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes, and products of bf16 or bytes
-// between them.
+// amx_tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes; products of bf16 or bytes.
 //
 // A tile is A (16 rows of 32 k), B (16 pairs of k, each with the two k of 16 columns, adjacent) or
 // sums (16 x 16). With bytes A has 64 k, and B the four k of 16 columns, adjacent; or 32 or 16 k,
@@ -52,8 +51,7 @@ struct Pretended {
     }
     // c += a b, as Intel's manual defines TDPBF16PS: each sum has two chains of FMAs from zero on,
     // one over the even k and one over the odd; their sum is added to c. All round to nearest even;
-    // denormals are zeros in inputs and outputs. If there are several NaNs, no caller relies on
-    // which one results.
+    // denormals are zeros in inputs and outputs. Callers do not rely on which NaN results.
     template <int c, int a, int b> [[gnu::noinline]] void products() {
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < 16; j += VW) {

@@ -67,7 +67,7 @@ template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
 // ---- products -----------------------------------------------------------------------------------
 
 // C (MR, nv*VW) (+)= A B:  A(i,k) = a[i*ra + k*ca],  B(k,:) = b[k*rb ..],  C(i,:) = c[i*rc ..]; K
-// in words
+// words
 template <int nv, bool add, bool half = false>
 static void kernel(int K, const float* a, int64_t ra, int64_t ca, const float* b, int64_t rb, float* c, int64_t rc) {
     vf s[MR][nv];
@@ -155,8 +155,7 @@ template <bool half, class F> INLINE void each_words(int D, F f) {
     for (; w < words<half>(D); w += VW) f(w, Flag<false>());
 }
 
-// to[d*ldt + j] = word d of row j for j < n, and 0 for the other j < columns and d < padded(words
-// of D).
+// to[d*ldt + j] = word d of row j for j < n, else 0 for j < columns, d < padded(words of D).
 // columns: a multiple of VW.
 template <bool half = false>
 static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int columns, int D) {

@@ -1,5 +1,4 @@
-// pack_panels.h - copies operands of a matrix product into the order in which its inner loop reads
-// them.
+// pack_panels.h - copies operands of a matrix product into the order of its inner loop.
 //
 // A word is a float, or a pair of bf16 with neighbouring k; beyond the last k it is zero. A panel
 // has W columns of B or W rows of A. Word k of column j lies at [j/W * panel + k*W + j%W]; columns
@@ -49,8 +48,7 @@ INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     to[1] = reinterpret_cast<vf>(__builtin_shuffle(low, high, second));
 }
 
-// How elements of type E become words: pairs of bf16, or floats, which `rounds` rounds to bf16
-// values.
+// How elements of type E become words: pairs of bf16, or floats, with `rounds` bf16 values.
 template <class E, bool pairs, bool rounds> struct Words {
     static constexpr int PER = pairs ? 2 : 1;    // elements in a word
 
@@ -62,8 +60,7 @@ template <class E, bool pairs, bool rounds> struct Words {
         if constexpr (pairs) return pairs_along(p, n);
         else return floats(p, n);
     }
-    // One word of each of n columns, from row p of the operand and, for pairs, row q (null beyond
-    // the last).
+    // One word of each of n columns, from row p of the operand and, for pairs, row q (or null).
     static INLINE_MEMBER vf across(const E* p, const E* q, int n) {
         if constexpr (pairs) return pairs_across(p, q, n);
         else return floats(p, n);
@@ -109,10 +106,10 @@ static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64
     }
 }
 
-// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]. Only
-// n of them exist.
-// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, at
-// most PACKED
+// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]; n
+// exist.
+// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, <=
+// PACKED
 template <class Words, int W, class E>
 static void pack_across(float* to, int64_t panel, int columns, int n, const E* p, int64_t ld, int K, float* sums) {
     constexpr int PER = Words::PER;

@@ -7,8 +7,7 @@ constexpr int COUNTERS = 16, RANDOMS = 4 * COUNTERS;
 
 typedef uint64_t vl __attribute__((vector_size(4 * VW)));
 typedef long long vll __attribute__((vector_size(4 * VW)));
-// Products of the lanes' lower halves. GCC 12 multiplies whole lanes, so the instruction is named
-// (as in vec.h).
+// Products of the lanes' lower halves. GCC 12 multiplies whole lanes, so the instruction is named.
 template <class I, class L> INLINE vl half_products(vl a, vl b) {
     if constexpr (VW == 16) return vl(__builtin_ia32_pmuludq512_mask(I(a), I(b), L{}, 0xff));
     else if constexpr (VW == 8) return vl(__builtin_ia32_pmuludq256(I(a), I(b)));

@@ -226,8 +226,7 @@ INLINE vf rounded_bf16(vf x) {
 // One thread finishes this many elements before it could wake another (one or two microseconds).
 constexpr int64_t ONE_THREAD = 8192;
 
-// This thread's share of n items, in units of `unit`, for loops in which each thread owns a range
-// of columns.
+// This thread's share of n items, in units of `unit`, for loops with a range of columns per thread.
 struct Range {
     int64_t from, to;
 };
