@@ -43,7 +43,7 @@ struct Back {
     Heads h;
 };
 constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
-// Rows of queries held for a head, and pairs in a row of dy^T or q^T. Strips reach beyond S.
+// Rows of queries held for a head; pairs in a row of dy^T or q^T. Strips, pairs, tiles exceed S.
 INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + TURN; }
 

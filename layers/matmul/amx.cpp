@@ -3,7 +3,7 @@
 // Tiles multiply bf16. Floats are the sum of three numbers of bf16 (planes), and a product of
 // floats is six products of planes: the other three would add about 2^-24 of it at most, as the
 // second plane is at most 2^-8 of the first, the third 2^-17. Sums of 32 k are added to the others
-// at once, so results are nearer than those of FMAs (test_amx.cpp). Infinity, and numbers that 8
+// at once, so results are more accurate than by FMAs (test_amx.cpp). Infinity, and numbers that 8
 // bits round to it, become NaN, as infinity - infinity is left for the next plane.
 //
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns.

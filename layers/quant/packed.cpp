@@ -13,7 +13,7 @@
 #include "quant.h"
 
 namespace {
-// Copies between a file's block and a panel. Both directions are one list of moves.
+// Copies between a file's block and a panel. One list of moves serves both directions.
 template <bool in> struct Mover {
     uint8_t *block, *panel;
 

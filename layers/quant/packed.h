@@ -5,8 +5,8 @@
 // gives the same bits for any other rows of the call.
 //   fp32, fp16   48 outputs: [k][48]             bf16   48 outputs, pairs of k: [k/2][48][2]
 //   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k have [16] scales, [16]
-//   offsets, bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of 4-bit numbers
-//   holds k and k + 16.
+//                offsets, bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of
+//                4-bit numbers holds k and k + 16.
 // The "K" formats put the scales of 256 numbers before the scales of 32 (BlockLayout). Offsets and
 // scales keep their bits.
 //

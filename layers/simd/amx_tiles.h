@@ -5,8 +5,8 @@
 // by the depth in bytes. With a depth below 64, tiles 4 and 5 are A, 6 and 7 B.
 // The kernels have a set of tiles as template parameter, one object per thread:
 //   Amx        the instructions. They are asm, so that every object may hold them; only a process
-//   with the kernel's permission may run them (cpu_has_amx), between configure and release, in one
-//   thread.
+//              with the kernel's permission may run them (cpu_has_amx), between configure and
+//              release, in one thread.
 //   Pretended  the emulation in plain C++, with the same bits: on any CPU.
 #pragma once
 #include "micro_kernel.h"
