@@ -156,8 +156,10 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
     ops.zero = zero;
     ops.copy = ops.upload = ops.download = ops.upload_async = ops.use_uploaded = ops.download_async = copy;
     const Ops<double>& plain = reference_ops();    // no faster version exists
-    ops.mark = plain.mark, ops.wait = plain.wait;
-    ops.add_losses = plain.add_losses, ops.step_verdict = plain.step_verdict;
+    ops.mark = plain.mark;
+    ops.wait = plain.wait;
+    ops.add_losses = plain.add_losses;
+    ops.step_verdict = plain.step_verdict;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);

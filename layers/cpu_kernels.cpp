@@ -32,7 +32,8 @@ template <class P> static CpuKernels<P> make(Tiles tiles) {
 #undef OPERATION
 #define OTHER(f) l.f = f;
     OTHERS(OTHER)
-    l.matmul = matmul, l.gradient_matmul = matmul;
+    l.matmul = matmul;
+    l.gradient_matmul = matmul;
     l.attention_rounds_to_bf16 = sizeof(P) == 2 && NATIVE_BF16;
     l.scratch_bytes = l.tiles == Tiles::none  ? scratch_bytes<P, Tiles::none>
                       : l.tiles == Tiles::amx ? scratch_bytes<P, Tiles::amx>

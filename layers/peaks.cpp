@@ -206,7 +206,8 @@ const Peaks& cpu_peaks(const Table& op) {
     if (!tiles[half]) {
         const double peak = tile_peak() / (half ? 1 : FLOAT_PRODUCTS);
         tiles[half] = vectors[half];
-        tiles[half]->products = std::max(vectors[half]->products, peak), tiles[half]->tiles = true;
+        tiles[half]->products = std::max(vectors[half]->products, peak);
+        tiles[half]->tiles = true;
     }
     return *tiles[half];
 }

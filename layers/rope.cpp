@@ -39,7 +39,8 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
             vf b = n == 2 * VW ? load(from + VW) : n > VW ? load_some(from + VW, n - VW) : vf{};
             vf u = __builtin_shuffle(a, b, even), v = __builtin_shuffle(a, b, even + 1);
             f(i, at, u, v);
-            a = __builtin_shuffle(u, v, low), b = __builtin_shuffle(u, v, low + VW / 2);
+            a = __builtin_shuffle(u, v, low);
+            b = __builtin_shuffle(u, v, low + VW / 2);
             n >= VW ? store(to, a) : store_some(to, a, n);
             if (n == 2 * VW) store(to + VW, b);
             else if (n > VW) store_some(to + VW, b, n - VW);

@@ -122,7 +122,8 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         for (int k = 0; k < all; k++) {
             int& slots = Piece(room, k, r).slots[i];
             const int n = slots;
-            slots = at, at += n;
+            slots = at;
+            at += n;
         }
     }
     to.offsets[r.E] = at;

@@ -184,7 +184,8 @@ struct CachedPlan {
         const int64_t all = int64_t(B) * h.NKV * ceil_div(queries, G);
         const int64_t rounds = ceil_div(maxT, std::max(THREADS / lanes, 1) * unroll(E));
         const int64_t fill = all > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * multiprocessors, all);
-        items = int(all), splits = int(std::min(fill, rounds));
+        items = int(all);
+        splits = int(std::min(fill, rounds));
         bytes = std::max(takes && splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0,
                          S > 1 ? 4 * int64_t(B) * h.NH * S : 0);
     }

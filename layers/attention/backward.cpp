@@ -86,7 +86,9 @@ struct WorkItems {
     int ranges, parts, items;    // parts: items for each head
     WorkItems(const Back& c, int threads) : c(c) {
         const int heads = c.B * c.h.NKV;
-        ranges = ranges_of(c.B, c.S, c.h), parts = whole_heads(heads, threads) ? 1 : ranges, items = heads * parts;
+        ranges = ranges_of(c.B, c.S, c.h);
+        parts = whole_heads(heads, threads) ? 1 : ranges;
+        items = heads * parts;
     }
     Item item(int i) const {
         const int head = i / parts, part = i % parts;
@@ -102,7 +104,8 @@ struct WorkItems {
         r[2] = rows_of(keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS);
         r[3] = rows_of(c.dy + head, int64_t(c.h.NH) * c.h.HS, n);
         c.y.with(head, [&](auto* y) { r[4] = rows_of(y, int64_t(c.h.NH) * c.h.HS, n); });
-        from = at.from * KB, to = c.S;
+        from = at.from * KB;
+        to = c.S;
     }
 };
 
@@ -140,7 +143,8 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
         const bool is = r + i < c.m;
         first[i] = masked && is ? c.first[r + i] : 0;
         limit[i] = !is ? 0 : masked ? c.limit[r + i] : least(c.n, c.ahead + r + i + 1);
-        base[i] = is ? c.lse[r + i] * LOG2E : 0, delta[i] = is ? c.delta[r + i] : 0;
+        base[i] = is ? c.lse[r + i] * LOG2E : 0;
+        delta[i] = is ? c.delta[r + i] : 0;
     }
     float *p = t.p + r * LDS, *ds = t.ds + r * LDS, *p_to = half ? t.p + r / 2 * LDS : p,
           *ds_to = half ? t.ds + r / 2 * LDS : ds;
@@ -155,9 +159,11 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
                 if constexpr (kind == Kind::shaped) {
                     const int step = c.stream.step, to_key = step * at + c.to_key - r - i;
                     const Score score = c.shape(product, lanes() * step + to_key);
-                    e[w][i] = exp2(score.z * LOG2E - base[i]), g[w][i] = e[w][i] * d * score.dz;
+                    e[w][i] = exp2(score.z * LOG2E - base[i]);
+                    g[w][i] = e[w][i] * d * score.dz;
                 } else {
-                    e[w][i] = exp2(product * scale - base[i]), g[w][i] = e[w][i] * d;
+                    e[w][i] = exp2(product * scale - base[i]);
+                    g[w][i] = e[w][i] * d;
                 }
                 if (!all.is) e[w][i] = between(at, first[i], limit[i], e[w][i], 0);
                 if (!all.is) g[w][i] = between(at, first[i], limit[i], g[w][i], 0);
@@ -311,7 +317,8 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
     auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
     for (int r = 0; r < pair.m; r++) {
         const Span window = keys_of(c.h, c.S, b, i0 + r), see = pair.stream.of(window);
-        pair.first[r] = in_tile(see.from), pair.before[r] = in_tile(see.to);
+        pair.first[r] = in_tile(see.from);
+        pair.before[r] = in_tile(see.to);
         pair.limit[r] = pair.stream.all ? pair.before[r] : in_tile(pair.stream.below(i0 + r + 1));
     }
 }

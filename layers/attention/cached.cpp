@@ -48,7 +48,8 @@ template <class X> void put_row(TypedRows<X> all, int64_t row, const float* x, i
         vf top = {}, finite = {};
         each_vector(HS, [&](int64_t d, auto at) {
             const vf v = at.get(x + d);
-            top = max(max(v, -v), top), finite += v * 0;
+            top = max(max(v, -v), top);
+            finite += v * 0;
         });
         const float most = max(top) + sum(finite);    // NaN if a number is not finite
         inverse = most < TINY ? 0 : LARGEST<X> / most;
@@ -295,7 +296,8 @@ struct ThreadShare {
         x.run.n = 0;
         for (; key < to; key = x.next) {
             for (int64_t keys; key - before >= (keys = int64_t(count_keys(pos[n], h)) * h.NKV); n++) before += keys;
-            x.n = n, x.split = int((key - before) / (SPLIT * h.NKV));
+            x.n = n;
+            x.split = int((key - before) / (SPLIT * h.NKV));
             const int keys = least(SPLIT, count_keys(pos[n], h) - x.split * SPLIT);
             const int64_t first = before + int64_t(x.split) * SPLIT * h.NKV;
             x.kv = int((key - first + keys - 1) / keys);
@@ -433,7 +435,8 @@ void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, He
             for (int c = 0; c < half; c++) {
                 float &u = scratch[t.interleaved ? 2 * c : c], &v = scratch[t.interleaved ? 2 * c + 1 : c + half];
                 const float u0 = u, v0 = v;
-                u = u0 * cos[c] - v0 * sin[c], v = v0 * cos[c] + u0 * sin[c];
+                u = u0 * cos[c] - v0 * sin[c];
+                v = v0 * cos[c] + u0 * sin[c];
             }
             put_row(typed.k, to, scratch, HS);
             get_row(scratch, typed.v, from, HS);

@@ -47,7 +47,9 @@ struct WorkItems {
     const Call& c;
     int heads, qt, ranges, items;
     WorkItems(const Call& c, int threads) : c(c) {
-        heads = c.B * c.h.NKV, qt = tiles(c.S, QB), ranges = least(qt, tiles(4 * threads, heads));
+        heads = c.B * c.h.NKV;
+        qt = tiles(c.S, QB);
+        ranges = least(qt, tiles(4 * threads, heads));
         items = heads * ranges;
     }
     Item item(int i) const {
@@ -61,7 +63,8 @@ struct WorkItems {
         r[0] = rows_of(c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n, c.qkv_row(), n);
         r[1] = rows_of(c.keys.k + keys, c.keys.row, c.h.HS);
         r[2] = rows_of(c.keys.v + keys, c.keys.row, c.h.HS);
-        from = at.from, to = at.to;
+        from = at.from;
+        to = at.to;
     }
 };
 
@@ -219,7 +222,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
         if (see.end <= see.from) continue;
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
-            see.first[g] = first(r + g), see.limit[g] = limit(r + g);
+            see.first[g] = first(r + g);
+            see.limit[g] = limit(r + g);
             if (has_score_transform(c.h))
                 shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)

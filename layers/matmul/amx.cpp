@@ -61,7 +61,8 @@ template <class Planes> struct Operand {
                 if constexpr (Planes::PLANES > 1)
                     for (int j = 0; j < VW; j++) {
                         const E* p = from + (line + j) * ld + word;
-                        low[j] = load(p), high[j] = load(p + 16 * (lies_along ? 1 : ld));
+                        low[j] = load(p);
+                        high[j] = load(p + 16 * (lies_along ? 1 : ld));
                     }
                 for (int plane = 0; plane < Planes::PLANES; plane++) {
 #pragma GCC unroll 16
@@ -174,12 +175,17 @@ struct ThreadShare {
             const int64_t by_a = m + int64_t(n) * parts(m, most), by_b = n + int64_t(m) * parts(n, most);
             const int64_t packed = least64(by_a, by_b);
             if (products > least_products || (products == least_products && packed >= least_packed)) continue;
-            least_products = products, least_packed = packed, down = i, across = j, a_resident = by_a < by_b;
+            least_products = products;
+            least_packed = packed;
+            down = i;
+            across = j;
+            a_resident = by_a < by_b;
         }
         if (thread >= down * across) return;    // idle thread
         const Panels rows = Panels::share(M, thread / across, down);
         const Panels columns = Panels::share(N, thread % across, across);
-        resident = a_resident ? rows : columns, streamed = a_resident ? columns : rows;
+        resident = a_resident ? rows : columns;
+        streamed = a_resident ? columns : rows;
         sums = thread % across == 0;
         part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
     }
@@ -372,7 +378,8 @@ template <Then then, class X, class Y> struct Product {
                 Leaving leaving;
                 for (int p = t.from; p < t.to; p++) {
                     if (p == packed) {
-                        group = p, packed = least(t.to, p + (streamed().along ? 1 : GROUP));
+                        group = p;
+                        packed = least(t.to, p + (streamed().along ? 1 : GROUP));
                         pack_streamed(own, p, packed - p, k, !a_resident && share.sums && r0 == r.from);
                     }
                     Prefetch asked;

@@ -58,9 +58,11 @@ INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
         vf most = {}, zeros = {};
         for (int k = 32 * b; k < 32 * b + 32; k += VW) {
             const vf v = load(x + k);
-            most = max(most, max(v, -v)), zeros += v * 0;
+            most = max(most, max(v, -v));
+            zeros += v * 0;
         }
-        d[b] = max(most) / 127, finite += zeros;
+        d[b] = max(most) / 127;
+        finite += zeros;
         m[b] = d[b] > 0 ? 1 / d[b] : 0;
     }
     d[0] += sum(finite);
@@ -77,7 +79,8 @@ INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
             half[h] = sum(total);
         }
         sums[b] = -int32_t(half[0] + half[1]);
-        sums[blocks + 2 * b] = -int32_t(half[0]), sums[blocks + 2 * b + 1] = -int32_t(half[1]);
+        sums[blocks + 2 * b] = -int32_t(half[0]);
+        sums[blocks + 2 * b + 1] = -int32_t(half[1]);
         m[b] = d[b] * (half[0] + half[1]);
     }
 }

@@ -46,14 +46,18 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
                                int OC, Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.residual = residual, p.precision = precision;
+        p.b = floats(b);
+        p.residual = residual;
+        p.precision = precision;
         CHECK(precision != Precision::prefill || residual != y, "residual is y");
         kernels().packed_linear(p);
     }
     static void linear_gelu_forward(float* y, float*, const float* x, const P* w, const P* b, int N, int C, int OC,
                                     Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.gelu = true, p.precision = precision;
+        p.b = floats(b);
+        p.gelu = true;
+        p.precision = precision;
         kernels().packed_linear(p);
     }
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {

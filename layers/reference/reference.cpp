@@ -120,14 +120,17 @@ struct QkNorm {
     QkNorm(int head, Heads h, QkNormRope t) : first(head), count(1), sum(head) {
         if (t.norm != QkNormRope::QkNorm::all) return;
         const bool key = head >= h.NH;
-        first = key ? h.NH : 0, count = key ? h.NKV : h.NH, sum = key;
+        first = key ? h.NH : 0;
+        count = key ? h.NKV : h.NH;
+        sum = key;
     }
 };
 // Rotates the pair of channels of angle i.
 void rotate_pair(T* x, int i, const float* cos_sin, QkNormRope t, bool back) {
     T &u = x[t.interleaved ? 2 * i : i], &v = x[t.interleaved ? 2 * i + 1 : i + t.dims / 2];
     const T c = T(cos_sin[i]), s = (back ? -1 : 1) * T(cos_sin[t.dims / 2 + i]), u0 = u, v0 = v;
-    u = u0 * c - v0 * s, v = v0 * c + u0 * s;
+    u = u0 * c - v0 * s;
+    v = v0 * c + u0 * s;
 }
 
 void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin, int B, int S,
@@ -306,8 +309,11 @@ Ops<double> make_table() {
     op.name = "reference (double)";
     op.allocate = op.allocate_host = allocate;
     op.release = op.release_host = release;
-    op.mark = mark, op.wait = wait;
-    op.logits_bytes = 1 << 20, op.scratch_bytes = scratch_bytes, op.free_bytes = free_bytes;
+    op.mark = mark;
+    op.wait = wait;
+    op.logits_bytes = 1 << 20;
+    op.scratch_bytes = scratch_bytes;
+    op.free_bytes = free_bytes;
     // Optional operations stay null: their composition defines them. `sample` has none.
     op.sample = sample;
 #define required(name) op.name = name;

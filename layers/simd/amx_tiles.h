@@ -21,7 +21,8 @@ struct Pretended {
 
     void configure(int bytes = 64, int of_sums = 16) {
         __builtin_memset(tile, 0, sizeof tile);
-        depth = bytes, rows = of_sums;
+        depth = bytes;
+        rows = of_sums;
     }
     void release() {}
     template <int t> void zero() { __builtin_memset(tile[t], 0, sizeof tile[t]); }

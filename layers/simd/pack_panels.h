@@ -41,8 +41,10 @@ INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     __builtin_memcpy(&high, q, sizeof high);
 #pragma GCC unroll 16
     for (int i = 0; i < VW; i++) {
-        first[2 * i] = uint16_t(i), first[2 * i + 1] = uint16_t(2 * VW + i);
-        second[2 * i] = uint16_t(VW + i), second[2 * i + 1] = uint16_t(3 * VW + i);
+        first[2 * i] = uint16_t(i);
+        first[2 * i + 1] = uint16_t(2 * VW + i);
+        second[2 * i] = uint16_t(VW + i);
+        second[2 * i + 1] = uint16_t(3 * VW + i);
     }
     to[0] = reinterpret_cast<vf>(__builtin_shuffle(low, high, first));
     to[1] = reinterpret_cast<vf>(__builtin_shuffle(low, high, second));

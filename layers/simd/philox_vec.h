@@ -36,8 +36,10 @@ template <int at, int apart> INLINE void random_words(uint32_t* words, uint64_t 
 #pragma GCC unroll 10
         for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
             const vl p0 = multiply(c0, vl{} + 0xD2511F53u), p1 = multiply(c2, vl{} + 0xCD9E8D57u);
-            c0 = p1 >> 32 ^ c1 ^ k0, c1 = p1;
-            c2 = p0 >> 32 ^ c3 ^ k1, c3 = p0;
+            c0 = p1 >> 32 ^ c1 ^ k0;
+            c1 = p1;
+            c2 = p0 >> 32 ^ c3 ^ k1;
+            c3 = p0;
         }
         if constexpr (at == 1) {
             const vl c[4] = {c0, c1, c2, c3};
