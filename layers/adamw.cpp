@@ -1,15 +1,15 @@
-// adamw.cpp - the optimizer's step in one pass over all tensors, and the sum of squares for the gradient norm.
+// adamw.cpp - the optimizer's step in one pass over all tensors; sum of squares for the norm.
 //
-// Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with masters, 24 in bf16
-// alone; the sum of squares reads 4. Square root and division are IEEE's, not estimates.
+// Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with
+// masters, 24 in bf16 alone; the sum of squares reads 4. Square root and division are IEEE's.
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {
-// Blocks start at multiples of BLOCK, whatever the number of threads: an element in a loop's scalar tail is always in
-// one, so its bits do not change.
+// Blocks start at multiples of BLOCK for any number of threads: an element in a loop's scalar tail
+// is always in one, so its bits do not change.
 constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
-// Eight sums side by side, whatever the instruction set: a square is exact in double, so the bits are the same on each.
+// Eight sums for every instruction set: a square is exact in double, so all give the same bits.
 static double block_squares(const float* x, int64_t n) {
     typedef double Sums __attribute__((vector_size(64)));
     typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
@@ -34,8 +34,8 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
     *out = total;
 }
 
-// Steps w, m and v of one row. a is a copy: through a reference the loop reads it again after each store, and takes
-// twice as long.
+// Updates w, m and v of one row. a is a copy: through a reference the loop reads it again after
+// each store, and takes twice as long.
 INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a, float decay) {
     const float scale = step.scale, rm = step.m_correction, rv = step.v_correction, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
 #pragma omp simd
@@ -47,8 +47,8 @@ INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const
     }
 }
 
-// One of the two bf16 next to x, the nearer one more likely: adding 16 random bits to the lower half of x carries into
-// the upper half with the right probability. Infinities and NaN stay.
+// Returns one of the two bf16 next to x, the nearer one more likely: adding 16 random bits to the
+// lower half of x carries into the upper half with the right probability. Infinities and NaN stay.
 INLINE vf rounded_at_random(vf x, vu random) {
     const vu u = reinterpret_cast<vu>(x);
     return (u & 0x7f800000) == 0x7f800000 ? x : reinterpret_cast<vf>((u + random) & 0xffff0000);

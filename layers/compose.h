@@ -1,22 +1,23 @@
-// compose.h - the steps of a block that a table may have as one operation: fused or composed is decided here, never on
-// the model's page. A step is fused if the table has the operation and nothing else reads what lies between its parts.
-// Both ways have the same roundings (test/test_fused_steps.cpp).
+// compose.h - steps of a block for which a table may have one fused operation. This file, never the
+// model's page, decides whether a step is fused or composed: fused if the table has the operation
+// and nothing else reads the results between its parts. Both ways have the same roundings
+// (test/test_fused_steps.cpp).
 #pragma once
 #include <utility>
 
 #include "ops.h"
 
-// A product's weights.     w (OC,C)  b (OC) or null
+// Weights of a product.     w (OC,C)  b (OC) or null
 struct ProductWeights {
     const Parameter *w, *b;
 };
 
-// ---- norm, then a product -------------------------------------------------------------------------------------------
+// ---- norm, then a product -----------------------------------------------------------------------
 
-// A norm's weights and the statistics that its backward pass reads.     mean (null for RMSNorm), rstd (N)
+// A norm's weights and the statistics for its backward pass.    mean (null for RMSNorm), rstd (N)
 struct NormStep {
-    // none: the model has no norm here. A product then reads x itself or, if products read a type of their own, its
-    // copy. shared: another branch reads the same input and has computed it.
+    // none: the model has no norm here; a product reads x itself or, if products read a type of
+    // their own, its rounded copy. shared: another branch has computed the norm.
     enum class Kind { norm, none, shared } kind;
     Norm norm;
     const Parameter *w, *b;
@@ -28,14 +29,14 @@ inline void norm_forward(const Table& op, Input* y, const Activation* x, const N
     if (n.kind == NormStep::Kind::norm) op.norm_forward(y, n.mean, n.rstd, x, n.w, n.b, n.norm, N, C);
     if (n.kind == NormStep::Kind::none) op.round_inputs(y, x, int64_t(N) * C);
 }
-// dx += the gradient of x, given dy, of y     dw, db (C): add
+// dx += the gradient of x, given dy.     dw, db (C): add
 inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradient* db, const Activation* dy,
                           const Activation* x, const NormStep& n, int N, int C) {
     if (n.kind == NormStep::Kind::norm) op.norm_backward(dx, dw, db, dy, x, n.w, n.mean, n.rstd, n.norm, N, C);
     else op.add_scaled(dx, dx, dy, 1, int64_t(N) * C, {});
 }
 
-// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC).  keep: normed and its statistics are read later
+// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC).  keep: normed is read later
 inline void norm_linear(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
                         ProductWeights p, int N, int C, int OC, Precision precision, bool keep) {
     if (op.norm_linear_forward && n.kind == NormStep::Kind::norm && !keep)
@@ -44,7 +45,7 @@ inline void norm_linear(const Table& op, Activation* y, Input* normed, const Act
     op.linear_forward(y, normed, p.w, p.b, nullptr, N, C, OC, precision);
 }
 
-// dx += dy w, by way of scratch (N,C), and the gradients of a product's weights. w null: nothing.
+// dx += dy w, through scratch (N,C), and the gradients of its weights; nothing if w is null.
 inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
                                 Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N, int C,
                                 int OC) {
@@ -57,35 +58,35 @@ inline void scale_and_drop(const Table& op, Activation* x, float scale, int64_t 
     if (scale != 1 || drop.rate > 0) op.add_scaled(x, nullptr, x, scale, n, drop);
 }
 
-// ---- the ffn: a product, an activation, a product --------------------------------------------------------------------
+// ---- the ffn: a product, an activation, a product -----------------------------------------------
 
-// An ffn as far as its second product: y = act(pre), pre = x w^T + b; then y may be multiplied by a gate for each
-// position, sigmoid(x gate_w^T).     x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
+// An ffn up to its second product: y = act(pre), pre = x w^T + b; then a gate for each position,
+// sigmoid(x gate_w^T), may multiply y.     x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
 struct FfnStep {
     ProductWeights first, second;
     Act act;
-    bool gated;    // the first product has two halves (operations.inc: activation_forward)
-    int C, F;      // F 0: there is no such ffn, and only the norm before it is computed
+    bool gated;    // two halves in the first product (operations.inc: activation_forward)
+    int C, F;      // F 0: no ffn, only the norm before it
     Precision precision;
     Activation* pre;
     Input* y;
-    const Parameter* row_gate_w;    // (1,C), null: there is no gate
+    const Parameter* row_gate_w;    // (1,C) or null: no gate
     Activation* row_gate;           // (N)
-    Input* gated_y;                 // (N,F): what the second product reads, y without a gate
+    Input* gated_y;                 // (N,F): the second product's input; y without gate
     int pre_width() const { return gated ? 2 * F : F; }
 };
 
-// Is GELU part of the ffn's products?
+// Whether GELU is part of the ffn's products.
 inline bool fuses_gelu(const Table& op, const FfnStep& f) {
     return op.linear_gelu_forward && f.act == Act::gelu_tanh && !f.gated && !f.row_gate_w &&
            f.precision != Precision::fp8;
 }
-// y and gated_y from pre.
+// Computes y and gated_y from pre.
 inline void ffn_activate(const Table& op, const FfnStep& f, int N) {
     if (f.F) op.activation_forward(f.y, f.pre, f.act, f.gated, N, f.F);
     if (f.row_gate_w) op.row_gate_forward(f.gated_y, f.y, f.row_gate, N, f.F);
 }
-// x = norm(from), then the ffn of x.     keep: as norm_linear has it
+// x = norm(from), then the ffn of x.     keep: see norm_linear
 inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, const NormStep& n, const FfnStep& f,
                              int N, bool keep) {
     if (op.norm_ffn_forward && n.kind == NormStep::Kind::norm && f.F && !f.row_gate_w && !keep)
@@ -98,8 +99,8 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
     if (f.row_gate_w) op.linear_forward(f.row_gate, x, f.row_gate_w, nullptr, nullptr, N, f.C, 1, {});
     ffn_activate(op, f, N);
 }
-// Where the gradients of an ffn's weights go, and scratch: of the shapes of pre, y (may be dpre if nothing is gated),
-// row_gate and x.
+// Gradients of an ffn's weights, and scratch with the shapes of pre, y (may be dpre if nothing is
+// gated), row_gate and x.
 struct FfnGradients {
     GradTarget<Gradient> first_w;
     Gradient* first_b;
@@ -108,7 +109,8 @@ struct FfnGradients {
     GradTarget<Gradient> row_gate_w;
     Activation *dpre, *dy, *drow_gate, *dx_of_gate;
 };
-// dx (N,C) = the gradient of the ffn's input x, given dout (N,C), of its second product. Nothing if F is 0.
+// dx (N,C) = the gradient of the ffn's input x, given dout (N,C), the gradient of its second
+// product. F 0: does nothing.
 inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d, const Activation* dout, const Input* x,
                          const FfnStep& f, int N) {
     if (!f.F) return;
@@ -123,9 +125,9 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
     add_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
 }
 
-// ---- rotation, then attention ----------------------------------------------------------------------------------------
+// ---- rotation, then attention -------------------------------------------------------------------
 
-// Queries and keys normed and rotated as t says; nothing if it says neither: then `qkv_rot` is qkv.
+// Norms and rotates queries and keys as in t. If t does neither, qkv_rot is qkv.
 inline void rope_forward(const Table& op, Activation* qkv_rot, float* rstd, const Activation* qkv, const Parameter* qw,
                          const Parameter* kw, const float* cos_sin, int B, int S, const int* pos, const Heads& h,
                          const QkNormRope& t) {
@@ -136,38 +138,39 @@ inline void rope_backward(const Table& op, Activation* d, Gradient* dqw, Gradien
                           int S, const Heads& h, const QkNormRope& t) {
     if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, cos_sin, rstd, B, S, h, t);
 }
-// y = attention over the cache, of qkv normed and rotated as t says, which `qkv_rot` then holds if `keep`.
-// Shapes: operations.inc, rope_forward and attention_cached.
+// y = attention over the cache, with normed and rotated queries and keys, which qkv_rot then holds
+// if `keep`. Shapes: operations.inc, rope_forward and attention_cached.
 inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot, float* rstd, const Activation* qkv,
                                   const Parameter* qw, const Parameter* kw, const float* cos_sin, const Pages& cache,
-                                  int B, int S, const int* rope_pos, const int* pos, const Heads& h, const QkNormRope& t,
-                                  bool keep) {
+                                  int B, int S, const int* rope_pos, const int* pos, const Heads& h,
+                                  const QkNormRope& t, bool keep) {
     if (op.rope_attention_cached && (t.dims || qw) && !keep)
         return op.rope_attention_cached(y, qkv_rot, rstd, qkv, qw, kw, cos_sin, cache, B, S, rope_pos, pos, h, t);
     rope_forward(op, qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, rope_pos, h, t);
     op.attention_cached(y, qkv_rot, cache, B, S, pos, h);
 }
 
-// ---- a branch's end and the residual ---------------------------------------------------------------------------------
+// ---- a branch's end and the residual ------------------------------------------------------------
 
-// out = x + scale * drop(norm(in w^T + b + experts)), or with norm_of_sum norm(x + scale * drop(in w^T + b + experts))
+// out = x + scale * drop(norm(sum)), or with norm_of_sum norm(x + scale * drop(sum)); sum = in w^T
+// + b + experts
 struct Branch {
-    const Input* in;    // (N,width); width 0: there is no such product
+    const Input* in;    // (N,width); width 0: no such product
     int width;
     ProductWeights p;
     Precision precision;
-    const Activation* expert_out;    // (N*K,C), which routes and factors combine; null: no experts
+    const Activation* expert_out;    // (N*K,C), combined by routes and factors; null: no experts
     const Gradient* factors;
     Routes routes;
     Router router;
-    Activation* product;    // (N,C): what the norm reads; without a norm `out` takes its part
+    Activation* product;    // (N,C): the norm's input; unused without a norm
     NormStep norm;
     bool norm_of_sum;
     float scale;
     Dropout dropout;
     bool has_norm() const { return norm.kind == NormStep::Kind::norm; }
 };
-// out null: nothing
+// Does nothing if out is null.
 inline void branch_add(const Table& op, Activation* out, const Activation* x, const Branch& b, int N, int C) {
     if (!out) return;
     Activation* product = b.has_norm() ? b.product : out;
@@ -184,12 +187,12 @@ inline void branch_add(const Table& op, Activation* out, const Activation* x, co
     if (norm_first) op.add_scaled(out, x, out, b.scale, int64_t(N) * C, b.dropout);
 }
 
-// The gradients of the residual stream, and two arrays beside it (all (N,C), t at least).
+// The residual stream's gradient x and two more arrays, all (N,C); t may be larger.
 struct ResidualGradients {
     Activation *&x, *&branch, *t;
 };
-// The gradient of the branch's product, given d.x, of branch_add's out. d.x becomes the gradient of branch_add's x: it
-// may trade places with d.branch. dw, db of the norm: add.
+// Returns the gradient of the branch's product, given d.x, the gradient of branch_add's out. d.x
+// becomes the gradient of branch_add's x and may be swapped with d.branch. dw, db of the norm: add.
 inline const Activation* branch_backward(const Table& op, ResidualGradients d, Gradient* dw, Gradient* db,
                                          const Branch& b, int N, int C) {
     const bool norm_first = b.has_norm() && !b.norm_of_sum;
@@ -199,7 +202,7 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
     };
     if (b.has_norm() && b.norm_of_sum) {
         through_norm(d.x);
-        std::swap(d.x, d.branch);    // both of the sum's parts have its gradient
+        std::swap(d.x, d.branch);    // both terms of the sum have its gradient
     }
     const Activation* dy = d.x;
     if (b.scale != 1 || b.dropout.rate > 0) {
@@ -212,9 +215,9 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
     return d.branch;
 }
 
-// ---- learned biases of relative positions (T5) ----------------------------------------------------------------------
+// ---- learned biases of relative positions (T5) --------------------------------------------------
 
-// Nothing if a model has none: bias and dbias are null then. Shapes: operations.inc, bias_rows_forward.
+// No-ops for models without biases (bias, dbias null). Shapes: operations.inc, bias_rows_forward.
 inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
                                   int buckets, int NH, int n) {
     if (bias) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);

@@ -19,7 +19,7 @@
 #include "base/memory.h"
 
 namespace {
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 constexpr int64_t PAGE = 4096, HUGE_PAGE = 2 << 20, BLOCK = 1 << 20;
 
@@ -57,9 +57,10 @@ struct Scratch {
     int64_t bytes = 0;
 } scratch;
 
-// ---- what this process may use --------------------------------------------------------------------------------------
+// ---- cores and memory of this process -----------------------------------------------------------
 
-// visit(directory) for this process's cgroups that have the controller: its own, and each one above up to the root.
+// Calls visit(directory) for this process's cgroups that have the controller: its own, and each one
+// above up to the root.
 template <class Visit> void each_cgroup(const std::string& controller, Visit visit) {
     std::ifstream groups("/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {    // "0::/path" (v2), "4:cpu,cpuacct:/path" (v1)
@@ -78,7 +79,7 @@ template <class Visit> void each_cgroup(const std::string& controller, Visit vis
     }
 }
 
-// cgroup v2 "max 100000" or "150000 100000"; v1 two files, -1 for none. 0: no limit here.
+// Reads cgroup v2's "max 100000" or "150000 100000", or v1's two files; 0: no limit.
 double quota(const std::string& directory) {
     std::ifstream v2(directory + "/cpu.max");
     double limit = 0, period = 0;
@@ -100,7 +101,8 @@ int usable_cores() {
     return std::max(1, limit > 0 ? std::min(cores, int(std::ceil(limit))) : cores);
 }
 
-// The number after `key` in a file of "key number" lines; with no key, the first number. -1: none ("max", no file).
+// The number after `key` in a file of "key number" lines; with no key, the first number. Returns -1
+// if there is none ("max", no file).
 int64_t number_in(const std::string& path, const std::string& key = "") {
     std::ifstream file(path);
     std::string word;
@@ -108,8 +110,8 @@ int64_t number_in(const std::string& path, const std::string& key = "") {
     int64_t n;
     return file >> n ? n : -1;
 }
-// Bytes that a cgroup (v2 or v1) has left. Inactive cached files count as used, but the kernel drops them when memory
-// is asked for: they are added back.
+// Bytes left in a cgroup (v2 or v1). Inactive cached files count as used, but the kernel drops them
+// under memory pressure: they are added back.
 int64_t cgroup_room(const std::string& directory) {
     const int64_t limit =
         std::max(number_in(directory + "/memory.max"), number_in(directory + "/memory.limit_in_bytes"));
@@ -126,7 +128,7 @@ int64_t free_bytes() {
     return least;
 }
 
-// ---- instruction sets and tables ------------------------------------------------------------------------------------
+// ---- instruction sets and tables ----------------------------------------------------------------
 
 const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512", "avx512bf16"};
 const char* const ISA_NAME[ISA_COUNT] = {"baseline", "AVX2", "AVX-512", "AVX-512 with BF16"};
@@ -153,9 +155,11 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
     ops.release = ops.release_host = release;
     ops.zero = zero;
     ops.copy = ops.upload = ops.download = ops.upload_async = ops.use_uploaded = ops.download_async = copy;
-    const Ops<double>& plain = reference_ops();    // nothing is faster for these
-    ops.mark = plain.mark, ops.wait = plain.wait;
-    ops.add_losses = plain.add_losses, ops.step_verdict = plain.step_verdict;
+    const Ops<double>& plain = reference_ops();    // no faster version exists
+    ops.mark = plain.mark;
+    ops.wait = plain.wait;
+    ops.add_losses = plain.add_losses;
+    ops.step_verdict = plain.step_verdict;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);
@@ -207,8 +211,8 @@ bool cpu_has_vnni(Isa isa) {
     return isa == Isa::avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
 }
 int cpu_prefetch_bytes() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
-// Tiles are state of a thread that the kernel saves and restores: it must know them (XCR0), and grant their use to each
-// process (arch_prctl, Linux 5.16). A tile instruction without the grant is SIGILL.
+// Tiles are thread state that the kernel saves and restores: it must support them (XCR0), and grant
+// their use to each process (arch_prctl, Linux 5.16). Without, tile instructions raise SIGILL.
 static bool granted_amx() {
     constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
     constexpr unsigned OSXSAVE = 1u << 27, AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, TILE_STATES = 3u << 17;
@@ -271,7 +275,7 @@ template const Ops<float, bf16>& cpu_ops_isa(Isa, Tiles);
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     setenv("GOMP_SPINCOUNT", "20000", 1);
-    execv("/proc/self/exe", argv);    // if this fails, the program goes on as it is
+    execv("/proc/self/exe", argv);    // on failure the program continues with spinning threads
 }
 
 Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx) {

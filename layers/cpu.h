@@ -1,72 +1,79 @@
-// cpu.h - what the CPU backend's files share: instruction sets, scratch memory, the loops of one instruction set.
+// cpu.h - shared by the CPU backend's files: instruction sets, scratch, kernels.
 //
-// The loops (LOOPS in the Makefile) are compiled once per instruction set, into a namespace of its name, and chosen at
-// run time. They use no inline function of the standard library: the linker would keep one copy of it for all CPUs, and
-// that copy may need AVX-512 (the Makefile rejects such an object).
+// The CPU kernels (LOOPS in the Makefile) are compiled once per instruction set, into a namespace
+// of its name, and chosen at run time. They use no inline function of the standard library: the
+// linker would keep one copy of it for all CPUs, and that copy may need AVX-512 (the Makefile
+// rejects such an object).
 #pragma once
 #include <stdint.h>
 
 #include "ops.h"
 #include "layers/quant/packed.h"
 
-// Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); that and AVX512-BF16.
+// Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); AVX512-BF16 besides.
 enum class Isa { base, avx2, avx512, avx512bf16 };
 constexpr int ISA_COUNT = 4;
 
-// Called first in main: restarts the program with GOMP_SPINCOUNT set, unless the user has set a policy. libgomp reads
-// the variable before main; by default its threads spin for milliseconds at every barrier. 40 steps of a small model
-// beside four other busy processes on 2 cores took 25 s that way, 5 to 8 s with 20000. A much smaller count slows small
-// models on an idle machine (0.4 s -> 4 s with 2000). 2026-11-21.
+// Called first in main: restarts the program with GOMP_SPINCOUNT set, unless the user has set a
+// policy. libgomp reads the variable before main; by default its threads spin for milliseconds at
+// every barrier. 40 steps of a small model beside four other busy processes on 2 cores took 25 s
+// that way, 5 to 8 s with 20000. A much smaller count slows small models on an idle machine (0.4 s
+// -> 4 s with 2000). 2026-11-21.
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
-const char* cpu_isa_name(Isa isa);    // for people: "AVX-512 with BF16"
-bool cpu_has_vnni(Isa isa);           // the CPU multiplies bytes four at a time in vectors of this set's width
-// How many bytes ahead a loop over weights of floats prefetches. Intel's own prefetchers stop at 4 KiB and are held up
-// from beyond it: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of memory's speed, with 8 at 89 % (2 cores of Xeon
-// with AMX, 2026-11-26). Zen 4 and 5 were measured with 8 alone.
+const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
+// Whether the CPU multiplies bytes four at a time in vectors of this set's width.
+bool cpu_has_vnni(Isa isa);
+// Prefetch distance, in bytes, of loops over weights of floats. Intel's own prefetchers stop at 4
+// KiB and are held up from beyond it: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of memory's
+// speed, with 8 KiB at 89 % (2 cores of Xeon with AMX, 2026-11-26). Zen 4 and 5: only 8 KiB
+// measured.
 int cpu_prefetch_bytes();
-bool cpu_has_amx();         // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
-bool cpu_has_amx_int8();    // and tiles of bytes
+// Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
+bool cpu_has_amx();
+bool cpu_has_amx_int8();    // tiles of bytes, too
 
-// What multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in
-// plain C++, with the same bits. Tiles know bf16: a product of floats is FLOAT_PRODUCTS of theirs (amx.cpp).
+// Unit that multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX's
+// tiles, or their emulation in plain C++, with the same bits. Tiles multiply bf16: a product of
+// floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
 enum class Tiles { none, amx, emulated };
 constexpr int FLOAT_PRODUCTS = 6;
 
 // The instruction set and its tiles. Environment variables choose:
-//   FLATGPT_ISA   base, avx2, avx512, avx512bf16: the program uses no more than that. Only the last allows AMX.
-//   FLATGPT_AMX   pretend: the loops for AMX, with the twin of its tiles, on any CPU (slow); refuse: no tiles.
-// Without, tiles multiply where the CPU has them and the kernel grants them.
+//   FLATGPT_ISA   base, avx2, avx512, avx512bf16: the newest to be used. Only the last allows AMX.
+//   FLATGPT_AMX   pretend: AMX's kernels with emulated tiles, on any CPU (slow); refuse: no tiles.
+// By default tiles multiply where the CPU has them and the kernel grants them.
 struct CpuChoice {
     Isa isa;
     Tiles tiles;
 };
-// The choice for these values of the variables (null or empty: not set). Exit 2: an unknown value, or an instruction
-// set that this CPU lacks.
+// The choice for these values of the variables (null or empty: not set). Exit 2: an unknown value,
+// or an instruction set that this CPU lacks.
 Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx);
-Status cpu_check();    // checks the environment's values; exit 2 as above. Must come before the two below
+// Checks the environment's values; exit 2 as above. Must precede the two functions below.
+Status cpu_check();
 const CpuChoice& cpu_chosen();
-Isa cpu_isa();    // cpu_chosen()'s
-// The table of one instruction set. The CPU must have it, and the tiles. cpu_ops() is this for cpu_chosen().
+Isa cpu_isa();    // cpu_chosen().isa
+// Table of one instruction set, which the CPU must have, like the tiles. cpu_ops(): cpu_chosen()'s.
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles = Tiles::none);
-// That of packed weights, which are only read: operations that need gradients are null.
+// The table for packed weights, which are only read: operations that need gradients are null.
 const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles = Tiles::none);
 
-// One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
-// never shrinks. Its content does not survive the operation.
+// One scratch buffer for all operations, because they run one after the other. It grows to the
+// largest request and never shrinks. Its content does not survive the operation.
 void* cpu_scratch(int64_t bytes);
 int64_t cpu_scratch_allocated();
 int64_t cpu_scratch_size(int64_t bytes);    // bytes held after a request for `bytes`
 void cpu_scratch_release();
 
-float cpu_alibi_slope(int head, int NH);    // alibi_slope(), for the loops
+float cpu_alibi_slope(int head, int NH);    // alibi_slope(), for the CPU kernels
 float cpu_retention_decay(int i, int n);    // retention_decay()
 
-// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Where Y is bf16, A is
-// rounded to it. Then the fields below that are not null, in this order.
-// panel, if not 0: B lies in panels of so many columns, of K*panel elements each, and n is a column within one. Only
-// tiles take it, with cb = 1.
+// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. If Y is
+// bf16, A is rounded to it. Then the fields below that are not null are applied, in this order.
+// panel, if not 0: B lies in panels of this many columns, K*panel elements each, and n is a column
+// within one. Only tiles support it, with cb = 1.
 template <class X, class Y> struct Matmul {
     static constexpr bool is_bf16 = sizeof(Y) == 2;
     int M, N, K;
@@ -76,16 +83,16 @@ template <class X, class Y> struct Matmul {
     int64_t rb, cb;
     float* c;
     bool add = false;             // C += instead of C =
-    Tiles tiles = Tiles::none;    // which multiply
+    Tiles tiles = Tiles::none;    // unit that multiplies
     int panel = 0;
     const Y* bias = nullptr;            // (N)      C += bias
     const float* residual = nullptr;    // (M,N)    C += residual
     const float* gelu_of = nullptr;     // (M,N)    C *= gelu'(gelu_of)
-    Y* gelu = nullptr;                  // (M,N)    = gelu(C); by tiles it may be C
+    Y* gelu = nullptr;                  // (M,N)    = gelu(C); with tiles it may be C
     float* row_sums = nullptr;          // (M)      += sum over k of A(m,k), not rounded; X is float
 };
 
-// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual: null where there is none.
+// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual may be null.
 struct PackedProduct {
     float* y;
     const float* x;
@@ -93,27 +100,27 @@ struct PackedProduct {
     const float *b, *residual;
     int N, C, OC;
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
-    Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
-    int ahead =
-        8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_prefetch_bytes)
-    bool gelu = false;           // y = gelu of that sum
-    Precision precision = {};    // prefill: tiles multiply floats, too
+    Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16; in blocks of integers
+    int ahead = 8192;                                       // prefetch distance for non-integer weights, bytes
+    bool gelu = false;                                      // y = gelu of the sum above
+    Precision precision = {};                               // prefill: tiles multiply floats, too
 };
 
-// What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
-// and functions that tests and oneDNN's table call. What products read (Ops::I) is of type P here.
+// Kernels of one instruction set for parameters of type P: the entries of Ops, except memory and
+// the step's verdict, and functions for tests and oneDNN's table. Inputs of products (Ops::I) have
+// type P.
 template <class P> struct CpuKernels : Ops<float, P> {
-    Tiles tiles = Tiles::none;    // by which the entries below and the table's multiply
+    Tiles tiles = Tiles::none;    // unit that multiplies in the entries below
     void (*matmul)(const Matmul<P, P>& m);
     void (*gradient_matmul)(const Matmul<float, P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);         // y = exp(x)
     void (*packed_linear)(const PackedProduct& p);
     void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
-    int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);              // bytes that either asks for
-    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);           // bytes that each asks for; null: none
+    int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);              // scratch bytes of either
+    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);           // scratch bytes of each; null: none
 };
-// Enters a function of the loops (P: the type of parameters), and what scratch it asks for, into the table.
+// Enters a CPU kernel (P: the type of parameters) and its scratch bytes into the table.
 #define REGISTER_CPU_WITH_SCRATCH(name, function, bytes)            \
     void name##_entry(CpuKernels<float>& l) {                       \
         using P [[maybe_unused]] = float;                           \
@@ -124,7 +131,7 @@ template <class P> struct CpuKernels : Ops<float, P> {
         l.name = function, l.scratch[int(Operation::name)] = bytes; \
     }
 #define REGISTER_CPU(name, function) REGISTER_CPU_WITH_SCRATCH(name, function, nullptr)
-// The same for function<P, tiles> and bytes<P, tiles>, for the table's tiles.
+// Enters function<P, tiles> and bytes<P, tiles> for the table's tiles.
 #define REGISTER_CPU_TILES(name, function, bytes)                                       \
     template <class P, Tiles tiles> static void enter_##name(CpuKernels<P>& l) {        \
         l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>; \
@@ -152,6 +159,6 @@ template <class P> CpuKernels<P> kernels(Tiles tiles);
 
 template <class P> CpuKernels<P> cpu_kernels(Isa isa, Tiles tiles = Tiles::none);
 
-// onednn.cpp: cpu_ops_isa(cpu_isa()) with oneDNN's matrix products, for bench and tests; null: this build or CPU has
-// none.
+// onednn.cpp: cpu_ops_isa(cpu_isa()) with oneDNN's matrix products, for bench and tests. Null if
+// this build or CPU has none.
 template <class P> const Ops<float, P>* onednn_ops();

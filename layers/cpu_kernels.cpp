@@ -3,12 +3,12 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// ENTRY defines these, in the files of the loops. What cpu.cpp implements has none: its symbol is null.
+// REGISTER_CPU defines these in the kernels' files. Operations of cpu.cpp have a null symbol.
 #define OPERATION(name, ...) [[gnu::weak]] void name##_entry(CpuKernels<float>&), name##_entry(CpuKernels<bf16>&);
 #include "layers/operations.inc"
 #undef OPERATION
 
-// Functions of the loops that are not operations.
+// CPU kernels that are not operations.
 #define OTHERS(X) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
 #define DECLARE(f)                                  \
     Target<decltype(CpuKernels<float>::f)>::type f; \
@@ -32,7 +32,8 @@ template <class P> static CpuKernels<P> make(Tiles tiles) {
 #undef OPERATION
 #define OTHER(f) l.f = f;
     OTHERS(OTHER)
-    l.matmul = matmul, l.gradient_matmul = matmul;
+    l.matmul = matmul;
+    l.gradient_matmul = matmul;
     l.attention_rounds_to_bf16 = sizeof(P) == 2 && NATIVE_BF16;
     l.scratch_bytes = l.tiles == Tiles::none  ? scratch_bytes<P, Tiles::none>
                       : l.tiles == Tiles::amx ? scratch_bytes<P, Tiles::amx>

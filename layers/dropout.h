@@ -1,19 +1,20 @@
-// dropout.h - which random word decides about a number: one definition for every table. Words are those of philox
-// (base/common.h), whose seed is the dropout's; Dropout::keep_threshold says from which word on a number is kept.
+// dropout.h - which random word decides whether a number is dropped, defined once for every table.
+// Words are philox's (base/common.h) with the dropout's seed; numbers are kept from keep_threshold
+// on.
 #pragma once
 #include "base/philox.h"
 #include "ops.h"
 
-// Numbers in a row: number i lies at place = first + i, and its word is number place % 4 of philox(seed, 0, place / 4).
+// Element i of an array has index = first + i, and word index % 4 of philox(seed, 0, index / 4).
 HOST_DEVICE static inline bool is_kept(const Dropout& d, int64_t i) {
     const uint64_t index = uint64_t(d.first + i);
     return philox(d.seed, 0, index / 4).v[index % 4] >= d.keep_threshold();
 }
 
-// Attention's probabilities: the pair of a query and a key, by their positions, in head h of sequence b has word
-// pair_word of philox(seed, pair_row, pair_index). One call serves two queries 8 apart and two keys 8 apart: four of
-// the numbers that a lane holds of a product of tensor cores, whichever of the two is its left factor. The indices of
-// neighbouring keys follow one another.
+// Attention's probabilities: the pair of a query's and a key's position, in head h of sequence b,
+// has word pair_word of philox(seed, pair_row, pair_index). One call serves two queries 8 apart and
+// two keys 8 apart: four of the numbers that a lane holds of a tensor-core product, whichever of
+// the two is its left factor. Neighbouring keys have consecutive indices.
 HOST_DEVICE static inline uint64_t pair_row(const Dropout& d, int64_t b, int head, int NH) {
     return uint64_t((d.first + b) * NH + head);
 }

@@ -1,8 +1,8 @@
-// embedding.cpp - rows of wte and wpe (null: none), added; backward: scattered back. Bound by memory: forward moves 12
-// bytes per element, 8 where the tables are bf16.
+// embedding.cpp - sums of rows of wte and wpe; backward: their scatter. Bound by memory: forward
+// moves 12 bytes per element, 8 if the tables are bf16.
 //
-// Two positions may hold the same token. So in the backward each thread owns a range of columns and walks all rows in
-// order: no two threads add to the same element, and the order of the sum is always the same.
+// Two positions may have the same token. So in the backward pass each thread owns a range of
+// columns and reads all rows in order: no two threads add to one element, and sums have one order.
 #include "layers/simd/vec.h"
 
 namespace ISA {

@@ -1,11 +1,11 @@
-// ffn.cpp - activations by themselves. Bound by memory beyond L2: 8 bytes per element of y forward, 12 backward; gated
-// 12 and 20. Forward 2 less where y is bf16.
+// ffn.cpp - activations alone. Bound by memory beyond L2: 8 bytes per element of y forward, 12
+// backward; gated 12 and 20. Forward moves 2 less if y is bf16.
 #include "layers/simd/activation_vec.h"
 
 namespace ISA {
 constexpr int64_t BLOCK = 4096;
 
-// f(row, column, elements) for pieces of N rows of F.
+// Calls f(row, column, elements) for pieces of N rows of F.
 template <class Run> INLINE void each_piece(int64_t N, int64_t F, Run f) {
     const int64_t pieces = (F + BLOCK - 1) / BLOCK;
 #pragma omp parallel for schedule(static) if (N * F > BLOCK)

@@ -1,11 +1,12 @@
 // lm_head.cpp - softmax and cross entropy of rows of logits. Bound by one exp per element.
 //
-// A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. The first pass sums and writes exp(x - top), where
-// top is the largest logit so far. The second pass, from L2, multiplies each piece by scale / sum * exp(its top - last
-// top). The loss is log(sum) + (top - target's logit): finite where -log(p) is not.
+// A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. The first pass sums and writes
+// exp(x - top), where top is the largest logit so far. The second pass, from L2, multiplies each
+// piece by scale / sum * exp(its top - last top). The loss is log(sum) + (top - target's logit):
+// finite where -log(p) is not.
 //
-// Shaped logits (scaled, capped) are computed in both passes. The gradient's factor dz/dx is multiplied in the second
-// pass: afterwards x may be gone.
+// Shaped logits (scaled, capped) are computed in both passes. The gradient's factor dz/dx is
+// multiplied in the second pass, after which x may be overwritten.
 #include "layers/simd/tanh.h"
 
 namespace ISA {
@@ -25,10 +26,10 @@ template <Shape shape> INLINE Shaped shaped(vf x, Logits l) {
     return {t * l.cap, (1 - t * t) * l.scale};
 }
 
-// The loss of one row; e, if not null, gets the gradient (and may be x).
+// Returns the loss of one row; e, if not null, gets the gradient (and may be x).
 template <Shape shape> INLINE float row(float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
     constexpr bool plain = shape == Shape::plain;
-    const int size = int(4096 + V / PIECES);    // at most PIECES of them
+    const int size = int(4096 + V / PIECES);    // at most PIECES pieces
     const Shaped of_target = shaped<shape>(set1(x[target]), l);
     float top = -INF, total = 0, tops[PIECES];
     for (int p = 0, from = 0; from < V; p++, from += size) {

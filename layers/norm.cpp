@@ -1,10 +1,10 @@
-// norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for all its passes, so
-// memory is the bound: 8 bytes per element forward (6 where y is bf16), 16 backward.
+// norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for
+// all its passes, so memory is the bound: 8 bytes an element forward (bf16 y: 6), 16 backward.
 #include "layers/dropout.h"
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {
-// The factors at c: 1 where there are no weights.
+// The factors at c: 1 without weights.
 template <class P, class At> INLINE vf factors(const P* w, int64_t c, float plus, At at) {
     return w ? at.get(w + c) + plus : set1(1);
 }
@@ -40,7 +40,7 @@ template <class Y, class P> static void norm_forward(Y* y, float* mean, float* r
     norm.rms ? forward<true>(y, mean, rstd, x, w, b, norm, N, C) : forward<false>(y, mean, rstd, x, w, b, norm, N, C);
 }
 
-// One row: dx += its gradient, part (2,C) += its share of dw and, where there is a bias, of db.
+// One row: dx += its gradient, part (2,C) += its share of dw and, with a bias, of db.
 template <bool rms, class P> INLINE void backward_row(float* dx, float* part, const float* dy, const float* x,
                                                       const P* w, bool bias, float m, float r, float plus, int C) {
     vf g_sum = {}, gx_sum = {};
@@ -88,7 +88,7 @@ template <class P> static void norm_backward(float* dx, float* dw, float* db, co
              : backward<false>(dx, dw, db, dy, x, w, mean, rstd, norm, N, C);
 }
 
-// n <= ONE_THREAD elements with dropout.
+// Adds n <= ONE_THREAD elements with dropout.
 static void add_with_dropout(float* y, const float* x, const float* b, float scale, int n, Dropout drop) {
     const float factor = scale * drop.factor();
     const vu keep_threshold = vu{} + drop.keep_threshold();

@@ -1,7 +1,7 @@
-// onednn.cpp - oneDNN's matrix products, for our own to be measured against (`flatgpt bench`). No other file knows of
-// oneDNN, and no model is computed with it.
+// onednn.cpp - oneDNN's matrix products, for comparison with our own (`flatgpt bench`). No other
+// file uses oneDNN, and no model is computed with it.
 //
-// bf16 weights and inputs go into the products as they are, gradients as rounded copies in scratch.
+// bf16 weights and inputs are multiplied as they are, gradients as rounded copies in scratch.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -23,14 +23,14 @@ struct Primitive {
     std::unordered_map<int, memory> arguments;
 };
 
-// The form of a product: what a primitive is made for. The number of threads is part of it.
+// Key of a primitive: the form of its product, with the number of threads.
 using Form = std::array<int64_t, 12>;
 
 memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
     return {{rows, columns}, type, memory::dims{columns, 1}};
 }
 
-// Throws dnnl::error where this CPU has no such product.
+// Throws dnnl::error if this CPU has no such product.
 template <class X, class P> Primitive make(const dnnl::engine& engine, const Matmul<X, P>& p) {
     const auto f32 = memory::data_type::f32, input = p.is_bf16 ? memory::data_type::bf16 : f32;
     const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // the bias's type
@@ -59,7 +59,7 @@ template <class X, class P> Primitive make(const dnnl::engine& engine, const Mat
     return made;
 }
 
-// a: A, rounded where B is bf16. False where oneDNN has no such product here.
+// a: A, rounded if B is bf16. Returns false if oneDNN has no such product here.
 template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) {
     static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     static dnnl::stream stream(engine);
@@ -83,11 +83,11 @@ template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) 
         stream.wait();
         return true;
     } catch (const dnnl::error&) {
-        return false;    // nothing has been written: a failed primitive never started
+        return false;    // a failed primitive has written nothing
     }
 }
 
-// The table of the instruction set in use, with the library's products. Forms that oneDNN lacks use our own.
+// Table of the instruction set in use, with oneDNN's products, or our own for forms that it lacks.
 template <class P> struct OneDnn {
     static constexpr bool is_bf16 = sizeof(P) == 2;
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }
@@ -142,7 +142,7 @@ template <class P> struct OneDnn {
         if (db) cpu_kernels<float>(cpu_isa()).column_sums(db, dy, N, OC);
     }
 
-    // Leaves out our own products' scratch where oneDNN has no such product: a rare fallback.
+    // Ignores our own products' scratch, which a rare fallback uses if oneDNN has no such product.
     static int64_t scratch_bytes(const CallSizes& call) {
         const bool ours = call.operation != Operation::linear_forward && call.operation != Operation::linear_backward;
         if (ours) return own().scratch_bytes(call);
@@ -158,7 +158,7 @@ void limit_library() {
     const CpuChoice& chosen = cpu_chosen();
     if (chosen.tiles != Tiles::amx) dnnl::set_max_cpu_isa(most[int(chosen.isa)]);
 }
-// Whether the library multiplies inputs of this type at all.
+// Whether the library multiplies inputs of this type.
 template <class P> bool library_has() {
     try {
         make(dnnl::engine(dnnl::engine::kind::cpu, 0), Matmul<P, P>{.M = 32,

@@ -1,5 +1,5 @@
-// peaks.cpp - what a CPU can do at most: loops of FMAs, of bf16 dots and of tile products, on random numbers in L1, and
-// a sum over memory in huge pages.
+// peaks.cpp - peak speeds of a CPU: loops of FMAs, of bf16 dots and of tile products, on random
+// numbers in L1, and a sum over memory in huge pages.
 #include "peaks.h"
 
 #include <cstring>
@@ -10,7 +10,7 @@
 #include "cpu.h"
 
 namespace {
-volatile float sink;    // keeps results that nobody reads from being optimised away
+volatile float sink;    // keeps unused results from being optimised away
 double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 2000000) {
     double best = 1e9;
     for (int r = 0; r < 30; r++) {
@@ -22,9 +22,9 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     return flops_per_round * double(rounds) * cpu_threads() / best;
 }
 
-// What the loops multiply: random numbers from L1, as every product does. Constants in registers are up to 12 % faster
-// in FMAs and 20 % in tiles, as they take less power (2 cores of an Intel server, 2026-11-22). bf16 loops take each
-// word as a pair.
+// Factors of the loops: random numbers from L1, as in every product. Constants in registers are up
+// to 12 % faster in FMAs and 20 % in tiles, as they need less power (2 cores of an Intel server,
+// 2026-11-22). bf16 loops read each word as a pair.
 constexpr int STEPS = 16, ROWS = 8, COLUMNS = 64;
 struct alignas(64) Random {
     float a[STEPS][ROWS], b[STEPS][COLUMNS];
@@ -34,7 +34,7 @@ struct alignas(64) Random {
             for (int j = 0; j < COLUMNS; j++) b[k][j] = number(k * (ROWS + COLUMNS) + ROWS + j);
         }
     }
-    static float number(int i) {    // whose halves are both numbers near 1
+    static float number(int i) {    // both halves are bf16 numbers near 1
         const uint32_t low = to_bf16(philox_normal(4, 1, uint64_t(i))).bits;
         const uint32_t bits = uint32_t(to_bf16(philox_normal(4, 2, uint64_t(i))).bits) << 16 | low;
         float f;
@@ -47,8 +47,8 @@ const Random& random_numbers() {
     return numbers;
 }
 
-// n rounds of rows x vectors independent vector multiply-adds: a product's inner loop, as registers allow. Returns a
-// sum of all, so that the compiler keeps them.
+// n rounds of rows x vectors independent vector multiply-adds: a product's inner loop, as registers
+// allow. The sum of all is returned so that the compiler keeps them.
 #define PRODUCT_LOOP(name, target_name, width, rows, vectors, multiply_add)                                       \
     __attribute__((target(target_name))) float name(int64_t n) {                                                  \
         typedef float vec __attribute__((vector_size(4 * width)));                                                \
@@ -88,20 +88,20 @@ double fma_peak(Isa isa) {
         default: return loop_peak(fma_base, 2 * 2 * 4 * 4);
     }
 }
-// 0 where there are no such instructions
+// 0 without such instructions
 double bf16_peak(Isa isa) { return isa == Isa::avx512bf16 ? loop_peak(bf16_loop, 4 * 8 * 3 * 16) : 0; }
 
-constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // each of the 8 tiles: 16x16 sums, or 16 x 32 bf16
+constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // size of 8 tiles: 16x16 sums, 16x32 bf16
 constexpr double TILE_FLOPS = 2.0 * 16 * 16 * 32;
 struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
 };
-alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_peak fills them
+alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // filled by tile_peak
 
-// n rounds of four products, of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), which are loaded from L1 in each
-// round: the form of every real product.
+// n rounds of four products of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), loaded from
+// L1 in each round: the form of every real product.
 float tile_loop(int64_t n) {
     TileConfig config;
     for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
@@ -119,7 +119,7 @@ float tile_loop(int64_t n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];
 }
-// Multiplies random numbers, as real products do: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
+// Random numbers are a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
 double tile_peak() {
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
@@ -128,8 +128,8 @@ double tile_peak() {
 }
 }    // namespace
 
-// Flushes line by line. Reading 64 MB of other memory instead left norm_forward's 6 MB in a cache: 187 % of its
-// floor (two cores of Zen 5, 32 MB of L3, 2026-11-21).
+// Flushes line by line. Reading 64 MB of other memory instead left norm_forward's 6 MB in a cache:
+// 187 % of its lower bound (two cores of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);
 #pragma omp parallel for schedule(static)
@@ -145,13 +145,13 @@ double bf16_peak(Isa) { return 0; }
 double tile_peak() { return 0; }
 }    // namespace
 void cpu_flush(const void*, int64_t) {
-    for (int64_t i = 0; i < 4; i++) (void)cpu_read();    // no instruction: other memory in its place
+    for (int64_t i = 0; i < 4; i++) (void)cpu_read();    // no flush instruction: other memory replaces it
 }
 #define WIDE
 #endif
 
 namespace {
-constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
+constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; more than most CPUs' last level cache
 
 // The sum of n 64-byte lines, n even. Prefetching makes it 8 % faster (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
@@ -168,8 +168,8 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
 }
 }    // namespace
 
-// One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
-// between some of them.
+// Reads several parts in rotation, so that none is in a cache; in short pieces, so that other work
+// on the machine disturbs only some of them.
 double cpu_read() {
     static int next = 0;
     static const int64_t* far_memory = [] {
@@ -190,7 +190,7 @@ namespace {
 Peaks vector_peaks(bool bf16) {
     Peaks peak;
     peak.flops = fma_peak(cpu_isa());
-    // The larger one, as bf16 dots of Intel are half as fast as its FMAs.
+    // bf16 dots of Intel are half as fast as its FMAs.
     peak.products = std::max(bf16 ? bf16_peak(cpu_isa()) : 0, peak.flops);
     for (int r = 0; r < 61; r++) peak.bytes = std::max(peak.bytes, cpu_read());
     return peak;
@@ -207,7 +207,8 @@ const Peaks& cpu_peaks(const Table& op) {
     if (!tiles[half]) {
         const double peak = tile_peak() / (half ? 1 : FLOAT_PRODUCTS);
         tiles[half] = vectors[half];
-        tiles[half]->products = std::max(vectors[half]->products, peak), tiles[half]->tiles = true;
+        tiles[half]->products = std::max(vectors[half]->products, peak);
+        tiles[half]->tiles = true;
     }
     return *tiles[half];
 }

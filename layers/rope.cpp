@@ -1,10 +1,11 @@
-// rope.cpp - queries and keys before attention: QK-norm, then rotation by their position. A head stays in L1 between
-// the two, so memory is the bound: 8 bytes per element of queries and keys forward, 12 backward with a norm, 8 without.
+// rope.cpp - queries and keys before attention: QK-norm, then rotary positions. A head stays in L1
+// between the two, so memory is the bound: 8 bytes per element of queries and keys forward, 12
+// backward with a norm, 8 without.
 #include "layers/simd/vec.h"
 
 namespace ISA {
 namespace {
-// What a position's heads are: queries, then keys; one norm is over `size` elements, `count` of them.
+// A position's query heads or key heads, with `count` norms over `size` elements each.
 struct Group {
     int heads, count, size;
 };
@@ -17,7 +18,8 @@ INLINE int sums_of(Group q, Group k, QkNormRope t) {
     return t.norm == QkNormRope::QkNorm::none ? 0 : q.count + k.count;
 }
 
-// f(i, place, u, v) for the pairs of a head: its elements u = x[i..], v; f returns the new ones through the references.
+// Calls f(i, lanes, u, v) for the pairs of a head, its elements u = x[i..] and v; f replaces them
+// through the references.
 template <bool interleaved, class F> INLINE void each_pair(float* y, const float* x, int dims, F f) {
     const int half = dims / 2;
     if constexpr (!interleaved)
@@ -27,7 +29,7 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
             at.put(y + i, u), at.put(y + half + i, v);
         });
     else {
-        // Two vectors become their even and odd elements, and these two vectors again.
+        // Splits two vectors into even and odd elements, and merges them again.
         const vi even = 2 * lanes(), low = (lanes() & 1) * VW + (lanes() >> 1);
         each_vector(half, [&](int64_t i, auto at) {
             const int n = least(2 * (half - int(i)), 2 * VW);
@@ -37,7 +39,8 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
             vf b = n == 2 * VW ? load(from + VW) : n > VW ? load_some(from + VW, n - VW) : vf{};
             vf u = __builtin_shuffle(a, b, even), v = __builtin_shuffle(a, b, even + 1);
             f(i, at, u, v);
-            a = __builtin_shuffle(u, v, low), b = __builtin_shuffle(u, v, low + VW / 2);
+            a = __builtin_shuffle(u, v, low);
+            b = __builtin_shuffle(u, v, low + VW / 2);
             n >= VW ? store(to, a) : store_some(to, a, n);
             if (n == 2 * VW) store(to + VW, b);
             else if (n > VW) store_some(to + VW, b, n - VW);
@@ -45,7 +48,7 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
     }
 }
 
-// One head: y = x turned, or turned back. y may be x.
+// One head: y = x rotated, or rotated back. y may be x.
 template <bool interleaved, bool back>
 INLINE void rotate(float* y, const float* x, const float* cos_sin, int dims, int HS) {
     const float *cosines = cos_sin, *sines = cos_sin + dims / 2;
@@ -60,7 +63,7 @@ template <bool back> INLINE void rotate(float* y, const float* x, const float* c
     t.interleaved ? rotate<true, back>(y, x, cos_sin, t.dims, HS) : rotate<false, back>(y, x, cos_sin, t.dims, HS);
 }
 
-// One position's queries or keys: y = x normed, then turned.
+// One position's queries or keys: y = x normed, then rotated.
 template <class P> INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* cos_sin,
                                              Group g, Heads h, QkNormRope t) {
     for (int i = 0; t.norm != QkNormRope::QkNorm::none && i < g.count; i++, rstd++) {
@@ -76,7 +79,7 @@ template <class P> INLINE void forward_group(float* y, float* rstd, const float*
     for (int i = 0; i < g.heads; i++) rotate<false>(y + i * h.HS, from + i * h.HS, cos_sin, t, h.HS);
 }
 
-// The same of its gradients, in place; part (size) += the share of dw.
+// Backward pass of forward_group, in place; part (size) += the share of dw.
 template <class P> INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* cos_sin,
                                               const float* rstd, Group g, Heads h, QkNormRope t) {
     for (int i = 0; i < g.heads; i++) rotate<true>(d + i * h.HS, d + i * h.HS, cos_sin, t, h.HS);

@@ -1,15 +1,16 @@
-// router.cpp - which experts a position goes to, and the order of rows by expert.
+// router.cpp - the choice of experts for each position, and the order of rows by expert.
 //
-// Rows are taken in pieces of a sequence. Each piece counts its rows of every expert; the counts of all pieces, in
-// order, give each its first slots: a counting sort whose result does not depend on threads. Bound by E exps and K E
-// comparisons a position: next to nothing beside the experts.
+// Rows are processed in pieces of a sequence. Each piece counts its rows of every expert; the
+// counts of all pieces, in order, give each piece its first permuted rows: a counting sort whose
+// result does not depend on threads. Bound by E exps and K E comparisons a position: negligible
+// compared with the experts.
 #include "layers/simd/activation_vec.h"
 
 namespace ISA {
 constexpr int PIECE = 64;    // rows
 
 namespace {
-// A position's scores, and the factor that makes of one its share of their sum.
+// A position's scores. A score times to_share is its share of their sum.
 struct Scores {
     float score[Router::MAX_EXPERTS], to_share, lse;
     INLINE_MEMBER Scores(const float* z, const Router& r) {
@@ -40,7 +41,7 @@ struct Scores {
 };
 }    // namespace
 
-// Whatever the logits are, NaN too: K different experts.
+// Chooses K different experts for any logits, NaN too.
 static void choose(int* expert, const float* z, const Router& r) {
     bool taken[Router::MAX_EXPERTS] = {};
     for (int k = 0; k < r.K; k++) {
@@ -52,7 +53,8 @@ static void choose(int* expert, const float* z, const Router& r) {
     }
 }
 
-// What a piece of a sequence counts: sums of shares and of lse^2, and its rows of each expert, then its first slots.
+// Counts of a piece of a sequence: sums of shares and of lse^2, and its rows of each expert, later
+// its first permuted rows.
 struct Piece {
     double* lse;
     float* shares;    // (E)
@@ -120,7 +122,8 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         for (int k = 0; k < all; k++) {
             int& slots = Piece(room, k, r).slots[i];
             const int n = slots;
-            slots = at, at += n;
+            slots = at;
+            at += n;
         }
     }
     to.offsets[r.E] = at;

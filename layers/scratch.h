@@ -1,5 +1,6 @@
-// scratch.h - the scratch that each CUDA operation takes, and where its parts begin: for the launchers, and for a plan
-// of a GPU that is not here (train/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless said otherwise.
+// scratch.h - sizes and layout of each CUDA operation's scratch: for launchers, and to plan for
+// absent GPUs (train/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless stated
+// otherwise.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -7,19 +8,21 @@
 
 #include "ops.h"
 
-// A chunk of logits. In 512 MiB are 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU. But each
-// chunk reads and writes the head's gradient in fp32, so larger ones are faster where there is memory for them.
+// Bytes of a chunk of logits. 512 MiB hold 5,300 rows of GPT-2 in bf16, enough for the head's
+// products to fill a GPU. But each chunk reads and writes the head's gradient in fp32, so larger
+// ones are faster where there is memory for them.
 inline int64_t cuda_logits_bytes(int64_t memory) {
     const int64_t GIB = int64_t(1) << 30;
     return memory >= 40 * GIB ? 2 * GIB : memory >= 20 * GIB ? GIB : GIB / 2;
 }
 
-// embedding_backward: two orders of the positions, a place for each digit and tile, and two rows of sums for each piece
-// of the positions.
+// embedding_backward: two orders of the positions, offsets of each digit in each tile, and two rows
+// of sums for each piece of the positions.
 struct EmbeddingScratch {
-    static constexpr int DIGITS = 256, TILE = 2048;           // the sort's values of a digit; positions of a block
-    static constexpr int MAX_PIECES = 1024, SHORTEST = 16;    // fill a GPU; one thread can still add them up
-    int length, pieces;                                       // positions of a piece; pieces
+    static constexpr int DIGITS = 256, TILE = 2048;    // values of a sorting digit; positions of a block
+    // MAX_PIECES fill a GPU, and one thread can still add up their sums.
+    static constexpr int MAX_PIECES = 1024, SHORTEST = 16;
+    int length, pieces;    // positions of a piece; number of pieces
     int64_t order, digit_offset, partial;
     EmbeddingScratch(int64_t N, int64_t C)
         : length(int(std::max<int64_t>(ceil_div(N, MAX_PIECES), SHORTEST))), pieces(int(ceil_div(N, length))),
@@ -28,12 +31,12 @@ struct EmbeddingScratch {
     int64_t bytes() const { return 2 * order + digit_offset + partial; }
 };
 
-// router_forward, for each part of a sequence: its rows of each expert, then their first slots; sums of shares, and of
-// lse^2. For each expert: its rows and its share of the balance.
+// router_forward. For each part of a sequence: its rows of each expert, then the first permuted row
+// of these; sums of shares, and of lse^2. For each expert: its rows and share of the balance.
 struct RouterScratch {
     static constexpr int PART = 128;    // positions
     int per_sequence, parts;
-    int64_t slots, shares, squares, rows, balance, bytes;    // where each begins
+    int64_t slots, shares, squares, rows, balance, bytes;    // offsets; total
     RouterScratch(int B, int S, int E) : per_sequence(int(ceil_div(S, PART))), parts(B * per_sequence), slots(0) {
         shares = slots + round_up(4 * int64_t(E) * parts, 256);
         squares = shares + round_up(4 * int64_t(E) * parts, 256);
@@ -43,35 +46,37 @@ struct RouterScratch {
     }
 };
 
-constexpr int NORM_PARTS = 512;    // blocks of norm_backward: four for each multiprocessor of the largest GPUs
+constexpr int NORM_PARTS = 512;    // blocks: four per multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
 
-// rope_backward: what each block sums up for the weights of QK-norm.
+// rope_backward: each block's sums for the weights of QK-norm.
 constexpr int ROPE_PARTS = 512;
 inline int64_t rope_scratch(int64_t N, Heads h, QkNormRope t) {
     return t.norm == QkNormRope::QkNorm::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
 }
 
-// A product: cuBLASLt's workspace (four times what NVIDIA advises for Hopper, as gradients of weights may split a sum
-// over all positions into parts of 9 MB, GPT-2's) and a sum of each column. Where the library computes
-// no sums: those of ranges of rows in float, by themselves.
+// A product: cuBLASLt's workspace and a sum of each column. The workspace is four times NVIDIA's
+// advice for Hopper, because gradients of weights may split a sum over all positions into parts (9
+// MB each for GPT-2). If the library computes no column sums, a kernel sums ranges of rows in
+// float, without a workspace.
 constexpr int64_t WORKSPACE = 128 << 20;
-inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // in a range
+inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // rows of a range
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
-// linear_*_fp8: the largest number that each block found in a tensor; then each factor's scales and its cast. Factors
-// are x and w; or dy, its transpose, and w^T, in whose place x^T comes later.
+// linear_*_fp8: the largest number that each block found in a tensor; then each factor's scales and
+// its cast. Factors are x and w; or dy, its transpose, and w^T, whose memory x^T reuses.
 struct Fp8Scratch {
-    static constexpr int PARTS = 512;    // blocks that look for the largest number: four for each multiprocessor
-    static constexpr int BLOCK = 128;    // neighbours along k that share a scale, where not the whole tensor does
-    static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // cuBLASLt's demand
+    static constexpr int PARTS = 512;    // blocks that search the maximum: four per multiprocessor
+    static constexpr int BLOCK = 128;    // neighbours along k that share a block's scale
+    static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // cuBLASLt's requirement
     struct Factor {
         int64_t rows, k;
     };                              // k runs fastest
-    int64_t scales[3], casts[3];    // where they begin
-    int64_t kept = PARTS * 4;       // before the workspace
-    // Scales have room for 1x128's. 128x128's take no more: there are 16 rows or more, which makes up for the padding.
+    int64_t scales[3], casts[3];    // offsets
+    int64_t kept = PARTS * 4;       // bytes before the workspace
+    // Scales are sized for blocks of 1x128. Blocks of 128x128 need no more: there are 16 rows or
+    // more, which makes up for the padding.
     explicit Fp8Scratch(const Factor (&factors)[3]) {
         for (int i = 0; i < 3; i++) {
             scales[i] = kept;
@@ -86,29 +91,30 @@ struct Fp8Scratch {
     int64_t bytes() const { return kept + WORKSPACE; }
 };
 
-// sample, for each part of the vocabulary in some rows: scores and sums of weights of its tokens; its largest score,
-// what weights are relative to, their sum; ids; the likeliest token, how many are in its list.
+// sample, for each part of the vocabulary in some rows: scores, sums of weights and ids of its
+// tokens; its largest score, the score that weights are relative to, their sum; the likeliest
+// token, the length of its list.
 struct SampleScratch {
-    static constexpr int PART = 1024, ROWS = 16;    // tokens of a part; rows at a time
+    static constexpr int PART = 1024, ROWS = 16;    // tokens of a part; concurrent rows
     int parts;
-    int64_t lists, tokens, bytes;    // parts of all rows, and their tokens
+    int64_t lists, tokens, bytes;    // parts of all concurrent rows; their tokens
     SampleScratch(int N, int V)
         : parts(int(ceil_div(V, PART))), lists(int64_t(std::min(N, ROWS)) * parts), tokens(lists * PART),
           bytes(tokens * (2 * 8 + 4) + lists * (3 * 8 + 2 * 4)) {}
 };
 
-constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double each
+constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, one double each
 
-// attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
-// for query tiles, and whose turn it is to add to dq.
+// attention_backward. simt: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in
+// float, lse and delta for query tiles, and counters that order the additions to dq.
 struct Sm90Scratch {
-    // Patterns, biases and dropout are sm80's: here they would cost the others registers.
+    // Patterns, biases and dropout are left to sm80: here they would cost other calls registers.
     static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
         return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
     }
-    static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // in a query tile
-    int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
+    static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // rows of a query tile
+    int64_t lse2, delta, turn, bytes;                                    // offsets (dq has 0); total
     Sm90Scratch(int B, int S, Heads h) {
         const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));
         lse2 = tiles * 4 * rows(h.HS) * h.HS;
@@ -119,11 +125,11 @@ struct Sm90Scratch {
 };
 enum class AttentionKernels { simt, sm80, sm90 };
 inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
-// The newest kernels that take these heads, or those that FLATGPT_ATTENTION=sm90, sm80 or plain names, for measurements
-// and tests. sm90: the GPU has the sm_90 kernels.
+// The newest kernels that support these heads or, for measurements and tests, the kernels that
+// FLATGPT_ATTENTION=sm90, sm80 or plain names. sm90: the GPU has the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     typedef AttentionKernels K;
-    if (type_bytes != 2) return K::simt;    // the others multiply bf16
+    if (type_bytes != 2) return K::simt;    // sm80 and sm90 multiply bf16
     const bool fits_80 = attention_fits_sm80(h), fits_90 = sm90 && Sm90Scratch::takes(h);
     const char* asked = getenv("FLATGPT_ATTENTION");
     if (!asked) return fits_90 ? K::sm90 : fits_80 ? K::sm80 : K::simt;
@@ -134,9 +140,9 @@ inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
           "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
     return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::simt;
 }
-// attention_bias_backward: delta, and what each band of tiles sums up along its diagonals.
+// attention_bias_backward: delta, and the sums of each band of tiles along its diagonals.
 struct BiasScratch {
-    static constexpr int TILE = 64, DIAGONALS = 128;    // one less is used
+    static constexpr int TILE = 64, DIAGONALS = 128;    // 127 diagonals are used
     int tiles, bands;
     int64_t partial, bytes;
     BiasScratch(int B, int S, Heads h)
@@ -144,7 +150,7 @@ struct BiasScratch {
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
-// linear_attention_*, in floats. rows: numerators, or their gradients; q dq, where there are gates.
+// linear_attention_*, in floats. rows: numerators or their gradients. gates: q dq.
 struct LinearAttentionScratch {
     int64_t rows, gates;
     LinearAttentionScratch(int B, int S, Heads h)
@@ -159,18 +165,18 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
     return 4 * int64_t(B) * h.NH * (kernels == AttentionKernels::sm80 ? 2 * round_up(S, SM80_STATS_ROWS) : S);
 }
 
-// attention_cached: E elements per lane, G queries per item, and partial results for the splits of each item's keys. A
-// query is a head of a position. S > 1: room for attention_forward's lse, which serves a prompt's beginning.
+// attention_cached: E elements per lane, G queries per item, and partial results for the splits of
+// each item's keys. A query is a head of a position. S > 1: also lse, for a prompt's beginning.
 struct CachedPlan {
-    static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: on a multiprocessor
-    // From 17 positions on a tile of a prompt's 64 queries does more for the keys that it reads.
+    static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: per multiprocessor
+    // From 17 positions on, a prompt's tile of 64 queries does more work per key that it reads.
     static constexpr int MAX_POSITIONS = 16;
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
-    bool takes;    // else computed like a prompt
+    bool takes;    // false: computed like a prompt
     int G, E, lanes = 1, items, splits;
     int64_t bytes;
     CachedPlan(int B, int S, int maxT, bool aligned, Heads h, int multiprocessors) {
-        const int queries = S * (h.NH / h.NKV);    // that share a kv head's keys
+        const int queries = S * (h.NH / h.NKV);    // queries that share a kv head's keys
         E = aligned && h.HS <= 256 ? 8 : 32;
         takes = S == 1 ? h.HS <= 1024 : S <= MAX_POSITIONS && E == 8;
         G = E == 32 || queries == 1 ? 1 : S == 1 && queries == 2 ? 2 : 4;
@@ -178,13 +184,14 @@ struct CachedPlan {
         const int64_t all = int64_t(B) * h.NKV * ceil_div(queries, G);
         const int64_t rounds = ceil_div(maxT, std::max(THREADS / lanes, 1) * unroll(E));
         const int64_t fill = all > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * multiprocessors, all);
-        items = int(all), splits = int(std::min(fill, rounds));
+        items = int(all);
+        splits = int(std::min(fill, rounds));
         bytes = std::max(takes && splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0,
                          S > 1 ? 4 * int64_t(B) * h.NH * S : 0);
     }
 };
 
-// The scratch of a call on a GPU with so many multiprocessors. sm90: it has the sm_90 attention kernels.
+// Scratch of a call on a GPU with this many multiprocessors. sm90: it has sm_90 kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
@@ -198,11 +205,11 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::norm_ffn_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
         case Operation::linear_backward: {
-            const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // these come last
+            const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // column sums, computed last
             const bool takes = c.precision == Precision::fp8 && Fp8Scratch::takes(c.rows, c.in, c.out);
             return takes ? std::max(sums, Fp8Scratch::backward(c.rows, c.in, c.out).bytes()) : sums;
         }
-        case Operation::linear_gelu_backward:    // dpre's sums are of its type, db's are float
+        case Operation::linear_gelu_backward:    // dpre's sums have its type, db's are float
             return std::max(linear_scratch(c.rows, c.in, type_bytes), linear_scratch(c.rows, c.out, 4));
         case Operation::attention_backward:
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);

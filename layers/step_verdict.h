@@ -1,10 +1,10 @@
-// step_verdict.h - the verdict on a step, the same on every device. See Ops::gate.
+// step_verdict.h - the verdict on a step (operation step_verdict), the same on every device.
 #pragma once
 #include "ops.h"
 
 HOST_DEVICE inline void decide_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
     const double norm = sqrt(square_sum);
-    // x - x is 0 for finite x alone, and NaN fails every comparison: such a step is never good.
+    // x - x is 0 for finite x alone, and NaN fails every comparison, so such a step is never good.
     const bool good = loss - loss == 0 && norm - norm == 0 && loss <= limits.loss && norm <= limits.norm;
     step->loss = loss;
     step->norm = norm;

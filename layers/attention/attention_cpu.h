@@ -1,5 +1,5 @@
-// attention_cpu.h - what attention's forward and backward on the CPU share: what becomes a score, where heads lie in
-// memory, a logarithm, prefetching.
+// attention_cpu.h - shared by attention's forward and backward pass on the CPU: scores, layout of
+// heads in memory, a logarithm, prefetching.
 #pragma once
 #include "layers/simd/tanh.h"
 #include "layers/simd/micro_kernel.h"
@@ -7,26 +7,27 @@
 
 namespace ISA {
 constexpr float INF = __builtin_inff();
-constexpr int PANEL = NV * VW;    // columns that a product's kernel takes at once
+constexpr int PANEL = NV * VW;    // columns of a product's kernel
 
 constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
 INLINE void clear(float* p, int64_t n) {
     each_vector(n, [&](int64_t i, auto at) { at.put(p + i, vf{}); });
 }
 INLINE int most(int a, int b) { return a > b ? a : b; }
-// v in the lanes i where first <= at + i < limit, `fill` in the others.
+// v in the lanes i with first <= at + i < limit, `fill` in the others.
 INLINE vf between(int at, int first, int limit, vf v, float fill) {
     return (lanes() + at >= first) & (lanes() + at < limit) ? v : set1(fill);
 }
 INLINE float scale_of(Heads h) { return h.scale != 0 ? h.scale : 1 / __builtin_sqrtf(float(h.HS)); }
 INLINE bool has_score_transform(Heads h) { return h.softcap != 0 || h.alibi || h.bias; }
-// What soft cap, ALiBi and biases make of a query's products with keys. dz: that of the score by the scaled product.
+// Scores from a query's products with keys: soft cap, ALiBi and biases. dz: derivative of the score
+// by the scaled product.
 struct Score {
     vf z, dz;
 };
 struct ScoreTransform {
     float scale, cap, slope;
-    const float* row;    // the head's biases, from distance 0 on; null: none
+    const float* row;    // the head's biases from distance 0, or null
     int max_distance;
     ScoreTransform(Heads h, int head)
         : scale(scale_of(h)), cap(h.softcap), slope(h.alibi ? cpu_alibi_slope(head, h.NH) : 0),
@@ -40,7 +41,7 @@ struct ScoreTransform {
         for (int i = 0; i < VW; i++) b[i] = row[least(most(to_key[i], -max_distance), max_distance)];
         return b;
     }
-    // to_key: the key's position less the query's, which grows.
+    // to_key: the key's position minus the query's, which grows.
     INLINE_MEMBER Score operator()(vf product, vi to_key) const {
         const vf bias = row ? biases(to_key) : __builtin_convertvector(to_key, vf) * slope;
         if (cap == 0) return {product * scale + bias, set1(1)};
@@ -56,7 +57,7 @@ INLINE vf log2(vf x) {
     return y;
 }
 
-// Where keys and values lie: elements from one position, sequence, head to the next.
+// Layout of keys and values: elements from one position, sequence, head to the next.
 struct Keys {
     const float *k, *v;
     int64_t row, sequence, head;
@@ -67,11 +68,11 @@ INLINE Keys packed_keys(const float* qkv, int S, Heads h) {
     return {k, k + int64_t(h.NKV) * h.HS, row, S * row, h.HS};
 }
 
-// Attention's y: of floats, or of bf16.
+// Attention's y, as floats or as bf16.
 template <class Float, class Half> struct Either {
     Float* floats;
-    Half* halves;    // null: it is of floats
-    // f(its elements from `at` on)
+    Half* halves;    // null: floats are used
+    // Calls f(elements from `at` on).
     template <class F> INLINE_MEMBER void with(int64_t at, F f) const { halves ? f(halves + at) : f(floats + at); }
 };
 typedef Either<float, bf16> Outputs;
@@ -81,7 +82,7 @@ INLINE Outputs outputs(bf16* y) { return {nullptr, y}; }
 INLINE Results results(const float* y) { return {y, nullptr}; }
 INLINE Results results(const bf16* y) { return {nullptr, y}; }
 
-// y (N,width) of padding, positions below 0, is 0.
+// Zeroes y (N,width) of padding (positions below 0).
 INLINE void clear_padding(Outputs y, const int* pos, int N, int width) {
     for (int n = 0; n < N; n++)
         if (pos[n] < 0)
@@ -89,7 +90,7 @@ INLINE void clear_padding(Outputs y, const int* pos, int N, int width) {
                    [&](auto* row) { each_vector(width, [&](int64_t d, auto at) { at.put(row + d, vf{}); }); });
 }
 
-// delta = dy . y, the sum over keys of p dp, of n rows that lie C apart.
+// delta = dy . y (the sum over keys of p dp) of n rows, C elements apart.
 template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y, int n, int64_t C, int HS) {
     for (int i = 0; i < n; i++, dy += C, y += C) {
         vf total = {};
@@ -98,33 +99,34 @@ template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y,
     }
 }
 
-// forward.cpp: y of S queries of one sequence, at positions from pos on, over all keys up to the last one's. Of the
-// scratch, `reserved` bytes are the caller's; prompt_bytes are what this takes.
+// forward.cpp: y of S queries of one sequence, at positions from pos on, over all keys up to the
+// last query's. The scratch has `reserved` bytes of the caller, then prompt_bytes.
 int64_t prompt_bytes(const Heads& h, int keys);
 void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
 
-// n elements from p on, to L2; near: to L1.
+// Prefetches n elements from p on to L2, or with near to L1.
 template <bool near = false, class X> INLINE void fetch(const X* p, int n) {
     for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, near ? 3 : 2);
 }
 struct Rows {
     const char* p;
-    int64_t stride, bytes;    // from row to row, of each row
+    int64_t stride, bytes;    // bytes between rows; bytes of each row
 };
 template <class X> INLINE Rows rows_of(const X* p, int64_t stride, int n) {
     return {reinterpret_cast<const char*>(p), stride * int64_t(sizeof(X)), n * int64_t(sizeof(X))};
 }
-// Prefetches rows of activations, a few between any two products: those of this item, then of the item that this thread
-// gets next if all threads are equally fast. The rows of one head lie far apart, which no hardware prefetcher follows.
-// Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared cores of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads
-// of 64, not in cache). Work says which rows an item reads, and has COUNT and items.
+// Prefetches rows of activations, a few between any two products: first of this item, then of the
+// thread's next item if all threads are equally fast. The rows of one head lie far apart, which no
+// hardware prefetcher follows. Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared cores
+// of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads of 64, not in cache). WorkItems gives the rows of
+// an item, and has COUNT and items.
 template <class WorkItems> struct Prefetcher {
     const WorkItems& work;
-    int step, rate;    // threads; rows at a time
+    int step, rate;    // threads; rows per call
     int item = -1, row = 0, to = 0;
-    int room = LEAD;    // rows that it may still prefetch
+    int room = LEAD;    // rows that may still be prefetched
     Rows rows[WorkItems::COUNT] = {};
-    // More than the panel and the tile of queries that are packed at once. 160 to 256 measured alike.
+    // Exceeds the panel and the tile of queries that are packed at once. 160 to 256 measured alike.
     static constexpr int LEAD = 200;
 
     void enter(int i) {

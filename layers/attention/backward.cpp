@@ -1,35 +1,38 @@
-// backward.cpp - gradients of attention, the probabilities computed again from the log-sum-exp.
+// backward.cpp - gradients of attention, with probabilities recomputed from the log-sum-exp.
 //
-// A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s - lse) and
-// ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed once for all tiles of keys;
-// dk and dv of a tile of keys stay in cache until its last tile of queries.
+// A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s -
+// lse) and ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed
+// once for all tiles of keys; dk and dv of a tile of keys stay in cache until the last one of
+// queries.
 //
-// The keys of a head are in n ranges (every n-th tile); n depends on the shape alone. Each range has a dq of its own,
-// and these are added in order afterwards. An item of work is (sequence, kv head) or, where these are too few for the
-// threads, one range of it: the bits are the same.
+// The keys of a head are in n ranges (every n-th tile); n depends on the shape alone. Each range
+// has a dq of its own, and these are added in order afterwards. An item of work is (sequence, kv
+// head) or, if these are too few for the threads, one range of it: the bits are the same.
 //
-// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from a stream of
-// their own, with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the
-// stream that the forward pass has it in. half rounds q, k, v, dy, p and ds, but not dy in delta. With dropout dv
-// and dp count the kept probabilities alone; delta is dy . y as ever.
+// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv
+// from a stream of their own, with all queries after them, and are skipped in the stream of all
+// keys; dq adds each pair in the stream that the forward pass has it in. half rounds q, k, v, dy, p
+// and ds, but not dy in delta. With dropout only the kept probabilities count for dv and dp; delta
+// is dy . y.
 //
-// AMX's tiles (half) want A in rows of k, which neither p^T nor ds^T is. So they add up dv^T = dy^T p and dk^T = q^T ds
-// (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T turned when they are done. Strips then
-// have 16 rows, sums over queries go on to whole tiles of 32, with zeros in p and ds.
+// AMX's tiles (half) need A in rows of k, which neither p^T nor ds^T is. So they add up dv^T = dy^T
+// p and dk^T = q^T ds (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T
+// transposed at the end. Strips then have 16 rows, sums over queries go on to whole tiles of 32,
+// with zeros in p and ds.
 //
-// Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread, or n
-// dq's.
+// Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S)
+// per thread, or n dq's.
 #include "layers/simd/amx_tiles.h"
 
 #include "dropout_mask.h"
 
 namespace ISA {
 namespace {
-constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: distance of score rows; strips of MR keys read beyond KB
+constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: stride of score rows, as strips read beyond KB
 constexpr int KEY_ROWS = tiles(KB, MR) * MR;
 static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whole");
 
-constexpr int NEXT = 16;    // rows that are prefetched before they are written
+constexpr int NEXT = 16;    // rows prefetched before they are written
 
 struct Back {
     float* dqkv;
@@ -40,15 +43,16 @@ struct Back {
     Heads h;
 };
 constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
-// Rows of queries that are held for a head; pairs of a row of dy^T or q^T. Strips, pairs and tiles reach beyond S.
+// Rows of queries held for a head; pairs in a row of dy^T or q^T. Strips, pairs, tiles exceed S.
 INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + TURN; }
 
 struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
-    float *q, *dy, *q_sum, *dy_sum, *delta;             // all queries of the group: as A, and with half as B or turned
+    // All queries of the group: as A, and with half as B or transposed.
+    float *q, *dy, *q_sum, *dy_sum, *delta;
     float* dq;
-    int packed;    // rows of q and dy that are packed so far
+    int packed;    // packed rows of q and dy
 };
 int64_t tile_floats(int S, Heads h) {
     const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
@@ -69,7 +73,7 @@ Workspace make_workspace(float* x, int S, Heads h) {
 }
 int64_t dq_floats(int S, Heads h) { return int64_t(h.NH / h.NKV) * rows_held(S) * padded(h.HS); }
 int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * h.NKV)); }
-// Whether one item for each head keeps all threads busy.
+// Whether one item per head keeps all threads busy.
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
 
 // An item of work: a head's ranges of keys from..to.
@@ -82,7 +86,9 @@ struct WorkItems {
     int ranges, parts, items;    // parts: items for each head
     WorkItems(const Back& c, int threads) : c(c) {
         const int heads = c.B * c.h.NKV;
-        ranges = ranges_of(c.B, c.S, c.h), parts = whole_heads(heads, threads) ? 1 : ranges, items = heads * parts;
+        ranges = ranges_of(c.B, c.S, c.h);
+        parts = whole_heads(heads, threads) ? 1 : ranges;
+        items = heads * parts;
     }
     Item item(int i) const {
         const int head = i / parts, part = i % parts;
@@ -98,32 +104,34 @@ struct WorkItems {
         r[2] = rows_of(keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS);
         r[3] = rows_of(c.dy + head, int64_t(c.h.NH) * c.h.HS, n);
         c.y.with(head, [&](auto* y) { r[4] = rows_of(y, int64_t(c.h.NH) * c.h.HS, n); });
-        from = at.from * KB, to = c.S;
+        from = at.from * KB;
+        to = c.S;
     }
 };
 
-// ---- one tile of queries and keys -----------------------------------------------------------------------------------
+// ---- one tile of queries and keys ---------------------------------------------------------------
 
-// m queries and n keys of a stream. Row r sees keys first(r)..limit(r).
+// m queries and n keys of a stream. Row r attends to keys first(r)..limit(r).
 struct Pair {
-    int m, n, ahead;                         // near: limit(r) = ahead + r + 1, where ahead = i0 - j0 >= 0
-    const float *q, *dy, *q_sum, *dy_sum;    // at the first of the queries
-    int64_t pairs;                           // q_sum's and dy_sum's distance of rows, where they are turned
+    int m, n, ahead;                         // near: limit(r) = ahead + r + 1, ahead = i0 - j0 >= 0
+    const float *q, *dy, *q_sum, *dy_sum;    // at the first query
+    int64_t pairs;                           // row stride of q_sum and dy_sum, if transposed
     const float *lse, *delta;
     float* dq;
     ScoreTransform shape;
     Stream stream;
     int i0, j0;                  // the first query; the first key, in the stream
-    uint64_t row;                // the head's among what dropout draws
-    int to_key;                  // the position of the first key less that of the first query
+    uint64_t row;                // pair_row of the head (layers/dropout.h)
+    int to_key;                  // first key's position minus the first query's
     int first[QB], limit[QB];    // ascending, 0 to n
-    int before[QB];              // a pattern's stream: dq takes keys below this one
+    int before[QB];              // pattern's stream: dq uses keys below this
 };
-// A tile's kind. near: plain causal. masked: as Pair's arrays say. shaped: so, and products become scores by Shape.
+// A tile's kind. near: plain causal. masked: by Pair's arrays. shaped: masked, and a ScoreTransform
+// makes scores of products.
 enum class Kind { near, masked, shaped };
 
-// Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read: at
-// least to `strip`, where the strip's last row ends. Beyond the last row all is zero.
+// Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as
+// strips read: at least to `strip`, the end of the strip's last row. Rows beyond m are zero.
 template <bool half, Kind kind>
 INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
@@ -135,7 +143,8 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
         const bool is = r + i < c.m;
         first[i] = masked && is ? c.first[r + i] : 0;
         limit[i] = !is ? 0 : masked ? c.limit[r + i] : least(c.n, c.ahead + r + i + 1);
-        base[i] = is ? c.lse[r + i] * LOG2E : 0, delta[i] = is ? c.delta[r + i] : 0;
+        base[i] = is ? c.lse[r + i] * LOG2E : 0;
+        delta[i] = is ? c.delta[r + i] : 0;
     }
     float *p = t.p + r * LDS, *ds = t.ds + r * LDS, *p_to = half ? t.p + r / 2 * LDS : p,
           *ds_to = half ? t.ds + r / 2 * LDS : ds;
@@ -150,9 +159,11 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
                 if constexpr (kind == Kind::shaped) {
                     const int step = c.stream.step, to_key = step * at + c.to_key - r - i;
                     const Score score = c.shape(product, lanes() * step + to_key);
-                    e[w][i] = exp2(score.z * LOG2E - base[i]), g[w][i] = e[w][i] * d * score.dz;
+                    e[w][i] = exp2(score.z * LOG2E - base[i]);
+                    g[w][i] = e[w][i] * d * score.dz;
                 } else {
-                    e[w][i] = exp2(product * scale - base[i]), g[w][i] = e[w][i] * d;
+                    e[w][i] = exp2(product * scale - base[i]);
+                    g[w][i] = e[w][i] * d;
                 }
                 if (!all.is) e[w][i] = between(at, first[i], limit[i], e[w][i], 0);
                 if (!all.is) g[w][i] = between(at, first[i], limit[i], g[w][i], 0);
@@ -185,7 +196,7 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
     }
 }
 
-// Dropout: `before` the probabilities takes dy v^T to dp, else p to the part that dv takes, without the factor.
+// Dropout. before: dy v^T becomes dp, for the probabilities; else dv's p drops pairs, unscaled.
 template <bool half, class First, class Limit> void drop(const Workspace& t, const Pair& c, const Dropout& d,
                                                          const DropoutMask<QB, KB>& kept, bool before, First first,
                                                          Limit limit) {
@@ -198,7 +209,7 @@ template <bool half, class First, class Limit> void drop(const Workspace& t, con
                 store(ds, kept_lanes(load(ds) * factor, keep));
                 continue;
             }
-            if (half) keep = (keep & 0xffff) | kept.lanes_of(r + 1, j) << 16;    // a word is of two queries
+            if (half) keep = (keep & 0xffff) | kept.lanes_of(r + 1, j) << 16;    // a word has two queries
             store(p, kept_lanes(load(p), keep));
         }
 }
@@ -225,14 +236,16 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
         kept.draw(h.dropout, c.row, c.i0, m, c.stream, c.j0, first, limit);
         drop<half>(t, c, h.dropout, kept, true, first, limit);
     }
-    auto strip_end = [&](int r) {    // tiles read all of a panel of keys for TURN queries of which one sees some
+    // Tiles read whole panels of keys for TURN queries if one of these attends to any.
+    auto strip_end = [&](int r) {
         if (TILED<Set>) return tiles(limit(r / TURN * TURN + TURN - 1), PANEL) * PANEL;
         return masked ? limit(r / MR * MR + MR - 1) : 0;
     };
     for (int r = 0; r < (TILED<Set> ? tiles(m, TURN) * TURN : m); r += half ? 2 : 1)
         probabilities<half, kind>(t, c, r, strip_end(r), scale_of(h) * LOG2E);
     if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, first, limit);
-    int begin = 0, end = masked ? 0 : m;    // the first query that sees key j, and the first that sees none of MR keys
+    // The first query that attends to key j, and the first that attends to none of the J keys.
+    int begin = 0, end = masked ? 0 : m;
     constexpr int J = TILED<Set> ? PANEL : MR;
     for (int j = 0; j < c.n; j += J) {
         while (masked && begin < m && limit(begin) <= j) begin++;
@@ -268,12 +281,12 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     }
 }
 
-// ---- one head -------------------------------------------------------------------------------------------------------
+// ---- one head -----------------------------------------------------------------------------------
 
-// The first query that sees a key; even, as pairs of queries are words.
+// The first query that attends to a key; even, as pairs of queries are words.
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
-// Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y, the sum over keys of p dp.
+// Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y.
 template <bool half, class Set>
 void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
@@ -299,17 +312,19 @@ void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int
     ahead.used(n);
 }
 
-// The stream's tile of keys at j0, of which a query of the pair sees some.
+// Sets the keys of the stream's tile at j0 that each query of the pair attends to.
 template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int j0) {
     auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
     for (int r = 0; r < pair.m; r++) {
         const Span window = keys_of(c.h, c.S, b, i0 + r), see = pair.stream.of(window);
-        pair.first[r] = in_tile(see.from), pair.before[r] = in_tile(see.to);
+        pair.first[r] = in_tile(see.from);
+        pair.before[r] = in_tile(see.to);
         pair.limit[r] = pair.stream.all ? pair.before[r] : in_tile(pair.stream.below(i0 + r + 1));
     }
 }
 
-// Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that see some of them.
+// Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that
+// attend to some of them.
 template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                                  int b, int kv, int g, const Stream& stream, int j0, int n, Span span) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
@@ -360,12 +375,13 @@ template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& 
         pack_transposed<half>(t.vt + p * Q, PANEL, keys.v + row, step, least(PANEL, n - p), PANEL, HS);
     }
     pack_sum<half>(t.k, keys.k + at, step, n, TILED<Set> ? KB : n, HS);
-    clear(t.dk, 2 * KEY_ROWS * P);    // dv follows
+    clear(t.dk, 2 * KEY_ROWS * P);    // also dv, which follows
     const int last = queries_of(c.h, c.S, b, stream.key(j0 + n - 1)).to;
     const Span span = {first_query(c, b, stream.key(j0)), stream.all ? last : c.S};
     for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, set, ahead, b, kv, g, stream, j0, n, span);
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
-    const float *dk_rows = TILED<Set> ? t.kt : t.dk, *dv_rows = TILED<Set> ? t.vt : t.dv;    // kt and vt are read
+    const float *dk_rows = TILED<Set> ? t.kt : t.dk,
+                *dv_rows = TILED<Set> ? t.vt : t.dv;    // kt, vt are reused
     if (TILED<Set>) pack_transposed(t.kt, P, t.dk, KB, P, P, KB), pack_transposed(t.vt, P, t.dv, KB, P, P, KB);
     const float scale = scale_of(c.h), factor = c.h.dropout.factor();
     for (int j = 0; j < n; j++) {
@@ -440,7 +456,7 @@ template <bool half> void backward(const Back& c, Tiles kind) {
     const WorkItems work(c, threads);
     const int64_t size = dq_floats(c.S, c.h), own = tile_floats(c.S, c.h) + (work.parts > 1 ? 0 : 2 * size);
     float* scratch = static_cast<float*>(cpu_scratch(backward_scratch(c.B, c.S, c.h)));
-    float* dqs = scratch + own * threads;    // one for each item, or for each thread
+    float* dqs = scratch + own * threads;    // per item, or per thread
 #pragma omp parallel
     {
         float* mine = scratch + own * omp_get_thread_num();

@@ -1,27 +1,28 @@
-// cached.cpp - attention in generation: keys and values lie in pages of a cache, as floats or in narrower types.
+// cached.cpp - attention in generation: keys and values lie in pages, as floats or smaller types.
 //
-// One new position, or a few (steps): a thread takes up to SPLIT of the keys that a position sees, wherever they lie,
-// and some of the heads: scores, exponentials, then the weighted sums of values. Parts are joined in order. Factors of
-// rows (int8, fp8) multiply scores and probabilities, not elements.
+// One new position, or a few (decode): a thread processes up to SPLIT of a position's visible keys,
+// anywhere in memory, and some of the heads: scores, exponentials, then the weighted sums of
+// values. Parts are joined in order. Scales of rows (int8, fp8) multiply scores and probabilities.
 //
-// Bound by memory: each key and value is read from it once, CHUNK keys of all the thread's heads after each other, as
-// they lie in a page. What is read AHEAD bytes later is prefetched; to L1, as to L2 alone gained nothing (Zen 5).
+// Bound by memory: each key and value is read from it once, CHUNK keys of all the thread's heads
+// after each other, in the order of a page. Data AHEAD bytes later is prefetched; to L1, as to L2
+// alone gained nothing (Zen 5).
 //
-// Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's tiles do the rest. The
-// copy costs less than their packing does.
+// Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's
+// tiles do the rest. The copy costs less than their packing does.
 //
-// Either way a position's sums depend on its own keys alone: not on the call's other positions, on the other sequences,
-// on who shares pages or on the number of threads.
+// Either way a position's sums depend on its own keys alone: not on the call's other positions, the
+// other sequences, the sharing of pages or the number of threads.
 #include "attention_cpu.h"
 
 namespace ISA {
 namespace {
 constexpr int SPLIT = 128;     // keys of a part
 constexpr int CHUNK = 16;      // keys at once
-constexpr int AHEAD = 8192;    // bytes from what is read to what is prefetched
+constexpr int AHEAD = 8192;    // prefetch distance, bytes
 constexpr int HEADS = 32;      // query heads at once: their scores are 16 KiB
 
-// ---- rows of a cache ------------------------------------------------------------------------------------------------
+// ---- rows of a cache ----------------------------------------------------------------------------
 
 // Keys or values.
 template <class X> struct TypedRows {
@@ -47,9 +48,10 @@ template <class X> void put_row(TypedRows<X> all, int64_t row, const float* x, i
         vf top = {}, finite = {};
         each_vector(HS, [&](int64_t d, auto at) {
             const vf v = at.get(x + d);
-            top = max(max(v, -v), top), finite += v * 0;
+            top = max(max(v, -v), top);
+            finite += v * 0;
         });
-        const float most = max(top) + sum(finite);    // NaN, if not all are numbers
+        const float most = max(top) + sum(finite);    // NaN if a number is not finite
         inverse = most < TINY ? 0 : LARGEST<X> / most;
         all.factors[row] = most < TINY ? 0 : most / LARGEST<X>;
     }
@@ -64,9 +66,10 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
     });
 }
 
-// ---- one position ---------------------------------------------------------------------------------------------------
+// ---- one position -------------------------------------------------------------------------------
 
-// A part's keys: their positions, and the first head's rows in the cache. Another head's are Pages::SIZE on for each.
+// A part's keys: their positions, and the first head's rows in the cache. The next head's: +
+// Pages::SIZE.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
     void fill(const Pages& cache, const VisibleKeys& seen, int b, int from) {
@@ -79,12 +82,12 @@ struct Run {
             for (int j = i; j < end; j++) key[j] = first - i + j;
             i = end;
         }
-        for (int j = 0; j < VW && n; j++) key[n + j] = key[n - 1] + 1 + j;    // a vector's keys rise
+        for (int j = 0; j < VW && n; j++) key[n + j] = key[n - 1] + 1 + j;    // rising keys for a whole last vector
     }
 };
 
-// The first head's rows of a run's keys from `from` on; beyond the last, the last one again. whole: they are CHUNK rows
-// side by side, as in a page.
+// The first head's rows of a run's keys from `from` on, padded with the last one. whole: CHUNK
+// adjacent rows, as in a page.
 template <class X> struct Chunk {
     int n;
     bool whole;
@@ -96,7 +99,7 @@ template <class X> struct Chunk {
         }
     }
 };
-// A head's rows of a chunk. nv > 0: of a whole one, each row nv vectors.
+// A head's rows of a chunk. nv > 0: the chunk is whole, and each row is nv vectors.
 template <class X, int nv> struct HeadRows {
     static constexpr int VECTORS = nv;
     const X* const* rows;
@@ -108,9 +111,10 @@ template <class X, int nv> struct HeadRows {
     }
 };
 
-// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. Which way a row
-// is multiplied depends on whether `soon` lies side by side, so on how threads share the heads. Both ways must give the
-// same bits: each begins with 0 and adds its products in the same order, as one multiply-add each.
+// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. How a row is
+// multiplied depends on whether `soon` is adjacent, so on how threads share the heads. Both ways
+// must give the same bits: each begins with 0 and adds products in one order, one multiply-add
+// each.
 template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
     constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
@@ -136,7 +140,8 @@ template <class Rows> INLINE vf products(const float* q, const Rows& k, int firs
     return sums(s);
 }
 
-// nv vectors of o from d on = sum_j p[j] v[j,:]; more: and what they hold. With d = 0 `soon` is prefetched.
+// nv vectors of o from d on = sum_j p[j] v[j,:], plus with `more` their old content. With d = 0
+// `soon` is prefetched.
 template <int nv, class Rows>
 INLINE void weigh(float* o, const float* p, const Rows& v, int d, const Rows& soon, bool more) {
     const int n = Rows::VECTORS > 0 ? CHUNK : v.n;
@@ -170,8 +175,8 @@ template <class Rows> INLINE void weigh_all(float* o, const float* p, const Rows
 struct PartialSoftmax {
     float top, sum;
 };
-// score: the products of a query head, at position p, with a run's keys. They become exp(score - top), times the
-// values' factors.
+// score: the products of a query head, at position p, with a run's keys. They become exp(score -
+// top), times the values' scales.
 template <class X>
 PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
     const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
@@ -182,7 +187,7 @@ PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, c
         const ScoreTransform shape(h, head);
         each_vector(n, [&](int64_t j, auto at) {
             vi key;
-            __builtin_memcpy(&key, run.key + j, sizeof key);    // key has room for a whole vector
+            __builtin_memcpy(&key, run.key + j, sizeof key);    // key is padded to a whole vector
             at.put(score + j, shape(at.get(score + j), key - p).z);
         });
     }
@@ -198,20 +203,21 @@ PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, c
     return {base, sum(total)};
 }
 
-// What is read after a part: a run's keys from a kv head on.
+// The next part to prefetch: a run's keys from a kv head on.
 struct Next {
     const Run& run;
     int kv;
 };
-// Query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) = sum of exp(score - top) v of
-// each of these heads, and parts (NH) the top and the sum of exponentials.
+// Processes query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) =
+// sum of exp(score - top) v of each of these heads, and parts (NH) = top and sum of exponentials.
 template <class X> void decode_part(float* o, PartialSoftmax* parts, const float* q, TypedCache<X> typed,
                                     const Run& run, const Next& then, const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
-    const int64_t rows = int64_t(Pages::SIZE) * HS;                                               // a head's in a page
-    const int lead = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // kv heads
-    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). At the end these are
-    // those of `after`, from a kv head on.
+    const int64_t rows = int64_t(Pages::SIZE) * HS;    // elements of a head in a page
+    const int lead =
+        least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // prefetch distance in kv heads
+    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). At the
+    // end the rows to prefetch are after's, from a kv head on.
     auto each = [&](const X* all, const Chunk<X>& after, int after_kv, auto f) {
         Chunk<X> chunk(all, run, 0, HS);
         for (int from = 0; from < run.n; from += CHUNK) {
@@ -246,8 +252,8 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
     });
 }
 
-// y of one query of one head, joined from the parts that its keys are split in; they lie `apart` heads from each other.
-// Their tops become their factors.
+// y of one query of one head, joined from the parts of its keys, which are `apart` heads from each
+// other. Their tops become their factors.
 template <class Y> void join_parts(Y* y, const float* o, PartialSoftmax* parts, int splits, int apart, int HS) {
     float top = parts[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = parts[s * apart].top > top ? parts[s * apart].top : top;
@@ -263,34 +269,35 @@ template <class Y> void join_parts(Y* y, const float* o, PartialSoftmax* parts, 
     });
 }
 
-// Each query's output, maximum and sum over each part of its keys.
+// Scratch bytes: each query's output, maximum and sum over each part of its keys.
 int64_t decode_scratch(int N, int p, const Heads& h) {
     return int64_t(sizeof(float)) * N * h.NH * tiles(VisibleKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// Kv heads from `kv` to `end` of a part of position n's keys. next: where the part after it begins in a Share.
+// Kv heads from `kv` to `end` of a part of position n's keys. next: the next part's offset.
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;
     Run run;
 };
-// A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of one head go to the
-// thread in whose share the first of them lies.
+// A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of
+// one head belong to the thread whose share has the first of them.
 struct ThreadShare {
     const Pages& cache;
     const Heads& h;
     const int* pos;
     int S;
-    int64_t to;    // the share's end
+    int64_t to;    // end of the share
     int n = 0;
     int64_t before = 0;    // keys of positions before n
-    // What of the share comes first from `key` on, of one part; run.n = 0: nothing.
+    // Finds the share's first piece from `key` on, of one part; run.n = 0: none.
     void find(Piece& x, int64_t key) {
         x.run.n = 0;
         for (; key < to; key = x.next) {
             for (int64_t keys; key - before >= (keys = int64_t(count_keys(pos[n], h)) * h.NKV); n++) before += keys;
-            x.n = n, x.split = int((key - before) / (SPLIT * h.NKV));
+            x.n = n;
+            x.split = int((key - before) / (SPLIT * h.NKV));
             const int keys = least(SPLIT, count_keys(pos[n], h) - x.split * SPLIT);
             const int64_t first = before + int64_t(x.split) * SPLIT * h.NKV;
             x.kv = int((key - first + keys - 1) / keys);
@@ -301,8 +308,8 @@ struct ThreadShare {
     }
 };
 
-// S positions of each sequence, each by itself. With S = 1 the thread that has a head's last keys first appends the new
-// one.
+// Attends for S positions of each sequence, independently. With S = 1 the thread that has a head's
+// last keys first appends the new one.
 template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S,
                                const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
@@ -312,7 +319,7 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
     const int64_t parts = int64_t(N) * NH * splits;
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
     PartialSoftmax* ends = reinterpret_cast<PartialSoftmax*>(o + parts * P);
-    const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
+    const Keys fresh = packed_keys(qkv, 1, h);    // each position as a sequence
     int64_t all = 0;
     for (int n = 0; n < N; n++) all += int64_t(count_keys(pos[n], h)) * h.NKV;
     auto append = [&](int n, int kv, int64_t first_head) {
@@ -328,7 +335,7 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
 #pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
     {
         const Range mine = my_share(all, 1), rows = my_share(N * NH, 1);
-        if (S > 1) {    // a position sees those before it
+        if (S > 1) {    // a position attends to earlier ones
 #pragma omp for schedule(static)
             for (int n = 0; n < N; n++)
                 for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, 0, pos[n]));
@@ -358,18 +365,18 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
     }
 }
 
-// ---- several positions ----------------------------------------------------------------------------------------------
+// ---- several positions --------------------------------------------------------------------------
 
-// One sequence's dense keys and values, all heads.
+// Bytes of one sequence's dense keys and values, all heads.
 int64_t dense_bytes(int keys, const Heads& h) {
     return (2 * int64_t(sizeof(float)) * h.NKV * keys * h.HS + 63) / 64 * 64;
 }
 
-// The first key that a prompt from position p on is given. Tiles begin at multiples of up to 256 keys; earlier keys,
-// which no query sees, stay behind.
+// First cached key to load for a prompt at position p: the window's beginning, less 256 because
+// tiles begin at multiples of up to 256 keys.
 int first_key(int p, const Heads& h) { return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256); }
 
-// S positions of sequence b; those from `n` on are padding.
+// Attends for S positions of sequence b; positions from `n` on are padding.
 template <class X>
 void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n, Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
@@ -414,7 +421,7 @@ int64_t cached_scratch(const CallSizes& call) {
                        : dense_bytes(end - first_key(call.p, call.heads), call.heads) + prompt_bytes(call.heads, end);
 }
 
-// Turns keys of copied pages; rope.cpp's formula.
+// Rotates keys of copied pages with rope.cpp's formula.
 void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t) {
     const int half = t.dims / 2, HS = h.HS;
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * 2 * HS));
@@ -428,7 +435,8 @@ void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, He
             for (int c = 0; c < half; c++) {
                 float &u = scratch[t.interleaved ? 2 * c : c], &v = scratch[t.interleaved ? 2 * c + 1 : c + half];
                 const float u0 = u, v0 = v;
-                u = u0 * cos[c] - v0 * sin[c], v = v0 * cos[c] + u0 * sin[c];
+                u = u0 * cos[c] - v0 * sin[c];
+                v = v0 * cos[c] + u0 * sin[c];
             }
             put_row(typed.k, to, scratch, HS);
             get_row(scratch, typed.v, from, HS);

@@ -1,4 +1,5 @@
-// dropout_mask.h - dropout of probabilities on the CPU (layers/dropout.h): which pairs of a tile stay, a byte for each.
+// dropout_mask.h - dropout of probabilities on the CPU (layers/dropout.h): which pairs of a tile
+// are kept, one byte each.
 #pragma once
 #include "layers/dropout.h"
 #include "layers/simd/philox_vec.h"
@@ -8,7 +9,7 @@ namespace ISA {
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
 constexpr int RUN = 2 * COUNTERS;    // keys
-// Queries q and q + 8 (q % 16 < 8) with RUN keys from a multiple of RUN on: -1 where the pair stays, else 0.
+// -1 for kept pairs of queries q and q + 8 (q % 16 < 8) with RUN keys from a multiple of RUN on.
 INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, int q, int key) {
     uint32_t words[RANDOMS];
     random_words<1, COUNTERS>(words, d.seed, row, pair_index(q, key));
@@ -28,14 +29,15 @@ INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, 
     }
 }
 
-// The pairs of at most QB queries and KB keys.
+// Kept pairs of at most QB queries and KB keys.
 template <int QB, int KB> struct DropoutMask {
     static constexpr int ROW = KB + RUN;
     int8_t bytes[(QB + 32) / 16 * 16 * ROW];    // whole blocks of 16 queries
     int skip = 0;                               // queries of the first block before the tile
     INLINE_MEMBER const int8_t* of(int r) const { return bytes + (skip + r) * ROW; }
 
-    // m queries from position q0 on, keys from j0 on of a stream. Query r needs keys first(r)..limit(r), ascending.
+    // m queries from position q0 on, keys from j0 on of a stream. Query r needs keys
+    // first(r)..limit(r), ascending.
     template <class First, class Limit>
     void draw(const Dropout& d, uint64_t row, int q0, int m, const Stream& stream, int j0, First first, Limit limit) {
         const bool aligned = stream.step == 1 && stream.key(j0) % RUN == 0;
@@ -46,7 +48,7 @@ template <int QB, int KB> struct DropoutMask {
             int8_t *low = bytes + (q - q0 + skip) * ROW, *high = low + 8 * ROW;
             int j = first(most(q - q0, 0)) / RUN * RUN;
             for (; aligned && j < end; j += RUN) kept_run(low + j, high + j, d, row, q, stream.key(j0 + j));
-            while (j < end) {    // keys that lie apart
+            while (j < end) {    // strided or unaligned keys
                 int8_t run[2][RUN];
                 const int from = stream.key(j0 + j) / RUN * RUN;
                 kept_run(run[0], run[1], d, row, q, from);

@@ -1,35 +1,38 @@
-// forward.cpp - attention in tiles with an online softmax (Dao et al. 2022); only the log-sum-exp is saved.
+// forward.cpp - attention in tiles with an online softmax (Dao et al. 2022); saves log-sum-exps.
 //
-// A tile is QB queries by KB keys. The keys of a head are transposed once, so that a strip of MR queries times a panel
-// of keys runs along vectors of keys; strips stop at the diagonal. An item of work is (sequence, kv head, range of
-// query tiles), and the split into items changes no result. Head sizes are padded to whole vectors within the tiles.
+// A tile is QB queries by KB keys. The keys of a head are transposed once, so that a strip of MR
+// queries times a panel of keys runs along vectors of keys; strips stop at the diagonal. An item of
+// work is (sequence, kv head, range of query tiles), and the split into items changes no result.
+// Head sizes are padded to whole vectors within the tiles.
 //
-// With a window, spans or a pattern, tiles that no query sees are skipped, and tiles that some see in part have code of
-// their own (masked: true), so that the others cost no more than without. A pattern's keys are packed as streams of
-// their own, one after the other (tiles.h).
+// With a window, spans or a pattern, tiles that are invisible to all queries are skipped, and
+// partly visible tiles have code of their own (masked: true), so that the others cost no more. A
+// pattern's keys are packed as streams of their own, one after the other (visible_keys.h).
 //
-// half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when they are packed. Sums,
-// scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16: in
-// pairs by vectors, or by AMX's tiles, for which strips have 16 rows and sums go on to whole tiles over zeros.
+// half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when
+// they are packed. Sums, scores, maxima, exponentials and their totals are float. The bf16 table
+// uses half if the CPU multiplies bf16: in pairs by vectors, or by AMX's tiles, for which strips
+// have 16 rows and sums go on to whole tiles over zeros.
 //
-// With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout is a pass over the
-// probabilities.
+// With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout
+// is a pass over the probabilities.
 //
-// Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S) per thread.
+// Bound by FMAs: 4 S^2/2 HS FLOPs per head, an exp for every 4 HS of them. Extra memory: O(S) a
+// thread.
 #include "layers/simd/amx_tiles.h"
 
 #include "dropout_mask.h"
 
 namespace ISA {
-constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: distance between rows of scores
-constexpr int DEPTH = 128;                         // keys of a product with v: its rows of v fit L1
+constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: stride of score rows
+constexpr int DEPTH = 128;                         // keys of a product with v, whose rows fit L1
 
 struct Call {
     Outputs y;
     float* lse;    // may be null
     const float* qkv;
     Keys keys;
-    int B, S, pos;    // pos: the first query's
+    int B, S, pos;    // pos: of the first query
     Heads h;
     int64_t reserved = 0;    // bytes at the beginning of the scratch
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
@@ -44,7 +47,9 @@ struct WorkItems {
     const Call& c;
     int heads, qt, ranges, items;
     WorkItems(const Call& c, int threads) : c(c) {
-        heads = c.B * c.h.NKV, qt = tiles(c.S, QB), ranges = least(qt, tiles(4 * threads, heads));
+        heads = c.B * c.h.NKV;
+        qt = tiles(c.S, QB);
+        ranges = least(qt, tiles(4 * threads, heads));
         items = heads * ranges;
     }
     Item item(int i) const {
@@ -58,15 +63,17 @@ struct WorkItems {
         r[0] = rows_of(c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n, c.qkv_row(), n);
         r[1] = rows_of(c.keys.k + keys, c.keys.row, c.h.HS);
         r[2] = rows_of(c.keys.v + keys, c.keys.row, c.h.HS);
-        from = at.from, to = at.to;
+        from = at.from;
+        to = at.to;
     }
 };
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
-// For GROUP rows of a strip, LDS apart: the scores of keys first..limit become 2^(c (score - top)), those of the other
-// keys in from..end become zero; half packs them into words in place. Sums and output are rescaled to the new maximum.
-// All rows see keys inner..outer. from and end are multiples of a vector of words, inner and outer of a vector.
+// For GROUP rows of a strip, LDS apart: the scores of keys first..limit become 2^(c (score - top)),
+// the scores of other keys in from..end become zero; half packs them into words in place. Sums and
+// output are rescaled to the new maximum. Keys inner..outer are visible to all rows. from and end
+// are multiples of a vector of words, inner and outer of a vector.
 constexpr int GROUP = MR / 2;
 struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];
@@ -123,7 +130,7 @@ INLINE void online_softmax(float* s, const RowMask& see, float c, float* top, fl
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
-// Products with keys from..end of the stream's tile at j0 become scores of the query at this position.
+// Makes scores of a query from products with keys from..end of the stream's tile at j0.
 INLINE void shape_scores(float* s, const RowMask& see, ScoreTransform shape, const Stream& stream, int j0, int query) {
     for (int u = see.from; u < see.end; u += VW)
         store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);
@@ -131,15 +138,15 @@ INLINE void shape_scores(float* s, const RowMask& see, ScoreTransform shape, con
 
 struct ForwardTiles {
     float *kt, *v, *q, *s, *o, *sums, *top;
-    Span see[QB];    // what each query sees of the stream at hand, in its indices
+    Span see[QB];    // visible keys of each query, as stream indices
 };
-// Panels of keys, each stream's from a new one on.
+// Panels of keys. Each stream begins a new one.
 INLINE int panels(const Streams& streams) {
     int n = 0;
     for (int i = 0; i < streams.count; i++) n += tiles(streams.s[i].keys, PANEL);
     return n;
 }
-static int64_t forward_floats(const Heads& h, int keys) {    // enough for either kind of words
+static int64_t forward_floats(const Heads& h, int keys) {    // enough for words of both kinds
     const int P = padded(h.HS);
     return int64_t(panels(Streams(h, keys))) * PANEL * P * 2 + QB * (2 * P + LDS + VW + 1);
 }
@@ -149,14 +156,14 @@ static ForwardTiles forward_tiles(float* p, const Heads& h, int keys) {
     float *q = p + 2 * all, *s = q + QB * P, *o = s + QB * LDS, *sums = o + QB * P;
     return {p, p + all, q, s, o, sums, sums + QB * VW, {}};
 }
-// Where panel j of kt starts, and key j of v.
+// Addresses of panel j of kt, and of key j of v.
 template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS) {
     return t.kt + int64_t(j) * padded(words<half>(HS));
 }
 template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS) {
     return t.v + int64_t(words<half>(j)) * padded(HS);
 }
-// m queries of a head at i0, and the stream of keys that is packed from `panel` on.
+// m queries of a head at i0, and a stream of keys, packed from `panel` on.
 struct Queries {
     int b, head, i0, m;
 };
@@ -165,8 +172,8 @@ struct PackedStream {
     int panel;
 };
 
-// Drops probabilities of a tile: row r has those of keys first(r)..limit(r), and zeros beside them. What stays gets its
-// factor with y.
+// Applies dropout to probabilities of a tile: row r has probabilities of keys first(r)..limit(r),
+// and zeros around them. y is multiplied by the factor.
 template <bool half, class First, class Limit>
 static void drop(float* s, const Call& c, const Queries& at, const Stream& stream, int j0, First first, Limit limit) {
     DropoutMask<QB, KB> kept;
@@ -188,7 +195,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
     const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
     const ScoreTransform shape(c.h, at.head);
     const float scale = (has_score_transform(c.h) ? 1 : shape.scale) * LOG2E;
-    // Row r sees keys first(r)..limit(r) of the tile; its strip is computed for from(r)..limit(strip's last row).
+    // Row r attends to keys first(r)..limit(r) of the tile; its strip is computed for
+    // from(r)..limit(strip's last row).
     auto limit = [&](int r) {
         return least(KB, (masked ? t.see[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
     };
@@ -203,7 +211,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
                 strip_by<false, half>(set, padded(n) - skip, D, t.q + r * Q, Q,
                                       packed_k<half>(t, packed + p, HS) + skip, PANEL, t.s + r * LDS + p + skip, LDS);
         }
-    for (int r = 0; r < rows; r += GROUP) {    // a group is in one strip, or where 16 rows end, in two
+    for (int r = 0; r < rows; r += GROUP) {    // a group may span two strips of 16 rows
         const int last = r + GROUP - 1;
         RowMask see = {from(r / R * R),
                        tiles(first(last), VW) * VW,
@@ -214,7 +222,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
         if (see.end <= see.from) continue;
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
-            see.first[g] = first(r + g), see.limit[g] = limit(r + g);
+            see.first[g] = first(r + g);
+            see.limit[g] = limit(r + g);
             if (has_score_transform(c.h))
                 shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)
@@ -232,7 +241,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
         }
 }
 
-// Adds all tiles of a stream that the queries see.
+// Adds all tiles of a stream that are visible to the queries.
 template <bool half, class Set> static void add_stream(const Call& c, ForwardTiles& t, Set& set,
                                                        Prefetcher<WorkItems>& ahead, const Queries& at,
                                                        const PackedStream& s) {
@@ -262,7 +271,7 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
         c.y.with(((row + r) * c.h.NH + at.head) * HS, [&](auto* y) {    // y[b,s,head,:]
             each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
         });
-        t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
+        t.sums[r] = total;    // overwrites sums that have been read
     }
     const float scale = has_score_transform(c.h) ? 1 : scale_of(c.h);
     if (c.lse)
@@ -271,8 +280,8 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
         });
 }
 
-// Packs keys and values of a stream from `from` on until those before `to` are there. Values beyond the last key are
-// zero: tiles multiply them by zeros.
+// Packs keys and values of a stream from `from` to `to`, in whole panels. Values beyond the last
+// key are zero: tiles multiply them by zeros.
 template <bool half>
 static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s, int64_t head, int from, int to) {
     const int HS = c.h.HS;
@@ -333,7 +342,8 @@ static void attention_forward(P* y, float* lse, const float* qkv, int B, int S, 
 
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
 
-// Generation's prompts. The caller has asked for the whole scratch, and holds what is reserved of it.
+// A prompt's attention in generation. The caller has allocated all of the scratch, and keeps
+// `reserved` bytes of it.
 int64_t prompt_bytes(const Heads& h, int keys) {
     return int64_t(sizeof(float)) * forward_floats(h, keys) * omp_get_max_threads();
 }

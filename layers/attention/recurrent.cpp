@@ -1,20 +1,23 @@
-// recurrent.cpp - attention without softmax (layers/ops.h: Linear), in chunks of positions (Yang et al. 2023, section
-// 4).
+// recurrent.cpp - attention without softmax (layers/ops.h: LinearAttention), in chunks of positions
+// (Yang et al. 2023, section 4).
 //
-// Within a chunk b is counted from its beginning, and with q~ = scale f(q) exp(b), k~ = f(k) exp(-b) its rows are
+// Within a chunk b begins at 0, and with q~ = scale f(q) exp(b), k~ = f(k) exp(-b) its rows are
 //   num = tril(q~ k~^T) v + q~ S       y = n num       S' = exp(b of the last) (S + k~^T v)
-// where S is the state before it. Backward has two walks, so that no state has to be kept: forward, with the states
-// again, for dq; and back, with U, the gradient of S + k~^T v, for dk, dv and the gates:
-//   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T    dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. elu's weights are num's of a value that is 1 everywhere: their gradient joins P, S and U
-// as z and r do. A chunk ends where a document does; the next one begins without a state.
-// An item of work is a key/value head of a sequence, with its query heads; all lies in the thread's L2. Bound by FMAs:
-// a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the length.
+// where S is the state before it. The backward pass has two sweeps, so that no state has to be
+// kept: forward, recomputing the states, for dq; and back, with U, the gradient of S + k~^T v, for
+// dk, dv and the gates:
+//   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
+//   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
+// with g the gradient of num. elu's weights are num with values of 1: their gradient is added to P,
+// S and U by z and h. A chunk ends where a document does; the next one begins without a state.
+// An item of work is a key/value head of a sequence, with its query heads; all lies in the thread's
+// L2. Bound by FMAs: a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times
+// that backward, whatever the length.
 #include "attention_cpu.h"
 
 namespace ISA {
 namespace {
-// 36 times the largest decay, 2, is 72: exp(72) is 2e31. Whole strips.
+// 36 times the largest decay, 2, is 72, and exp(72) is 2e31. Strips are whole.
 constexpr int CHUNK = 36;
 static_assert(CHUNK % MR == 0);
 
@@ -24,7 +27,7 @@ struct Call {
     Heads h;
     bool elu() const { return h.linear == LinearAttention::elu; }
     bool decays() const { return !elu(); }
-    // The first position of this one's document.
+    // The first position of s's document.
     INLINE_MEMBER int first(int b, int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }
     int64_t row(int b, int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
     int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
@@ -35,11 +38,11 @@ struct Call {
     int64_t norm(int b, int s, int i) const { return (int64_t(b) * h.NH + i) * S + s; }
 };
 
-// ---- one number -----------------------------------------------------------------------------------------------------
+// ---- one number ---------------------------------------------------------------------------------
 
 INLINE vf feature(bool elu, vf x) { return elu ? (x > 0 ? x + 1 : exp2(x * LOG2E)) : x; }
 INLINE vf feature_slope(bool elu, vf x) { return elu ? (x > 0 ? set1(1) : exp2(x * LOG2E)) : set1(1); }
-// log(1 + e^-|x|) = 2 artanh(s), s <= 1/3: the odd powers up to s^15 leave 1e-9 of it.
+// log(1 + e^-|x|) = 2 artanh(s), s <= 1/3: odd powers up to s^15 have an error of 1e-9.
 INLINE vf log_sigmoid(vf x) {
     const vf t = exp2(max(-x, x) * -LOG2E), s = t / (2 + t), s2 = s * s;
     vf odd = set1(1 / 15.0f);
@@ -48,16 +51,17 @@ INLINE vf log_sigmoid(vf x) {
     return min(x, set1(0)) - 2 * s * odd;
 }
 INLINE vf gate_decay(vf x) { return max(set1(LOG_DECAY_MIN), log_sigmoid(x) * GATE_SCALE); }
-// d log a / d gate: GATE_SCALE sigmoid(-gate), where log a is not at its bound.
+// d log a / d gate: GATE_SCALE sigmoid(-gate), or 0 if log a is at its bound.
 INLINE vf gate_slope(vf x) {
     const vf slope = GATE_SCALE / (1 + exp2(max(set1(-87), min(set1(87), x)) * LOG2E));
     return log_sigmoid(x) * GATE_SCALE > LOG_DECAY_MIN ? slope : vf{};
 }
 
-// ---- a chunk --------------------------------------------------------------------------------------------------------
+// ---- a chunk ------------------------------------------------------------------------------------
 
-// n positions from `from` on; fresh: no state comes before; ends: none goes on. With a row the one that is `ahead` rows
-// on is fetched: a head's rows lie far apart, and no hardware prefetcher follows them.
+// n positions from `from` on. fresh: no state precedes. ends: no position follows. While a row is
+// read, the row `ahead` rows on is fetched: a head's rows are too far apart for hardware
+// prefetchers.
 struct Chunk {
     int from, n;
     bool fresh, ends;
@@ -75,8 +79,8 @@ INLINE Chunk chunk_to(const Call& c, int b, int to) {
     return {to - n, n, false, to == c.S || c.first(b, to) == to, -CHUNK};
 }
 
-// (CHUNK,P) q~, k~, v, exp(b), g, and sums of the three kinds; (P,CP) transposes; (CHUNK,CP) scores; (ROWS,P) states.
-// Elements beyond HS, and rows of a chunk beyond n up to a whole strip, are zero.
+// (CHUNK,P) q~, k~, v, exp(b), g, and sums of the three kinds; (P,CP) transposes; (CHUNK,CP)
+// scores; (ROWS,P) states. Elements beyond HS and n are zero, up to whole strips.
 struct Workspace {
     float *q, *k, *v, *up, *g, *o, *dv, *kt, *vt, *a, *p, *s, *t, *z, *h, *later;
     int P, CP;
@@ -97,13 +101,13 @@ struct Workspace {
     }
 };
 INLINE int strips(int n) { return tiles(n, MR) * MR; }
-// f(i, d, place) for each vector of so many rows.
+// Calls f(i, d, lanes) for each vector of n rows.
 template <class F> INLINE void each_row(int n, int HS, F f) {
     for (int i = 0; i < n; i++) each_vector(HS, [&](int64_t d, auto at) { f(i, d, at); });
 }
 INLINE void clear_rows(float* x, int n, int P) { clear(x + n * P, (strips(n) - n) * P); }
 
-// exp(b) of a chunk.
+// Computes exp(b) of a chunk.
 void fill_decays(const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     const int HS = c.h.HS;
     if (c.h.linear == LinearAttention::retention) {
@@ -124,7 +128,7 @@ void fill_decays(const Workspace& r, const Call& c, int b, int kv, const Chunk& 
         }
     }
 }
-// k~ and v.
+// Loads k~ and v.
 void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     const int HS = c.h.HS;
     fill_decays(r, c, b, kv, x);
@@ -142,7 +146,7 @@ void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x)
     clear_rows(r.v, x.n, r.P);
 }
 INLINE float scale_or_one(const Call& c) { return c.elu() ? 1 : scale_of(c.h); }
-// up: q~, else scale f(q)
+// Loads q~ if `up`, else scale f(q).
 void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& x, bool up = true) {
     const float scale = scale_or_one(c);
     for (int row = 0; row < x.n; row++) {
@@ -155,7 +159,7 @@ void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& 
     }
     clear_rows(r.q, x.n, r.P);
 }
-// The gradients of num, from y's, and, of elu, those of the weights as r.h.
+// Computes the gradients of num from y's and, for elu, of the weights as r.h.
 template <class Y> void load_gradients(const Workspace& r, const Call& c, const float* dy, const Y* y,
                                        const float* norms, int b, int i, const Chunk& x) {
     const int HS = c.h.HS;
@@ -185,7 +189,7 @@ void lower(float* a, const Workspace& r, const float* x, const float* yt, int n,
         for (int j = i + 1; j < padded(least(n, i / MR * MR + MR)); j++) at[j] = 0;
     }
 }
-// o = a x, a of `lower`; and with a state, o += q s.
+// o = a x, a from `lower`; with a state, o += q s.
 void row_products(const Workspace& r, const float* a, const float* x, int n, const float* q, const float* s, int HS) {
     for (int row = 0; row < n; row += MR) {
         float* o = r.o + row * r.P;
@@ -205,7 +209,7 @@ void outer(float* s, const Workspace& r, const float* x, const float* y, int n, 
         else strip<false>(r.P, n, x + d, 1, r.P, y, r.P, s + d * r.P, r.P);
     }
 }
-// z = or += the sum of x's rows, times w
+// z = or += the sum of x's rows, weighted by w.
 void add_rows(float* z, const Workspace& r, const float* x, const float* w, int n, bool add) {
     for (int d = 0; d < r.P; d += VW) {
         vf total = add ? load(z + d) : vf{};
@@ -213,7 +217,7 @@ void add_rows(float* z, const Workspace& r, const float* x, const float* w, int 
         store(z + d, total);
     }
 }
-// Rows of s times the whole chunk's decay.
+// Multiplies rows of s by the whole chunk's decay.
 void decay_rows(float* s, const Workspace& r, int n, int HS) {
     for (int d = 0; d < HS; d++)
         for (int e = 0; e < r.P; e += VW) store(s + d * r.P + e, load(s + d * r.P + e) * r.up[(n - 1) * r.P + d]);
@@ -224,9 +228,9 @@ INLINE float dot_row(const float* x, const float* y, int P) {
     return sum(total);
 }
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
-// The row of y at `to`, and its n, from num and, of elu, the weight.
+// Writes the row of y at `to` from num and, for elu, the weight. Returns its n.
 INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, const Call& c) {
     vf squares = {};
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
@@ -237,7 +241,7 @@ INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, c
     return n;
 }
 
-// Positions 0..S-1 of the call; begins: without a state in r.s and r.z. norms: null in generation
+// Computes positions 0..S-1 of the call. begins: no state in r.s, r.z. norms may be null.
 void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, int b, int kv, int S, bool begins) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int from = 0; from < S;) {
@@ -268,7 +272,7 @@ void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, in
 int64_t scratch_of(const CallSizes& call) {
     return int64_t(sizeof(float)) * omp_get_max_threads() * Workspace::floats(call.heads.HS);
 }
-// f(room, b, kv) for every key/value head of B sequences.
+// Calls f(workspace, b, kv) for every key/value head of B sequences.
 template <class F> void each_item(int B, const Heads& h, F f) {
     const int64_t floats = Workspace::floats(h.HS);
     float* scratch = static_cast<float*>(cpu_scratch(scratch_of({.heads = h})));
@@ -285,15 +289,15 @@ template <class P> void forward(P* y, float* norms, const float* qkv, const floa
     each_item(B, h, [&](const Workspace& r, int b, int kv) { forward_head(outputs(y), norms, r, c, b, kv, S, true); });
 }
 
-// ---- generation -----------------------------------------------------------------------------------------------------
+// ---- generation ---------------------------------------------------------------------------------
 
-// One position: the state is read and written where it lies.
+// Computes one position: the state is updated in place.
 void step_head(Outputs y, float* state, float* z, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const Chunk x = {0, 1, false, false};
     load_keys(r, c, b, kv, x);
     for (int i = kv * group; i < (kv + 1) * group; i++) {
-        const bool first = i == kv * group;    // which updates the state
+        const bool first = i == kv * group;    // the head that updates the state
         load_queries(r, c, b, i, x, false);
         clear(r.o, r.P);
         for (int d = 0; d < HS; d++) {
@@ -324,7 +328,7 @@ void cached(P* y, States states, const float* qkv, const float* gates, int B, in
         float* all = static_cast<float*>(states.p) + states.of[b] * states.stride;
         float *state = all + int64_t(kv) * HS * HS, *z = all + (int64_t(h.NKV) * HS + kv) * HS;
         const bool begins = pos[int64_t(b) * S] == 0;
-        int n = 0;    // without padding
+        int n = 0;    // positions before padding
         while (n < S && pos[int64_t(b) * S + n] >= 0) n++;
         if (n == 0) return;
         if (begins) clear(state, int64_t(HS) * HS);
@@ -338,7 +342,7 @@ void cached(P* y, States states, const float* qkv, const float* gates, int B, in
     });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 struct Gradients {
     float *dqkv, *dgates;
@@ -346,7 +350,8 @@ struct Gradients {
     Results y;
 };
 
-// dq, with the transposed states in r.s; with gates q dq, summed over the query heads, as dgates.
+// Computes dq, with the transposed states in r.s; with gates also q dq, summed over heads, as
+// dgates.
 void backward_queries(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const float scale = scale_or_one(c);
@@ -378,7 +383,8 @@ void backward_queries(const Gradients& to, const Workspace& r, const Call& c, in
     }
 }
 
-// dk, dv and the gates' gradients of a chunk whose dk~ and dv are in r.o and r.dv. r.later: sums over later positions
+// Writes dk, dv and the gates' gradients of a chunk whose dk~ and dv are in r.o and r.dv. r.later:
+// sums over later positions.
 void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     for (int i = x.n - 1; i >= 0; i--)
         each_vector(c.h.HS, [&](int64_t d, auto at) {
@@ -395,7 +401,7 @@ void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, i
         });
 }
 
-// The walk back: r.s holds dS of the state after the chunk, then U; r.t its transpose; r.z the same of elu's weights.
+// The sweep back: r.s holds dS after the chunk, then U; r.t its transpose; r.z elu's dz.
 void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int end = c.S; end > 0;) {

@@ -1,44 +1,44 @@
-// visible_keys.h - which keys a query of attention sees, on the CPU and in kernels: spans, windows, and a pattern's
-// streams.
+// visible_keys.h - the keys that a query attends to, on CPU and GPU: spans, windows, streams.
 #pragma once
 #include "layers/ops.h"
 
 #ifdef __CUDACC__
 #define EVERYWHERE __host__ __device__ __forceinline__
 #else
-#define EVERYWHERE inline __attribute__((always_inline))    // loops for several CPUs may leave no function behind
+#define EVERYWHERE inline __attribute__((always_inline))    // CPU kernels may leave no function behind
 #endif
 
 EVERYWHERE int min_int(int a, int b) { return a < b ? a : b; }
 EVERYWHERE int max_int(int a, int b) { return a > b ? a : b; }
 EVERYWHERE int multiples_below(int end, int step) { return end <= 0 ? 0 : (end + step - 1) / step; }
 
-// Some keys are seen from everywhere after them, whatever the window.
+// Whether some keys are visible to all later queries, whatever the window.
 EVERYWHERE bool has_pattern(const Heads& h) { return h.global_tokens || h.stride; }
 EVERYWHERE bool in_pattern(const Heads& h, int key) {
     return key < h.global_tokens || (h.stride && key % h.stride == 0);
 }
-// The keys that the query at position i of sequence b sees; of heads with a pattern, those within its window. Positions
-// beyond the last see what the last one does. Neither end decreases with i. Without spans S does not count.
+// The keys that the query at position i of sequence b attends to; for heads with a pattern, the
+// keys in its window. Positions beyond the last one attend to the last one's keys. Neither end
+// decreases with i. S only counts with spans.
 EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
     if (!h.keys) return {window, i + 1};
     const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
     return {max_int(window, span.from), span.to};
 }
-// The queries that see the key at position j, if it is not one of the pattern's.
+// The queries that attend to the key at position j, if it is not one of the pattern's.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     const Span span = h.queries ? h.queries[int64_t(b) * S + min_int(j, S - 1)] : Span{j, S};
     return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
 }
 
-// Keys are read in streams, each dense in an index t of its own: all of them, of which a query sees its window; and the
-// pattern's, first + t * step, of which it sees those before its window.
+// Keys are read in streams, each dense in its own index t: all keys, of which a query attends to
+// its window; and the pattern's, first + t * step, of which it attends to earlier ones.
 struct Stream {
     int first, step, keys;
     bool all;
     EVERYWHERE int key(int t) const { return first + t * step; }
-    // How many of its keys lie below `end`.
+    // Keys of the stream that lie below `end`.
     EVERYWHERE int below(int end) const { return min_int(keys, multiples_below(end - first, step)); }
     EVERYWHERE Span of(Span window) const { return all ? window : Span{0, below(window.from)}; }
 };
@@ -53,8 +53,8 @@ struct Streams {
     }
 };
 
-// The keys that one query without a span sees, at position p, as a list of n: the pattern's before its window, then all
-// from `first` on.
+// The keys of one query without a span, at position p, as a list of n: the pattern's before its
+// window, then all from `first` on.
 struct VisibleKeys {
     int global_tokens, strided, first, n, stride;
     EVERYWHERE VisibleKeys(const Heads& h, int p)

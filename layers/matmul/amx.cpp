@@ -1,27 +1,31 @@
-// amx.cpp - matrix products by tiles: what matmul.cpp computes, where the CPU has AMX.
+// amx.cpp - matmul.cpp's products by tiles, if the CPU has AMX.
 //
-// Tiles know bf16. Floats are the sum of three numbers of bf16 (planes), and a product of floats is six products of
-// planes: the other three would add about 2^-24 of it at most, as the second plane is at most 2^-8 of the first, the
-// third 2^-17. Sums of 32 k are added to the others at once, so results are nearer than those of FMAs (test_amx.cpp).
-// Infinity, and what 8 bits round to it, becomes NaN, as infinity - infinity is left for the next plane.
+// Tiles multiply bf16. Floats are the sum of three numbers of bf16 (planes), and a product of
+// floats is six products of planes: the other three would add about 2^-24 of it at most, as the
+// second plane is at most 2^-8 of the first, the third 2^-17. Sums of 32 k are added to the others
+// at once, so results are more accurate than by FMAs (test_amx.cpp). Infinity, and numbers that 8
+// bits round to it, become NaN, as infinity - infinity is left for the next plane.
 //
-// Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
-// or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one after the other. A block is 32 x 32 sums
-// in four tile registers; a step of it is four loads and four products, with floats 14 and 24. Each thread has a
-// rectangle of the result, and packs what it needs of A and B into memory of its own: to pack twice takes less time
-// than to share, as lines go from core to core slowly (speed.md). One operand is resident: it is packed, a part at a
-// time that fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all resident
-// panels, SUB steps of k at a time, so that what is read again stays in L1; resident tiles pass by L1. While a block is
-// computed, the one before leaves through the epilogue, evenly over the products, as bursts of stores hold tile loads
-// up, and the memory of the next streamed panel is asked for. Where a panel has only a line or two of each row of
-// memory, GROUP of them are packed together instead: a core reads single lines of many rows at a quarter of the speed
-// that it has with four lines a row (speed.md). k is never divided among threads, and its order depends on K and N
-// alone: neither threads nor other rows change the bits of a sum.
+// Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns.
+// A panel is 32 rows or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one
+// after the other. A block is 32 x 32 sums in four tile registers; a step of it is four loads and
+// four products, with floats 14 and 24. Each thread has a rectangle of the result, and packs its
+// part of A and B into memory of its own: packing twice takes less time than sharing, as lines go
+// from core to core slowly (speed.md). One operand is resident: it is packed, a part at a time that
+// fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all
+// resident panels, SUB steps of k at a time, so that data that is read again stays in L1; resident
+// tiles bypass L1. While a block is computed, the one before leaves through the epilogue, evenly
+// over the products, as bursts of stores hold tile loads up, and the memory of the next streamed
+// panel is prefetched. If a panel has only a line or two of each row of memory, GROUP of them are
+// packed together instead: a core reads single lines of many rows at a quarter of the speed that it
+// has with four lines a row (speed.md). k is never divided among threads, and its order depends on
+// K and N alone: neither threads nor other rows change the bits of a sum.
 //
-// Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
-// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
-// results are stored past the caches in half the time that stores take which read the lines first. With floats
-// (2026-11-26) it costs 17 % to load each plane for each product, 5 % if rows leave after each step only.
+// Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of
+// the prototype (2 cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident
+// tiles that pass through L1 18 %. Large results are stored past the caches in half the time of
+// stores that read the lines first. With floats (2026-11-26) it costs 17 % to load each plane for
+// each product, 5 % if rows leave after each step only.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
 #include "layers/simd/bf16_planes.h"
@@ -32,22 +36,23 @@ namespace {
 template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
 template <> struct PlanesOf<float> { typedef ThreePlanes type; };
 
-// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i. B that is not along
-// may lie in panels (Matmul).
+// A or B in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i. B that is
+// not along may lie in panels (Matmul).
 template <class Planes> struct Operand {
     static constexpr int PLANE = 2 * TILE, STEP = Planes::PLANES * PLANE;    // words of a step of a panel
     const void* p;
     bool half;    // bf16, else float
     int64_t ld;
     bool along;
-    int n, K;         // i is below n
-    int panel = 0;    // its columns; 0: B does not lie in panels
+    int n, K;         // bounds of i and k
+    int panel = 0;    // columns of a panel of B; 0: no panels
 
     int64_t offset(int i, int k) const {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
     }
-    // The rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along, else pairs of k) of 16
-    // words. turned: line and word change places. Pairs of k are neighbours, those of several planes k and k + 16.
+    // Packs the rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along,
+    // else pairs of k) of 16 words. transposed: line and word are swapped. Pairs of k are
+    // neighbours, in several planes k and k + 16.
     template <bool lies_along, bool transposed, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)
@@ -56,7 +61,8 @@ template <class Planes> struct Operand {
                 if constexpr (Planes::PLANES > 1)
                     for (int j = 0; j < VW; j++) {
                         const E* p = from + (line + j) * ld + word;
-                        low[j] = load(p), high[j] = load(p + 16 * (lies_along ? 1 : ld));
+                        low[j] = load(p);
+                        high[j] = load(p + 16 * (lies_along ? 1 : ld));
                     }
                 for (int plane = 0; plane < Planes::PLANES; plane++) {
 #pragma GCC unroll 16
@@ -92,7 +98,7 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // Packs both tiles at once, where B is bf16 and does not lie along: each line of memory is loaded once, not twice.
+    // Packs both tiles at once, if B is bf16 and not along k: lines are loaded once, not twice.
     [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
         for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
             for (int j = 0; j < SIDE; j += 2 * VW) {
@@ -101,7 +107,7 @@ template <class Planes> struct Operand {
                 for (int i = 0; i < 2; i++) store(to + (j + i * VW) / 16 * TILE + (j + i * VW) % 16, r[i]);
             }
     }
-    // The step of a panel that begins at element k0 of k. sums, if not null: += the sums over its k of its rows.
+    // Packs the step of a panel that begins at element k0 of k. sums: null, or += its rows' sums.
     [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
         if (Planes::PLANES == 1 && half && !is_a && !along && !panel && i0 + SIDE <= n && k0 + 32 <= K)
             return pack_lines(to, static_cast<const bf16*>(p) + offset(i0, k0), ld);
@@ -117,7 +123,7 @@ template <class Planes> struct Operand {
     }
 };
 
-// Lines of the next panel's memory; it lies along k.
+// Lines of the next panel's memory, which is contiguous along k.
 struct Prefetch {
     const char* p = nullptr;
     int64_t pitch = 0;
@@ -136,14 +142,14 @@ template <class Planes> INLINE Prefetch next_panel(const Operand<Planes>& o, int
             parts(least(32 * steps, o.K - k) * size, 64), SIDE};
 }
 
-// Where a block of k begins, how many steps it has, and what happens to the sums at its end.
+// A block of k: its first step, its number of steps, and whether sums are added to and finished.
 struct Depth {
     int from, steps;
     bool add, ends;
 };
 // Sums on their way out: four tiles, to C from (m,n) on.
 struct Leaving {
-    const float* from = nullptr;    // null: nothing leaves
+    const float* from = nullptr;    // null: no sums to write
     int m = 0, n = 0;
 };
 
@@ -151,10 +157,10 @@ struct Panels {
     int from, to;
     static Panels share(int n, int i, int of) { return {int(int64_t(n) * i / of), int(int64_t(n) * (i + 1) / of)}; }
 };
-// What a thread computes. Threads form a grid over the result, M x N panels; each has some rows and some columns of it,
-// and all k. Grid and resident operand are chosen so that the busiest thread multiplies least, then packs least; of
-// equals B is resident. most: panels that can be resident; more come in parts, and for each part the streamed panels
-// are packed again.
+// A thread's part of the result. Threads form a grid over the result, M x N panels; each has some
+// rows and some columns of it, and all k. Grid and resident operand are chosen so that the busiest
+// thread multiplies least, then packs least; of equals B is resident. most: panels that can be
+// resident; more are packed in parts, and for each part the streamed panels are packed again.
 struct ThreadShare {
     bool a_resident = false, sums = false;    // sums: this thread adds up its rows of A
     Panels resident = {}, streamed = {};
@@ -169,22 +175,27 @@ struct ThreadShare {
             const int64_t by_a = m + int64_t(n) * parts(m, most), by_b = n + int64_t(m) * parts(n, most);
             const int64_t packed = least64(by_a, by_b);
             if (products > least_products || (products == least_products && packed >= least_packed)) continue;
-            least_products = products, least_packed = packed, down = i, across = j, a_resident = by_a < by_b;
+            least_products = products;
+            least_packed = packed;
+            down = i;
+            across = j;
+            a_resident = by_a < by_b;
         }
-        if (thread >= down * across) return;    // nothing is left for it
+        if (thread >= down * across) return;    // idle thread
         const Panels rows = Panels::share(M, thread / across, down);
         const Panels columns = Panels::share(N, thread % across, across);
-        resident = a_resident ? rows : columns, streamed = a_resident ? columns : rows;
+        resident = a_resident ? rows : columns;
+        streamed = a_resident ? columns : rows;
         sums = thread % across == 0;
         part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
     }
 };
-enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
+enum class Then { add, slope, gelu };    // the epilogue, besides bias and residual
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
     typedef typename PlanesOf<Y>::type Planes;
     static constexpr int MOST = Planes::MOST, SUB = Planes::SUB, SUB_PAST_CACHES = Planes::SUB_PAST_CACHES;
-    static constexpr int STEP = Operand<Planes>::STEP, GROUP = 8;    // panels that are packed together
+    static constexpr int STEP = Operand<Planes>::STEP, GROUP = 8;    // panels packed together
     const Form& g;
     const Operand<Planes> a, b;
     const bool past_caches;
@@ -206,12 +217,12 @@ template <Then then, class X, class Y> struct Product {
     const Operand<Planes>& resident() const { return a_resident ? a : b; }
     const Operand<Planes>& streamed() const { return a_resident ? b : a; }
 
-    // A thread's words of scratch; not less for a product with more of M, N or K.
+    // A thread's words of scratch. They never decrease with M, N or K.
     static int64_t resident_words(int M, int N, int K) {
         const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    // Resident panels, streamed panels, and blocks on their way out: one for each resident panel if k comes in parts.
+    // Resident panels, streamed panels, and finished blocks: one per resident panel if k is cut.
     static int64_t own_words(int M, int N, int K) {
         const int steps = least(steps_of(K), MOST);
         return resident_words(M, N, K) + GROUP * steps * STEP +
@@ -237,10 +248,10 @@ template <Then then, class X, class Y> struct Product {
                 if constexpr (then == Then::slope) v *= gelu_slope(lanes.get(g.gelu_of + row + j));
             }
             put(g.c + row + j, v, lanes);
-            if (then == Then::gelu && k.ends) put(g.gelu + row + j, gelu(v), lanes);    // which may be C
+            if (then == Then::gelu && k.ends) put(g.gelu + row + j, gelu(v), lanes);    // may be C
         });
     }
-    // Asks for what row r of this block will meet when it leaves.
+    // Prefetches the epilogue's inputs and outputs for row r of this block.
     INLINE_MEMBER void fetch_row(const Leaving& l, const Depth& k, int r) const {
         const int64_t row = int64_t(l.m + r) * g.N + l.n;
         for (int j = 0; j < SIDE; j += 16) {
@@ -251,7 +262,7 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
-    // Rows row..end of what leaves; the same rows of this block are asked for.
+    // Writes rows row..end of `l` and prefetches the same rows of this block.
     INLINE_MEMBER int leave_rows(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
         for (; row < end; row++) {
             leave_row<true>(l, k, row, SIDE);
@@ -267,8 +278,8 @@ template <Then then, class X, class Y> struct Product {
         if constexpr (past) tiles.template load_past_l1<tile>(p, 64);
         else tiles.template load<tile>(p, 64);
     }
-    // Adds a step's products; between(n) after the n-th of planes, but for the last. A plane that the product before
-    // had, too, is still there.
+    // Adds a step's products; calls between(n) after the n-th of planes, except the last. A plane
+    // of the product before is still loaded.
     template <bool a_past, class Set, class F>
     static INLINE_MEMBER void step(Set& tiles, const float* x, const float* y, F between) {
         constexpr int PLANE = Operand<Planes>::PLANE;
@@ -286,7 +297,7 @@ template <Then then, class X, class Y> struct Product {
         });
     }
 
-    // out (four tiles) = or += the sums of `steps` steps, while `leaving` leaves.
+    // out (four tiles) = or += the sums of `steps` steps, while `leaving` is written.
     template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
                                                       float* out, const Depth& k, const Leaving& here,
                                                       const Leaving& leaving, Prefetch& asked) const {
@@ -314,8 +325,8 @@ template <Then then, class X, class Y> struct Product {
         for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
     }
 
-    // Multiplies the streamed panel at row or column t0 by the n resident panels from column or row r0 on.
-    // blocks: where their sums go before they leave.
+    // Multiplies the streamed panel at row or column t0 by the n resident panels from r0 on.
+    // blocks: memory of their sums before the epilogue.
     template <class Set> void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0,
                                     int n, float* blocks, Leaving& leaving, Prefetch asked) const {
         const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
@@ -336,7 +347,7 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
-    // Packs the n resident panels from p0 on, in the order of memory, which the CPU then fetches ahead.
+    // Packs the n resident panels from p0 on in memory order, which the CPU prefetches.
     void pack_resident(float* to, int p0, int n, const Depth& k) const {
         const Operand<Planes>& r = resident();
         const bool by_panels = r.along || r.panel;
@@ -367,7 +378,8 @@ template <Then then, class X, class Y> struct Product {
                 Leaving leaving;
                 for (int p = t.from; p < t.to; p++) {
                     if (p == packed) {
-                        group = p, packed = least(t.to, p + (streamed().along ? 1 : GROUP));
+                        group = p;
+                        packed = least(t.to, p + (streamed().along ? 1 : GROUP));
                         pack_streamed(own, p, packed - p, k, !a_resident && share.sums && r0 == r.from);
                     }
                     Prefetch asked;

@@ -1,21 +1,21 @@
-// autotune.h - which of several ways to do the same work is the fastest, by times that were measured.
+// autotune.h - chooses the fastest of several ways to do one computation, by measured times.
 //
-// A GPU's clock rises for milliseconds after idleness, falls again when it gets hot or reaches its power limit, and
-// other work disturbs single measurements. So a GPU that was idle gets WARM_MS of work whose times do not count; then
-// all ways take turns, round by round, and each one's least time counts. A round that was clearly faster than the one
-// before shows that the clock still rises: another follows.
+// A GPU's clock rises for milliseconds after idleness, falls again when it gets hot or reaches its
+// power limit, and other work disturbs single measurements. So an idle GPU first gets WARM_MS of
+// work that is not counted; then all ways alternate, round by round, and the least time of each
+// counts. A round that is clearly faster than the one before (the clock still rises) is repeated.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-constexpr float CLEARLY = 0.97f;    // a time below this share of another counts as faster
+constexpr float CLEARLY = 0.97f;    // faster: below this share of another's time
 constexpr float WARM_MS = 20;
 constexpr int LEAST_ROUNDS = 3, MAX_ROUNDS = 8;
 
-// The least time of each way. time(way): milliseconds of one turn; infinite: it cannot run, and gets no other turn.
-// warm_ms: of work before times count. A clock that stands still (the emulator's, mostly) has all there is to know in
-// one round.
+// The least time of each way. time(way): milliseconds of one run; infinite if the way cannot run,
+// which excludes it. warm_ms: work before times count. For a clock that stands still (as the
+// emulator's mostly does) one round is enough.
 template <class Time> std::vector<float> least_times(int ways, Time time, float warm_ms = WARM_MS) {
     std::vector<float> least(size_t(ways), INFINITY);
     std::vector<char> fails(least.size());
@@ -44,8 +44,8 @@ template <class Time> std::vector<float> least_times(int ways, Time time, float 
     return least;
 }
 
-// The first way that no other is clearly faster than: the heuristic has the likely ones first, and noise must not
-// decide. -1: none can run.
+// The first way that no other is clearly faster than: the heuristic lists the likely ones first,
+// and noise must not decide. Returns -1 if none can run.
 inline int pick(const std::vector<float>& times) {
     const float least = times.empty() ? INFINITY : *std::min_element(times.begin(), times.end());
     for (size_t way = 0; way < times.size() && least < INFINITY; way++)

@@ -1,6 +1,6 @@
-// cublaslt.h - the part of cuBLASLt that linear.cu calls. It is loaded when a GPU is opened. If the binary were
-// linked with it, every command would pay for its 540 MB, even without a GPU: 0.1 s and 140 MB of memory, because the
-// loader fills in its tables of pointers at the start.
+// cublaslt.h - the part of cuBLASLt that linear.cu calls. It is loaded when a GPU is opened. If the
+// binary were linked with it, every command would pay for its 540 MB, even without a GPU: 0.1 s and
+// 140 MB of memory, because the loader fills in its tables of pointers at the start.
 #pragma once
 #include <cublasLt.h>
 

@@ -1,14 +1,14 @@
-// experts.cpp - products of rows that are ordered by expert, and what brings rows there and back.
+// experts.cpp - products of rows that are sorted by expert, and the moves to this order and back.
 //
-// Each expert has a range of rows: one product after the other, each on all threads, as linear.cpp has them. Bound by
-// FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
-// Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more, half of it
-// for what is gathered as bf16 (operations.inc).
+// Each expert has a range of rows: one product after the other, each on all threads, as in
+// linear.cpp. Bound by FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
+// Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more, half of it for
+// bf16 rows that are gathered (operations.inc).
 #include "layers/simd/activation_vec.h"
 #include "layers/matmul/matmul.h"
 
 namespace ISA {
-// f(expert, its first slot, its slots) for experts that have any.
+// Calls f(expert, its first permuted row, its rows) for experts that have any.
 template <class F> INLINE void each_expert(const Routes& routes, const Router& r, F f) {
     for (int i = 0; i < r.E; i++) {
         const int from = routes.offsets[i], n = routes.offsets[i + 1] - from;
@@ -16,7 +16,7 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
     }
 }
 
-// An expert may get any number of the rows.
+// Enough for one expert with all rows.
 template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
     return max_matmul_scratch(output<P, tiles>(nullptr, w, w, rows, C, OC));
@@ -39,7 +39,7 @@ static void forward(float* y, const P* x, const P* w, Routes routes, Router r, i
 template <class P, Tiles tiles> static void backward(float* dx, GradTarget<float> dw, const float* dy, const P* x,
                                                      const P* w, Routes routes, Router r, int N, int C, int OC) {
     cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
-    for (int i = 0; i < r.E; i++)    // each_expert leaves out those without slots
+    for (int i = 0; i < r.E; i++)    // each_expert skips experts without rows
         if (!dw.add && routes.offsets[i] == routes.offsets[i + 1])
             __builtin_memset(dw.p + int64_t(i) * OC * C, 0, sizeof(float) * size_t(OC) * size_t(C));
     each_expert(routes, r, [&](int i, int64_t from, int n) {

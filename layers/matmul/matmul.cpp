@@ -1,20 +1,22 @@
-// matmul.cpp - matrix products, and what is done to their result while it is in L1.
+// matmul.cpp - matrix products, with an epilogue while their result is in L1.
 //
-// A tile of ROWS x MICRO sums stays in registers over up to DEEP words of k (micro). The smaller of A and B is the
-// shared operand: for each block of k all threads pack it together. The larger one is cut into panels of WIDE rows or
-// columns. The thread that works on a panel packs it into L2 and multiplies it by the shared operand. Work is divided
-// in tiles, not panels, so that threads get equal amounts. The sum of an element goes through k in order, whichever
-// thread computes it. Rows of A that lie along k are read in place, unless they must be rounded or widened, or end
-// within a pair.
+// A tile of ROWS x MICRO sums stays in registers over up to DEEP words of k (micro). The smaller of
+// A and B is the shared operand: for each block of k all threads pack it together. The larger one
+// is cut into panels of WIDE rows or columns. The thread that works on a panel packs it into L2 and
+// multiplies it by the shared operand. Work is divided in tiles, not panels, so that threads get
+// equal amounts. The sum of an element adds k in order, whichever thread computes it. Rows of A
+// that are contiguous along k are read in place, unless they are rounded, widened or end within a
+// pair.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
 #include "layers/matmul/matmul.h"
 
 namespace ISA {
-constexpr int ROWS = VW == 16 ? 8 : 4, MICRO = 3 * VW;    // 24 of 32 registers hold sums, 12 of 16 on AVX2
-// DEEP: words of k in a block. WIDE: rows or columns of a panel. TALL: rows or columns of the shared operand that are
-// packed at a time (4 MB). PAD: words between strips, because strips a power of two apart share cache sets.
+constexpr int ROWS = VW == 16 ? 8 : 4, MICRO = 3 * VW;    // sums: 24 of 32 registers; AVX2: 12 of 16
+// DEEP: words of k in a block. WIDE: rows or columns of a panel. TALL: rows or columns of the
+// shared operand packed at a time (4 MB). PAD: words between strips, because strips a power of two
+// apart share cache sets.
 constexpr int DEEP = 768, WIDE = PACKED, TALL = 14 * WIDE, PAD = 16;
 
 INLINE int blocks_of(int K, int most) { return (K + most - 1) / most; }
@@ -38,11 +40,11 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) {
             s[i][v] = vf{};
-            __builtin_prefetch(c + i * rc + v * VW, 1);    // needed when the sums are done
+            __builtin_prefetch(c + i * rc + v * VW, 1);    // needed after the sums
         }
     }
     int64_t at = 0;
-#pragma GCC unroll 2    // Intel 7 to 10 % faster, Zen 4 alike within 1 % (2026-11-22 and 24)
+#pragma GCC unroll 2    // Intel: 7 to 10 % faster; Zen 4: within 1 % (2026-11-22, 24)
     for (int k = 0; k < words; k++, at += a.step, b += MICRO) {
         vf x[nv];
 #pragma GCC unroll 4
@@ -61,7 +63,7 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
         }
 }
 
-// Prefetches what the epilogue will read and write of a tile, while its sums are computed.
+// Prefetches the epilogue's inputs and outputs of a tile, while its sums are computed.
 template <class X, class Y> INLINE void fetch(const Matmul<X, Y>& g, int m, int rows, int n, int nv) {
     for (int i = m; i < m + rows; i++)
         for (int v = 0; v < nv; v++) {
@@ -72,7 +74,7 @@ template <class X, class Y> INLINE void fetch(const Matmul<X, Y>& g, int m, int 
         }
 }
 
-enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
+enum class Then { add, slope, gelu };    // the epilogue, besides bias and residual
 template <Then then, class X, class Y>
 static void epilogue(const Matmul<X, Y>& g, int m, int rows, int n, int columns) {
     for (int i = m; i < m + rows; i++) {
@@ -109,19 +111,19 @@ template <class X, class Y> struct Product {
     int tall() const { return even(shared_all(), TALL, WIDE); }
     // Words for `count` (a multiple of WIDE) packed rows or columns of the largest block of k.
     int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
-    // Two blocks of the shared operand, as one is read while the next one is packed; a panel for each thread.
+    // Two blocks of the shared operand, one read while the next is packed; a panel for each thread.
     int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
     int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
     int64_t scratch() const {
         return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
     }
-    // Blocks are split evenly, so that fewer rows may ask for more; these bounds hold for all.
+    // Blocks are split evenly, so that fewer rows may need more; these bounds hold for all.
     int64_t max_scratch() const {
         const int deep = least(round_up(g.K, 2 * VW), DEEP * PER), tall = least(round_up(shared_all(), WIDE), TALL);
         return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
     }
 
-    // Where row m of A's packed block, or column n of B's, starts. m: a multiple of ROWS; n: a multiple of MICRO.
+    // Offset of row m in A's packed block, of column n in B's. m: multiple of ROWS; n: of MICRO.
     int64_t a_at(int m, Block k) const { return m * int64_t(k.words) + (a_in_rows() ? m : m / ROWS) * PAD; }
     int64_t b_at(int n, Block k) const { return n * int64_t(k.words) + n / MICRO * PAD; }
 
@@ -143,7 +145,7 @@ template <class X, class Y> struct Product {
         for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
     }
 
-    // The rows of A from m (a multiple of ROWS) on: in place, or in `block`, which was packed from row m0 on.
+    // The rows of A from m (a multiple of ROWS) on: in place, or in `block`, packed from row m0 on.
     Strip strip(Block k, int m, const float* block, int m0) const {
         const int last = least(ROWS, g.M - m) - 1;
         if (a_in_place()) return {reinterpret_cast<const float*>(g.a + m * g.ra + k.k), g.ra / PER, 1, last};

@@ -3,7 +3,7 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// Both inputs are floats, or both are bf16; for gradients A is floats and B bf16.
+// Both inputs are floats, or both are bf16; for gradients A is float and B bf16.
 typedef Matmul<float, float> Floats;
 typedef Matmul<bf16, bf16> Halves;
 typedef Matmul<float, bf16> Mixed;
@@ -13,18 +13,18 @@ void matmul(const Mixed& m);
 int64_t matmul_scratch(const Floats& m);
 int64_t matmul_scratch(const Halves& m);
 int64_t matmul_scratch(const Mixed& m);
-// The most that this product asks for, or one with less of M, N or K.
+// Scratch bytes for this product and for all with smaller M, N or K.
 int64_t max_matmul_scratch(const Floats& m);
 int64_t max_matmul_scratch(const Halves& m);
 int64_t max_matmul_scratch(const Mixed& m);
-// The same by tiles (amx.cpp). matmul goes there by itself.
+// Products by tiles (amx.cpp). matmul calls them itself.
 void tile_matmul(const Floats& m);
 void tile_matmul(const Halves& m);
 void tile_matmul(const Mixed& m);
-// halves: B is bf16. Not less for a product with more of M, N or K.
+// Scratch bytes. They never decrease with M, N or K. is_bf16: B is bf16.
 int64_t tile_matmul_scratch(int M, int N, int K, bool is_bf16);
 
-// The three products. y = x w^T
+// The three products of a linear layer. y = x w^T
 template <class P, Tiles tiles> INLINE Matmul<P, P> output(float* y, const P* x, const P* w, int N, int C, int OC) {
     return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .tiles = tiles};
 }

@@ -1,16 +1,17 @@
-// block_panels.h - panels of weights in blocks of integers (packed.h): their numbers, their scales, and what the sums
-// of integers over a block add to a row's products. Vectors and tiles share this, and so give the same bits.
+// block_panels.h - panels of weights in blocks of integers (packed.h): their numbers, their scales,
+// and how the sums of integers over a block are added to a row's products. Vectors and tiles share
+// this, and so give the same bits.
 #pragma once
 #include "layers/quant/packed.h"
 #include "int_dot.h"
 
 namespace ISA {
-// Prefetched: the hardware alone does not look far enough ahead. With half as much eight sequences of q8_0 take 17 %
-// longer (2 cores of Zen 5, 2026-11-25, medians of three rounds in turns).
+// Prefetch distance: the hardware's own prefetching is too short. With half of it eight sequences
+// of q8_0 take 17 % longer (2 cores of Zen 5, 2026-11-25, medians of three alternating rounds).
 constexpr int AHEAD_BYTES = 8192;
-template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // sums of integers, each with a scale
+template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // integer sums, each with a scale
 
-// f<F>() with this format of blocks.
+// Calls f<F>() with this format of blocks.
 template <class F> INLINE auto with_block_format(BlockType format, F f) {
     switch (format) {
         case BlockType::q8_0: return f.template operator()<BlockType::q8_0>();
@@ -24,7 +25,7 @@ template <class F> INLINE auto with_block_format(BlockType format, F f) {
     }
 }
 
-// The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
+// The quants of 4 numbers of k of each output: quarter g of 8. quads: their lower 4 bits.
 template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
     if constexpr (F == BlockType::q6_k) return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
     else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);
@@ -36,7 +37,7 @@ INLINE vf from_bytes(const uint8_t* p) { return __builtin_convertvector(load_byt
 template <BlockType F> struct BlockScales {
     vf d = {}, m = {}, scale[SUMS<F>], offset = {};
 
-    // p: block b, or the head before it. Returns the block.
+    // p: block b, or the head before it. Returns the block's address.
     INLINE_MEMBER const uint8_t* read(const uint8_t* p, int b, int lane) {
         constexpr BlockLayout L = block_layout(F);
         if (L.head && b % 8 == 0) {
@@ -56,7 +57,7 @@ template <BlockType F> struct BlockScales {
         return p;
     }
 };
-// sum + what a block adds to it. s: the products of integers; dx, mx: the row's scale, and that times its sum
+// Adds a block to sum. s: the products of integers; dx: the row's scale; mx: scale times sum.
 template <BlockType F>
 INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float* dx, const float* mx) {
     constexpr BlockLayout L = block_layout(F);
@@ -68,29 +69,30 @@ INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float
     else return sum + offset * *mx;
 }
 
-// Rows of x as int8, and their scales: for each 32 one, and after all of these that times their sum.
+// Rows of x as int8 and their scales: one scale for each 32, then scale times sum.
 struct ByteRows {
     const int8_t* numbers;
     const float* scales;
-    int64_t apart;    // bytes from row to row, of both
+    int64_t apart;    // bytes between rows, of both
     int C;
     ByteRows from(int row) const { return {numbers + row * apart, scales + row * (apart / 4), apart, C}; }
 };
-// packed_tiles.cpp: sums (rows,16) = products of up to 64 rows with a panel, by the thread's set of tiles, which is
-// configured for block_depth bytes. Reads and writes 16 rows at a time; those beyond the last may hold anything.
+// packed_tiles.cpp: sums (rows,16) = products of up to 64 rows with a panel, by the thread's set of
+// tiles, which is configured for block_depth bytes. Reads and writes 16 rows at a time; rows beyond
+// the last may hold anything.
 typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
 BlockTiles block_tiles(BlockType format, Tiles kind);
 
-// Rows of x as three planes of bf16: of each 32 k in turn 16 words of each plane, pairs of k and k + 16. Beyond the
-// last k they are zero.
+// Rows of x as three planes of bf16. Each 32 k have 16 words of each plane, pairs of k and k + 16,
+// zero beyond the last k.
 struct PlaneRows {
     static constexpr int STEP = 48;    // words of 32 k
     const float* planes;
-    int64_t apart;     // words from row to row
-    int C, outputs;    // the whole matrix's
+    int64_t apart;     // words between rows
+    int C, outputs;    // outputs of the whole matrix
 };
-// The same for a panel of floats: sums (rows,48), by tiles configured for so many rows or more. ahead: PackedProduct's;
-// 0: nothing is prefetched.
+// sums (rows,48) = products with a panel of floats, by tiles configured for this many rows or more.
+// ahead: PackedProduct's, or 0 for no prefetch.
 typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
 FloatTiles float_tiles(Tiles kind);
 constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }

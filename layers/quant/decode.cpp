@@ -1,9 +1,10 @@
 // decode.cpp - blocks of a GGUF file to floats.
 //
-// A block is a scale d (fp16), in some formats an offset m, and small integers q: x = d q + m. The "K" formats have 256
-// numbers a block, whose sub-blocks of 16 or 32 have integers s and t as scales and offsets: x = d s q - m t.
-// The products d s q have at most 24 significant bits, so they are exact in a float and the sum is rounded once:
-// the order of operations and FMAs do not change the bits.
+// A block is a scale d (fp16), in some formats an offset m, and small integers q: x = d q + m. The
+// "K" formats have 256 numbers a block, whose sub-blocks of 16 or 32 have integers s and t as
+// scales and offsets: x = d s q - m t.
+// The products d s q have at most 24 significant bits, so they are exact in a float and the sum is
+// rounded once: the order of operations and FMAs do not change the bits.
 // Layouts: ggml-common.h of llama.cpp. Bound by memory: reads 0.6 to 2 bytes and writes 4 a number.
 #include "quant.h"
 
@@ -19,7 +20,7 @@ float half_at(const uint8_t* p) {
     return half_to_float(bits);
 }
 
-// ---- 32 numbers: d [m] [a fifth bit of each] [4 or 8 bits of each; a byte holds numbers j and 16 + j] --------------
+// ---- 32 numbers: d [m] [a fifth bit of each] [4 or 8 bits of each; a byte has numbers j, 16 + j]
 
 void decode_q8_0(const uint8_t* b, float* out) {
     const float d = half_at(b);
@@ -69,12 +70,12 @@ void decode_iq4_nl(const uint8_t* b, float* out) {
     }
 }
 
-// ---- 256 numbers ----------------------------------------------------------------------------------------------------
+// ---- 256 numbers --------------------------------------------------------------------------------
 
 // A byte of `bits` holds a number of each of four rows of 32: row r in bits 2 r and 2 r + 1.
 int two_bits(const uint8_t* bits, int i) { return bits[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; }
 
-// Sub-blocks of 16: scale in the low half of a byte, offset in the high one.    scales[16] q[64] d m
+// Sub-blocks of 16: scale in the low half of a byte, offset in the high.    scales[16] q[64] d m
 void decode_q2_k(const uint8_t* b, float* out) {
     const float d = half_at(b + 80), m = half_at(b + 82);
     for (int s = 0; s < 16; s++) {
@@ -82,7 +83,7 @@ void decode_q2_k(const uint8_t* b, float* out) {
         for (int i = 16 * s; i < 16 * s + 16; i++) out[i] = scale * float(two_bits(b + 16, i)) - offset;
     }
 }
-// Sub-blocks of 16 with scales of 6 bits; where the third bit of a number is 0, 4 is subtracted.
+// Sub-blocks of 16 with scales of 6 bits; if the third bit of a number is 0, 4 is subtracted.
 // third[32] q[64] scales[12] d
 void decode_q3_k(const uint8_t* b, float* out) {
     const float d = half_at(b + 108);
@@ -96,8 +97,8 @@ void decode_q3_k(const uint8_t* b, float* out) {
         }
     }
 }
-// Eight scales and eight offsets of 6 bits in 12 bytes: those of sub-blocks 0 to 3 in the low 6 bits of the first 8
-// bytes; of the others 4 bits in the last 4 bytes, and 2 bits above the first.
+// Eight scales and eight offsets of 6 bits in 12 bytes. Sub-blocks 0 to 3 use the low 6 bits of the
+// first 8 bytes; the others use 4 bits of the last 4 bytes, and 2 bits above the first sub-blocks'.
 struct Scales {
     int scale[8], offset[8];
 };
@@ -121,7 +122,7 @@ void decode_q4_k(const uint8_t* b, float* out) {
         for (int i = 0; i < 32; i++) out[32 * j + i] = scale * float(q[i] >> j % 2 * 4 & 15) - offset;
     }
 }
-// The same with a fifth bit: bit j of a byte is sub-block j's.    d m scales[12] fifth[32] q[128]
+// q4_k with a fifth bit: bit j of a byte is sub-block j's.    d m scales[12] fifth[32] q[128]
 void decode_q5_k(const uint8_t* b, float* out) {
     const float d = half_at(b), m = half_at(b + 2);
     const Scales s = unpack_scales(b + 4);
@@ -144,13 +145,13 @@ void decode_q6_k(const uint8_t* b, float* out) {
     }
 }
 
-// Where a block has its one or two fp16 numbers, by BlockType; all its other numbers are integers.
+// Offsets of a block's one or two fp16 numbers, by BlockType; all its other numbers are integers.
 constexpr int SCALES[][2] = {{},     {},       {},         {0, 0}, {0, 2}, {0, 0},     {0, 2},
                              {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2}, {208, 208}, {0, 0}};
 static_assert(std::size(SCALES) == std::size(BLOCK_FORMATS));
 
-// Numbers that are not finite have an exponent of ones: adding its lowest bit carries into the sign. Without a branch,
-// so that the loop is vectorised.
+// Numbers that are not finite have an exponent of ones: adding its lowest bit carries into the
+// sign. There is no branch, so that the loop is vectorised.
 template <class Bits> bool finite_numbers(const void* from, int64_t n, Bits exponent, Bits lowest) {
     Bits carried = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -168,7 +169,7 @@ void decode_all(const BlockFormat& format, const void* blocks, int64_t n, float*
 }
 template <class Widen> void widen(const void* from, int64_t n, float* out, Widen to_float) {
     for (int64_t i = 0; i < n; i++) {
-        uint16_t bits;    // may lie at any address
+        uint16_t bits;    // may be unaligned
         memcpy(&bits, static_cast<const char*>(from) + 2 * i, 2);
         out[i] = to_float(bits);
     }

@@ -1,11 +1,12 @@
-// encode.cpp - floats to the blocks of a GGUF file. See quantised.cpp for their layouts.
+// encode.cpp - floats to the blocks of a GGUF file. decode.cpp has their layouts.
 //
-// For given integers q the scale with the least squared error is a ratio of sums, and for a given scale the best
-// integers come from rounding. So: begin with several scales around largest / range, alternate the two steps, and keep
-// the pair with the least error. Sub-blocks of the K formats first find their own scales as floats, which the block's
-// d then turns into integers; the numbers are rounded again to what a reader will multiply.
-// Bound by arithmetic: some hundred operations a number. quantise_search.cpp does the searches and the last rounding by
-// vectors; what it cannot decide, the loops here do.
+// For given integers q the scale with the least squared error is a ratio of sums, and for a given
+// scale the best integers come from rounding. So: begin with several scales around largest / range,
+// alternate the two steps, and keep the pair with the least error. Sub-blocks of the K formats
+// first find their own scales as floats, which the block's d then turns into integers; the numbers
+// are rounded again with the scales that a reader will multiply by.
+// Bound by arithmetic: some hundred operations a number. encode_search.cpp does the searches and the
+// last rounding by vectors; the loops here do what it cannot decide.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -27,7 +28,8 @@ float inverse(float d) {
     return std::isfinite(r) ? r : 0;
 }
 
-// x to the nearest integer in [lo, hi]; NaN to lo. 1.5 * 2^23 + x has no bits below 1. Unlike lrintf it is vectorised.
+// Rounds x to the nearest integer in [lo, hi], NaN to lo. 1.5 * 2^23 + x has no bits below 1.
+// Unlike lrintf it is vectorised.
 float rounded(float x, float lo, float hi) {
     constexpr float ROUND = 0x1.8p23f;
     x = x > lo ? x : lo;
@@ -41,16 +43,16 @@ void to_bytes(const float* x, int n, float m, float inv, float lo, float hi, uin
     for (int i = 0; i < n; i++) q[i] = uint8_t(rounded((x[i] - m) * inv, lo, hi) - lo);
 }
 
-float largest_magnitude(const float* x, int n) {    // with its sign
+float largest_magnitude(const float* x, int n) {    // signed
     float most = 0;
     for (int i = 0; i < n; i++)
         if (std::fabs(x[i]) > std::fabs(most)) most = x[i];
     return most;
 }
 
-// ---- x ~ d q --------------------------------------------------------------------------------------------------------
+// ---- x ~ d q ------------------------------------------------------------------------------------
 
-// The scale for N numbers and integers in [LO, -LO - 1]: d = sum(x q) / sum(q q), where the error is
+// The scale for N numbers and integers in [LO, -LO - 1]: d = sum(x q) / sum(q q). The error is
 // sum(x x) - sum(x q)^2 / sum(q q), so the largest gain sum(x q)^2 / sum(q q) wins.
 template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& search) {
     float best = 0, best_gain = 0;
@@ -60,7 +62,7 @@ template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& 
     const float most = largest_magnitude(x, N);
     if (!(std::fabs(most) > 0)) return 0;
     best = 0;
-    // The largest number goes to LO + step / 8 or, on the other side, to about -LO - 1.
+    // The largest number maps to LO + step / 8 or, on the other side, to about -LO - 1.
     for (const float side : {-1.0f, 1.0f})
         for (int step = -6; step <= 10; step += 2) {
             float inv = side * (float(-LO) - float(step) / 8) / most;
@@ -97,14 +99,15 @@ template <int BITS> void encode_scaled(const float* x, uint8_t* b, const Quantis
     put_fifths<BITS>(b + 2, b + (BITS == 5 ? 6 : 2), q);
 }
 
-// As ggml does it, to the bit: no search, halves away from zero.
+// Same bits as ggml: no search, halves away from zero.
 void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch& search) {
     float found;
     if (search.q8_0 && search.q8_0(x, &found, b + 2)) return put_half(b, found);
     const float most = largest_size(x, 32);
     const float d = (most == most ? most : std::fabs(largest_magnitude(x, 32))) / 127, inv = inverse(d);
     put_half(b, d);
-    int32_t whole[32];    // a half is added first, as the conversion to integers rounds towards zero
+    // A half is added first, as the conversion to integers rounds towards zero.
+    int32_t whole[32];
     for (int j = 0; j < 32; j++) {
         float q = x[j] * inv;
         q = q > -127 ? q : -127;
@@ -134,9 +137,9 @@ void encode_q6_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
     }
 }
 
-// ---- x ~ d q + m ----------------------------------------------------------------------------------------------------
+// ---- x ~ d q + m --------------------------------------------------------------------------------
 
-// The squared error of 32 numbers with integers in [0, most].
+// Squared error of 32 numbers with integers in [0, most].
 float line_error(const float* x, Line line, float most) {
     const float inv = inverse(line.d);
     float error = 0;
@@ -147,7 +150,7 @@ float line_error(const float* x, Line line, float most) {
     return error;
 }
 
-// The d >= 0 and m with the least squares for the integers that `line` gives. below: m is at most 0.
+// The d >= 0 and m with the least squares for `line`'s integers. below: m is at most 0.
 Line refit(const float* x, Line line, float most, bool below) {
     const float inv = inverse(line.d);
     float q1 = 0, q2 = 0, x1 = 0, xq = 0;
@@ -173,7 +176,7 @@ Line find_line(const float* x, float most, bool below, const QuantiseSearch& sea
     best = {0, low};
     if (!(high > low)) return best;
     float best_error = line_error(x, best = {(high - low) / most, low}, most);
-    // Ranges that leave out up to a quarter at either end: one number far from the others must not cost them bits.
+    // Ranges omit up to a quarter at either end: an outlier must not cost the other numbers bits.
     for (int cut_low = 0; cut_low < 4; cut_low++)
         for (int cut_high = 0; cut_high < 4; cut_high++) {
             const float width = high - low, from = low + width * 0.06f * float(cut_low * cut_low) / 2;
@@ -198,7 +201,7 @@ template <int BITS> void encode_line(const float* x, uint8_t* b, const QuantiseS
     put_fifths<BITS>(b + 4, b + (BITS == 5 ? 8 : 4), q);
 }
 
-// The integers (s, t) at `near` or beside it with the least error of {d s, -m t}.
+// The integers (s, t) at or next to `near` with the least error of {d s, -m t}.
 Line find_pair(const float* x, float d, float m, Line near, const QuantiseSearch& search) {
     Line best = near;
     if (search.pair && search.pair(x, d, m, near, &best)) return best;
@@ -226,7 +229,7 @@ void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
         const Line near = {rounded(lines[j].d * inverse(d), 0, 63), rounded(-lines[j].m * inverse(m), 0, 63)};
         const Line best = find_pair(x + 32 * j, d, m, near, search);
         const int scale = int(best.d), offset = int(best.m);
-        uint8_t* p = b + 4 + j % 4;    // see Scales in quantised.cpp
+        uint8_t* p = b + 4 + j % 4;    // see Scales in decode.cpp
         if (j < 4) p[0] |= uint8_t(scale), p[4] |= uint8_t(offset);
         else
             p[0] |= uint8_t(scale >> 4 << 6), p[4] |= uint8_t(offset >> 4 << 6),
@@ -261,7 +264,7 @@ Encode encoder(const BlockFormat& format) {
 
 bool can_quantise(const BlockFormat& format) { return encoder(format) != nullptr; }
 
-// Instruction sets that another architecture lacks are null there.
+// Instruction sets of other architectures are null.
 namespace avx2 {
 [[gnu::weak]] QuantiseSearch quantise_search();
 }

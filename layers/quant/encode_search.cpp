@@ -1,7 +1,7 @@
-// encode_search.cpp - see quantise_search.h. Each lane is one candidate, and sums over the numbers in their order, so
-// it has the bits of a loop. Bound by arithmetic: four passes of 16 operations a number and vector.
+// encode_search.cpp - see encode_search.h. Each lane is one candidate and sums over the numbers in
+// their order, so it has the bits of a loop. Bound by arithmetic: 4 passes, 16 operations a number.
 //
-// An FMA in the place of a product and a sum would give other bits than a CPU without it.
+// An FMA instead of a product and a sum would give other bits than a CPU without FMAs.
 #pragma GCC optimize("fp-contract=off")
 #include "layers/simd/vec.h"
 #include "encode_search.h"
@@ -26,7 +26,8 @@ INLINE vf inverse(vf d) {
     return r - r == 0 ? r : vf{};
 }
 INLINE vf numbered(int first) { return __builtin_convertvector(lanes() + first, vf); }
-// A bit for each lane in which a comparison holds. In a template, as above.
+// A bit for each lane in which a comparison holds. A template, because other instruction sets lack
+// the name.
 template <class V> struct Floats { typedef vf type; };
 template <class V> INLINE uint32_t bits(V mask) {
     if constexpr (VW == 16) return uint16_t(__builtin_ia32_cvtd2mask512(mask));
@@ -39,17 +40,18 @@ template <class V> INLINE uint32_t bits(V mask) {
 template <class V> INLINE bool any(V mask) { return bits(mask) != 0; }
 template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
-// ---- x ~ d q --------------------------------------------------------------------------------------------------------
+// ---- x ~ d q ------------------------------------------------------------------------------------
 
-// A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to its opposite (the
-// other side), with 9 values of step for each side; 17 values, an eighth apart, find the same errors to four digits.
-// Lanes of the other side hold the opposites of its integers, so that this number is negative in all lanes: integers
-// are in [lo, -lo - 1], or [lo + 1, -lo].
-// In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the same sums and share
-// a lane; these lanes come first, in one vector.
+// A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to
+// its opposite (the other side), with 9 values of step for each side; 17 values, an eighth apart,
+// find the same errors to four digits. Lanes of the other side hold the opposites of its integers,
+// so that this number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo].
+// In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the
+// same sums and share a lane; these lanes come first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
-constexpr int ALL = 2 * VECTORS + 1;    // first guesses; refitted scales; shared lanes, refitted for the other side
-constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: one alone waits for its own sums
+// First guesses; refitted scales; shared lanes, refitted for the other side.
+constexpr int ALL = 2 * VECTORS + 1;
+constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: a single one waits for its sums
 
 struct Sums {
     vf xq, qq;
@@ -57,7 +59,7 @@ struct Sums {
 struct Limits {
     vf low, high;
 };
-// K vectors.    other: the largest on the other side of zero
+// K vectors. other: the largest number on the other side of zero.
 template <int N, int K>
 INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
     vf xq[K] = {}, qq[K] = {};
@@ -77,7 +79,7 @@ INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float ot
     for (int j = 0; j < K; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
 }
 
-// The best as the loop finds it, candidate after candidate.
+// The best candidate in the loop's order.
 float in_order(const Sums* sums, vi joined) {
     float best = 0, best_gain = 0;
     for (int side = -1; side <= 1; side += 2)
@@ -117,7 +119,8 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
     if (!(most < 0 || most > 0)) return false;
     const float other = most > 0 ? far.low : far.high;
     Sums sums[ALL];
-    vi joined = {};    // lanes of the first vector that are both sides in the second turn, too
+    // Lanes of the first vector that are both sides in the second iteration, too.
+    vi joined = {};
     for (int k = 0; k < VECTORS; k += TOGETHER) {
         vf inv[TOGETHER];
         Limits limits[TOGETHER];
@@ -152,7 +155,7 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
     const int lane = __builtin_ctz(first);
     const float gain = top[lane], xq = top_xq[lane], qq = top_qq[lane];
     if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or a number is not finite
-    // All that are not behind by more than rounding have these very sums.
+    // All candidates that are not worse by more than rounding have exactly these sums.
     vi clear = vi{} - 1, near = {}, away = {};    // the side of lo, the other one
     for (int k = 0; k < ALL; k++) {
         const vf c = numbered(k % VECTORS * VW);
@@ -171,7 +174,7 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
 }
 bool find_scale16(const float* x, float* best) { return find_scale<16>(x, -32, best); }
 
-// ---- x ~ d q + m ----------------------------------------------------------------------------------------------------
+// ---- x ~ d q + m --------------------------------------------------------------------------------
 
 struct Lines {
     vf d, m;
@@ -181,7 +184,7 @@ struct Fit {
 };
 enum class Pass { sums, error, both };
 
-// The sums over numbers and their integers in [0, most], added to f; the squared error.
+// Adds to f the sums over numbers and their integers in [0, most], and the squared error.
 template <Pass kind> INLINE void pass(const float* x, int n, Lines line, float most, Fit& f) {
     const vf inv = inverse(line.d), high = set1(most);
     for (int i = 0; i < n; i++) {

@@ -12,17 +12,17 @@ INLINE vq load_quants(const uint8_t* p) { return *reinterpret_cast<const vq_unal
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
 INLINE vi load_ints(const int32_t* p) { return *reinterpret_cast<const vi_unaligned*>(p); }
 INLINE vi whole(int i) { return i - vi{}; }
-// Bits that cross a byte are masked away by who calls these.
+// Callers must mask bits that cross a byte.
 INLINE vq left(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) << bits); }
 INLINE vq right(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) >> bits); }
 INLINE vq moved(vq v, int bits) { return bits > 0 ? left(v, bits) : bits < 0 ? right(v, -bits) : v; }
 
-// VW numbers in half precision. In templates, as other instruction sets do not know the names.
+// VW numbers in half precision. Templates, because other instruction sets lack the names.
 typedef int16_t halves_of_vector __attribute__((vector_size(2 * VW)));
 template <class V> INLINE vf from_halves(V h) {
     if constexpr (VW == 16) return __builtin_ia32_vcvtph2ps512_mask(h, vf{}, -1, 4);
     else if constexpr (VW == 8) return __builtin_ia32_vcvtph2ps256(h);
-    else {    // half.h has why
+    else {    // explained in base/half.h
         const vu wide = __builtin_convertvector(reinterpret_cast<vh>(h), vu), rest = (wide & 0x7FFF) << 13;
         const vu bits = reinterpret_cast<vu>(reinterpret_cast<vf>(rest) * 0x1p112f);
         return reinterpret_cast<vf>((rest >= 31u << 23 ? rest | 0x7F800000u : bits) | (wide & 0x8000) << 16);
@@ -34,7 +34,7 @@ INLINE vf load_halves(const void* p) {
     return from_halves(h);
 }
 
-template <class V> INLINE vi add_products(V a, V b) {    // neighbours' are added
+template <class V> INLINE vi add_products(V a, V b) {    // sums of neighbours' products
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmaddwd512_mask(a, b, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmaddwd256(a, b));
     else {
@@ -43,17 +43,17 @@ template <class V> INLINE vi add_products(V a, V b) {    // neighbours' are adde
     }
 }
 typedef char bytes_of_vector __attribute__((vector_size(4 * VW)));
-template <class V> INLINE vi16 add_byte_products(V w, V x) {    // neighbours' are added, in 16 bits
+template <class V> INLINE vi16 add_byte_products(V w, V x) {    // sums of neighbours' products, in 16 bits
     if constexpr (VW == 16) return __builtin_ia32_pmaddubsw512_mask(w, x, vi16{}, -1);
     else return __builtin_ia32_pmaddubsw256(w, x);
 }
 struct Four {
     int8_t of[4];
-};    // x, as the instruction reads it
-// s += w . x in each lane: four bytes without sign times the four at x, with sign. Exact; the three ways give the same
-// bits. eight: w may be above 127. vnni: the CPU has VNNI
+};    // x as the instruction reads it
+// s += w . x in each lane: four unsigned bytes times the four signed bytes at x. Exact; the three
+// ways give the same bits. eight: w may exceed 127. vnni: the CPU has VNNI.
 template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
-    if constexpr (vnni && VW == 16) {    // by name: the compiler would copy registers around the intrinsic
+    if constexpr (vnni && VW == 16) {    // asm: an intrinsic would cost register copies
         __asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(s) : "v"(w), "m"(*reinterpret_cast<const Four*>(x)));
         return s;
     }

@@ -1,11 +1,11 @@
-// pack_file_rows.h - packs rows of a matrix as a file has them, k after k, into a panel of packed.h: VW rows at a time,
-// along k, so that each of their cache lines is read once.
+// pack_file_rows.h - packs rows of a matrix in a file's layout, k after k, into a panel of
+// packed.h: VW rows at a time, along k, so that each of their cache lines is read once.
 #pragma once
 #include "layers/simd/pack_panels.h"
 
 namespace ISA {
-// to: words (floats, pairs of bf16) or, with `is_bf16`, numbers of 16 bits, k after k of 48 rows. Only n rows exist;
-// zeros stand in for the rest.    E: float, or bf16 for 16 bits of any kind
+// to: words (floats, pairs of bf16) or, with `is_bf16`, numbers of 16 bits, k after k of 48 rows.
+// Only n rows exist; zeros replace the others.    E: float, or bf16 for 16 bits of any kind
 template <class E, bool is_bf16> static void pack_rows(float* to, const char* const* rows, int n, int C) {
     typedef Words<E, sizeof(E) == 2, false> Word;
     constexpr int W = 48, PER = Word::PER;
@@ -15,7 +15,7 @@ template <class E, bool is_bf16> static void pack_rows(float* to, const char* co
             p[i] = reinterpret_cast<const E*>(rows[least(j + i, n - 1)]);
             next[i] = reinterpret_cast<const E*>(rows[least(j + i + VW, n - 1)]);
         }
-        auto put = [&](int k, int words, vf* r) {    // word i of VW rows from r[i] on, after the transposition
+        auto put = [&](int k, int words, vf* r) {    // word i of VW rows from r[i] on, after transposition
             transpose(r);
             for (int i = 0; n < j + VW && i < VW; i++) r[i] = lanes() < n - j ? r[i] : vf{};
 #pragma GCC unroll 16
@@ -47,11 +47,11 @@ template <class E, bool is_bf16> static void pack_rows(float* to, const char* co
         put(k, (C - k + PER - 1) / PER, r);
     }
 }
-// The panel of the part's rows from `row` on.
+// Packs the panel of the part's rows from `row` on.
 static void pack_file_rows(const PackedPart& part, int64_t row, int C, char* panel) {
     int n = int(least64(48, part.rows - row));
     const char* const* rows = part.mapped + row;
-    while (n > 0 && !rows[n - 1]) n--;    // zeros come last
+    while (n > 0 && !rows[n - 1]) n--;    // zero rows come last
     float* to = reinterpret_cast<float*>(panel);
     if (n == 0) return void(__builtin_memset(panel, 0, size_t(panel_bytes(part.format, C))));
     if (part.format == BlockType::f32) pack_rows<float, false>(to, rows, n, C);

@@ -1,5 +1,5 @@
-// packed.cpp - rows of a matrix into panels and out of them. Bound by memory: a row touches every cache line of its
-// panel, which stays in L2 for the rows that follow.
+// packed.cpp - rows of a matrix into panels and out of them. Bound by memory: a row touches every
+// cache line of its panel, which stays in L2 for the following rows.
 #include "packed.h"
 
 #include <sys/mman.h>
@@ -13,8 +13,7 @@
 #include "quant.h"
 
 namespace {
-// Copies between a block of a file and its place in a panel. Both directions are one list of moves, so that they cannot
-// differ.
+// Copies between a file's block and a panel. One list of moves serves both directions.
 template <bool in> struct Mover {
     uint8_t *block, *panel;
 
@@ -23,7 +22,8 @@ template <bool in> struct Mover {
         else memcpy(block, panel, size_t(bytes));
     }
     void half(int at_block, int at_panel) { copy(block + at_block, panel + at_panel, 2); }
-    // `bits` bits of each byte of a word of the block, from bit `from` on, are those of the panel's from bit `to` on.
+    // Copies `bits` bits of each byte of a word, from bit `from` in the block and `to` in the
+    // panel.
     template <class Word> void bits(int at_block, int from, int at_panel, int to, int bits) {
         const Word mask = Word(Word(~Word(0)) / 255 * ((1u << bits) - 1));
         Word b, p;
@@ -35,14 +35,14 @@ template <bool in> struct Mover {
         else memcpy(block + at_block, &b, sizeof b);
     }
     void bits(int at_block, int from, int at_panel, int to, int n) { bits<uint8_t>(at_block, from, at_panel, to, n); }
-    // Those of four numbers, which are neighbours in both.
+    // Bits of four numbers, which are neighbours in both.
     void four(int at_block, int from, int at_panel, int to, int n) { bits<uint32_t>(at_block, from, at_panel, to, n); }
 };
 
-// The place of number k of 32, of output o: of its quarter's byte, which two numbers share if it has 4 bits.
+// Offset of number k of 32, of output o, in its quarter. With 4 bits two numbers share the byte.
 int quarter(int k, int o) { return k % 16 / 4 * 64 + o * 4 + k % 4; }
 
-// A block of 32 numbers: d, in some formats m, in some the fifth bits, then the numbers' 4 or 8 bits.
+// A block of 32 numbers: d, in some formats m or the fifth bits, then the numbers' 4 or 8 bits.
 template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     const BlockLayout l = block_layout(format);
     m.half(0, 2 * o);
@@ -62,7 +62,7 @@ template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     for (int k = 0; k < 16; k += 4) m.copy(m.block + at + k, quads + quarter(k, o), 4);
 }
 
-// Scales and offsets of 6 bits in 12 bytes (quantised.cpp: unpack_scales).
+// Scales and offsets of 6 bits in 12 bytes (decode.cpp: unpack_scales).
 template <bool in> void six_bits(Mover<in> m, const BlockLayout& l, int o) {
     const int scales = 4;    // in the block
     for (int j = 0; j < 8; j++) {
@@ -111,7 +111,7 @@ void move(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_
     CHECK(col % f.numbers == 0 && n % f.numbers == 0 && col + n <= cols && row < part.rows,
           "row %lld, columns %lld+%lld", (long long)row, (long long)col, (long long)n);
     if (!in_blocks(part.format)) {
-        auto each = [&](auto offset_of, auto bytes) {    // constant: a call of memcpy for each number is 4 times slower
+        auto each = [&](auto offset_of, auto bytes) {    // constant: memcpy calls are 4 times slower
             for (int64_t k = col; k < col + n; k++, blocks += bytes)
                 Mover<in>::copy(blocks, panel + offset_of(k) * bytes, bytes);
         };
@@ -145,7 +145,7 @@ void packed_now(PackedPart* part, int64_t cols) {
         if (const auto at = int64_t(reinterpret_cast<uintptr_t>(part->mapped[r])))
             first = std::min(first, at), last = std::max(last, at + row_bytes);
     const int64_t from = last ? round_up(first, page) : 0, to = last / page * page;
-    // Rows of several places of the file may enclose other matrices, which would be read again.
+    // Rows from scattered parts of the file may enclose other matrices, which would be read again.
     if (to > from && to - from <= 2 * part->rows * row_bytes)
         madvise(reinterpret_cast<void*>(from), size_t(to - from), MADV_DONTNEED);
     part->mapped = nullptr;

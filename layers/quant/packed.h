@@ -1,29 +1,32 @@
-// packed.h - weights that are only read: each matrix in the format that its file has, laid out as inference reads it.
+// packed.h - weights that are only read: in their files' formats, laid out for inference.
 //
-// Outputs (rows of the matrix) lie side by side in panels, k after k. A lane of a vector is an output: no sum goes
-// across lanes, and each goes through k in order; tiles have an order of their own. So a row of x gives the same bits
-// whatever other rows come along.
+// Outputs (rows of the matrix) are adjacent in panels, k after k. A lane of a vector is an output:
+// no sum crosses lanes, and each adds k in order; tiles have an order of their own. So a row of x
+// gives the same bits for any other rows of the call.
 //   fp32, fp16   48 outputs: [k][48]             bf16   48 outputs, pairs of k: [k/2][48][2]
-//   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k take [16] scales, [16] offsets, bits above
-//                the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of 4-bit numbers holds k and k + 16.
-// The "K" formats put the scales of 256 numbers before those of 32 (BlockLayout). Offsets and scales keep their bits.
+//   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k have [16] scales, [16]
+//                offsets, bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of
+//                4-bit numbers holds k and k + 16.
+// The "K" formats put the scales of 256 numbers before the scales of 32 (BlockLayout). Offsets and
+// scales keep their bits.
 //
-// Rows of fp32, fp16 and bf16 may lie in a mapped file at first. A product with few rows of x then packs each panel
-// into its thread's scratch and reads it from L2, so that a first token waits for no copy of the weights. After `wait`
-// such products one packs the panels into their memory; a product with more rows does so at once.
+// Rows of fp32, fp16 and bf16 may first lie in a mapped file. A product with few rows of x then
+// packs each panel into its thread's scratch and reads it from L2, so that a first token waits for
+// no copy of the weights. After `wait` such products one packs the panels into their memory; a
+// product with more rows does so at once.
 #pragma once
 #include "base/block_format.h"
 #include "layers/ops.h"
 
-struct PackedPart {         // rows of one format, in whole panels: those beyond the last are zero
+struct PackedPart {         // rows of one format; whole panels, zero-padded
     int64_t first, rows;    // in the matrix
     BlockType format;
     char* data;
-    // Until the panels hold the rows: where each row lies in a mapped file; a row without an address is zeros.
+    // Before the panels hold the rows: each row's address in a mapped file, or null for zeros.
     const char* const* mapped = nullptr;
-    int wait = 0;    // products until one packs the panels
+    int wait = 0;    // products until the panels are packed
 };
-// A parameter. One that no product reads - a vector, a table of positions - is floats; any other one is parts.
+// A parameter: floats if no product reads it (a vector, a table of positions), else parts.
 struct PackedWeight {
     float* floats;
     PackedPart* parts;    // by rows
@@ -32,7 +35,7 @@ struct PackedWeight {
 template <> struct GradOf<PackedWeight> { typedef float type; };
 template <> inline constexpr Element element_of<PackedWeight> = Element::packed;
 
-// Where 32 numbers of 16 outputs have what, in bytes. `head` comes before every eighth of them.
+// Byte layout of 32 numbers of 16 outputs. `head` precedes every eighth of them.
 struct BlockLayout {
     int head, scales, high, quarters;
     bool offsets;    // x = d q + m, else x = d (q - zero)
@@ -49,11 +52,11 @@ constexpr BlockLayout block_layout(BlockType format) {
         case BlockType::q5_1: return {0, 64, 64, 256, true, 0};
         case BlockType::q4_k: return {64, 32, 0, 256, true, 0};    // head: d, m of 16 outputs; scales: s, t
         case BlockType::q5_k: return {64, 32, 64, 256, true, 0};
-        case BlockType::q6_k: return {32, 32, 128, 256, false, 32};    // scales: those of k 0..15, then of k 16..31
+        case BlockType::q6_k: return {32, 32, 128, 256, false, 32};    // scales of k 0..15, then of k 16..31
         default: return {0, 0, 0, 0, false, 0};
     }
 }
-constexpr int64_t FEW_ROWS = 64;    // rows of x of a product that leaves mapped rows where they are
+constexpr int64_t FEW_ROWS = 64;    // most rows of x that leave rows mapped
 constexpr bool in_blocks(BlockType format) { return block_layout(format).quarters > 0; }
 constexpr int panel_outputs(BlockType format) { return in_blocks(format) ? 16 : 48; }
 constexpr int64_t panel_bytes(BlockType format, int64_t cols) {
@@ -64,17 +67,17 @@ constexpr int64_t panel_bytes(BlockType format, int64_t cols) {
 inline int64_t part_bytes(BlockType format, int64_t rows, int64_t cols) {
     return ceil_div(rows, panel_outputs(format)) * panel_bytes(format, cols);
 }
-// The format in which numbers of a file's format are kept: its own, or fp32 where there are no products for it.
+// The format of a file's numbers in memory: its own, or fp32 if there are no products for it.
 constexpr BlockType packed_format(BlockType format) {
     const bool floats = format == BlockType::f32 || format == BlockType::f16 || format == BlockType::bf16;
     return floats || in_blocks(format) ? format : BlockType::f32;
 }
 
-// n numbers (whole blocks) of a row of the part, from column `col` on, in their format's blocks: into the panels and
-// out of them. Threads may pack different rows at once.
+// Copy n numbers (whole blocks) of a row of the part, from column `col` on, in their format's
+// blocks: into the panels and out of them. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
-// Called when the panels hold the part's rows: gives the file's pages with these rows back to the system.
+// Call it when the panels hold the part's rows: returns the file's pages to the system.
 void packed_now(PackedPart* part, int64_t cols);
 // A row of a matrix as floats.
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out);

@@ -1,14 +1,15 @@
-// packed_linear.cpp - y = x w^T + b + residual, or the GELU of that, with packed weights (packed.h), for one row of x
-// or many.
+// packed_linear.cpp - y = x w^T + b + residual, or its GELU, with packed weights (packed.h), for
+// one row of x or many.
 //
-// A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
-// panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
-// int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
-// multiply bytes, too (packed_tiles.cpp), from TILES_FROM rows on: the same bits.
-// A prompt's rows meet fp32 weights by tiles (Precision::prefill): FEW at most in packed_tiles.cpp, more in amx.cpp,
-// both with the same bits, which are not those of vectors.
-// bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
-// are widened.
+// A tile of up to ROWS rows of x and a panel's outputs stays in registers during its sum over k.
+// Threads divide panels, and blocks of BLOCK rows, which read the panel again from L2. With weights
+// in blocks of integers x becomes int8 in blocks of 32 with a scale; their products are exact in 32
+// bits, and scales are applied once a block. From TILES_FROM rows on tiles multiply bytes, too
+// (packed_tiles.cpp): the same bits.
+// A prompt's rows are multiplied with fp32 weights by tiles (Precision::prefill): up to FEW rows in
+// packed_tiles.cpp, more in amx.cpp. Both give the same bits, but vectors give others.
+// bf16 weights: x is rounded to bf16 if the CPU multiplies pairs of it, by vectors or AMX's tiles,
+// else the weights are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
 #include "layers/quant/block_panels.h"
 #include "layers/quant/pack_file_rows.h"
@@ -19,46 +20,49 @@
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-// Rows from which tiles of bytes are worth their fixed cost, and those that are sooner done without amx.cpp's packing
-// (dev/speed.md).
+// Rows from which tiles of bytes are worth their fixed cost, and rows up to which amx.cpp's packing
+// is not (dev/speed.md).
 constexpr int TILES_FROM = 16, FEW = 128;
 
-// ---- rows of x ------------------------------------------------------------------------------------------------------
+// ---- rows of x ----------------------------------------------------------------------------------
 
-// x as the products take it. Each kind that a matrix needs: floats, pairs of bf16 or planes (PlaneRows); and int8 with,
-// for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
+// x prepared for the products, as each matrix needs: floats, pairs of bf16 or planes (PlaneRows);
+// and int8 with, for each 32, a scale d, d times their sum, and the negative sums of 32, 16 and 16.
 struct Prepared {
     const float* floats;    // x itself, or its copy
     float *copy, *pairs, *planes;
-    int8_t* ints;                                       // null, as the three before, where no part needs it
-    int64_t float_row, pair_row, plane_row, int_row;    // distances between rows: words, the last one bytes
-    int C, ahead;                                       // ahead: as PackedProduct's
-    char* own;                                          // a panel for each thread, into which rows of a file are packed
+    int8_t* ints;                                       // null, like the three before, if unused
+    int64_t float_row, pair_row, plane_row, int_row;    // row strides: words, the last one bytes
+    int C, ahead;                                       // ahead: PackedProduct's
+    char* own;                                          // a panel for each thread, for a file's rows
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
     static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
     static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
 };
-// A row's distance to the next one: rows a multiple of a page apart would share cache sets.
+// Row stride in words: rows a multiple of a page apart would share cache sets.
 INLINE int64_t apart(int64_t words) {
     const int64_t n = (words + VW - 1) / VW * VW;
     return n % 512 ? n : n + VW;
 }
 
-// Passes of short chains of instructions, so that the CPU works on several blocks at once.
+// Uses passes of short chains of instructions, so that the CPU works on several blocks at once.
 INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
     const int blocks = C / 32;
     float *d = scales, *m = d + blocks;
     int32_t* sums = reinterpret_cast<int32_t*>(m + blocks);    // (blocks), then (blocks, 2)
-    vf finite = {};    // 0, or NaN where a number is not finite: then so are the row's products
+    // 0, or NaN if a number is not finite: the row's products then are not, either.
+    vf finite = {};
     for (int b = 0; b < blocks; b++) {
         vf most = {}, zeros = {};
         for (int k = 32 * b; k < 32 * b + 32; k += VW) {
             const vf v = load(x + k);
-            most = max(most, max(v, -v)), zeros += v * 0;
+            most = max(most, max(v, -v));
+            zeros += v * 0;
         }
-        d[b] = max(most) / 127, finite += zeros;
+        d[b] = max(most) / 127;
+        finite += zeros;
         m[b] = d[b] > 0 ? 1 / d[b] : 0;
     }
     d[0] += sum(finite);
@@ -75,7 +79,8 @@ INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
             half[h] = sum(total);
         }
         sums[b] = -int32_t(half[0] + half[1]);
-        sums[blocks + 2 * b] = -int32_t(half[0]), sums[blocks + 2 * b + 1] = -int32_t(half[1]);
+        sums[blocks + 2 * b] = -int32_t(half[0]);
+        sums[blocks + 2 * b + 1] = -int32_t(half[1]);
         m[b] = d[b] * (half[0] + half[1]);
     }
 }
@@ -89,7 +94,7 @@ INLINE void split_row(float* planes, const float* x, int C) {
         }
 }
 
-// Whether tiles multiply floats. Not where a matrix is one in part, as parts of y do not lie one after the other.
+// Whether tiles multiply floats. Only for one part: parts of y are not adjacent.
 INLINE bool by_planes(const PackedProduct& p) {
     return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 &&
            p.w->parts[0].format == BlockType::f32;
@@ -97,7 +102,7 @@ INLINE bool by_planes(const PackedProduct& p) {
 struct Needs {
     bool floats, pairs, planes, ints;
 };
-INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k only, however many rows
+INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k, any number of rows
     return format == BlockType::bf16 && p.tiles != Tiles::none && p.C % 32 == 0;
 }
 INLINE Needs needs(const PackedProduct& p) {
@@ -111,7 +116,7 @@ INLINE Needs needs(const PackedProduct& p) {
     }
     return n;
 }
-// The bytes of a thread's own panel.
+// Bytes of a thread's own panel.
 INLINE int64_t own_panel(const PackedProduct& p) {
     int64_t most = 0;
     for (int i = 0; i < p.w->count; i++) {
@@ -120,12 +125,12 @@ INLINE int64_t own_panel(const PackedProduct& p) {
     }
     return most;
 }
-// Where N rows lie in scratch; tiles read whole ones, what is beyond the rows too.
+// Layout of N rows in scratch. Tiles read whole tiles, also beyond the rows.
 struct RowOffsets {
     Needs need;
     bool copied;
-    int64_t float_row, pair_row, plane_row, int_row;     // as Prepared's
-    int64_t pair_at, plane_at, int_at, own_at, bytes;    // words but for the last two
+    int64_t float_row, pair_row, plane_row, int_row;     // strides as in Prepared
+    int64_t pair_at, plane_at, int_at, own_at, bytes;    // words; the last two bytes
 };
 static RowOffsets places(const PackedProduct& product, int64_t N) {
     const int C = product.C;
@@ -140,7 +145,7 @@ static RowOffsets places(const PackedProduct& product, int64_t N) {
     p.bytes = p.own_at + omp_get_max_threads() * own_panel(product) + 64;
     return p;
 }
-// What the products ask for, by the formats of their weights.
+// Scratch bytes of products with weights in these formats.
 int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     PackedPart parts[32];
     int count = 0;
@@ -152,7 +157,7 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     const bool many = by_planes(p) && p.N > FEW;
     return many ? tile_matmul_scratch(p.N, p.OC, p.C, false) : places(p, p.N).bytes;
 }
-// Called outside of parallel regions.
+// Must be called outside of parallel regions.
 static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
     const RowOffsets at = places(product, N);
     Prepared p = {product.x,   nullptr,      nullptr,    nullptr,   nullptr,       at.float_row,
@@ -165,7 +170,7 @@ static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
     p.own = reinterpret_cast<char*>(room) + at.own_at;
     return p;
 }
-// Fills them. Called by every thread of the team, which then has all.
+// Fills the prepared rows. Must be called by every thread of the team, which then has all rows.
 static void prepare(const float* x, const Prepared& p, int64_t N) {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < N; i++) {
@@ -180,11 +185,11 @@ static void prepare(const float* x, const Prepared& p, int64_t N) {
     }
 }
 
-// ---- one panel ------------------------------------------------------------------------------------------------------
+// ---- one panel ----------------------------------------------------------------------------------
 
-// sums (n,48) = products of n rows with a panel of floats. The widths of numbers are those of its format.
+// sums (n,48) = products of n rows with a panel of floats. The width of numbers is the format's.
 struct AsFp32 {
-    static constexpr int BYTES = 4, PER = 1;    // a word's bytes for each output, and the numbers of k in it
+    static constexpr int BYTES = 4, PER = 1;    // bytes of a word per output; its numbers of k
     static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
         return s + *x * load(reinterpret_cast<const float*>(w));
     }
@@ -276,7 +281,7 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
     }
 }
 
-// ---- all panels -----------------------------------------------------------------------------------------------------
+// ---- all panels ---------------------------------------------------------------------------------
 
 typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
 struct ByRows {
@@ -308,14 +313,14 @@ static ByRows products(BlockType format, bool vnni) {
 
 INLINE bool leaves_rows(int64_t N) { return N <= FEW_ROWS; }
 static_assert(FEW_ROWS <= BLOCK, "a panel is packed by one thread alone");
-// Called by every thread of a team.
+// Must be called by every thread of a team.
 static void pack_all(const PackedPart& part, int C) {
     const int64_t bytes = panel_bytes(part.format, C);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < part.rows; row += 48) pack_file_rows(part, row, C, part.data + row / 48 * bytes);
 }
-// The panel's numbers, for a product with N rows of x: in their place or, as long as a file has its rows, packed for
-// this product alone.
+// The panel's numbers, for a product with N rows of x: where they are or, while the rows are in a
+// file, packed for this product alone.
 static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N) {
     const int64_t bytes = panel_bytes(part.format, x.C);
     char* panel_data = part.data + panel * bytes;
@@ -324,13 +329,14 @@ static const char* panel_of(const PackedPart& part, int64_t panel, const Prepare
     pack_file_rows(part, panel * panel_outputs(part.format), x.C, panel_data);
     return panel_data;
 }
-// After a product with N rows of x.
+// Must be called after a product with N rows of x.
 static void count_product(PackedPart& part, int64_t N, int C) {
     if (part.mapped && N > 0 && (!leaves_rows(N) || part.wait-- == 0)) packed_now(&part, C);
 }
 
-// Rows [row, row + N) of x times the part's rows that lie in [from, to) of the matrix: y (N,to-from), b and residual
-// likewise. `from` is the part's first row, or comes before it. Called by every thread of a team.
+// Multiplies rows [row, row + N) of x by the part's rows in [from, to) of the matrix: y, residual
+// (N,to-from), b (to-from). `from` is the part's first row or an earlier one. Must be called by
+// every thread of a team.
 static void part_product(const PackedProduct& p, const PackedPart& part, const Prepared& x, int64_t row, int N,
                          int64_t from, int64_t to) {
     const ByRows multiply = products(part.format, p.vnni);
@@ -340,12 +346,12 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     if (part.mapped && !leaves_rows(N)) pack_all(part, x.C);
     const Range mine = my_share(panels * blocks, 1);
     float sums[BLOCK * 16];
-    // What is too large to be read from L2 again goes past the caches, where lines are whole: a line of each row, far
-    // apart, would be read before it is written.
+    // Results too large to be read from L2 again bypass the caches, if lines are whole: a line of
+    // each row, far apart, would be read before it is written.
     const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
                              reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
     static_assert(BLOCK * 16 >= TILE_ROWS * 48);
-    // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
+    // by(panel, i, left) fills sums of some of the `left` rows from i on, and returns their number.
     auto all = [&](auto by) {
         for (int64_t unit = mine.from; unit < mine.to; unit++) {
             const int64_t panel = unit / blocks, o = part.first - from + panel * W;
@@ -407,8 +413,8 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     if (past_caches) __sync_synchronize();
 }
 
-// Calls multiply(x) in each thread of a team, with all N rows of x. Few rows one thread prepares before: it is done
-// sooner than a barrier.
+// Calls multiply(x) in each thread of a team, with all N rows of x. One thread prepares few rows
+// before: that takes less time than a barrier.
 template <class F> static void with_rows(const PackedProduct& p, int64_t N, F multiply) {
     const Prepared x = prepare_rows(p, N);
     const bool few = N * p.C <= ONE_THREAD;
@@ -452,7 +458,7 @@ void packed_linear(const PackedProduct& p) {
     for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], p.N, p.C);
 }
 
-// Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
+// Expert e's rows of the matrix are e*OC on. See operations.inc: experts_forward.
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
     with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
         const PackedPart* part = p.w->parts;

@@ -1,4 +1,4 @@
-// packed_ops.cpp - the CPU's table for packed weights: an instruction set's operations, with packed.h's products.
+// packed_ops.cpp - the CPU's table for packed weights: fp32's operations, packed.h's products.
 #include <algorithm>
 #include <string>
 #include <type_traits>
@@ -6,7 +6,7 @@
 #include "layers/cpu.h"
 
 namespace {
-// Operations that meet no parameter are those of fp32; vectors are floats there, too.
+// Operations without parameters are fp32's; vectors are floats there, too.
 template <Isa isa, Tiles tiles> struct PackedOps {
     typedef PackedWeight P;
     static const Ops<float>& own() { return cpu_ops_isa<float>(isa); }
@@ -46,14 +46,18 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
                                int OC, Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.residual = residual, p.precision = precision;
+        p.b = floats(b);
+        p.residual = residual;
+        p.precision = precision;
         CHECK(precision != Precision::prefill || residual != y, "residual is y");
         kernels().packed_linear(p);
     }
     static void linear_gelu_forward(float* y, float*, const float* x, const P* w, const P* b, int N, int C, int OC,
                                     Precision precision) {
         PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.gelu = true, p.precision = precision;
+        p.b = floats(b);
+        p.gelu = true;
+        p.precision = precision;
         kernels().packed_linear(p);
     }
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
@@ -77,7 +81,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         Ops<float, PackedWeight> ops;
         static_cast<Backend&>(ops) = Of::own();
         ops.name = name.c_str();
-        // An entry of the same type meets no parameter; the others are below, or null.
+        // An entry of the same type has no parameter; the others are below, or null.
         auto take = []<class F, class G>(F& to, G from) {
             if constexpr (std::is_same_v<F, G>) to = from;
         };

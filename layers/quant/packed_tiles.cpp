@@ -1,22 +1,25 @@
-// packed_tiles.cpp - products of rows of x with panels of packed weights, by AMX's tiles (packed_linear.cpp).
+// packed_tiles.cpp - packed_linear.cpp's products by AMX's tiles.
 //
-// Floats: up to 16 rows meet a panel, both in three planes of bf16, with the bits of amx.cpp. While tiles multiply
-// 32 k, vectors split the next 32. That is 6 KiB of a panel, for which memory takes some 1,000 cycles, 18 products of
-// tiles 288 at most, and 48 times 15 instructions of vectors as many.
+// Floats: up to 16 rows are multiplied by a panel, both in three planes of bf16, with the bits of
+// amx.cpp. While tiles multiply 32 k, vectors split the next 32. These are 6 KiB of a panel, for
+// which memory needs some 1,000 cycles, 18 products of tiles 288 at most, and 48 times 15
+// instructions of vectors as many.
 //
-// Blocks of integers: rows of x are int8. A panel's numbers become bytes with sign, PART blocks of 32 k at a time,
-// which up to 64 rows of x then meet: 16 rows are A, a block is B, and its exact sums leave the tile to be scaled as
-// vectors do it, in the same order. So a row's bits are those that block_panel gives. The sums of a block leave while
-// the tiles multiply the next one; a row's own stay in registers (AVX-512 has 32).
-// For 16 rows and a block: 16 cycles of the tiles, 16 stores of a line, and for each row a conversion and two or three
-// products of vectors, of which a core does two a cycle: about 35 cycles. Vectors alone need 64 to multiply (VNNI).
-// On a chip (2026-11-25) it is some 115, a third of them at tilestored: a prompt is a tenth faster at most.
+// Blocks of integers: rows of x are int8. A panel's numbers become signed bytes, PART blocks of 32
+// k at a time, which are then multiplied by up to 64 rows of x: 16 rows are A, a block is B, and
+// its exact sums leave the tile to be scaled as by vectors, in the same order. So a row's bits are
+// block_panel's. The sums of a block leave while the tiles multiply the next one; a row's own stay
+// in registers (AVX-512 has 32).
+// For 16 rows and a block: 16 cycles of the tiles, 16 stores of a line, and for each row a
+// conversion and two or three products of vectors, of which a core does two a cycle: about 35
+// cycles. Vectors alone need 64 to multiply (VNNI). On a chip (2026-11-25) it is some 115, a third
+// of them at tilestored: a prompt is a tenth faster at most.
 #include "layers/quant/block_panels.h"
 #include "layers/simd/bf16_planes.h"
 
 namespace ISA {
 namespace {
-// ---- floats ---------------------------------------------------------------------------------------------------------
+// ---- floats -------------------------------------------------------------------------------------
 
 constexpr int W = 48;    // outputs of a panel of floats
 
@@ -24,8 +27,8 @@ constexpr int W = 48;    // outputs of a panel of floats
 struct SplitStep {
     alignas(64) float tile[ThreePlanes::PLANES][W / 16][TILE];
 
-    // Fills a line of each tile from k and k + 16. from: the step's first k. Memory `ahead` bytes on is prefetched into
-    // L1, and twice as far on into L2: a tenth faster than either alone.
+    // Fills a line of each tile from k and k + 16. from: the step's first k. Memory `ahead` bytes
+    // on is prefetched into L1, and twice as far on into L2: a tenth faster than either alone.
     INLINE_MEMBER void take(const float* from, int k, int ahead) {
         if (ahead > 0)
 #pragma GCC unroll 6
@@ -42,7 +45,7 @@ struct SplitStep {
     }
 };
 
-// Tiles 0 to 2 += products of a step's 16 rows of x, while the next step, if not null, becomes `next`.
+// Tiles 0 to 2 += products of a step's 16 rows of x, while step `from`, or none, becomes `next`.
 template <class Set> INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const SplitStep& now,
                                                const float* from, SplitStep& next, int ahead) {
     each_index<0, ThreePlanes::PRODUCTS>([&](auto product) {
@@ -64,7 +67,7 @@ template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* su
     alignas(64) float edge[32 * W], out[W / 16][TILE];
     SplitStep split[2];
     const int steps = parts(x.C, 32), deep = block_steps<ThreePlanes>(x.outputs, x.C);
-    auto step_at = [&](int s) {    // null: none; the last one with zeros beyond the last k
+    auto step_at = [&](int s) {    // null: none; the last is zero-padded
         const float* from = reinterpret_cast<const float*>(panel) + s * 32 * W;
         const int left = x.C - 32 * s;
         if (left >= 32 || left <= 0) return left > 0 ? from : nullptr;
@@ -88,7 +91,7 @@ template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* su
     }
 }
 
-// ---- blocks of integers ---------------------------------------------------------------------------------------------
+// ---- blocks of integers -------------------------------------------------------------------------
 
 constexpr int PART = 16;    // blocks: 8 KiB as bytes, and 8 KiB of 16 rows of x, stay in L1
 
@@ -96,7 +99,7 @@ template <BlockType F> struct Unpacked {
     alignas(64) int8_t numbers[PART][8 * 64];    // quarters of 4 k of 16 outputs
     float scale[PART][SUMS<F>][16], offset[PART][16];
 
-    // Blocks b to b + count of the panel; p: the first one, or the head before it. Returns the one after them.
+    // Reads blocks b to b + count of the panel. p: block b or the head before it. Returns the next.
     [[gnu::noinline]] const uint8_t* read(const uint8_t* p, int b, int count, BlockScales<F>* scales) {
         constexpr BlockLayout L = block_layout(F);
         constexpr uint8_t zero = L.zero;
@@ -182,9 +185,9 @@ void multiply_panel(void* set, float* sums, const char* panel, const ByteRows& x
             add_tile<F>(*static_cast<Set*>(set), sums + 16 * i, part, count, x.from(i), 32 * b);
     }
 }
-// f<Set>() with the set of tiles of this kind.
+// Calls f<Set>() with the set of tiles of this kind.
 template <class F> auto with_set(Tiles kind, F f) {
-#if defined(__AVX512BF16__)    // as with_tiles
+#if defined(__AVX512BF16__)    // as with_tiles (simd/amx_tiles.h)
     if (kind == Tiles::amx) return f.template operator()<Amx>();
 #endif
     (void)kind;

@@ -2,15 +2,17 @@
 #pragma once
 #include "base/block_format.h"
 
-// n numbers (whole blocks) as floats: the same bits as ggml's dequantize_row_* and as Python's gguf.quants.
+// Sets out to n numbers (whole blocks) as floats: the same bits as ggml's dequantize_row_* and
+// Python's gguf.quants.
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out);
-// Whether none of n numbers (whole blocks) is NaN or infinite, without making floats of them.
+// Whether none of n numbers (whole blocks) is NaN or infinite, without conversion to floats.
 bool all_finite(const BlockFormat& format, const void* blocks, int64_t n);
 
-// The largest |x| of n numbers; NaN where one is NaN.
+// The largest |x| of n numbers; NaN if one is NaN.
 float largest_size(const float* x, int64_t n);
 
-// n numbers (whole blocks) in blocks, by all threads. F16 and BF16 round to nearest even; Q8_0 gives the same bytes as
-// ggml; the others search for the scales with the least squared error. Formats without a search are for reading only.
+// Quantise n numbers (whole blocks), by all threads. F16 and BF16 round to nearest even; Q8_0 gives
+// the same bytes as ggml; the others search for the scales with the least squared error. Formats
+// without a search are for reading only.
 bool can_quantise(const BlockFormat& format);
 void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks);

@@ -1,4 +1,4 @@
-// kv_rows.h - rows of a cache of keys and values, of any of its types, as doubles: for the reference.
+// kv_rows.h - rows of a KV cache of any type, as doubles, for the reference.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ struct CachedRows {
             } else {
                 float most = 0, finite = 0;
                 for (int d = 0; d < HS; d++) most = std::max(std::abs(float(x[d])), most), finite += float(x[d]) * 0;
-                most += finite;    // NaN, if not all are
+                most += finite;    // NaN if a number is not finite
                 const float inverse = most < TINY ? 0 : LARGEST<X> / most;
                 for (int d = 0; d < HS; d++) to[d] = from_float<X>(float(x[d]) * inverse);
                 factors[row] = most < TINY ? 0 : most / LARGEST<X>;

@@ -1,7 +1,7 @@
 // reference.cpp - every operation in double and plain loops: the maths, as code. Slow on purpose.
 //
-// This file is the definition that the fast tables are tested against, and what makes whole-model gradient checks by
-// central differences exact to about 1e-6 (in float they are nearly blind).
+// This file is the definition that the fast tables are tested against. It makes whole-model
+// gradient checks by central differences exact to about 1e-6 (in float they are nearly blind).
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 using namespace reference;
 using T = double;
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 void* allocate(int64_t bytes) {
     void* p = aligned_alloc(64, static_cast<size_t>(round_up(bytes + 1, 64)));
@@ -30,10 +30,10 @@ int64_t mark() { return 0; }
 void wait(int64_t) {}
 int64_t free_bytes() { return INT64_MAX; }
 
-// Where row n of B sequences of S is.
+// Position of row n in B sequences of S.
 int position(const int* pos, int n, int S) { return pos ? std::max(0, pos[n]) : n % S; }
 
-// ---- embedding ------------------------------------------------------------------------------------------------------
+// ---- embedding ----------------------------------------------------------------------------------
 
 void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C, const int* pos) {
     for (int n = 0; n < B * S; n++)
@@ -51,7 +51,7 @@ void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, in
             }
 }
 
-// ---- norm -----------------------------------------------------------------------------------------------------------
+// ---- norm ---------------------------------------------------------------------------------------
 
 void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C) {
     for (int n = 0; n < N; n++) {
@@ -87,7 +87,7 @@ void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n, Dropout dr
         y[i] = (x ? x[i] : 0) + T(scale) * b[i] * (drop.rate > 0 ? factor_of(drop, is_kept(drop, i)) : 1);
 }
 
-// ---- linear ---------------------------------------------------------------------------------------------------------
+// ---- linear -------------------------------------------------------------------------------------
 
 void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC, Precision) {
     for (int n = 0; n < N; n++)
@@ -112,22 +112,25 @@ void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, co
     }
 }
 
-// ---- rope -----------------------------------------------------------------------------------------------------------
+// ---- rope ---------------------------------------------------------------------------------------
 
-// Row `head` (queries, then keys) is normed with the rows of its norm: itself, or all of its kind.
+// Row `head` (queries, then keys) is normed over the rows of its norm: itself, or all of its kind.
 struct QkNorm {
-    int first, count, sum;    // heads of the norm; which of the position's rstd is its
+    int first, count, sum;    // heads of the norm; its index in rstd
     QkNorm(int head, Heads h, QkNormRope t) : first(head), count(1), sum(head) {
         if (t.norm != QkNormRope::QkNorm::all) return;
         const bool key = head >= h.NH;
-        first = key ? h.NH : 0, count = key ? h.NKV : h.NH, sum = key;
+        first = key ? h.NH : 0;
+        count = key ? h.NKV : h.NH;
+        sum = key;
     }
 };
-// The pair of channels that angle i turns.
+// Rotates the pair of channels of angle i.
 void rotate_pair(T* x, int i, const float* cos_sin, QkNormRope t, bool back) {
     T &u = x[t.interleaved ? 2 * i : i], &v = x[t.interleaved ? 2 * i + 1 : i + t.dims / 2];
     const T c = T(cos_sin[i]), s = (back ? -1 : 1) * T(cos_sin[t.dims / 2 + i]), u0 = u, v0 = v;
-    u = u0 * c - v0 * s, v = v0 * c + u0 * s;
+    u = u0 * c - v0 * s;
+    v = v0 * c + u0 * s;
 }
 
 void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin, int B, int S,
@@ -180,7 +183,7 @@ void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, c
     }
 }
 
-// ---- attention: layers/attention/*reference.cpp ---------------------------------------------------------------------
+// ---- attention: layers/reference/reference_attention.cpp, reference_recurrent.cpp ---------------
 
 void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t) {
     const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
@@ -195,7 +198,7 @@ void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, He
             }
 }
 
-// ---- ffn ------------------------------------------------------------------------------------------------------------
+// ---- ffn ----------------------------------------------------------------------------------------
 
 const T SQRT_2_PI = 0.7978845608028653558798921198687637369517;    // sqrt(2/pi)
 
@@ -235,7 +238,7 @@ void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, i
         }
 }
 
-// ---- lm_head --------------------------------------------------------------------------------------------------------
+// ---- lm_head ------------------------------------------------------------------------------------
 
 void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, Logits z, int N, int V,
                    int Vp) {
@@ -266,7 +269,7 @@ void add_losses(double* total, const float* loss, int64_t n) {
     for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
 }
 
-// ---- adamw ----------------------------------------------------------------------------------------------------------
+// ---- adamw --------------------------------------------------------------------------------------
 
 void sum_of_squares(double* out, const T* x, int64_t n) {
     double sum = 0;
@@ -306,9 +309,12 @@ Ops<double> make_table() {
     op.name = "reference (double)";
     op.allocate = op.allocate_host = allocate;
     op.release = op.release_host = release;
-    op.mark = mark, op.wait = wait;
-    op.logits_bytes = 1 << 20, op.scratch_bytes = scratch_bytes, op.free_bytes = free_bytes;
-    // Optional operations stay null, but for the one that nothing composes: what the model composes defines them.
+    op.mark = mark;
+    op.wait = wait;
+    op.logits_bytes = 1 << 20;
+    op.scratch_bytes = scratch_bytes;
+    op.free_bytes = free_bytes;
+    // Optional operations stay null: their composition defines them. `sample` has none.
     op.sample = sample;
 #define required(name) op.name = name;
 #define optional(name)

@@ -1,11 +1,10 @@
-// reference.h - what the files of the reference share: layers/reference/reference.cpp,
-// layers/reference/reference_experts.cpp and layers/attention/*reference.cpp.
+// reference.h - declarations and helpers shared by layers/reference/*.cpp.
 #pragma once
 #include "layers/ops.h"
 
 namespace reference {
 
-// Sums side by side: a single one would wait for each addition.
+// Eight sums: a single one would wait for each addition.
 inline double dot(const double* a, const double* b, int n) {
     double sums[8] = {}, rest = 0;
     int i = 0;
@@ -18,10 +17,10 @@ inline double dot(const double* a, const double* b, int n) {
 inline void add(double* y, double a, const double* x, int n) {    // y += a x
     for (int i = 0; i < n; i++) y[i] += a * x[i];
 }
-// What dropout makes of a number.
+// A number's factor with dropout.
 inline double factor_of(const Dropout& drop, bool kept) { return kept ? 1 / (1 - double(drop.rate)) : 0; }
 
-// Arguments as in operations.inc.
+// Arguments are as in operations.inc.
 void attention_forward(double* y, float* lse, const double* qkv, int B, int S, Heads h);
 void attention_backward(double* dqkv, const double* dy, const double* y, const double* qkv, const float* lse, int B,
                         int S, Heads h);
@@ -51,8 +50,9 @@ void row_gate_forward(double* y, const double* x, const double* gate, int N, int
 void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);
 void sample(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const double* logits,
             const double* bias, SampleParams draw, Logits z, int N, int V, int Vp);
-// What a head of one sequence makes of its scores: each query's probability of each key, and how many keys it sees;
-// without dropout.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and turned
+// Attention probabilities of one head of one sequence, without dropout, and each query's number of
+// visible keys.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and
+// rotated
 void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);
 
 }    // namespace reference

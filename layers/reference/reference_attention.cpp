@@ -1,4 +1,4 @@
-// reference_attention.cpp - attention in double and plain loops: the definition. See layers/reference/reference.h.
+// reference_attention.cpp - attention in double and plain loops: the definition. See reference.h.
 #include "layers/reference/reference.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 using namespace reference;
 using T = double;
 
-// Row pointers into packed qkv: q head h, k and v of the group that h belongs to, at position (b,s).
+// Offsets of rows in packed qkv: q of head h, k and v of h's group, at position (b,s).
 struct Packed {
     int S;
     Heads h;
@@ -22,7 +22,7 @@ struct Packed {
     int64_t v(int b, int s, int i) const { return k(b, s, i) + int64_t(h.NKV) * h.HS; }
 };
 
-// Whether the query at position i of sequence b sees the key at position j. S: positions of the spans.
+// Whether the query at position i of sequence b attends to the key at j. S: spans' positions.
 bool is_visible(Heads h, int S, int b, int i, int j) {
     const Span span = h.keys ? h.keys[b * S + i] : Span{0, i + 1};
     const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
@@ -30,22 +30,23 @@ bool is_visible(Heads h, int S, int b, int i, int j) {
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
-// What head i's scores of keys at a distance (the key's position less the query's) get, and its place in bias.
+// Index in bias, and bias, for head i and a distance (the key's position minus the query's).
 int bias_at(Heads h, int i, int distance) {
     return i * (2 * h.max_distance + 1) + h.max_distance + std::clamp(distance, -h.max_distance, h.max_distance);
 }
 T bias_of(Heads h, int i, int distance) {
     return h.bias ? reinterpret_cast<const T*>(h.bias)[bias_at(h, i, distance)] : 0;
 }
-// Head i's score of a key `back` positions before the query, from their product. *slope: d score / d product
+// Head i's score of a key `back` positions before the query, from their product. *slope: dscore /
+// dproduct.
 T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     T s = product * scale_of(h), capped = h.softcap != 0 ? T(h.softcap) * std::tanh(s / T(h.softcap)) : s;
     if (slope) *slope = scale_of(h) * (h.softcap != 0 ? 1 - capped * capped / (T(h.softcap) * T(h.softcap)) : 1);
     return (h.alibi ? capped - alibi_slope(i, h.NH) * back : capped) + bias_of(h, i, -back);
 }
 
-// p[j] = softmax(score)[j] of the keys below n that is_visible(j), 0 of the others; returns the log-sum-exp of the
-// scores. s: the query's position
+// p[j] = softmax(score)[j] over the visible keys below n, 0 for the others. Returns the log-sum-exp
+// of the scores. s: the query's position.
 template <class Visible, class Key>
 T probabilities_of(T* p, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key key) {
     T top = -INFINITY, sum = 0;
@@ -67,7 +68,7 @@ T attend(T* y, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key
     return lse;
 }
 
-// What dropout makes of the probability of keys 0, 1, ... for query s of head i of sequence b.
+// Factors by dropout of the probabilities of keys 0, 1, ... for query s of head i of sequence b.
 auto kept_keys(const Heads& h, int b, int i, int s) {
     return [=, row = pair_row(h.dropout, b, i, h.NH)](int j) {
         return h.dropout.rate > 0 ? reference::factor_of(h.dropout, is_pair_kept(h.dropout, row, s, j)) : 1;

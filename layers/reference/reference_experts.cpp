@@ -8,10 +8,10 @@
 namespace {
 using T = double;
 
-// A position's scores of all experts, and what the balance counts: the scores divided by their sum.
+// A position's scores of all experts, and for the balance their shares of the sum.
 struct Scores {
     std::vector<T> score, share;
-    T lse, all = 0;    // lse: of the logits; all: the sum of the scores
+    T lse, all = 0;    // lse of the logits; sum of the scores
     Scores(const T* logits, Router r) : score(size_t(r.E)), share(size_t(r.E)) {
         T top = -INFINITY, sum = 0;
         for (int i = 0; i < r.E; i++) top = std::fmax(top, logits[i]);
@@ -29,7 +29,7 @@ struct Scores {
     }
 };
 
-// The K largest of E logits, the largest first; of equal ones the lower number.
+// Chooses the K largest of E logits, the largest first; of equal ones the lower number.
 void choose(int* expert, const T* logits, Router r) {
     for (int k = 0; k < r.K; k++) {
         expert[k] = -1;
@@ -83,11 +83,11 @@ void router_backward(double* dlogits, const double* dfactors, Routes routes, con
         const T* dw = dfactors + int64_t(n) * K;
         const T chosen = s.of_chosen(expert, r);
         std::vector<T> dscore(size_t(E), 0);
-        // The weights' part: w_k = s_k, or s_k / sum.
+        // Gradient through the factors: w_k = s_k, or s_k / sum.
         T mean = 0;
         for (int k = 0; k < K; k++) mean += s.score[size_t(expert[k])] / chosen * dw[k];
         for (int k = 0; k < K; k++) dscore[size_t(expert[k])] += r.normalise ? (dw[k] - mean) / chosen : dw[k];
-        // The balance's.
+        // Gradient of the balance.
         std::vector<T> dshare(size_t(E), 0);
         T mean_share = 0;
         for (int i = 0; i < E; i++) {
@@ -95,7 +95,7 @@ void router_backward(double* dlogits, const double* dfactors, Routes routes, con
             mean_share += s.share[size_t(i)] * dshare[size_t(i)];
         }
         for (int i = 0; i < E; i++) dscore[size_t(i)] += (dshare[size_t(i)] - mean_share) / s.all;
-        // Through the scores to the logits.
+        // Gradient through the scores to the logits.
         T mean_score = 0;
         for (int i = 0; i < E; i++) mean_score += s.score[size_t(i)] * dscore[size_t(i)];
         for (int i = 0; i < E; i++) {

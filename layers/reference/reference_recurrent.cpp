@@ -1,5 +1,6 @@
-// reference_recurrent.cpp - attention without softmax, in double: over whole sequences by its definition as a sum over
-// pairs of positions, in generation by the recurrence. The tests hold one to the other. See layers/ops.h: Linear.
+// reference_recurrent.cpp - attention without softmax, in double: over whole sequences by its
+// definition as a sum over pairs of positions, in generation by the recurrence. The tests compare
+// the two. See layers/ops.h: LinearAttention.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -13,12 +14,12 @@ T scale_of(Heads h) {
     if (h.linear == LinearAttention::elu) return 1;
     return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS));
 }
-// f, and its slope.
+// f and its slope.
 T feature(Heads h, T x) { return h.linear != LinearAttention::elu ? x : x > 0 ? x + 1 : std::exp(x); }
 T feature_slope(Heads h, T x) { return h.linear != LinearAttention::elu ? 1 : x > 0 ? 1 : std::exp(x); }
 T log_sigmoid(T x) { return std::min(x, T(0)) - std::log1p(std::exp(-std::abs(x))); }
 
-// What the definition reads, of key/value head kv of sequence b, and query head i.
+// Inputs of the definition for key/value head kv of sequence b, and query head i.
 struct Head {
     const T *qkv, *gates;
     int S, b, kv, i;
@@ -30,18 +31,19 @@ struct Head {
     int64_t y(int s) const { return ((int64_t(b) * S + s) * h.NH + i) * h.HS; }
     int64_t gate(int s) const { return ((int64_t(b) * S + s) * h.NKV + kv) * h.HS; }
     int64_t norm(int s) const { return (int64_t(b) * h.NH + i) * S + s; }
-    int first(int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }    // its document's
+    int first(int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }    // document's first position
     T log_decay(int s, int d) const {
         if (h.linear == LinearAttention::elu) return 0;
         if (h.linear == LinearAttention::retention) return retention_decay(kv, h.NKV);
         return std::max(log_sigmoid(gates[gate(s) + d]) * T(GATE_SCALE), T(LOG_DECAY_MIN));
     }
-    // The gradient of a gate, from that of its log a.
+    // Factor from the gradient of log a to the gradient of its gate.
     T gate_slope(int s, int d) const {
         const T x = gates[gate(s) + d];
         return log_sigmoid(x) * T(GATE_SCALE) > T(LOG_DECAY_MIN) ? T(GATE_SCALE) / (1 + std::exp(x)) : 0;
     }
-    // f(j, w): the keys that the query at s sees, from s back; w (HS): scale exp(b_s - b_j).
+    // Calls f(j, w) for the visible keys of the query at s, from s back; w (HS): scale exp(b_s -
+    // b_j).
     template <class F> void each_key(int s, F f) const {
         std::vector<T> w(size_t(h.HS), scale_of(h));
         for (int j = s; j >= first(s); j--) {
@@ -54,7 +56,7 @@ template <class F> void each_head(const T* qkv, const T* gates, int B, int S, He
     for (int b = 0; b < B; b++)
         for (int i = 0; i < h.NH; i++) f(Head{qkv, gates, S, b, i / (h.NH / h.NKV), i, h});
 }
-// y (HS) times its n, which it returns; weight: f(q) . z
+// Multiplies y (HS) by its n, and returns n. weight: f(q) . z.
 T normed(T* y, T weight, Heads h) {
     T squares = 0;
     for (int d = 0; d < h.HS; d++) squares += y[d] * y[d];
@@ -91,9 +93,9 @@ void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, cons
     std::fill_n(dqkv, int64_t(B) * S * h.qkv_width(), T(0));
     std::fill_n(dgates, int64_t(B) * S * h.gates(), T(0));
     each_head(qkv, gates, B, S, h, [&](const Head& at) {
-        std::vector<T> g(static_cast<size_t>(HS)), by_b(size_t(S) * size_t(HS));    // by_b: the gradient of b
+        std::vector<T> g(static_cast<size_t>(HS)), by_b(size_t(S) * size_t(HS));    // by_b: gradient of b
         for (int s = 0; s < S; s++) {
-            // n in double: the float would be the largest error.
+            // n is computed in double: the float would be the largest error.
             T weight = 0, squares = 0, both = 0;
             std::vector<T> sum(size_t(HS), 0);
             at.each_key(s, [&](int j, const T* w) {
@@ -124,7 +126,7 @@ void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, cons
             });
         }
         for (int d = 0; d < HS && h.gates(); d++) {
-            T sum = 0;    // over a whole document it is 0
+            T sum = 0;    // 0 over a whole document
             for (int s = S - 1; s >= 0; s--)
                 dgates[at.gate(s) + d] += (sum += by_b[size_t(s * HS + d)]) * at.gate_slope(s, d);
         }

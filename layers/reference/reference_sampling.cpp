@@ -1,4 +1,4 @@
-// reference_sampling.cpp - the definition of `sample`: sort, cut, add up.
+// reference_sampling.cpp - the definition of `sample`: sort, truncate, add up.
 #include <algorithm>
 #include <vector>
 
@@ -18,7 +18,7 @@ double total(const std::vector<Token>& all) {
     return sum;
 }
 
-// all: in order of ids
+// Draws a token. all: in order of ids.
 int drawn(std::vector<Token> all, const SampleParams& d, const SampleState& at) {
     const Token top = *std::min_element(all.begin(), all.end(), likelier);
     if (d.temperature == 0 || !std::isfinite(top.score)) return top.id;

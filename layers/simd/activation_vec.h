@@ -1,10 +1,11 @@
-// activation_vec.h - the ffn's activations and their slopes, a vector at a time. One exp and at most two divisions.
+// activation_vec.h - the ffn's activations and their slopes by vectors. One exp, at most two
+// divisions.
 #pragma once
 #include "gelu.h"
 #include "layers/normal.h"
 
 namespace ISA {
-// Phi(x) by normal.h. Beyond |x| = 13 the tail is 0 in every product with x.
+// Phi(x) as in normal.h. Beyond |x| = 13 the tail is 0 in every product with x.
 struct Normal {
     vf x, phi, density;
 };    // x clamped
@@ -14,7 +15,7 @@ INLINE Normal normal(vf x) {
     const vf tail = normal_polynomial(t) * e;
     return {c, c > 0 ? 1 - tail : tail, e * 0x1.988454p-2f};    // 1/sqrt(2 pi)
 }
-// sigmoid(x) and its slope s (1 - s) = e s^2, e = exp(-x); below -87 both count as there, so that e is finite.
+// sigmoid(x) and its slope s (1 - s) = e s^2, e = exp(-x); x >= -87, so that e is finite.
 struct Sigmoid {
     vf s, slope;
 };
@@ -23,7 +24,7 @@ INLINE Sigmoid sigmoid(vf x) {
     return {s, e * s * s};
 }
 
-// y = act(x) and dy/dx. What does not get used costs nothing: all is inlined.
+// y = act(x) and dy/dx. An unused one costs nothing: all is inlined.
 struct Curve {
     vf y, slope;
 };

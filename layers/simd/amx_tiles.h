@@ -1,12 +1,13 @@
-// amx_tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes, and products of bf16 or bytes between them.
+// amx_tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes; products of bf16 or bytes.
 //
-// A tile is A (16 rows of 32 k), B (16 pairs of k; of each the two k of 16 columns, side by side) or sums (16 x 16).
-// With bytes A has 64 k, and B the four k of 16 columns side by side; or 32 or 16 k, by the depth in bytes. With a
-// depth below 64, tiles 4 and 5 are A, 6 and 7 B.
-// The loops take a set of tiles by their template parameter, one object a thread:
-//   Amx        the instructions. As asm, so that every object may hold them; only a process that the kernel permits it
-//              may run them (cpu_has_amx). Between configure and release, in the same thread.
-//   Pretended  the same in plain C++, with the same bits: on any CPU.
+// A tile is A (16 rows of 32 k), B (16 pairs of k, each with the two k of 16 columns, adjacent) or
+// sums (16 x 16). With bytes A has 64 k, and B the four k of 16 columns, adjacent; or 32 or 16 k,
+// by the depth in bytes. With a depth below 64, tiles 4 and 5 are A, 6 and 7 B.
+// The kernels have a set of tiles as template parameter, one object per thread:
+//   Amx        the instructions. They are asm, so that every object may hold them; only a process
+//              with the kernel's permission may run them (cpu_has_amx), between configure and
+//              release, in one thread.
+//   Pretended  the emulation in plain C++, with the same bits: on any CPU.
 #pragma once
 #include "micro_kernel.h"
 
@@ -16,15 +17,16 @@ constexpr int TILE = 256;    // words of a tile
 namespace {
 struct Pretended {
     float tile[8][TILE];
-    int depth, rows;    // rows: of sums and of tile 4
+    int depth, rows;    // rows of the sums and of tile 4
 
     void configure(int bytes = 64, int of_sums = 16) {
         __builtin_memset(tile, 0, sizeof tile);
-        depth = bytes, rows = of_sums;
+        depth = bytes;
+        rows = of_sums;
     }
     void release() {}
     template <int t> void zero() { __builtin_memset(tile[t], 0, sizeof tile[t]); }
-    // stride: bytes from a row in memory to the next
+    // stride: bytes between rows in memory
     template <int t> void load(const void* p, int64_t stride) {
         const int lines = t >= 6 ? depth / 4 : t == 5 ? 16 : rows, words = t == 4 || t == 5 ? depth / 4 : 16;
         const char* from = static_cast<const char*>(p);
@@ -48,9 +50,9 @@ struct Pretended {
             for (int i = 0; i < VW; i++) z[i] = __builtin_fmaf(x[i], y[i], z[i]);
         return z;
     }
-    // c += a b, as Intel's manual defines TDPBF16PS: for each sum two chains of FMAs from zero on, one over the even k
-    // and one over the odd; their sum is added to c. All rounded to nearest even; denormals are zeros wherever they
-    // come in or out. Which NaN comes of several, nobody relies on.
+    // c += a b, as Intel's manual defines TDPBF16PS: each sum has two chains of FMAs from zero on,
+    // one over the even k and one over the odd; their sum is added to c. All round to nearest even;
+    // denormals are zeros in inputs and outputs. Callers do not rely on which NaN results.
     template <int c, int a, int b> [[gnu::noinline]] void products() {
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < 16; j += VW) {
@@ -66,7 +68,7 @@ struct Pretended {
                 ISA::store(to, flushed(flushed(words(to)) + flushed(even + odd)));
             }
     }
-    // c += a b of bytes with sign, in 32 bits (TDPBSSD).
+    // c += a b of signed bytes, in 32 bits (TDPBSSD).
     template <int c, int a, int b> [[gnu::noinline]] void byte_products() {
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < 16; j += VW) {
@@ -82,12 +84,12 @@ struct Pretended {
                 ISA::store(to, reinterpret_cast<vf>(sum));
             }
     }
-    static INLINE_MEMBER vf words(const float* p) { return ISA::load(p); }    // `load` is a tile's
+    static INLINE_MEMBER vf words(const float* p) { return ISA::load(p); }    // `load` is a tile's here
     static INLINE_MEMBER vf half(vu u) { return flushed(reinterpret_cast<vf>(u & 0xffff0000)); }    // the upper bf16
 };
 
 #if defined(__x86_64__)
-// GCC 12's _tile_loadd does not say that it reads memory: stores before it may sink below it.
+// GCC 12's _tile_loadd is not declared to read memory, so stores before it may sink below it.
 struct Amx {
     static void configure(int depth = 64, int rows = 16) {
         struct alignas(64) {    // Intel's manual, "LDTILECFG"
@@ -106,7 +108,7 @@ struct Amx {
     template <int t> static INLINE_MEMBER void load(const void* p, int64_t stride) {
         __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(t) : "memory");
     }
-    // Leaves L1 to others.
+    // Keeps L1 for other data.
     template <int t> static INLINE_MEMBER void load_past_l1(const void* p, int64_t stride) {
         __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(t) : "memory");
     }
@@ -123,20 +125,21 @@ struct Amx {
 #endif
 }    // namespace
 
-// Attention's set of tiles where vectors multiply: none.
+// Empty set of tiles: attention multiplies by vectors.
 struct Vectors {};
 template <class Set> constexpr bool TILED = true;
 template <> constexpr bool TILED<Vectors> = false;
-// Rows of a product's strip.
+// Rows of a strip of products.
 template <class Set> constexpr int STRIP = TILED<Set> ? 16 : MR;
 
 template <int n> struct Index { static constexpr int is = n; };
 template <int from, int to, class F> INLINE void each_index(F f) {
     if constexpr (from < to) f(Index<from>()), each_index<from + 1, to>(f);
 }
-// C (16, columns*16) (+)= A B, as kernel() of tile.h with half: word k of A's row i at a[i*ra + k], of B's column j at
-// b[k*rb + j]. K: words, in whole tiles; beyond it what is read there must add zero. ahead, if not 0: B comes from
-// memory, dense, and is prefetched so many words ahead; lines by turns with tiles, as many at once gain nothing.
+// C (16, columns*16) (+)= A B, as kernel() of micro_kernel.h with half: word k of A's row i at
+// a[i*ra + k], word k of B's column j at b[k*rb + j]. K: words, in whole tiles; words read beyond
+// it must add zero. ahead, if not 0: B comes from memory, dense, and is prefetched this many words
+// ahead; lines alternate with tiles, as many at once gain nothing.
 template <int columns, bool add, class Set> INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra,
                                                                     const float* b, int64_t rb, float* c, int64_t rc,
                                                                     int ahead = 0) {
@@ -157,7 +160,7 @@ template <int columns, bool add, class Set> INLINE void tile_kernel(Set& set, in
     }
     each_index<0, columns>([&](auto v) { set.template store<v.is>(c + 16 * v.is, 4 * rc); });
 }
-// The same for N columns, in whole tiles. Of vectors: MR rows, as strip() of tile.h.
+// tile_kernel for N columns, in whole tiles. With Vectors: MR rows, by strip() of micro_kernel.h.
 template <bool add, bool half, class Set> static void strip_by(Set& set, int N, int K, const float* a, int64_t ra,
                                                                const float* b, int64_t rb, float* c, int64_t rc) {
     if constexpr (!TILED<Set>) return strip<add, half>(N, K, a, ra, 1, b, rb, c, rc);
@@ -170,8 +173,8 @@ template <bool add, bool half, class Set> static void strip_by(Set& set, int N, 
         }
 }
 
-// f(tiles) with this thread's tiles of the kind that the table uses. depth: bytes. rows: sums and tile 4 have so many;
-// products of fewer rows take less time.
+// Calls f(tiles) with this thread's tiles of the kind that the table uses. depth: bytes. rows: of
+// the sums and tile 4; products of fewer rows take less time.
 template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64, int rows = 16) {
 #if defined(__AVX512BF16__)    // no CPU has AMX alone
     if (kind == Tiles::amx) {

@@ -1,17 +1,18 @@
-// bf16_planes.h - operands of products by tiles: bf16, or floats as the sum of three numbers of bf16 (planes). What the
-// bits of a sum depend on stands here: amx.cpp multiplies many rows, packed_tiles.cpp few, with the same bits.
+// bf16_planes.h - operands of products by tiles: bf16, or floats as the sum of three numbers of
+// bf16 (planes). All that determines the bits of a sum is here: amx.cpp multiplies many rows,
+// packed_tiles.cpp few, with the same bits.
 #pragma once
 #include "amx_tiles.h"
 
 namespace ISA {
 constexpr int SIDE = 32;              // rows or columns of a panel of amx.cpp
-constexpr int RESIDENT = 800 << 8;    // words: 800 KiB, as half of an L2 is all that can be relied on
+constexpr int RESIDENT = 800 << 8;    // words: 800 KiB, the reliable half of an L2
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
-// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. DEEP and MOST are
-// block_steps'; a part of a block of k has SUB steps of 32, or SUB_PAST_CACHES where results pass the caches. Each step
-// asks for ASKS lines of the next panel.
+// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order.
+// DEEP and MOST are block_steps'; a part of a block of k has SUB steps of 32, or SUB_PAST_CACHES if
+// results bypass the caches. Each step prefetches PREFETCH_LINES lines of the next panel.
 struct OnePlane {    // bf16, or floats rounded to it
     static constexpr int PLANES = 1, PRODUCTS = 1, A[] = {0}, B[] = {0};
     static constexpr int DEEP = 24, MOST = 32, SUB = 16, SUB_PAST_CACHES = 12, PREFETCH_LINES = 3;
@@ -19,22 +20,23 @@ struct OnePlane {    // bf16, or floats rounded to it
 struct ThreePlanes {    // floats
     static constexpr int PLANES = 3, PRODUCTS = FLOAT_PRODUCTS, A[] = {2, 1, 1, 0, 0, 0}, B[] = {0, 0, 1, 1, 0, 2};
     static constexpr int DEEP = 6, MOST = 6, SUB = 6, SUB_PAST_CACHES = 6, PREFETCH_LINES = 6;
-    // Takes a plane out of x: the nearest number of 8 bits, in the end what is left, which has no more.
+    // Removes a plane from x: the nearest number of 8 bits; the last plane is the exact rest.
     static INLINE_MEMBER vu take(vf& x, int plane) {
         const vu part = (reinterpret_cast<vu>(x) + (plane + 1 < PLANES ? 0x8000 : 0)) & 0xffff0000;
         x -= reinterpret_cast<vf>(part);
         return part;
     }
-    // The same of two, as pairs: k and k + 16 of a step.
+    // Planes of two floats, as pairs: k and k + 16 of a step.
     static INLINE_MEMBER vf take(vf& low, vf& high, int plane) {
         return reinterpret_cast<vf>(take(low, plane) >> 16 | take(high, plane));
     }
 };
 
-// Steps of a block of k; a block's sums begin at zero and are added to those of the blocks before. More than DEEP steps
-// are cut so that all columns could be resident. If too few steps could: MOST, as each further block reads and writes
-// all results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both gradients take 8
-// to 12 % less time). Neither the number of rows nor that of threads counts: they must not change a row's sums.
+// Steps of a block of k; a block's sums begin at zero and are added to the sums of earlier blocks.
+// More than DEEP steps are cut so that all columns could be resident. If too few steps could: MOST,
+// as each further block reads and writes all results again (the weight gradient of 3072 to 768 at
+// 1024 rows, one block instead of two: both gradients take 8 to 12 % less time). Neither the number
+// of rows nor that of threads counts: they must not change a row's sums.
 template <class Planes> INLINE int block_steps(int N, int K) {
     const int all = parts(K, 32), fits = RESIDENT / (parts(N, SIDE) * Planes::PLANES * 2 * TILE);
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;

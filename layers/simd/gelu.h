@@ -1,13 +1,13 @@
-// gelu.h - GELU, the tanh form: y = x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). One exp and
-// one division an element.
+// gelu.h - GELU, the tanh form: y = x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715
+// x^3). One exp and one division per element.
 #pragma once
 #include "vec.h"
 
 namespace ISA {
 constexpr float K2 = 2 * 0.7978845608f, CUBIC = 0.044715f;    // 2 sqrt(2/pi)
 
-// s = sigmoid(2u) and s (1 - s) = e s^2, e = exp(-2u) = 2^(-2u log2 e). Beyond |x| = 10 both are constant in float; the
-// clamp keeps that exponent below 126.
+// s = sigmoid(2u) and s (1 - s) = e s^2, e = exp(-2u) = 2^(-2u log2 e). Beyond |x| = 10 both are
+// constant in float; the clamp keeps the exponent below 126.
 struct Gate {
     vf x, s, e;
 };

@@ -1,12 +1,13 @@
-// micro_kernel.h - the inner loops of the matrix products in matmul.cpp and attention/: products of small tiles that
-// lie in L1, and transposes. MR x NV vectors of C stay in registers: 24 of AVX-512's 32, 12 of 16 elsewhere.
+// micro_kernel.h - the inner loops of the matrix products in matmul.cpp and attention/: products of
+// small tiles that lie in L1, and transposes. MR x NV vectors of C stay in registers: 24 of
+// AVX-512's 32, 12 of 16 elsewhere.
 //
-// half: the words of A and B are pairs of bf16, the elements 2k and 2k+1 of the sum, and products cost half as much.
-// Allowed only where the instruction set multiplies bf16 (NATIVE_BF16).
+// half: the words of A and B are pairs of bf16, the elements 2k and 2k+1 of the sum, and products
+// cost half as much. It is allowed only if the instruction set multiplies bf16 (NATIVE_BF16).
 #pragma once
 #include "vec.h"
 
-// ---- pairs of bf16 --------------------------------------------------------------------------------------------------
+// ---- pairs of bf16 ------------------------------------------------------------------------------
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -44,7 +45,7 @@ INLINE vf interleaved(vf even, vf odd) {
     const vu low = reinterpret_cast<vu>(rounded_bf16(even)), high = reinterpret_cast<vu>(rounded_bf16(odd));
     return reinterpret_cast<vf>(low >> 16 | high);
 }
-INLINE vf add_pairs(vf s, vf, vf) { return s; }    // nobody calls it
+INLINE vf add_pairs(vf s, vf, vf) { return s; }    // never called
 }    // namespace ISA
 #endif
 
@@ -57,15 +58,16 @@ template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
 // s += a x, where *a is one word for all lanes.
 template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
     if constexpr (half) {
-        typedef int32_t word __attribute__((may_alias, aligned(2)));    // bf16 may be read in place
+        typedef int32_t word __attribute__((may_alias, aligned(2)));    // unaligned: bf16 may be read in place
         return add_pairs(s, reinterpret_cast<vf>(*reinterpret_cast<const word*>(a) + vi{}), x);
     }
     return s + *a * x;
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
-// C (MR, nv*VW) (+)= A B:  A(i,k) = a[i*ra + k*ca],  B(k,:) = b[k*rb ..],  C(i,:) = c[i*rc ..]; K in words
+// C (MR, nv*VW) (+)= A B:  A(i,k) = a[i*ra + k*ca],  B(k,:) = b[k*rb ..],  C(i,:) = c[i*rc ..]; K
+// words
 template <int nv, bool add, bool half = false>
 static void kernel(int K, const float* a, int64_t ra, int64_t ca, const float* b, int64_t rb, float* c, int64_t rc) {
     vf s[MR][nv];
@@ -88,7 +90,7 @@ static void kernel(int K, const float* a, int64_t ra, int64_t ca, const float* b
         for (int v = 0; v < nv; v++) store(c + i * rc + v * VW, s[i][v]);
 }
 
-// The same for N columns, a multiple of VW, split evenly into kernels.
+// kernel() for N columns, a multiple of VW, split evenly into kernels.
 template <bool add, bool half = false> static void strip(int N, int K, const float* a, int64_t ra, int64_t ca,
                                                          const float* b, int64_t rb, float* c, int64_t rc) {
     int left = N / VW, parts = (left + NV - 1) / NV;
@@ -106,7 +108,7 @@ template <bool add, bool half = false> static void strip(int N, int K, const flo
     }
 }
 
-// r[i][j] <-> r[j][i] for VW vectors: swap blocks of 1, 2, 4, ... off the diagonal.
+// r[i][j] <-> r[j][i] for VW vectors, by swapping blocks of 1, 2, 4, ... off the diagonal.
 template <int W = 1> INLINE void transpose(vf* r) {
     if constexpr (W < VW) {
         vi low = lanes(), high = lanes();
@@ -138,7 +140,7 @@ template <int W = 1> INLINE vf sums(vf* r) {
 
 template <bool b> struct Flag { static constexpr bool is = b; };
 
-// ---- packing --------------------------------------------------------------------------------------------------------
+// ---- packing ------------------------------------------------------------------------------------
 
 // VW words of a row of D elements, from word w on; zero beyond the row. whole: all VW words exist.
 template <bool half, bool whole> INLINE vf row_words(const float* row, int w, int D) {
@@ -153,7 +155,7 @@ template <bool half, class F> INLINE void each_words(int D, F f) {
     for (; w < words<half>(D); w += VW) f(w, Flag<false>());
 }
 
-// to[d*ldt + j] = word d of row j for j < n, and 0 for the other j < columns and d < padded(words of D).
+// to[d*ldt + j] = word d of row j for j < n, else 0 for j < columns, d < padded(words of D).
 // columns: a multiple of VW.
 template <bool half = false>
 static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int columns, int D) {
@@ -186,7 +188,7 @@ template <bool half> static void pack_rows(float* to, const float* from, int64_t
     for (int i = 0; i < (rows - n) * P; i += VW) store(to + i, vf{});
 }
 
-// to (words of rows, padded(D)): the same rows, as B of a sum over rows.
+// to (words of rows, padded(D)) = the rows as B of a sum over rows, zero beyond n.
 template <bool half> static void pack_sum(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     if constexpr (!half) return pack_rows<false>(to, from, ldf, n, rows, D);
     const int P = padded(D);
@@ -201,8 +203,8 @@ template <bool half> static void pack_sum(float* to, const float* from, int64_t 
         for (int d = 0; d < P; d += VW) store(to + d, vf{});
 }
 
-// to (padded(D), pairs of rows; rows of it ldt apart): the words of pack_sum, turned; zero up to `rows`, and further on
-// to a multiple of 2*VW.
+// to (padded(D), pairs of rows), with rows ldt apart = the transposed words of pack_sum; zero up to
+// `rows`, and further on to a multiple of 2*VW.
 INLINE void pack_turned(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int rows, int D) {
     for (int i = 0; i < rows; i += 2 * VW)
         for (int d = 0; d < D; d += VW) {

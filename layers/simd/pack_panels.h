@@ -1,20 +1,21 @@
-// pack_panels.h - copies operands of a matrix product into the order in which its inner loop reads them.
+// pack_panels.h - copies operands of a matrix product into the order of its inner loop.
 //
-// A word is a float, or a pair of bf16 with neighbouring k; beyond the last k it is zero. A panel has W columns of B or
-// W rows of A. Word k of column j lies at [j/W * panel + k*W + j%W]; columns beyond the last are zero.
+// A word is a float, or a pair of bf16 with neighbouring k; beyond the last k it is zero. A panel
+// has W columns of B or W rows of A. Word k of column j lies at [j/W * panel + k*W + j%W]; columns
+// beyond the last are zero.
 #pragma once
 #include "micro_kernel.h"
 
 namespace ISA {
-constexpr int PACKED = 96;    // most columns that are packed in one call
-constexpr int AHEAD = 16;     // rows that are prefetched
+constexpr int PACKED = 96;    // largest number of columns per call
+constexpr int AHEAD = 16;     // prefetch distance, rows
 
 template <class E> INLINE vf load_most(const E* p, int n) { return n >= VW ? load(p) : load_some(p, n); }
 
 INLINE vf pairs_along(const float* p, int n) {
     return to_pairs(load_most(p, n), n > VW ? load_most(p + VW, n - VW) : vf{});
 }
-INLINE vf load_pairs(const bf16* p) {    // p need not be aligned to a pair
+INLINE vf load_pairs(const bf16* p) {    // p may be unaligned to pairs
     vf v;
     __builtin_memcpy(&v, p, sizeof v);
     return v;
@@ -32,7 +33,7 @@ INLINE vf pairs_across(const bf16* p, const bf16* q, int n) {    // widened bf16
     const vu low = reinterpret_cast<vu>(load_most(p, n)), high = reinterpret_cast<vu>(q ? load_most(q, n) : vf{});
     return reinterpret_cast<vf>(low >> 16 | high);
 }
-// The same of 2*VW columns, as two vectors.
+// pairs_across of 2*VW columns, as two vectors.
 INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     typedef uint16_t halves __attribute__((vector_size(4 * VW)));
     halves low, high, first, second;
@@ -40,14 +41,16 @@ INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     __builtin_memcpy(&high, q, sizeof high);
 #pragma GCC unroll 16
     for (int i = 0; i < VW; i++) {
-        first[2 * i] = uint16_t(i), first[2 * i + 1] = uint16_t(2 * VW + i);
-        second[2 * i] = uint16_t(VW + i), second[2 * i + 1] = uint16_t(3 * VW + i);
+        first[2 * i] = uint16_t(i);
+        first[2 * i + 1] = uint16_t(2 * VW + i);
+        second[2 * i] = uint16_t(VW + i);
+        second[2 * i + 1] = uint16_t(3 * VW + i);
     }
     to[0] = reinterpret_cast<vf>(__builtin_shuffle(low, high, first));
     to[1] = reinterpret_cast<vf>(__builtin_shuffle(low, high, second));
 }
 
-// How elements of type E become words: pairs of bf16, or floats, which `rounds` rounds to bf16 values.
+// How elements of type E become words: pairs of bf16, or floats, with `rounds` bf16 values.
 template <class E, bool pairs, bool rounds> struct Words {
     static constexpr int PER = pairs ? 2 : 1;    // elements in a word
 
@@ -59,7 +62,7 @@ template <class E, bool pairs, bool rounds> struct Words {
         if constexpr (pairs) return pairs_along(p, n);
         else return floats(p, n);
     }
-    // One word of each of n columns, from row p of the operand and, for pairs, row q (null: there is none).
+    // One word of each of n columns, from row p of the operand and, for pairs, row q (or null).
     static INLINE_MEMBER vf across(const E* p, const E* q, int n) {
         if constexpr (pairs) return pairs_across(p, q, n);
         else return floats(p, n);
@@ -105,15 +108,17 @@ static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64
     }
 }
 
-// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]. Only n of them exist.
-// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, at most PACKED
+// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]; n
+// exist.
+// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, <=
+// PACKED
 template <class Words, int W, class E>
 static void pack_across(float* to, int64_t panel, int columns, int n, const E* p, int64_t ld, int K, float* sums) {
     constexpr int PER = Words::PER;
     vf total[PACKED / VW] = {};
     for (int k = 0; k < K; k += PER) {
         const E *low = p + k * ld, *high = PER == 2 && k + 1 < K ? low + ld : nullptr;
-        for (int r = 0; r < PER; r++)    // rows lie too far apart for the hardware prefetcher
+        for (int r = 0; r < PER; r++)    // rows too far apart for hardware prefetch
             for (int j = 0; j < n; j += 64 / int(sizeof(E))) __builtin_prefetch(low + (AHEAD + r) * ld + j);
         for (int j = 0; j < columns; j += VW) {
             const E* odd = high ? high + j : nullptr;

@@ -1,5 +1,5 @@
-// vec.h - one vector of floats, by GCC's vector extensions: load and store (also as bf16), tails, reductions, exp.
-// Compiled for each instruction set.
+// vec.h - one vector of floats, by GCC's vector extensions: load and store (also as bf16), tails,
+// reductions, exp. Compiled for each instruction set.
 #pragma once
 #include <omp.h>
 
@@ -33,8 +33,8 @@ INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 INLINE vf set1(float s) { return s - vf{}; }
 INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
-// VW numbers of 16 bits as 32: one instruction, where GCC 12's __builtin_convertvector takes five with AVX-512. In a
-// template, as other instruction sets do not know these names.
+// Widens VW 16-bit numbers to 32 bits: one instruction, where GCC 12's __builtin_convertvector
+// needs five with AVX-512. It is a template because other instruction sets lack these names.
 template <class V> INLINE vi wide_words(V words) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd512_mask(words, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd256(words));
@@ -51,16 +51,17 @@ INLINE float widened(bf16 x) {
     return f;
 }
 INLINE float widened(float x) { return x; }
-// The bf16 nearest to each, ties to even; every NaN becomes 0x7fff, as to_bf16 has it.
+// The nearest bf16, ties to even; every NaN becomes 0x7fff, as in to_bf16 (base/element.h).
 INLINE vh nearest_bf16(vf x) {
     vu u = reinterpret_cast<vu>(x), nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16;
     return __builtin_convertvector(x == x ? nearest : vu{} + 0x7fff, vh);
 }
 INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_unaligned*>(p))); }
 INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
-constexpr int64_t PASSES_BY = 2 << 20;    // bytes of a result that is too large to be read from L2 again
-// To memory past the caches, with AVX-512. p: a multiple of the vector's bytes, or of 32 for bf16. Other threads see it
-// after a fence. Templates, as other instruction sets do not know the builtins' names and types.
+constexpr int64_t PASSES_BY = 2 << 20;    // bytes of a result too large for L2
+// Stores to memory past the caches, with AVX-512. p: a multiple of the vector's bytes, or of 32 for
+// bf16. The result is visible to other threads after a fence. Templates, because other instruction
+// sets lack the builtins' names and types.
 template <class V> INLINE void store_past_caches(float* p, V v) {
     if constexpr (VW == 16) __builtin_ia32_movntps512(p, v);
     else store(p, v);
@@ -74,8 +75,8 @@ template <class V> INLINE void store_past_caches(bf16* p, V v) {
 }
 typedef int8_t vc __attribute__((vector_size(VW)));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
-// VW bytes as integers, and back. GCC 12's __builtin_convertvector goes byte by byte where it knows no single
-// instruction. In templates, as other instruction sets do not know the names.
+// VW bytes as integers, and back. GCC 12's __builtin_convertvector goes byte by byte without a
+// single instruction. Templates, because other instruction sets lack the names.
 template <class V> INLINE vi wide_bytes(V bytes) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd512_mask(bytes, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd256(bytes));
@@ -113,7 +114,7 @@ INLINE void store(int8* p, vf x) {    // to_int8
     const vi number = reinterpret_cast<vi>(some + 0x1.8p23f) - 0x4B400000;
     store_bytes(p, number);
 }
-// The first n < VW elements; the others are zero.
+// Loads the first n < VW elements and zeros.
 template <class X> INLINE vf load_some(const X* p, int n) {
     X t[VW] = {};
     for (int i = 0; i < n; i++) t[i] = p[i];
@@ -129,22 +130,22 @@ INLINE vi lanes() {
     for (int i = 0; i < VW; i++) v[i] = i;
     return v;
 }
-// A vector's place in a row: all of it, or the first n lanes of the last one.
+// Lanes of a vector in a row: all, or the first n of the last vector.
 template <bool full> struct Lanes {
     int n;
     template <class X> INLINE_MEMBER vf get(const X* p) const { return full ? load(p) : load_some(p, n); }
     template <class X> INLINE_MEMBER void put(X* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
     INLINE_MEMBER vf fill_rest(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
 };
-// Calls f(offset, place) for each vector of n elements: one body for whole vectors and the tail.
+// Calls f(offset, lanes) for each vector of n elements: one body for whole vectors and the tail.
 template <class F> INLINE void each_vector(int64_t n, F f) {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) f(i, Lanes<true>{VW});
     if (i < n) f(i, Lanes<false>{int(n - i)});
 }
 
-// max and min are b where either is NaN. For AVX-512 GCC 12 compiles the comparison to a mask and a blend, so the
-// instructions are named; in templates, as other instruction sets do not know these names.
+// max and min are b if either is NaN. For AVX-512 GCC 12 compiles the comparison to a mask and a
+// blend, so the instructions are named; templates, because other instruction sets lack the names.
 template <class V> INLINE V max(V a, V b) {
     if constexpr (VW == 16) return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
     else return a > b ? a : b;
@@ -154,7 +155,7 @@ template <class V> INLINE V min(V a, V b) {
     else return a < b ? a : b;
 }
 
-// Reductions by halves, in the same order for all callers.
+// Reductions by halves, in one order for all callers.
 template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }
 INLINE float sum(vf v) {
     if constexpr (VW > 8) v += swapped<8>(v);
@@ -173,10 +174,11 @@ INLINE float max(vf v) {
 
 constexpr float LOG2E = 0x1.715476p0f;
 
-// exp(x) = 2^k exp(r), |r| <= ln2/2: at most 1.1 ulp off, denormal results included; NaN, 0 and infinity where exp has
-// them. The polynomial is a minimax fit of degree 6. 2^k is two factors, so that each one's exponent is in range.
+// exp(x) = 2^k exp(r), |r| <= ln2/2: at most 1.1 ulp off, denormal results included; NaN, 0 and
+// infinity as in exp. The polynomial is a minimax fit of degree 6. 2^k is two factors, so that the
+// exponent of each is in range.
 INLINE vf exp(vf x) {
-    const float MAGIC = 0x1.8p23f;    // adding it rounds to an integer, which the low bits then hold
+    const float MAGIC = 0x1.8p23f;    // adding it rounds to an integer (low bits)
     x = max(set1(-104), min(set1(89), x));
     vf t = x * LOG2E + MAGIC;
     vi k = reinterpret_cast<vi>(t) - 0x4B400000;
@@ -192,13 +194,13 @@ INLINE vf exp(vf x) {
     return p * reinterpret_cast<vf>((half + 127) << 23) * reinterpret_cast<vf>((rest + 127) << 23);
 }
 
-// 2^x = whole * (1 + rest), |rest| < 0.42, for x below 127 and at least -125. NaN stays NaN. The polynomial is minimax,
-// of degree 6 on [-1/2, 1/2], 1.9e-9 off before rounding.
+// 2^x = whole * (1 + rest), |rest| < 0.42, for x below 127 and at least -125. NaN stays NaN. The
+// polynomial is minimax, of degree 6 on [-1/2, 1/2], 1.9e-9 off before rounding.
 struct Power {
     vf whole, rest;
 };
 INLINE Power power_of_two(vf x) {
-    const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
+    const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer + 127 (low bits)
     vf t = x + MAGIC;
     vf r = x - (t - MAGIC);
     vf p = set1(0x1.41d334p-13f);
@@ -221,10 +223,10 @@ INLINE vf rounded_bf16(vf x) {
     return reinterpret_cast<vf>((x == x ? nearest : quiet) & 0xffff0000);
 }
 
-// Up to so many elements, one thread is done before it could wake another (one or two microseconds).
+// One thread finishes this many elements before it could wake another (one or two microseconds).
 constexpr int64_t ONE_THREAD = 8192;
 
-// This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.
+// This thread's share of n items, in units of `unit`, for loops with a range of columns per thread.
 struct Range {
     int64_t from, to;
 };
@@ -233,8 +235,9 @@ INLINE Range my_share(int64_t n, int64_t unit) {
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
 }
 
-// Gradients of what all rows share (a norm's weights) are summed by ranges of rows: RANGES at most, by the number of
-// rows alone, each with n sums of its own, `stride` apart. This thread adds its share of them to d, in order.
+// Gradients of weights shared by all rows (a norm's) are summed by ranges of rows: RANGES at most,
+// by the number of rows alone, each with n sums of its own, `stride` apart. This thread adds its
+// share of them to d, in order.
 constexpr int RANGES = 32;
 INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
     const Range r = my_share(n, 16);
