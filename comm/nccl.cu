@@ -35,7 +35,7 @@ namespace {
 // collectives for each of up to 512 blocks.
 constexpr int MARKS = 1100;
 
-// ---- the library ----------------------------------------------------------------------------------------------------
+// ---- the library --------------------------------------------------------------------------------
 
 #define NCCL_FUNCTIONS(X)                                                                                       \
     X(GetVersion)                                                                                               \
@@ -81,7 +81,7 @@ std::string version_text() {
     return "NCCL " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
 }
 
-// ---- the communicator -----------------------------------------------------------------------------------------------
+// ---- the communicator ---------------------------------------------------------------------------
 
 ncclDataType_t data_type(Element e) {
     return e == Element::f64 ? ncclFloat64 : e == Element::f32 ? ncclFloat32 : ncclBfloat16;
@@ -233,7 +233,7 @@ void NcclComm::abort() {
     if (comm) nccl.CommAbort(comm);
 }
 
-// ---- collectives ----------------------------------------------------------------------------------------------------
+// ---- collectives --------------------------------------------------------------------------------
 
 void NcclComm::begin() {
     ncclResult_t state = ncclSuccess;
@@ -302,7 +302,7 @@ void NcclComm::all_gather(void* x, int64_t n, Element type) {
 }
 }    // namespace
 
-// ---- opening --------------------------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 Result<std::string> nccl_new_id() {
     TRY(load());

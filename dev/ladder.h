@@ -44,7 +44,7 @@ template <class T, class F> Ops<T> with(Ops<T> table, F Ops<T>::*entry, F functi
 
 template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated : gpu; }
 
-// ---- inputs ---------------------------------------------------------------------------------------------------------
+// ---- inputs -------------------------------------------------------------------------------------
 
 // n random elements (normal times scale) for each of several sets: when a set's turn comes again, L2 no longer holds
 // it.
@@ -70,7 +70,7 @@ template <class X> class Sets {
     X* base;
 };
 
-// ---- time -----------------------------------------------------------------------------------------------------------
+// ---- time ---------------------------------------------------------------------------------------
 
 // Seconds of one run, back to back with others on rotating sets: the median of 15 batches of 5 ms and more.
 inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
@@ -112,7 +112,7 @@ inline double copy_bandwidth() {
     return bandwidth;
 }
 
-// ---- the ladder -----------------------------------------------------------------------------------------------------
+// ---- the ladder ---------------------------------------------------------------------------------
 
 inline int ladder_failures = 0;
 

@@ -8,7 +8,7 @@ namespace {
 using T = bf16;
 constexpr int W = VEC<T>;
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 // 0: neighbouring threads read addresses a row apart: each 2 bytes cost a sector of 32 bytes, three times.
 __global__ void forward_thread_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps,
@@ -112,7 +112,7 @@ void forward_ladder(const Ops<T>& op, int N, int C) {
                     [&, f = f](int set) { f(y[set], mean[0], rstd[0], x[set], w[0], b[0], Norm(), N, C); });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 __global__ void backward_thread_kernel(T* dx, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
                                        int N, int C) {
@@ -230,7 +230,7 @@ void backward_ladder(const Ops<T>& op, int N, int C) {
         });
 }
 
-// ---- the residual ---------------------------------------------------------------------------------------------------
+// ---- the residual -------------------------------------------------------------------------------
 
 // x2 = x + p, y = LayerNorm(x2), where p is a product's output.
 typedef void (*Residual)(const Ops<T>&, T* y, T* x2, float* mean, float* rstd, const T* x, const T* p, const T* w,

@@ -13,7 +13,7 @@ namespace {
 using T = bf16;
 const Ops<T>* table;
 
-// ---- forward with GELU ----------------------------------------------------------------------------------------------
+// ---- forward with GELU --------------------------------------------------------------------------
 
 __device__ void finish(T* y, T* pre, const T* b, float sum, int64_t n, int o, int OC) {
     sum += to_float(b[o]);
@@ -174,7 +174,7 @@ void forward_ladder(int N, int C, int OC) {
                     [&, f = f](int set) { f(y[set], pre[set], x[set], w[0], b[0], N, C, OC, {}); });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // One thread per column, over all rows.
 __global__ void column_kernel(float* out, const T* x, int N, int C) {
@@ -230,7 +230,7 @@ void gelu_backward_ladder(int N, int C, int OC) {
                     });
 }
 
-// ---- few rows -------------------------------------------------------------------------------------------------------
+// ---- few rows -----------------------------------------------------------------------------------
 
 // One thread per output: neighbours read w a row apart.
 __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {

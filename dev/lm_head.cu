@@ -3,7 +3,7 @@
 #include "tools/selftest/lm_head.h"
 
 namespace {
-// ---- cross entropy --------------------------------------------------------------------------------------------------
+// ---- cross entropy ------------------------------------------------------------------------------
 
 // One thread per row, three passes. A warp's lanes read rows Vp elements apart: 32 bytes are moved for each 2 used.
 __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int* target, float scale, int N, int V,
@@ -91,7 +91,7 @@ void cross_entropy_ladder(const Ops<bf16>& op) {
     }
 }
 
-// ---- the head in chunks ---------------------------------------------------------------------------------------------
+// ---- the head in chunks -------------------------------------------------------------------------
 
 struct Head {
     float *loss, *dw;

@@ -27,7 +27,7 @@
 #include "token.h"
 
 namespace {
-// ---- one kernel -----------------------------------------------------------------------------------------------------
+// ---- one kernel ---------------------------------------------------------------------------------
 
 constexpr int WARPS = 8, PIECE = 1024, AHEAD = 10;    // elements of a piece; pieces of a warp's ring
 constexpr int MOST_HS = 128;
@@ -382,7 +382,7 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
     s.NH == s.NKV ? run(token_kernel<1, ACROSS>) : run(token_kernel<4, ACROSS>);
 }
 
-// ---- the ladder -----------------------------------------------------------------------------------------------------
+// ---- the ladder ---------------------------------------------------------------------------------
 
 void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
     int64_t n;

@@ -10,7 +10,7 @@ namespace {
 constexpr int MOST_LAYERS = 16;
 constexpr int LEAST_KEYS = 64;    // the one kernel splits no fewer
 
-// ---- the model ------------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 struct Shape {
     const char* name;
@@ -108,7 +108,7 @@ template <class T> struct Token {
     }
 };
 
-// ---- the operations in turn: the reference's token, too -------------------------------------------------------------
+// ---- the operations in turn: the reference's token, too -----------------------------------------
 
 template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
     const Shape& s = t.s;
@@ -131,7 +131,7 @@ template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
     op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp, {});
 }
 
-// ---- the chain of production: five launches a layer -----------------------------------------------------------------
+// ---- the chain of production: five launches a layer ---------------------------------------------
 
 void chain(const Ops<bf16>& op, Token<bf16>& t) {
     const Shape& s = t.s;
@@ -156,7 +156,7 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
     op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp, {});
 }
 
-// ---- the check ------------------------------------------------------------------------------------------------------
+// ---- the check ----------------------------------------------------------------------------------
 
 typedef void (*TokenStep)(const Ops<bf16>&, Token<bf16>&);
 

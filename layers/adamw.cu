@@ -13,7 +13,7 @@
 namespace {
 constexpr int THREADS = 256;
 
-// ---- sums -----------------------------------------------------------------------------------------------------------
+// ---- sums ---------------------------------------------------------------------------------------
 
 constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats of a block at once; most blocks
 
@@ -64,7 +64,7 @@ void add_losses(double* total, const float* loss, int64_t n) {
     launch(sum_kernel<true, float>, {1, 1024}, total, loss, n);
 }
 
-// ---- gate -----------------------------------------------------------------------------------------------------------
+// ---- gate ---------------------------------------------------------------------------------------
 
 __global__ void step_verdict_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares,
                                     int n, AdamW a, Limits limits) {
@@ -79,7 +79,7 @@ void step_verdict(Step* step, const double* loss_total, double loss_scale, const
     launch(step_verdict_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
 }
 
-// ---- adamw ----------------------------------------------------------------------------------------------------------
+// ---- adamw --------------------------------------------------------------------------------------
 
 template <class T> struct Parameters {
     T* w;

@@ -69,7 +69,7 @@ void cuda_failed(const char* file, int line, const char* what, cudaError_t error
     _exit(int(Exit::device));    // nothing on the device can be trusted or saved
 }
 
-// ---- devices --------------------------------------------------------------------------------------------------------
+// ---- devices ------------------------------------------------------------------------------------
 
 namespace {
 // Dense bf16 products with fp32 sums. FLOP per clock and multiprocessor is nowhere in a device's properties: NVIDIA's
@@ -160,7 +160,7 @@ bool cuda_overlaps() {
     return does;
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 void* cuda_scratch(int64_t bytes, int64_t kept) {
     if (bytes > b.scratch_bytes) {
@@ -240,7 +240,7 @@ int64_t free_bytes() {
     return int64_t(free);
 }
 
-// ---- graphs ---------------------------------------------------------------------------------------------------------
+// ---- graphs -------------------------------------------------------------------------------------
 
 void begin_capture() {
     CUDA_CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
@@ -265,7 +265,7 @@ void release_graph(void* graph) {
     b.outgrown.clear();
 }
 
-// ---- the table ------------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
 template <class T> int64_t scratch_bytes(const CallSizes& call) {
     return cuda_call_scratch(call, sizeof(T), cuda_multiprocessors(), attention_has_sm90());

@@ -11,7 +11,7 @@
 
 #include "scratch.h"
 
-// ---- errors ---------------------------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
 // After an error the device's memory cannot be trusted: says what failed and ends the process with Exit::device.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
@@ -21,7 +21,7 @@
             cuda_failed(__FILE__, __LINE__, #call, cuda_error);         \
     } while (0)
 
-// ---- the device (cuda.cu) -------------------------------------------------------------------------------------------
+// ---- the device (cuda.cu) -----------------------------------------------------------------------
 
 cudaStream_t cuda_stream();    // all operations go here, in order
 int cuda_multiprocessors();    // the chosen device's
@@ -34,7 +34,7 @@ Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
 // each asks again, keeps the first `kept` bytes; its first request is for all.
 void* cuda_scratch(int64_t bytes, int64_t kept = 0);
 
-// ---- the table's parts ----------------------------------------------------------------------------------------------
+// ---- the table's parts --------------------------------------------------------------------------
 
 // A file's entries: a static object that holds []<class T>(Ops<T>& o, Dtype dtype) { o.x = x<T>; }.
 struct CudaRegistration {
@@ -49,7 +49,7 @@ struct CudaRegistration {
     void operator()(Ops<bf16>& o, Dtype dtype) const { halves(o, dtype); }
 };
 
-// ---- launching ------------------------------------------------------------------------------------------------------
+// ---- launching ----------------------------------------------------------------------------------
 
 struct Launch {
     dim3 grid, block;
@@ -142,7 +142,7 @@ template <class T> T& dynamic_shared() {
 
 #endif
 
-// ---- 16-byte vectors ------------------------------------------------------------------------------------------------
+// ---- 16-byte vectors ----------------------------------------------------------------------------
 
 // W elements of T moved at once: one 16-byte access where W * sizeof(T) is 16, plain elements where W is 1.
 template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Vec {
@@ -172,7 +172,7 @@ template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
 
 constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;    // log2(e), log(2)
 
-// ---- reductions -----------------------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 
 // All of LANES neighbouring lanes get their sum, always added in the same order: the same bits.
 template <int LANES = 32, class X> __device__ inline X warp_sum(X x) {

@@ -16,7 +16,7 @@
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 constexpr int ROWS = 4;    // rows of a block, one for each warp
 
@@ -46,7 +46,7 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
     else launch(embed<T, 1>, grid, x, tok, wte, wpe, N, S, C, pos);
 }
 
-// ---- positions sorted by token --------------------------------------------------------------------------------------
+// ---- positions sorted by token ------------------------------------------------------------------
 
 // A radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A block sorts a tile,
 // each of its warps an eighth of it. digit_offset(digit, tile): where the tile's first position with that digit goes.
@@ -157,7 +157,7 @@ const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int
     return order;
 }
 
-// ---- sums of rows with equal keys -----------------------------------------------------------------------------------
+// ---- sums of rows with equal keys ---------------------------------------------------------------
 
 // The i-th row of dx in sorted order, and its key: the row of the gradient that it belongs to.
 struct ByToken {

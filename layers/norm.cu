@@ -38,7 +38,7 @@ template <Kind K, int W, class T> __device__ inline Vec<T, W> load_any(const T* 
     return K != Kind::any || p ? load<W>(p + c) : Vec<T, W>{};
 }
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 // One row by a warp or by a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
 template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
@@ -142,7 +142,7 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
     });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 constexpr int PARTS = NORM_PARTS;    // blocks
 constexpr int MAX_THREADS = 224;     // threads of a block: its shared memory then fits the 99 KB that every GPU has

@@ -16,7 +16,7 @@
 namespace {
 typedef RopeCall Call;
 
-// ---- forward, and backward without a norm ---------------------------------------------------------------------------
+// ---- forward, and backward without a norm -------------------------------------------------------
 
 // f(slot) for all of this lane's slots but the first. Vectors are used where that is the only one.
 template <int W, class F> __device__ inline void other_slots(const Call& c, int lane, F f) {
@@ -82,7 +82,7 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     }
 }
 
-// ---- backward with a norm -------------------------------------------------------------------------------------------
+// ---- backward with a norm -----------------------------------------------------------------------
 
 // xhat = x rstd, g: the gradient of what the norm gave, turned back, m = mean(g (w + plus) xhat):
 //     dx = rstd (g (w + plus) - xhat m)        dw += g xhat
@@ -194,7 +194,7 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
     if (NORM == QkNorm::head) fold_heads(own, c);
 }
 
-// ---- launchers ------------------------------------------------------------------------------------------------------
+// ---- launchers ----------------------------------------------------------------------------------
 
 // Calls f(W, norm, interleaved), all constant: vectors where channels, pairs and angles align, and a head's lanes have
 // one piece each.   threads: at most so many, if each has one piece of one head; 0: there may be more pieces

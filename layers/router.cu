@@ -79,7 +79,7 @@ template <class F> void for_experts(int E, F f) {
     else f(std::integral_constant<int, 16>());
 }
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 // What router_forward keeps in scratch: arrays as RouterScratch has them.
 struct RouterBuffers {
@@ -234,7 +234,7 @@ void router_forward(float* factors, Routes to, double* totals, const T* logits, 
     launch(permute_rows, {parts, threads}, to.permuted_row, to.row, to.expert, to.offsets, kept, r, S);
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // A warp has a position. balance_slope: d balance / d share of an expert, for each row that it has.
 template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)

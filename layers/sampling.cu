@@ -77,7 +77,7 @@ struct Lists {
     }
 };
 
-// ---- parts ----------------------------------------------------------------------------------------------------------
+// ---- parts --------------------------------------------------------------------------------------
 
 // The first n of the block's tokens, n a power of two, likeliest first.
 __device__ inline void sort(Token* tokens, int n) {
@@ -152,7 +152,7 @@ template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) to.base[list] = base, to.all[list] = sums.all, to.length[list] = length;
 }
 
-// ---- choose ---------------------------------------------------------------------------------------------------------
+// ---- choose -------------------------------------------------------------------------------------
 
 // This thread's list, of which the first `length` tokens are left.
 struct List {

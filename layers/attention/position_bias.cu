@@ -81,7 +81,7 @@ struct Query {
     }
 };
 
-// ---- tensor cores ---------------------------------------------------------------------------------------------------
+// ---- tensor cores -------------------------------------------------------------------------------
 
 template <int D> struct MmaTiles {
     typedef sm80::Tile<TILE, D> Tile;
@@ -134,7 +134,7 @@ template <int D> __global__ void __launch_bounds__(THREADS)
     band.write(partial, tiles.sums);
 }
 
-// ---- FMAs -----------------------------------------------------------------------------------------------------------
+// ---- FMAs ---------------------------------------------------------------------------------------
 
 struct PlainTiles {
     simt::Tile left, right;
@@ -174,7 +174,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     band.write(partial, tiles.left.x);
 }
 
-// ---- sums by distance -----------------------------------------------------------------------------------------------
+// ---- sums by distance ---------------------------------------------------------------------------
 
 // dbias[head,x] += the sums at distance x - reach, or beyond it. A block for each: its threads take every 128th band.
 __global__ void __launch_bounds__(THREADS) add_bands_kernel(float* dbias, const float* partial, Bands c) {
@@ -215,7 +215,7 @@ template <class T> void attention_bias_backward(float* dbias, const T* dy, const
     launch(add_bands_kernel, {unsigned(h.NH * (2 * h.max_distance + 1)), THREADS}, dbias, partial, bands);
 }
 
-// ---- rows of the table ----------------------------------------------------------------------------------------------
+// ---- rows of the table --------------------------------------------------------------------------
 
 template <class T> __global__ void __launch_bounds__(THREADS)
     rows_kernel(float* bias, const T* table, const int* bucket, int NH, int n) {

@@ -342,7 +342,7 @@ template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// ---- rows -----------------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 
 // y = n num, a warp for each row. In generation norms is null, and where pos is padding y is 0.
 template <class T> __global__ void __launch_bounds__(THREADS)
@@ -378,7 +378,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     if (c.elu() && lane == 0) g[row * c.wide() + HS] = -n * both;
 }
 
-// ---- launchers ------------------------------------------------------------------------------------------------------
+// ---- launchers ----------------------------------------------------------------------------------
 
 template <class T> Call<T> call_of(const T* qkv, const T* gates, const float* g, int B, int S, Heads h) {
     return {qkv, gates, g, B, S, h, h.linear == LinearAttention::elu ? 1 : h.score_scale()};

@@ -144,7 +144,7 @@ template <class T, class Source> void forward(T* y, float* lse, const T* qkv, So
 
 }    // namespace
 
-// ---- entries --------------------------------------------------------------------------------------------------------
+// ---- entries ------------------------------------------------------------------------------------
 
 template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
     forward(y, lse, qkv, PackedKeys<T>{qkv}, B, S, h);

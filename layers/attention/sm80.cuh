@@ -9,7 +9,7 @@
 
 namespace sm80 {
 
-// ---- one call, as its kernels see it --------------------------------------------------------------------------------
+// ---- one call, as its kernels see it ------------------------------------------------------------
 
 __device__ inline bool meets(Span span, int first, int n) { return first < span.to && first + n > span.from; }
 __device__ inline bool holds(Span span, int first, int n) { return first >= span.from && first + n <= span.to; }
@@ -53,7 +53,7 @@ __device__ inline TileCoord tile_coord(const Call& c, unsigned block) {
     return {int(i / heads), int(first + i % heads)};
 }
 
-// ---- tiles ----------------------------------------------------------------------------------------------------------
+// ---- tiles --------------------------------------------------------------------------------------
 
 // Position s of one head lies at `at` + s * stride.
 template <class T> struct Rows {
@@ -93,7 +93,7 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
     }
 }
 
-// ---- products of one warp -------------------------------------------------------------------------------------------
+// ---- products of one warp -----------------------------------------------------------------------
 
 // The 16 M rows row.. of a tile as the left factor of a product.
 template <int M, int ROWS, int D> struct FromShared {
@@ -168,7 +168,7 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
     }
 }
 
-// ---- masks ----------------------------------------------------------------------------------------------------------
+// ---- masks --------------------------------------------------------------------------------------
 
 // A tile of keys: that of a stream which begins at its key `first`.
 struct KeyTile {
@@ -226,7 +226,7 @@ template <int M> struct RowMask {
     }
 };
 
-// ---- scores ---------------------------------------------------------------------------------------------------------
+// ---- scores -------------------------------------------------------------------------------------
 
 // From each product, tanh of it with a soft cap; else nothing changes.
 template <int M, int N> __device__ inline void multiply_cap_slope(float (&x)[M][N][4], const Scores& s) {
@@ -303,7 +303,7 @@ template <bool SPARSE> __device__ inline Distance<false> distance_of(const Call&
     return {row, SPARSE ? keys.key(tile.first) : tile.first, SPARSE ? keys.step : 1};
 }
 
-// ---- head sizes -----------------------------------------------------------------------------------------------------
+// ---- head sizes ---------------------------------------------------------------------------------
 
 // Calls f(D) with the smallest instance that holds heads of HS; its other columns are zero.
 template <class F> void for_head_size(int HS, F f) {

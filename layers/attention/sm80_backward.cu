@@ -31,7 +31,7 @@ template <int D> struct Shape {
     static constexpr int HALVES = D > 128 ? 2 : 1;
 };
 
-// ---- dQ -------------------------------------------------------------------------------------------------------------
+// ---- dQ -----------------------------------------------------------------------------------------
 
 template <int D> struct QueryTiles {
     static constexpr int THREADS = Shape<D>::WARPS * 32;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
     store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
-// ---- dK, dV ---------------------------------------------------------------------------------------------------------
+// ---- dK, dV -------------------------------------------------------------------------------------
 
 template <int D> struct KeyTiles {
     static constexpr int THREADS = Shape<D>::WARPS * Shape<D>::HALVES * 32, QUERIES = Shape<D>::COLUMNS;

@@ -360,7 +360,7 @@ template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int 
 
 }    // namespace
 
-// ---- tensor maps ----------------------------------------------------------------------------------------------------
+// ---- tensor maps --------------------------------------------------------------------------------
 
 namespace sm90 {
 
@@ -395,7 +395,7 @@ const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, in
 
 }    // namespace sm90
 
-// ---- entries --------------------------------------------------------------------------------------------------------
+// ---- entries ------------------------------------------------------------------------------------
 
 // Kernels built for sm_90 instead of sm_90a are empty, and need almost no registers.
 static bool has_kernels() {

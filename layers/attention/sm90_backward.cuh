@@ -55,7 +55,7 @@ struct Backward {
     }
 };
 
-// ---- before: delta, lse, turns --------------------------------------------------------------------------------------
+// ---- before: delta, lse, turns ------------------------------------------------------------------
 
 constexpr int PREPARE_THREADS = 256;
 
@@ -92,7 +92,7 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
     }
 }
 
-// ---- what the main kernels share ------------------------------------------------------------------------------------
+// ---- what the main kernels share ----------------------------------------------------------------
 
 // What a block computes: a tile of keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each
 // head of the group.
@@ -252,7 +252,7 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
     }
 }
 
-// ---- after: dq to its place -----------------------------------------------------------------------------------------
+// ---- after: dq to its place ---------------------------------------------------------------------
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;
 
@@ -281,7 +281,7 @@ template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(c
     }
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------------
+// ---- launches -----------------------------------------------------------------------------------
 
 inline bool ordered_dq() {
     const char* order = getenv("FLATGPT_ATTENTION_ORDER");

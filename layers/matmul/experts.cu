@@ -26,7 +26,7 @@ template <class T, class F> void for_width(int C, F f) {
     else f(std::integral_constant<int, 1>());
 }
 
-// ---- rows there and back --------------------------------------------------------------------------------------------
+// ---- rows there and back ------------------------------------------------------------------------
 
 template <class T, int W>
 __global__ void gather_kernel(T* y, const T* x, const int* row, int K, int C, unsigned per_row) {
@@ -105,7 +105,7 @@ template <class T> void experts_combine_backward(T* dx, float* dfactors, const T
     });
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 template <class T> void experts_forward(T* y, const T* x, const T* w, Routes routes, Router r, int N, int C, int OC) {
     grouped<Product::y>(y, x, w, routes, r, N, C, OC);
@@ -116,7 +116,7 @@ template <class T> void experts_backward(T* dx, GradTarget<Grad<T>> dw, const T*
     grouped<Product::dw>(dw.p, dy, x, routes, r, N, C, OC, dw.add);
 }
 
-// ---- the gate of a row ----------------------------------------------------------------------------------------------
+// ---- the gate of a row --------------------------------------------------------------------------
 
 template <class T, int W> __global__ void row_gate_kernel(T* y, const T* x, const T* gate, int F, unsigned per_row) {
     const int64_t n = blockIdx.x / per_row;

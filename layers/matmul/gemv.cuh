@@ -5,7 +5,7 @@
 #include "layers/activation.cuh"
 
 namespace {
-// ---- few rows -------------------------------------------------------------------------------------------------------
+// ---- few rows -----------------------------------------------------------------------------------
 
 // y[n,o] = sum_c x[n,c] w[o,c] + b[o] + residual[n,o];  with pre: pre = that, y = gelu(pre)
 //
@@ -112,7 +112,7 @@ void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, i
     rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);
 }
 
-// ---- column sums ----------------------------------------------------------------------------------------------------
+// ---- column sums --------------------------------------------------------------------------------
 
 // out[p,c] = sum of x[n,c] over the p-th range of rows; or += where there is one range.
 //

@@ -102,7 +102,7 @@ template <Product P, class T> unsigned tiles(const Groups<T>& g, int BM, int BN)
     return unsigned((std::min(g.E, g.rows) + g.rows / BM) * ceil_div(P == Product::y ? g.OC : g.C, BN));
 }
 
-// ---- bf16 -----------------------------------------------------------------------------------------------------------
+// ---- bf16 ---------------------------------------------------------------------------------------
 
 constexpr int BN = 128, BK = 32, STAGES = 4, TENSOR_THREADS = 128;
 
@@ -227,7 +227,7 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
     }
 }
 
-// ---- everything else ------------------------------------------------------------------------------------------------
+// ---- everything else ----------------------------------------------------------------------------
 
 constexpr int PLAIN = 64, PLAIN_K = 16, PLAIN_THREADS = 64;
 
@@ -302,7 +302,7 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
         }
 }
 
-// ---- launching ------------------------------------------------------------------------------------------------------
+// ---- launching ----------------------------------------------------------------------------------
 
 template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>& g) {
     if constexpr (sizeof(T) == 2) {

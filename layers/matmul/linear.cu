@@ -30,7 +30,7 @@
 #include "cublaslt_gemm.cuh"
 
 namespace {
-// ---- products: what cuBLASLt is asked for ---------------------------------------------------------------------------
+// ---- products: what cuBLASLt is asked for -------------------------------------------------------
 
 [[noreturn]] void blas_failed(int line, const std::string& what, cublasStatus_t status) {
     const std::string text = what + ": cuBLASLt says " + cublaslt.GetStatusString(status);
@@ -134,7 +134,7 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     return status;
 }
 
-// ---- products: the choice -------------------------------------------------------------------------------------------
+// ---- products: the choice -----------------------------------------------------------------------
 
 struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
@@ -369,7 +369,7 @@ void cuda_choose(const std::string& choices) {
             chosen[choices.substr(at, equals - at)] = choices.substr(equals + 1, end - equals - 1);
 }
 
-// ---- linear ---------------------------------------------------------------------------------------------------------
+// ---- linear -------------------------------------------------------------------------------------
 
 namespace {
 template <class T, Dtype dtype> struct Linear {

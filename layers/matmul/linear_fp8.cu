@@ -32,7 +32,7 @@
 #include "cublaslt_gemm.cuh"
 
 namespace {
-// ---- casts ----------------------------------------------------------------------------------------------------------
+// ---- casts --------------------------------------------------------------------------------------
 
 constexpr int CAST_THREADS = 256, CAST_TILE = 64, BLOCK = Fp8Scratch::BLOCK;
 
@@ -225,7 +225,7 @@ __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, co
     }
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 constexpr auto E4M3 = CUDA_R_8F_E4M3, BF16 = CUDA_R_16BF, FLOAT = CUDA_R_32F;
 constexpr auto SUMS = CUBLAS_COMPUTE_32F;

@@ -12,7 +12,7 @@
 
 #include "ptx.cuh"
 
-// ---- tiles of bf16 as TMA lays them down and wgmma reads them -------------------------------------------------------
+// ---- tiles of bf16 as TMA lays them down and wgmma reads them -----------------------------------
 
 // How an operand of a product lies in shared memory: neighbouring values run along k, or along the result's rows or
 // columns (PTX: K-major, MN-major).
@@ -57,7 +57,7 @@ template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alig
     }
 };
 
-// ---- numbers of blocks ----------------------------------------------------------------------------------------------
+// ---- numbers of blocks --------------------------------------------------------------------------
 
 // How many blocks of the launch have begun before the calling one. No manual promises that blocks begin in the order of
 // their index; by this number a block waits for blocks alone that run or have ended. One thread of each block calls it.
@@ -77,7 +77,7 @@ constexpr bool SM90A = false;
 #pragma nv_diag_suppress 177    // no warning for the functions that are then unused
 #endif
 
-// ---- mbarriers ------------------------------------------------------------------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------
 
 // A phase ends after `arrivals` arrivals, when all announced bytes have come.
 __device__ inline void mbarrier_init(uint64_t* b, int arrivals) {
@@ -102,7 +102,7 @@ __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
         : "memory");
 }
 
-// ---- bulk copies ----------------------------------------------------------------------------------------------------
+// ---- bulk copies --------------------------------------------------------------------------------
 
 // Fetches a map, so that the first copy need not wait for it.
 __device__ inline void tensor_map_prefetch(const CUtensorMap& map) {
@@ -143,7 +143,7 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// ---- shared memory written for the async proxy ----------------------------------------------------------------------
+// ---- shared memory written for the async proxy --------------------------------------------------
 
 __device__ inline void store_shared(float4* to, float4 x) { *to = x; }
 // Four 8x8 matrices of 16-bit elements: the inverse of ldmatrix_x4.
@@ -154,7 +154,7 @@ __device__ inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t
 }
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- blocks that take turns -----------------------------------------------------------------------------------------
+// ---- blocks that take turns ---------------------------------------------------------------------
 
 // Waits until *turn is mine. Only a block of lower number may pass it on.
 __device__ inline void order_wait(const int* dq_order, int mine) {
@@ -169,7 +169,7 @@ __device__ inline void order_pass(int* dq_order, int next) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(dq_order), "r"(next) : "memory");
 }
 
-// ---- registers ------------------------------------------------------------------------------------------------------
+// ---- registers ----------------------------------------------------------------------------------
 
 // Called by all warps of a warpgroup: gives registers back, or takes more (waits until there are enough).
 template <int count> __device__ inline void registers_give() {
@@ -179,7 +179,7 @@ template <int count> __device__ inline void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// ---- products by warpgroup ------------------------------------------------------------------------------------------
+// ---- products by warpgroup ----------------------------------------------------------------------
 
 // Keeps the compiler from computing before this point what follows from i.
 __device__ inline void unknown(int& i) { asm volatile("" : "+r"(i)); }

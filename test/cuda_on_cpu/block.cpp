@@ -82,7 +82,7 @@ bool Block::toss() {
     return rng.below(2);
 }
 
-// ---- shared memory --------------------------------------------------------------------------------------------------
+// ---- shared memory ------------------------------------------------------------------------------
 
 void Block::allow(size_t at, size_t bytes) {
     if (ASAN) __asan_unpoison_memory_region(shared + at, bytes);
@@ -134,7 +134,7 @@ void Block::finish() {
     for (Array& a : statics) check(a.at + a.bytes, ("SHARED() array of " + std::to_string(a.bytes) + " bytes").c_str());
 }
 
-// ---- fibers ---------------------------------------------------------------------------------------------------------
+// ---- fibers -------------------------------------------------------------------------------------
 
 void Block::prepare_stacks(size_t n) {
     if (n > capacity || stack_stride != config.stack_bytes + GUARD) {
@@ -264,7 +264,7 @@ Fiber* Block::leave() {
     return alive ? pick() : &host;
 }
 
-// ---- meeting points -------------------------------------------------------------------------------------------------
+// ---- meeting points -----------------------------------------------------------------------------
 
 void Block::wait(const char* what, Location at) {
     self->waits_for = what, self->at = at;
@@ -362,7 +362,7 @@ void Block::conclude(Barrier& b) {
     if (waited && config.seed) yield();
 }
 
-// ---- the scheduler --------------------------------------------------------------------------------------------------
+// ---- the scheduler ------------------------------------------------------------------------------
 
 // The next fiber to run. In thread order; with a seed some warps run far ahead of others, which ones changes at times,
 // and lanes are drawn. (Drawing evenly among all threads keeps them in step, and misses bugs that one warp far ahead

@@ -6,7 +6,7 @@
 
 #include "block.h"
 
-// ---- barriers -------------------------------------------------------------------------------------------------------
+// ---- barriers -----------------------------------------------------------------------------------
 
 inline void __syncthreads(EMU_AT) { emu::block->sync(0, 0, 0, "__syncthreads", at); }
 inline int __syncthreads_count(int p, EMU_AT) { return emu::block->sync(0, 0, p != 0, "__syncthreads_count", at); }
@@ -24,7 +24,7 @@ inline void __threadfence() {    // for ThreadSanitizer; blocks run one after an
 }
 inline void __threadfence_block() {}
 
-// ---- collectives of a warp ------------------------------------------------------------------------------------------
+// ---- collectives of a warp ----------------------------------------------------------------------
 
 namespace emu {
 
@@ -81,7 +81,7 @@ inline unsigned __ballot_sync(unsigned mask, int p, EMU_AT) {
 }
 inline int __any_sync(unsigned mask, int p, EMU_AT) { return __ballot_sync(mask, p, at) != 0; }
 
-// ---- atomics (blocks may run on several OS threads) -----------------------------------------------------------------
+// ---- atomics (blocks may run on several OS threads) ---------------------------------------------
 
 namespace emu {
 template <class T, class F> T atomic_update(T* p, F f) {
@@ -107,7 +107,7 @@ inline unsigned atomicInc(unsigned* p, unsigned top) {
     return emu::atomic_update(p, [&](unsigned a) { return a >= top ? 0 : a + 1; });
 }
 
-// ---- arithmetic, loads ----------------------------------------------------------------------------------------------
+// ---- arithmetic, loads --------------------------------------------------------------------------
 
 using std::max;
 using std::min;

@@ -124,7 +124,7 @@ void ncclComm::check(const Call& mine) {
                              std::to_string(r) + " " + text(s->rank[r].call));
 }
 
-// ---- the work -------------------------------------------------------------------------------------------------------
+// ---- the work -----------------------------------------------------------------------------------
 
 namespace {
 size_t bytes_of(int type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
@@ -193,7 +193,7 @@ void ncclComm::go_on() {
     }
 }
 
-// ---- calls ----------------------------------------------------------------------------------------------------------
+// ---- calls --------------------------------------------------------------------------------------
 
 ncclResult_t ncclGetVersion(int* version) {
     const char* text = getenv("EMU_NCCL_VERSION");

@@ -14,7 +14,7 @@ int setting(const char* name, int otherwise) {
 }
 cudaError_t last_error = cudaSuccess;
 
-// ---- allocations ----------------------------------------------------------------------------------------------------
+// ---- allocations --------------------------------------------------------------------------------
 
 struct Allocation {
     size_t bytes;
@@ -136,7 +136,7 @@ DeviceAccess::~DeviceAccess() {
 
 using namespace emu;
 
-// ---- errors, the device ---------------------------------------------------------------------------------------------
+// ---- errors, the device -------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t e) {
@@ -179,7 +179,7 @@ cudaError_t cudaSetDevice(int device) {
     return device >= 0 && device < config.devices ? cudaSuccess : set_error(cudaErrorInvalidDevice);
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate(p, bytes, true); }
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate(p, bytes, false); }

@@ -46,7 +46,7 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
-// ---- errors, the device ---------------------------------------------------------------------------------------------
+// ---- errors, the device -------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError();    // and forgets it
 const char* cudaGetErrorString(cudaError_t e);
@@ -73,7 +73,7 @@ template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of
     return *of = {255, emu::config.capability}, cudaSuccess;
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** p, size_t bytes);
 cudaError_t cudaMallocHost(void** p, size_t bytes);
@@ -91,7 +91,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
 cudaError_t cudaMemset(void* p, int value, size_t n);
 cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s = nullptr);
 
-// ---- streams, events, graphs ----------------------------------------------------------------------------------------
+// ---- streams, events, graphs --------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags);
@@ -114,7 +114,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-// ---- the emulator's own ---------------------------------------------------------------------------------------------
+// ---- the emulator's own -------------------------------------------------------------------------
 
 namespace emu {
 struct MemoryUse {

@@ -133,7 +133,7 @@ cudaError_t refuse_while_capturing() {
 
 using namespace emu;
 
-// ---- streams --------------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, cudaSuccess; }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
@@ -175,7 +175,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     return cudaSuccess;
 }
 
-// ---- events ---------------------------------------------------------------------------------------------------------
+// ---- events -------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return *e = new CUevent_st, cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
@@ -213,7 +213,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
     return cudaSuccess;
 }
 
-// ---- graphs ---------------------------------------------------------------------------------------------------------
+// ---- graphs -------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     Entered entered;
