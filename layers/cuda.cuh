@@ -59,7 +59,7 @@ struct CudaRegistration {
 struct Launch {
     dim3 grid, block;
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof dynamic_shared's T
-    bool serial = false;      // blocks wait for lower-numbered ones; the emulator runs them in order
+    bool serial = false;      // blocks wait for earlier ones; emulated one by one
     bool together = false;    // cooperative: blocks wait for each other; all must fit
     // Programmatic dependent launch. Blocks may begin when every block of the previous kernel has
     // called let_next_start or has ended. All threads call wait_for_previous; before it they may

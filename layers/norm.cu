@@ -16,7 +16,6 @@
 // The product before this layer adds the residual (linear_forward) and reads N C more for it: 4 N C
 // of traffic from the product's output to y. A fused add + LayerNorm would move 5 N C, as it reads
 // the product's output back.
-// product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
 #include <algorithm>
 
 #include "layers/matmul/norm_rows.cuh"

@@ -188,7 +188,7 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
             const float r = rstd[c.sum_at(n, head)], slope = total / c.count(head) * r * r;
             pieces(n, head, [&](P& g, P& xs, P& w) {
                 g.vectors([&](int i, int at) {
-                    float& sum = own[head * c.h.HS + at];    // of this thread alone
+                    float& sum = own[head * c.h.HS + at];    // private to this thread
                     sum = (n == blockIdx.x ? 0 : sum) + g.x[i] * xs.x[i] * r;
                     g.x[i] = r * (g.x[i] * w.x[i] - xs.x[i] * slope);
                 });

@@ -168,7 +168,7 @@ struct List {
     int length;
     double factor;    // for its weights
     __device__ Token operator[](int i) const { return {score[i], id[i]}; }
-    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // of the first n
+    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // weight of the first n
 };
 
 // A token as the n-th of a list. Lists are in the order of their ids.

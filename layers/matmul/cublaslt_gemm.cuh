@@ -19,7 +19,7 @@ struct Form {
     bool b_e5m2 = false;    // B is E5M2, A E4M3
     // fp8 only. square: A scaled by 128x128 blocks, B by 1x128; rows: both by 1x128.
     enum class Scales { tensor, square, rows } scales = {};
-    int alignment = 16;    // of every pointer, bytes; vector loads and TMA need 16
+    int alignment = 16;    // every pointer's, bytes; vector loads and TMA need 16
     auto operator<=>(const Form&) const = default;
 
     bool fp8() const { return in == CUDA_R_8F_E4M3; }    // requires ta = T, tb = N, sizes in multiples of 16

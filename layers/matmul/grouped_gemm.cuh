@@ -36,7 +36,7 @@ template <class T> struct Groups {
     const T *a, *b;
     int E, C, OC;
     bool add;    // out +=, not =
-    int rows;    // of all experts
+    int rows;    // all experts' rows
 };
 // A block's task: the tile of out (M,N) from `out` on, += or = the sum over k < K of a and b. M and
 // N: rows and columns that remain from the tile's first on.

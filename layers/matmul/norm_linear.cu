@@ -26,7 +26,7 @@ constexpr int BLOCKS = 6;    // per multiprocessor
 // begin early. That is the likely reason why a token of GPT-2 took 290 us on an H200 (2026-11-27)
 // when these had 77 registers, and 263 when they had 72.
 template <int N> constexpr int RESIDENT = BLOCKS + (N == 1);
-constexpr int64_t MAX_SHARED = int64_t(46) << 10;    // bytes; plus the sums below every launch's 48 KiB
+constexpr int64_t MAX_SHARED = int64_t(46) << 10;    // bytes; with the sums below 48 KiB
 
 enum class Finish { none, activated, gated };
 
