@@ -23,7 +23,7 @@ __device__ inline float dot(const bf16* a, const bf16* b, int n) {
     return sum;
 }
 
-// p and ds (B,NH,S,S): p = exp(score - lse), ds = p (dy . v - dy . y) / sqrt(HS); zero where i does not see j
+// p and ds (B,NH,S,S): p = exp(score - lse), ds = p (dy . v - dy . y) / sqrt(HS); 0 where masked
 __global__ void score_kernel(float* p, float* ds, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse,
                              int64_t n, int S, Heads h) {
     const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x, row = at / S;

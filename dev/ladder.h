@@ -6,17 +6,17 @@
 // the table (`with`), it must pass the production kernel's check in tools/selftest/. Then it is
 // timed. The last rung is the table's own entry.
 //
-//     int main() {
-//         if (!ladder_open()) return int(Exit::device);
-//         const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
-//         const int64_t n = ladder_size(64 << 20, 1000);           // on a GPU, on the emulator
-//         Ladder ladder("add_scaled bf16 n=64M", 6.0 * n);
-//         Sets<bf16> x(op, ladder.sets, n), y(op, ladder.sets, n);
-//         for (auto [name, f] : {Rung{"one element a thread", add_0}, Rung{"production", op.add_scaled}})
-//             ladder.rung(name, check_add_scaled(with(op, &Ops<bf16>::add_scaled, f), 1000, Sum::apart),
-//                         [&](int set) { f(y[set], x[set], n); });
-//         return ladder_result();
-//     }
+// int main() {
+//     if (!ladder_open()) return int(Exit::device);
+//     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
+//     const int64_t n = ladder_size(64 << 20, 1000);           // on a GPU, on the emulator
+//     Ladder ladder("add_scaled bf16 n=64M", 6.0 * n);
+//     Sets<bf16> x(op, ladder.sets, n), y(op, ladder.sets, n);
+//     for (auto [name, f] : {Rung{"one element a thread", add_0}, Rung{"production", op.add_scaled}})
+//         ladder.rung(name, check_add_scaled(with(op, &Ops<bf16>::add_scaled, f), 1000, Sum::apart),
+//                     [&](int set) { f(y[set], x[set], n); });
+//     return ladder_result();
+// }
 //
 // The emulator has no useful clock. There a ladder only checks its rungs, at small sizes, so that
 // `make test` runs every ladder.

@@ -14,7 +14,7 @@
 //                S is done    k_free;          softmax of S, while O runs
 //                O is done    v_free;          O *= exp(old maximum - new), P = S in bf16
 //
-// After starting its products a consumer passes the turn to the other and computes its softmax.
+// After starting its products a consumer arrives at the other's TURN and computes its softmax.
 // Products in flight are in brackets:
 //
 //     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
@@ -348,7 +348,7 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
                 consume<HS, SHAPED>(my, a, p, step);
                 step += p.tiles;
             }
-            if (my.consumer == 0) my.my_turn();    // the other consumer passed one turn more
+            if (my.consumer == 0) my.my_turn();    // the other arrived at TURN once more
         }
     }
 }
