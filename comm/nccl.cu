@@ -37,12 +37,13 @@ constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
 
-#define NCCL_FUNCTIONS(X)                                                                                  \
-    X(GetVersion)                                                                                          \
-    X(GetUniqueId)                                                                                         \
-    X(GetErrorString)                                                                                      \
-    X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) \
-        X(AllReduce) X(ReduceScatter) X(AllGather)
+#define NCCL_FUNCTIONS(X) \
+    X(GetVersion)         \
+    X(GetUniqueId)        \
+    X(GetErrorString)     \
+    X(GetLastError)       \
+    X(CommInitRankConfig) \
+    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
     int version = 0;    // 22809: 2.28.9
@@ -139,8 +140,7 @@ bool NcclComm::poll_state(ncclResult_t* state) {
     return true;
 }
 
-// The coordinator's thread must not wait: if another thread uses the communicator, that thread gets
-// the error.
+// Must not wait: if another thread uses the communicator, that thread gets the error.
 std::string NcclComm::async_error() {
     const std::unique_lock lock(comm_mutex, std::try_to_lock);
     if (!lock || aborted) return "";
@@ -152,7 +152,7 @@ std::string NcclComm::async_error() {
 // The communicator is non-blocking: each call continues in the background, and the next one must
 // wait for its end. This is mostly shorter than a sleep, unless ranks connect. `opening`: all ranks
 // connect, which may exceed the coordinator's timeout, so this rank counts progress. Later waits
-// count none, so that the coordinator can find the stalled rank; with a coordinator, only it ends
+// count none, so that the coordinator can find the stalled rank; only the coordinator, if any, ends
 // the wait.
 ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;

@@ -1,6 +1,6 @@
 // ladder.h - the frame of the kernel ladders in dev/. A ladder shows one operation, from the
-// simplest kernel (or the library's: version 0) to the production kernel, with one idea per rung
-// and its gain.
+// simplest kernel (or the library's: version 0) to the production kernel, one idea and its gain per
+// rung.
 //
 // A rung is a function with the signature of the operation's entry in Ops<T>. Put into a copy of
 // the table (`with`), it must pass the production kernel's check in tools/selftest/. Then it is
@@ -12,9 +12,10 @@
 //     const int64_t n = ladder_size(64 << 20, 1000);           // on a GPU, on the emulator
 //     Ladder ladder("add_scaled bf16 n=64M", 6.0 * n);
 //     Sets<bf16> x(op, ladder.sets, n), y(op, ladder.sets, n);
-//     for (auto [name, f] : {Rung{"one element a thread", add_0}, Rung{"production", op.add_scaled}})
-//         ladder.rung(name, check_add_scaled(with(op, &Ops<bf16>::add_scaled, f), 1000, Sum::apart),
-//                     [&](int set) { f(y[set], x[set], n); });
+//     for (auto [name, f] : {Rung{"element a thread", add_0}, Rung{"production", op.add_scaled}})
+//         ladder.rung(
+//             name, check_add_scaled(with(op, &Ops<bf16>::add_scaled, f), 1000, Sum::apart),
+//             [&](int set) { f(y[set], x[set], n); });
 //     return ladder_result();
 // }
 //
@@ -46,8 +47,8 @@ template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated
 
 // ---- inputs -------------------------------------------------------------------------------------
 
-// n random elements (normal times scale) for each of several sets: before a set is used again, L2
-// has evicted it.
+// n random elements (normal times scale) for each of several sets: L2 evicts a set before its next
+// use.
 template <class X> class Sets {
   public:
     template <class T> Sets(const Ops<T>& op, int sets, int64_t n, double scale = 1)
@@ -72,8 +73,7 @@ template <class X> class Sets {
 
 // ---- time ---------------------------------------------------------------------------------------
 
-// Seconds of one run, back to back with others on rotating sets: the median of 15 batches of at
-// least 5 ms.
+// Seconds of one run, back to back with others on rotating sets: the median of 15 batches >= 5 ms.
 inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin));
@@ -98,8 +98,7 @@ inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
     return times[times.size() / 2];
 }
 
-// Bytes per second, read and written, of the driver's copy of half a GB: the reachable memory
-// bandwidth.
+// Bytes per second read and written by the driver's copy of half a GB: reachable bandwidth.
 inline double copy_bandwidth() {
     static const double bandwidth = [] {
         const int64_t bytes = 1 << 29;
@@ -122,8 +121,7 @@ class Ladder {
   public:
     const int sets;    // together half a GB, over 4 x the largest L2 (126 MB)
 
-    // bytes, flops: the least that one run must move to and from memory, and compute (0: no
-    // column).
+    // bytes, flops: the least that one run must move and compute (0: no column).
     Ladder(const std::string& title, double bytes, double flops = 0)
         : sets(EMULATED ? 1 : int(std::clamp(double(1 << 29) / bytes + 1, 2.0, 1000.0))), bytes(bytes), flops(flops) {
         printf("\n%s\n", title.c_str());

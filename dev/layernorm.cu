@@ -10,8 +10,7 @@ constexpr int W = VEC<T>;
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// 0: neighbouring threads read addresses a row apart: each 2 bytes cost a sector of 32 bytes, three
-// times.
+// 0: neighbouring threads read a row apart: each 2 bytes cost a sector of 32 bytes, three times.
 __global__ void forward_thread_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps,
                                       int N, int C) {
     const int64_t n = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
@@ -149,8 +148,7 @@ void backward_thread(T* dx, float* dw, float* db, const T* dy, const T* x, const
     launch(parameters_kernel, {unsigned(ceil_div(C, 32)), 32}, dw, db, dy, x, mean, rstd, N, C);
 }
 
-// 1: one pass, but every row adds to the same 2 C numbers, in another order each time: bits differ
-// between runs.
+// 1: one pass, but every row adds to the same 2 C numbers, in any order: bits differ.
 __global__ void backward_atomic_kernel(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w,
                                        const float* mean, const float* rstd, int C) {
     const int64_t row = int64_t(blockIdx.x) * C;
@@ -174,7 +172,7 @@ void backward_atomic(T* dx, float* dw, float* db, const T* dy, const T* x, const
 }
 
 // 2: dx by one warp per row, in vectors; dw and db by a second pass over 64 ranges of rows: 5 N C
-// read instead of 3.
+// read, not 3.
 __global__ void backward_warp_kernel(T* dx, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
                                      int N, int C, float inv_C) {
     const int64_t n = blockIdx.x * int64_t(4) + threadIdx.x / 32;

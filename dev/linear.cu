@@ -1,11 +1,9 @@
 // linear.cu - `make ladders`: y = gelu(x w^T + b), from one thread per output to cuBLASLt with a
-// full epilogue; the gain of fused forms in the backward pass; products of few rows, bound by
-// reading w.
+// full epilogue; the gain of fused forms in the backward pass; products of few rows.
 //
 // The hand-written products show the sources of a library's speed: each output needs C elements of
 // x and of w. One thread per output loads all of them from the caches; in shared memory a load
-// serves 64 outputs; tensor cores do 4096 FLOPs per instruction and warp, and copies run ahead of
-// them.
+// serves 64 outputs; tensor cores do 4096 FLOPs per instruction and warp, and copies run ahead.
 #include "layers/matmul/gemv.cuh"
 #include "layers/ptx/ptx.cuh"
 #include "ladder.h"

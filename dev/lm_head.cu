@@ -1,13 +1,12 @@
-// lm_head.cu - ladders: cross_entropy, loss and gradient in place; the LM head in chunks, as in
-// gpt.cpp.
+// lm_head.cu - ladders: cross_entropy in place; the LM head in chunks, as in gpt.cpp.
 #include "ladder.h"
 #include "tools/selftest/lm_head.h"
 
 namespace {
 // ---- cross entropy ------------------------------------------------------------------------------
 
-// One thread per row, three passes. A warp's lanes read rows Vp elements apart: 32 bytes move for
-// each 2 used.
+// One thread per row, three passes. A warp's lanes read rows Vp elements apart: 2 of 32 bytes are
+// used.
 __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int* target, float scale, int N, int V,
                              int Vp) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,4 @@
-// token.cu - ladder: one token of one sequence through a whole model, from a launch per operation
-// to one kernel.
+// token.cu - ladder: one token through a whole model, from a launch per operation to one kernel.
 //
 // Bound by memory: every weight is read once, 2 bytes each, and the cache's keys and values. GPT-2
 // 124M has 248 MB, and 37 MB of cache at position 1000: 95 us at 3 TB/s, about an H100's copy
@@ -263,8 +262,7 @@ template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const
     }
 }
 
-// Computes the block's splits of layer l's heads; one block writes the new key and value to the
-// cache.
+// Computes the block's splits of layer l's heads; one block writes the new key and value.
 template <int G> __device__ inline void attention(const Call& c, int l) {
     SHARED(Vec<bf16>[(G + 1) * MOST_HS / 8], own);
     SHARED(float[WARPS][G][MOST_HS + 2], parts);

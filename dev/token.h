@@ -1,5 +1,5 @@
-// token.h - for token.cu: a model of GPT-2's or Llama's shape, a token by separate operations, and
-// the check.
+// token.h - for token.cu: a model of GPT-2's or Llama's shape, a token by single operations, the
+// check.
 #pragma once
 #include <memory>
 
@@ -30,8 +30,7 @@ struct Shape {
 template <class T> struct Layer {
     const T *nw1, *nb1, *qkvw, *qkvb, *projw, *projb, *nw2, *nb2, *fcw, *fcb, *fc2w, *fc2b;
 };
-// take(there, n, K) returns the next n weights, of a product with K terms or, K = 0, a norm; null
-// if !there.
+// take(there, n, K) returns n weights, of a product with K terms or (K = 0) a norm; null if !there.
 template <class T> struct Weights {
     const T *wte, *wpe, *nw, *nb;
     Layer<T> layer[MOST_LAYERS];
@@ -162,8 +161,7 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
 
 typedef void (*TokenStep)(const Ops<bf16>&, Token<bf16>&);
 
-// Checks two tokens, the second with the first's key and value in its cache; each twice, for equal
-// bits.
+// Checks two tokens, the second with the first's key and value cached; each twice, for equal bits.
 Check check_token(const Ops<bf16>& op, const Shape& s, TokenStep step) {
     Check check(s.name, {{"C", s.C}, {"NH", s.NH}, {"NKV", s.NKV}, {"HS", s.HS}, {"F", s.F}, {"pos", s.pos}});
     const Numbers w = random_weights(s);

@@ -12,8 +12,7 @@
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// s = sigmoid(z) and its derivative s (1 - s), from a = exp(-|z|): nothing overflows, and NaN stays
-// NaN.
+// s = sigmoid(z) and its derivative s (1 - s), from a = exp(-|z|): no overflow, and NaN stays NaN.
 struct Gate {
     float s, slope;
 };

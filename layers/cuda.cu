@@ -151,8 +151,7 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
-// Compiled for the same targets as all kernels: PTX of a version below 9.0 lacks the waits, on any
-// GPU.
+// Compiled for the same targets as all kernels: PTX below 9.0 lacks the waits on any GPU.
 static __global__ void any_kernel() {}
 bool cuda_overlaps() {
     static const bool does = [] {

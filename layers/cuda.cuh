@@ -1,5 +1,4 @@
-// cuda.cuh - the base of every kernel: launches, shared memory, 16-byte vectors, warp and block
-// reductions.
+// cuda.cuh - base of all kernels: launches, shared memory, 16-byte vectors, reductions.
 //
 // nvcc compiles kernels as CUDA; a C++ compiler with -Itest/cuda_on_cpu/include compiles them for
 // the emulator. Kernels therefore have no inline assembly (ptx/ptx.cuh has it), no <<<>>>, no raw
@@ -15,8 +14,7 @@
 
 // ---- errors -------------------------------------------------------------------------------------
 
-// Prints the failed call and ends the process with Exit::device: after an error the device's memory
-// cannot be trusted.
+// Prints the failed call and ends the process with Exit::device: device memory may be wrong.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
 #define CUDA_CHECK(call)                                                \
     do {                                                                \
@@ -33,9 +31,9 @@ bool cuda_overlaps();         // Launch::overlaps works: sm_90+ and kernels comp
 bool attention_has_sm90();    // attention/sm90.cu is compiled in and fits this device
 Status cublaslt_load();       // exit 5: not found; see matmul/cublaslt.h
 // One scratch buffer serves all operations, because they run one after the other. It is 256-byte
-// aligned, grows to the largest request and never shrinks; its content is lost after the operation.
-// An operation whose parts make their own requests keeps the first `kept` bytes; its first request
-// must be the largest.
+// aligned, grows to the largest request and never shrinks; its content does not outlive the
+// operation. A later request of one operation keeps the first `kept` bytes and must not be larger
+// than the first.
 void* cuda_scratch(int64_t bytes, int64_t kept = 0);
 
 // ---- the table's parts --------------------------------------------------------------------------
@@ -72,8 +70,8 @@ struct Launch {
 };
 
 // Most rows for which generation's kernels (matmul/gemv.cuh) are used. On an H200 (2026-11-27) a
-// token of GPT-2 124M takes 393 us with 4 rows by them, and 507 with 8 by cuBLASLt; 8 by them
-// have not been timed.
+// token of GPT-2 124M takes 393 us with 4 rows by them, and 507 with 8 by cuBLASLt; 8 by them are
+// not timed.
 constexpr int GEMV_ROWS = 4;
 
 // Percent of a multiprocessor's largest shared memory that all overlapping kernels prefer. CUDA's
@@ -152,8 +150,7 @@ template <class T> T& dynamic_shared() {
 
 // ---- 16-byte vectors ----------------------------------------------------------------------------
 
-// W elements of T moved at once: one 16-byte access if W * sizeof(T) is 16, single elements if W is
-// 1.
+// W elements of T moved at once: one 16-byte access if W * sizeof(T) is 16, one element if W is 1.
 template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Vec {
     static constexpr int width = W;
     T v[W];
@@ -175,8 +172,7 @@ template <int W, class T> __device__ inline Vec<T, W> load(const T* from) {
 template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x) {
     *reinterpret_cast<Vec<T, W>*>(to) = x;
 }
-// Rows of C elements with a 16-byte aligned base are read VEC<T> elements at a time if every row is
-// then aligned.
+// Rows of C elements from an aligned base are read by VEC<T> elements if all rows are aligned.
 template <class T> constexpr int VEC = 16 / int(sizeof(T));
 template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
 
@@ -184,8 +180,7 @@ constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;    // log2(e), log(2)
 
 // ---- reductions ---------------------------------------------------------------------------------
 
-// Each of LANES neighbouring lanes gets their sum. The order of additions is fixed, so the bits
-// are.
+// Each of LANES neighbouring lanes gets their sum. The order of additions is fixed.
 template <int LANES = 32, class X> __device__ inline X warp_sum(X x) {
 #pragma unroll
     for (int bit = LANES / 2; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);

@@ -1,5 +1,4 @@
-// cuda.h - the CUDA backend's interface for the rest of the program. Plain C++: it needs no CUDA
-// header.
+// cuda.h - the CUDA backend's interface. Plain C++: it needs no CUDA header.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,8 +12,7 @@ struct CudaDevice {
     int64_t memory, free;    // bytes
     double peak_bf16;        // dense FLOP/s of bf16 products, by clock; 0: unknown
 };
-// The usable GPUs. If there is none, *why gives the reason: no driver, no device, or a compute
-// capability below 8.0.
+// The usable GPUs. If none, *why gives the reason: no driver, no device, or capability below 8.0.
 std::vector<CudaDevice> cuda_devices(std::string* why);
 // Chooses the device of this process. Must precede the first operation.   exit 5
 Status cuda_open(int index);

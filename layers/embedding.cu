@@ -1,5 +1,4 @@
-// embedding.cu - sums of rows of wte and wpe; backward: rows of dx, summed by token and by
-// position.
+// embedding.cu - sums of rows of wte and wpe; backward: sums of rows of dx by token, by position.
 //
 // Forward: one warp per row, 16 bytes per lane. Bound by memory: a position reads 2 C elements
 // (wpe's from L2) and writes C. In generation it is the first of a chain of overlapping kernels and
@@ -190,8 +189,7 @@ template <int W, bool ADD> __device__ inline void put(float* to, const float (&x
 }
 
 // Sums one piece of `length` sorted rows, W columns per thread. heads (pieces,C): sum of a run that
-// began in an earlier piece. tails (pieces,C): sum of a run that begins in this piece and continues
-// in the next.
+// began in an earlier piece. tails (pieces,C): sum of a run that begins in this piece but not ends.
 template <class T, int W, class Rows>
 __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, Rows rows, int length, int N, int C) {
     SHARED(int[STAGED], row);

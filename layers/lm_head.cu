@@ -1,9 +1,8 @@
 // lm_head.cu - softmax and cross entropy of rows of logits, in place.
 //
 // One block per row, 16 bytes per thread at a time. Each thread keeps a running maximum and the sum
-// of exp(x - maximum) (Milakov & Gimelshein 2018), so one pass over the row gives both; the
-// gradient needs a second. The loss is log(sum) + (maximum - target's logit): finite even where
-// -log(p) is not.
+// of exp(x - maximum) (Milakov & Gimelshein 2018), so one pass gives both; the gradient needs
+// another. The loss is log(sum) + (maximum - target's logit): finite where -log(p) is not.
 //
 // Bound by memory: V elements read, Vp written; for the loss alone V read. The second pass reads
 // the row from shared memory if a multiprocessor can hold two rows, else from L2, which then moves

@@ -1,5 +1,5 @@
-// norm.cu - LayerNorm and RMSNorm over rows of C.   y = xhat * (w + plus) + b, xhat = (x -
-// mean) * rstd, in RMSNorm with mean 0. Gradients: layers/operations.inc.
+// norm.cu - LayerNorm and RMSNorm over rows of C.   y = xhat * (w + plus) + b, xhat = (x - mean)
+// rstd, in RMSNorm mean 0. Gradients: layers/operations.inc.
 //
 // Forward: one warp per row, or one block per row if C is large. x stays in registers, so the
 // variance is a second pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory:
@@ -214,8 +214,7 @@ __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS]
 }
 
 // Rows of up to 128 vectors: a warp has a row. All of it, and the column sums for dw and db, stay
-// in registers, so no warp waits for another before the end. Then a block's warps add their sums in
-// order.
+// in registers, so no warp waits for another before the end. Then a block's warps add up in order.
 constexpr int ROW_WARPS = 4, ROW_VECS = 4;                         // warps a block; most vectors a thread
 template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // per multiprocessor, bound by registers
 template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks on 128 multiprocessors
@@ -254,8 +253,7 @@ template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 
                 dw[k][i] += product * r;
                 if (K != Kind::rms) db[k][i] += d;
             }
-        // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); in RMSNorm without mean(w
-        // dy)
+        // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); RMSNorm: no mean(w dy)
         shift = is_rms<K>(norm) ? 0 : warp_sum(shift) * inv_C;
         slope = warp_sum(slope) * inv_C * r * r;
 #pragma unroll
@@ -309,8 +307,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
     for (int k = 0; k < VECS; k++)
         if (int c = H::column(k); c < C) weight[k] = load_any<K, W>(w, c);
     float dw[VECS][W] = {}, db[VECS][W] = {};
-    // warp_sums has two phases, too: a warp may write the next rows' sums while another reads
-    // these.
+    // warp_sums has two phases, too: a warp may write the next sums while another reads.
     for (int phase = 0; first < N; first += step, phase ^= 1) {
         held.fetch(phase ^ 1, first + step, dy, x, dx, N, C);
         float m[R], r[R], sums[2 * R] = {};    // per row: sums of w dy, w dy (x - mean)
@@ -333,8 +330,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
         total *= inv_C;
 #pragma unroll
         for (int j = 0; j < R; j++) {
-            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); in RMSNorm without
-            // mean(w dy)
+            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); RMSNorm: no mean(w dy)
             const float shift = is_rms<K>(norm) ? 0 : __shfl_sync(0xffffffff, total, 2 * j);
             const float slope = __shfl_sync(0xffffffff, total, 2 * j + 1) * r[j] * r[j];
 #pragma unroll

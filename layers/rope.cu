@@ -11,8 +11,7 @@
 // not depend on the GPU, so neither do the bits.
 //
 // Bound by memory: forward reads and writes every channel that changes once; backward reads d and,
-// with a norm, x, and writes d. Cosines and sines (8 bytes a pair) come from L1 for all but a row's
-// first head.
+// with a norm, x, and writes d. cos_sin (8 bytes a pair) comes from L1 but for a row's first head.
 #include "layers/ptx/sum_parts.cuh"
 #include "rope.cuh"
 
@@ -92,8 +91,7 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
 
 constexpr int MAX_KEPT = 640;    // threads: each then has 96 registers
 
-// Sums a block's query heads into the first query head of own (heads,HS), key heads into the first
-// key head.
+// Sums a block's query heads into the first one of own (heads,HS), and key heads likewise.
 __device__ inline void fold_heads(float* own, const Call& c) {
     __syncthreads();    // all have been written
     for (int i = threadIdx.x; i < 2 * c.h.HS; i += blockDim.x) {
@@ -106,8 +104,8 @@ __device__ inline void fold_heads(float* own, const Call& c) {
     }
 }
 
-// partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has a fixed piece of a
-// fixed head.
+// partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has one piece of one
+// head.
 template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_KEPT)
     rope_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
     typedef RopeVector<W, INTERLEAVED> P;
@@ -202,8 +200,7 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
 // ---- launchers ----------------------------------------------------------------------------------
 
 // Calls f(W, norm, interleaved), all constant: vectors if channels, pairs and cos_sin align and a
-// head's lanes have one piece each.   threads: the most, if each has one piece of one head; 0: more
-// pieces are allowed
+// head's lanes have one piece each.   threads: the most, if each has one piece of one head; 0: any
 template <class T, class F> void choose(Heads h, QkNormRope t, int threads, F f) {
     const Call wide = Call::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     const bool vectors = rope_by_vectors<T>(h, t) && (!threads || wide.heads * wide.lanes <= threads);

@@ -43,8 +43,7 @@ template <int R> struct Scores {
         }
         if (r.sigmoid) to_share = 1 / warp_sum(gates);
     }
-    // Orders experts: larger for a larger logit, or for a lower index at equal logits. NaN comes
-    // last.
+    // Orders experts: larger for a larger logit, and for a lower index at ties. NaN comes last.
     __device__ uint64_t rank(int j) const {
         const uint32_t bits = __float_as_uint(z[j] + 0.0f);    // -0 becomes 0
         const uint32_t rising = z[j] != z[j] ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -153,8 +152,7 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     kept.squares[part] = sum;
 }
 
-// A warp has an expert: the first permuted row of each part within the expert's, and its rows per
-// sequence.
+// A warp has an expert: each part's first permuted row within it, and its rows per sequence.
 __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S, bool totals) {
     const int lane = threadIdx.x % 32, e = int(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
     if (e >= E) return;

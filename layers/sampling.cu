@@ -1,5 +1,4 @@
-// sampling.cu - draws the next token of a few texts on the device, so that only the id is
-// downloaded.
+// sampling.cu - draws the next token of a few texts on the device: only ids are downloaded.
 //
 // In double, because draws must equal those of the host's Sampler. Two kernels, for up to 16 rows
 // at a time:
@@ -12,8 +11,7 @@
 //           remaining tokens; each list counts its tokens before each pivot and sums their weights;
 //           then tokens before or behind all candidates are dropped. The cuts of top-k and top-p
 //           are found in this way, too. At the end it advances positions for the next step.
-// min-p without an order needs the largest score of all before it can sum: then the parts are
-// summed once more.
+// min-p without an order needs the largest score before it sums: the parts are summed twice.
 //
 // Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each;
 // 152k tokens are 149 blocks, about one a multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20
@@ -22,8 +20,7 @@
 // and 152k tokens; simulated). One pivot a round took 23 to 36 rounds, 108 to 222 reads; on an H200
 // (2026-11-27, 50k) 123 us more than a draw without top-p. No GPU has timed the present rounds.
 //
-// All sums go over fixed parts in a fixed order: the bits depend neither on the grid nor on other
-// rows.
+// All sums go over fixed parts in a fixed order: bits do not depend on grid or rows.
 #include "cuda.cuh"
 #include "sampling.h"
 
@@ -71,8 +68,7 @@ template <class X> __device__ inline Sums<X> block_sums(X x) {
 }
 
 // Data between the kernels (SampleScratch). A part's list: its tokens in order, and prefix sums of
-// their weights. By ids, the sum at a token without weight is -inf, so that no random number
-// selects it.
+// their weights. By ids, the sum at a token without weight is -inf, so it is never drawn.
 struct Lists {
     double *score, *sum, *top, *base, *all;    // base: reference score of weights; all: their sum
     int *id, *first, *length;                  // first: the likeliest token
@@ -98,8 +94,7 @@ __device__ inline void sort(Token* tokens, int n) {
         }
 }
 
-// again: only tokens of at least min_p times the largest weight of all count, and weights are
-// relative to it.
+// again: only tokens of at least min_p times the largest weight count; weights are relative to it.
 template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     parts_kernel(Lists to, const T* logits, const int* token_counts, const double* bias, const SampleState* at,
                  SampleParams d, Logits z, int V, int Vp, bool again) {
@@ -197,8 +192,7 @@ __device__ inline void count_before(int (&n)[P], const List& list, int early, in
     for (int i = 0; i < P; i++)
         if (pivots[i].list == t) n[i] = pivots[i].n;
 }
-// Cuts off tokens that are not among the k likeliest because k lists begin with a likelier one:
-// usually nearly all.
+// Cuts off tokens that are not among the k likeliest because k lists begin with likelier ones.
 __device__ inline void cut_by_firsts(List& list, int k) {
     SHARED(Token[1024], firsts);
     const int lists = blockDim.x;
@@ -328,8 +322,8 @@ template <Way way> __global__ void __launch_bounds__(1024, 1)
         count = count_token(count);
     }
     // Kernels of the next step read these positions before they wait for the previous kernel
-    // (Launch::overlaps). None begins too early: the embedding lets them start only after this
-    // kernel has ended.
+    // (Launch::overlaps). None begins too early: the embedding lets them start after this kernel's
+    // end.
     at[n].pos++;
     if (cache_pos) cache_pos[n]++;
     if (pos) pos[n]++;

@@ -10,9 +10,8 @@
 // With dropout r_ij = 0 or 1 / (1 - rate):
 //     y_i = sum_j r_ij p_ij v_j     dp_ij = r_ij dy_i . v_j     dv_j = sum_i r_ij p_ij dy_i
 //
-// bf16 uses tensor cores (sm90.cu, sm80.cu) where these support the head size. Other head sizes,
-// and float, use FMAs (simt.cu). attention_kernels (layers/scratch.h) chooses. Generation:
-// cached.cuh.
+// bf16 uses tensor cores (sm90.cu, sm80.cu) where these support the head size. Other sizes, and
+// float, use FMAs (simt.cu). attention_kernels (layers/scratch.h) chooses. Generation: cached.cuh.
 #include "attention.cuh"
 
 static AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }

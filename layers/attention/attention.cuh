@@ -27,8 +27,8 @@ __device__ inline bool is_kept(const Heads& h, int b, int head, int query, int k
     return d.rate == 0 || is_pair_kept(d.rate, d.seed, pair_row(d, b, head, h.NH), query, key);
 }
 
-// Turns products q . k into scores in log2 units: t = tanh(product * inner) with a soft cap, else t
-// = product; score = t * log2 - slope * distance, with the head's PositionBias. Kernels without
+// Turns products q . k into scores in log2 units: t = tanh(product * inner) with a soft cap, else
+// product; score = t * log2 - slope * distance, with the head's PositionBias. Kernels without
 // SHAPED skip cap and bias.
 struct Scores {
     float scale, log2, inner, has_cap;
@@ -84,8 +84,7 @@ void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, 
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// sm90.cu: wgmma and TMA, sm_90 only. No sparse patterns, no biases; head sizes:
-// Sm90Scratch::takes.
+// sm90.cu: wgmma and TMA, sm_90 only. No patterns, no biases; sizes: Sm90Scratch::takes.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);

@@ -114,8 +114,8 @@ template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lane
         for (int w = 1; w < WARPS; w++) add(s[g], parts[w][g][lane]);
 }
 
-// Whether this block is the last of the item's `count` to finish. All their writes are then visible
-// to it.
+// Whether this block is the last of the item's `count` to finish. All their writes are then
+// visible.
 __device__ inline bool last_to_finish(int item, int count) {
     SHARED(bool[1], last);
     __syncthreads();
@@ -198,8 +198,7 @@ template <int G, int E, int P> struct Queries {
         const int behind = p[g] - key;
         return key >= 0 && behind >= 0 && (!h.window || behind < h.window || in_pattern(h, key));
     }
-    // Loads a lane's part of w.count queries; the last repeats up to G. from(g): address of query
-    // g.
+    // Loads a lane's part of w.count queries; the last repeats. from(g): address of query g.
     template <bool SHAPED, int W, class From>
     __device__ void load(const Work<G>& w, From from, const Scores& scores, int lane, int HS) {
         const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
@@ -266,8 +265,8 @@ __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query,
     }
 }
 
-// Sums all splits of an item in the first `lanes` threads of the last block to finish. False in
-// other blocks.
+// Sums all splits of an item in the first `lanes` threads of the last block to finish. False
+// elsewhere.
 template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], State<E>* partial, int item, int split,
                                                           int splits, int count, int lanes) {
     State<E>* part = partial + int64_t(item) * splits * G * lanes;
@@ -422,8 +421,7 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
     void* scratch = x.bytes ? cuda_scratch(x.bytes) : nullptr;
     const bool prompt = !x.takes || (cache_converts && !aligned);    // the latter is too rare for its own kernels
     if (S > 1 || prompt || cache_converts) cache_append(qkv, cache, B, S, pos, h);
-    if (S > 1 && cache.from_start &&
-        !cache_converts)    // a narrow cache's keys are rounded: later steps read them so, too
+    if (S > 1 && cache.from_start && !cache_converts)    // later steps read rounded keys
         return attention_forward(y, static_cast<float*>(scratch), qkv, B, S, h);
     if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
     if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, AsTheyAre{});

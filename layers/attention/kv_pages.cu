@@ -1,5 +1,5 @@
 // kv_pages.cu - writes rows of keys and values to a cache's pages: new ones from qkv, and rotated
-// copies of pages.
+// copies.
 //
 // Thread mapping: a warp for each row of a head, of keys and then of values. Bound by memory: a row
 // is read once, or twice if its type has a scale, the second time from L1.

@@ -189,8 +189,7 @@ template <class T, int U, class Keep> __device__ inline void store_sums(T* to, i
         }
 }
 
-// One head (q heads first, then k, then v) of a sequence: offsets of its rows in qkv, in y or dy,
-// and of its lse.
+// One head (q heads first, then k, then v) of a sequence: offsets of rows in qkv, y or dy, and lse.
 template <class T> struct Head {
     int64_t qkv, qkv_stride, y, y_stride, lse;
     bool vectors;

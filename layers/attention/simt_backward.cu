@@ -1,17 +1,16 @@
-// simt_backward.cu - attention backward by FMAs; p is recomputed from lse. Thread mapping and
-// bound: simt.cuh.
+// simt_backward.cu - attention backward by FMAs; p is recomputed from lse. See simt.cuh.
 //
 // FLOPs for each pair of query and key: 14 HS. Five products would do (10 HS), but dq sums over
 // keys and dk, dv over queries, so the blocks of one kernel would add to each other's dq. Instead
-// scores and dp are computed twice, for dq and for dk, dv: each output has one writer, and the bits
-// are reproducible.
+// scores and dp are computed twice, for dq and for dk, dv: each output has one writer, bits are
+// reproducible.
 #include "simt.cuh"
 
 namespace {
 using namespace simt;
 
-// delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by memory: 2 HS
-// elements per row.
+// delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by reading 2 HS
+// elements a row.
 template <class T> __global__ void __launch_bounds__(THREADS)
     delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int lanes, Heads h) {
     const int64_t rows = int64_t(B) * S * h.NH, mine = (int64_t(blockIdx.x) * THREADS + threadIdx.x) / lanes;
@@ -114,8 +113,7 @@ __device__ inline Stream own_stream(const Streams& streams, int& tile) {
     return streams.s[0];
 }
 
-// dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys, columns
-// queries.
+// dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys.
 template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
                Scores scores) {

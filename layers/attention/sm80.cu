@@ -2,15 +2,13 @@
 //
 // A block has a tile of queries of one head, a warp 16 M of its rows. K and V pass through a ring
 // of tiles that cp.async fills ahead, with one barrier per tile. S = Q K^T stays in registers,
-// already in the layout of P V's left factor. Softmax is online, in powers of two with the scale
-// folded in.
+// already in the layout of P V's left factor. Softmax is online, in powers of two scale included.
 //
 // FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. Each element of qkv and
 // y costs 2 bytes of memory traffic: 256 FLOPs per byte at S = 1024, so tensor cores are the bound,
 // if shared memory keeps up. There 16 columns of a right factor serve 16 M rows: 16 M FLOPs per
 // byte; sm_80 does 16 in the time of a byte. Hence M = 2 wherever registers allow. Tiles take 48
-// KB, so that even sm_86 and sm_89 run two blocks per multiprocessor (HS = 256: 96 KB, one block of
-// eight warps).
+// KB, so that even sm_86 and sm_89 run two blocks per multiprocessor (HS = 256: 96 KB, one block).
 #include "sm80.cuh"
 
 namespace {
@@ -27,7 +25,7 @@ template <int D> struct ForwardTiles {
 // Exponentials stay below 2^8, which costs no precision, and most tiles need no rescaling.
 constexpr float LAZY = 8;
 
-// Replaces scores by exp2(scale * (score - top)). Per row: top, and sums and outputs relative to
+// Replaces scores by exp2(scale * (score - top)). top: per row; sums and outputs are relative to
 // it.
 template <int M, int N, int D> __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4],
                                                               float (&top)[M][2], float (&sum)[M][2], float scale) {
@@ -100,8 +98,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
                                               visits(i / 2), c);
         cp_async_commit();
     };
-    // Waits until the i-th tile is copied and all warps have used the previous one, which is then
-    // refilled.
+    // Waits until the i-th tile is copied and all warps have used the previous one; refills that.
     auto next = [&](int i) -> const Tile<KEYS, D>& {
         cp_async_wait<STAGES - 2>();
         __syncthreads();

@@ -19,8 +19,7 @@ struct Call {
     Scores scores;
     Streams streams;
 
-    // per_sequence heads, each cut into tiles of `rows` positions; a tile reads `bytes` of its
-    // head.
+    // per_sequence heads, each cut into tiles of `rows` positions; a tile reads `bytes`.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
           row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked), streams(asked, S) {
@@ -80,7 +79,7 @@ __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first,
 
 // Stores a warp's results from first_column on, at positions s from first + row on for which
 // keep(s) is true, in whole chunks. They pass through the tile's rows from `row` on, which no other
-// warp may still read.
+// warp may read.
 template <int M, int N, int ROWS, int D, class Keep>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
                            int first, const Call& c, Keep keep) {
@@ -251,7 +250,7 @@ template <bool KEYS> struct Distance {
 // the registers. KEYS: the rows are keys.
 template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
     uint32_t bits[HAS_DROPOUT ? (M * N * 4 + 31) / 32 : 1] = {};
-    // `row`, `column`: positions of the first element; keys are `step` apart, queries begin at a
+    // `row`, `column`: positions of the first element; keys are `step` apart, queries from a
     // multiple of 16.
     __device__ Stays(const Heads& h, int b, int head, int row, int column, int step) {
         if constexpr (HAS_DROPOUT) {

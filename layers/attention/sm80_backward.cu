@@ -9,8 +9,7 @@
 //   have
 //     tiles of their own); queries and dy of all heads that share it stream past. It computes the
 //     transposed S^T = K Q^T and dP^T = V dy^T.
-// In both, a result's registers already have the layout of the next product's left factor, and no
-// warp needs another's.
+// In both, a result's registers are the next product's left factor, and no warp needs another's.
 //
 // FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel
 // that adds to dQ in memory would need 5 products, but 8 bytes of traffic for each element of dQ
@@ -21,8 +20,7 @@
 namespace {
 using namespace sm80;
 
-// Statistics for the second kernel, (B,NH,2,padded S): lse in log2 units, and delta, for whole
-// tiles.
+// Statistics for the second kernel, (B,NH,2,padded S): lse in log2 units, delta; whole tiles.
 __device__ inline int64_t padded(int S) {
     return (int64_t(S) + SM80_STATS_ROWS - 1) / SM80_STATS_ROWS * SM80_STATS_ROWS;
 }

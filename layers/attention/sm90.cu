@@ -36,8 +36,7 @@
 namespace {
 using namespace sm90;
 
-// A tile's queries and keys: as many keys as registers (S, P and O) and shared memory (q, k and v)
-// hold.
+// A tile's queries, and the most keys that registers (S, P, O) and shared memory (q, k, v) hold.
 constexpr int BM = 64 * CONSUMERS;
 template <int HS> constexpr int BN = HS <= 128 ? 128 : HS <= 192 ? 112 : 80;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
@@ -65,8 +64,7 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared
 // Named barriers. TURN + c: consumer c may start its products.
 enum { TURN = 1 };
 
-// The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1 of BN
-// keys each.
+// The order's i-th rows: from `row` on, over `tiles` tiles of BN keys from `last` down.
 template <int BN> struct TileCoord {
     int b, head, row, last, tiles;
     __device__ TileCoord(const Forward& a, int i) {
@@ -157,8 +155,7 @@ template <int n> __device__ __forceinline__ void softmax(float (&S)[n], Softmax&
         for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
         top = warp_max<4>(top);
         const float shift = top * scale_log2;
-        // Subtracts first: by FMA, a product minus its own rounding is far from 0 if no key was
-        // visible.
+        // Subtracts first: by FMA, a product minus its own rounding is far from 0 without a key.
         x.shrink[r] = exp2_approx((x.top[r] - top) * scale_log2);
         x.top[r] = top;
 #pragma unroll
@@ -293,8 +290,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
         my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
-        // Written twice: if two paths joined at the softmax, ptxas would wait for O before the
-        // exponentials.
+        // Written twice: if two paths joined at the softmax, ptxas would wait for O first.
         if (view.sees_all(key, BN)) softmax(S, x, unit);
         else {
             view.hide(S, key);
@@ -372,8 +368,7 @@ template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int 
 
 namespace sm90 {
 
-// The driver's encoder, found through the runtime: a program linked with the driver would not start
-// without one.
+// The driver's encoder, found through the runtime: a link would require the driver.
 static auto encoder() {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;

@@ -1,5 +1,4 @@
-// sm90.cuh - common to attention's forward and backward on sm_90: rings of tiles, tensor maps,
-// fragments.
+// sm90.cuh - common to attention on sm_90: rings of tiles, tensor maps, fragments.
 //
 // Fragments: thread t of a warpgroup holds, in d[4 j + 2 r + c], the element of a 64 x N product at
 //     row 16 (t / 32) + t % 32 / 4 + 8 r,    column 8 j + 2 (t % 4) + c.
@@ -13,8 +12,7 @@ constexpr int WARPGROUP = 128, CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
 constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // an SM's, all for one block
 
-// Tiles pass through rings of STAGES stages. The i-th tile's stage, and the parity of the phase
-// that it fills.
+// Tiles pass through rings of STAGES stages. Slot: the i-th tile's stage and phase parity.
 constexpr int STAGES = 2;
 template <int stages> struct SlotOf {
     unsigned stage;
@@ -40,8 +38,7 @@ inline Heads checked(Heads h, int S) {
     return h;
 }
 
-// Distance from the key to the query of a fragment's element i. first: element 0's. KEYS: the rows
-// are keys.
+// Distance from key to query of a fragment's element i. first: element 0's. KEYS: rows are keys.
 template <bool KEYS> __device__ __forceinline__ float distance(float first, int i) {
     const int d = i / 2 % 2 * 8 - i / 4 * 8 - i % 2;
     return first + float(KEYS ? -d : d);

@@ -24,10 +24,9 @@
 //                         wait DQ_FULL -> adds dq to global memory, DQ_FREE;
 //                         when the sum is visible to all: advance dq_order
 //
-// All query heads of a group pass one block: dk and dv stay in registers, whatever the grouping.
-// FLOPs: 10 HS for each pair of a query and a key in the visited tiles. Bytes: q, k, v, dy, y read
-// and dqkv written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4
-// read.
+// All query heads of a group pass one block: dk and dv stay in registers, with any grouping. FLOPs:
+// 10 HS for each pair of a query and a key in the visited tiles. Bytes: q, k, v, dy, y read and
+// dqkv written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4 read.
 #include "sm90_backward.cuh"
 
 namespace {
@@ -128,8 +127,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         };
-        // Written twice: if two paths joined at the exponentials, ptxas would wait for D before
-        // them.
+        // Written twice: if two paths joined at the exponentials, ptxas would wait for D.
         if (!view.seen_by_all(t * M, M)) {
             view.hide(S, t * M);
             if (!SHAPED) exponentials();

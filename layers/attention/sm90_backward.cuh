@@ -60,8 +60,7 @@ struct Backward {
 
 constexpr int PREPARE_THREADS = 256;
 
-// A block has one query tile; LANES threads share a row, 16 bytes at a time. Bound by reading dy
-// and y.
+// A block has one query tile; LANES threads share a row, 16 bytes at a time. Reads dy and y.
 template <int HS> __global__ void prepare(const Backward a, const bf16* dy, const bf16* y, const float* lse) {
     constexpr int LANES = HS / 8 & -(HS / 8), ROWS = PREPARE_THREADS / LANES;    // largest power of 2 in HS / 8
     const int tile = int(blockIdx.x) % a.query_tiles, head = int(blockIdx.x) / a.query_tiles % a.h.NH;
@@ -192,8 +191,7 @@ __device__ __forceinline__ void store_pairs(Tile<ROWS, COLUMNS>& to, const uint3
                     a[4 * k + 3]);
     fence_async();
 }
-// Stores half of dq in the order of its fragments, so that neither this nor the following copy
-// gathers elements.
+// Stores half of dq in the order of its fragments, so that no copy gathers elements.
 template <int groups, int n>
 __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const float (&dq)[n], int skipped) {
 #pragma unroll
@@ -205,7 +203,7 @@ __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const
 }
 
 // Writes a warp's 16 rows of a product, times scale[r], to rows `stride` apart, but only the first
-// `rows` of them. The rows pass through tile rows of this warp alone, so that stores are adjacent
+// `rows` of them. The rows pass through tile rows of this warp alone, so stores are adjacent
 // 16-byte pieces.
 template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t stride, int rows,
                                                               const float (&d)[HS / 2], const float (&scale)[2],
@@ -260,8 +258,7 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;
 
-// A block has 64 rows of a query tile; a thread has 8 columns of two rows 8 apart: four lanes'
-// fragments.
+// A block has 64 rows of a query tile; a thread has 8 columns of two rows: 4 lanes' fragments.
 template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(const Backward a) {
     constexpr int PARTS = BM<HS> / 64;
     const int64_t part = blockIdx.x;

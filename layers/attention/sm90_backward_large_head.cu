@@ -130,8 +130,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
                 if (i % 2) pairs[i / 2] = pack_bf16(P[i - 1], P[i]);
             });
         };
-        // Written twice: if two paths joined at the exponentials, ptxas would wait for D before
-        // them.
+        // Written twice: if two paths joined at the exponentials, ptxas would wait for D.
         if (!view.seen_by_all(query, MINE)) {
             view.hide(S, query);
             exponentials();

@@ -1,5 +1,4 @@
-// cublaslt_gemm.cuh - a matrix product by cuBLASLt as linear.cu computes it, also for
-// linear_fp8.cu.
+// cublaslt_gemm.cuh - a product by cuBLASLt in linear.cu, also for linear_fp8.cu.
 #pragma once
 #include <cublasLt.h>
 
@@ -7,8 +6,7 @@
 #include <functional>
 #include <string>
 
-// D = op(A) op(B) (+ C), then an epilogue; all matrices are dense. C, D, bias, sums and aux have
-// one type.
+// D = op(A) op(B) (+ C), then an epilogue; dense matrices. C, D, bias, sums and aux have one type.
 struct Form {
     cudaDataType_t in, out;
     cublasComputeType_t compute;

@@ -5,14 +5,12 @@
 #pragma once
 #include "base/element.h"
 
-// Sign, 4 bits of exponent, 3 of mantissa; the largest number is 448; no infinity, NaN is 0x7f and
-// 0xff.
+// Sign, 4 bits of exponent, 3 of mantissa; largest number 448; no infinity, NaN is 0x7f and 0xff.
 struct e4m3 {
     static constexpr int MANTISSA = 3, BIAS = 7, MOST = 0x7e;    // MOST: code of the largest number
     uint8_t bits;
 };
-// Sign, 5 bits of exponent, 2 of mantissa; the largest number is 57344; infinity is 0x7c, NaN above
-// it.
+// Sign, 5 bits of exponent, 2 of mantissa; largest number 57344; infinity is 0x7c, NaN above.
 struct e5m2 {
     static constexpr int MANTISSA = 2, BIAS = 15, MOST = 0x7b;
     uint8_t bits;

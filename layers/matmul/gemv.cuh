@@ -14,12 +14,11 @@ namespace {
 // in flight. A weight costs N multiply-adds and its conversion. Per clock, a multiprocessor of an
 // H200 reads 10 bf16 weights and does 128 operations: with N = 8 these would be the bound.
 //
-// The first loads of w start before the previous kernel ends: it writes x, never w
-// (Launch::overlaps).
+// The first loads of w overlap the previous kernel, which writes x, never w (Launch::overlaps).
 constexpr int GEMV_WARPS = 4;
 
-// A lane's part of the products of R rows of w with N rows of x: every stride-th vector; stride is
-// a power of two.
+// A lane's part of the products of R rows of w with N rows of x: every stride-th vector
+// (stride = 2^i).
 template <class T, int W, int N, int R> struct GemvLane {
     static constexpr int FLIGHT = 4 / R;
     Vec<T, W> weight[FLIGHT][R];

@@ -1,5 +1,4 @@
-// grouped_gemm.cuh - products of rows that are ordered by expert. Only the device has the number of
-// rows per expert.
+// grouped_gemm.cuh - products of rows ordered by expert, whose numbers only the device has.
 //
 // Each expert has n permuted rows and its own w (OC,C). Factors a and b, results, all
 // (rows,columns):
@@ -125,8 +124,8 @@ template <bool BY_K, int SIZE> struct Factor {
         for (int i = 0; i < ROWS; i += STEP, source += int64_t(STEP) * stride)
             cp_async_16(tile.chunk(row + i, column), source, row + i < rows);
     }
-    // The 16 by 16 elements from `at` and 16 k on: f[0], f[1] have k 0..7, at 0..7 and 8..15; f[2],
-    // f[3] k 8..15.
+    // The 16x16 elements from `at`, 16 k: f[0], f[1] have k 0..7, at 0..7 and 8..15; f[2], f[3] k
+    // 8..15.
     __device__ void get(uint32_t (&f)[4], int at, int k) const {
         if constexpr (BY_K) {
             uint32_t x[4];
@@ -237,8 +236,7 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
 
 constexpr int PLAIN = 64, PLAIN_K = 16, PLAIN_THREADS = 64;
 
-// A thread's part of a factor's tile between memory and shared memory: [k][row or column of the
-// result].
+// A thread's part of a factor's tile on its way to shared memory: [k][row or column of the result].
 template <bool BY_K, class T> struct Part {
     static constexpr int COLUMNS = BY_K ? PLAIN : PLAIN_K, STEP = PLAIN_THREADS / COLUMNS;    // as in memory
     static constexpr int OWN = PLAIN * PLAIN_K / PLAIN_THREADS, PADDED = PLAIN + 4;    // PADDED: rows of whole 16 bytes
@@ -276,8 +274,8 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
         next_a.read(t.a + (A_BY_K<P> ? int64_t(k) * a_row : k), a_row, t.M, t.K - k);
         next_b.read(t.b + (B_BY_K<P> ? int64_t(k) * b_row : k), b_row, t.N, t.K - k);
     };
-    // A thread has rows 4 y.. and 32 + 4 y.., columns 4 x.. and 32 + 4 x..: reads of shared memory
-    // are 16 bytes wide.
+    // A thread has rows 4 y.. and 32 + 4 y.., columns 4 x.. and 32 + 4 x..: shared memory is read
+    // by 16 bytes.
     const int x = threadIdx.x % 8 * 4, y = threadIdx.x / 8 * 4;
     float sum[8][8] = {};
     read(0);

@@ -175,8 +175,7 @@ template <bool SQUARE>
 __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, const bf16* x, int R, int C) {
     typedef Vec<e4m3, 8> Group;
     constexpr int GROUPS = BLOCK / 8;
-    // [column][rows / 8 ^ column / 8]: 16 lanes that write 8 columns apart use 16 different pairs
-    // of banks.
+    // [column][rows / 8 ^ column / 8]: 16 lanes that write 8 columns apart use 16 pairs of banks.
     SHARED(Group[BLOCK][GROUPS], tile);
     SHARED(float[BLOCK], factors);
     const int r0 = blockIdx.x * BLOCK, c0 = blockIdx.y * BLOCK;
@@ -259,8 +258,7 @@ template <bool BLOCKS> struct Factors {
         if (i == NONE) return {};
         return {reinterpret_cast<F*>(memory + at.casts[i]), reinterpret_cast<float*>(memory + at.scales[i])};
     }
-    // Casts x (R,C) to factor `straight` and x^T to factor `transposed`. square: 128x128 scales, if
-    // BLOCKS.
+    // Casts x (R,C) to factor `straight` and x^T to factor `transposed`. square: 128x128 scales.
     template <class F> void cast(int straight, int transposed, const bf16* x, int R, int C, bool square = false) const {
         const Cast<F> to = cast_target<F>(straight), transposed_to = cast_target<F>(transposed);
         const auto tiles = [&](int size) { return dim3(unsigned(ceil_div(R, size)), unsigned(ceil_div(C, size))); };

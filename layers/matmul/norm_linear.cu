@@ -1,5 +1,5 @@
-// norm_linear.cu - generation's norm and product in one launch: y = norm(x) w^T + b, or its
-// activation.
+// norm_linear.cu - generation's norm, product and activation in one launch: y = act(norm(x)
+// w^T + b).
 //
 // A decode step of one sequence is a chain of small, dependent kernels: the chain's length counts,
 // not the work. A block's first loads of w start before the previous kernel, which writes x, has

@@ -1,5 +1,4 @@
-// norm_rows.cuh - norms within a block, for kernels that use the normed rows at once: bits equal
-// norm_forward's.
+// norm_rows.cuh - norms within a block, for kernels that use the rows at once: norm_forward's bits.
 #pragma once
 #include "layers/ptx/ptx.cuh"
 
@@ -47,8 +46,8 @@ template <class T> struct NormOf {
 };
 
 // to (N,C), in shared memory = norm of x (N,C), by a block of WARPS warps. norm_forward's warps are
-// parts of a row; a warp here adds up whole parts. x comes from memory once, then from L1. Ends
-// with a barrier.
+// parts of a row; a warp here adds up whole parts. x comes from memory once, then from L1. Ends in
+// a barrier.
 template <int WARPS, class T, int W, int N>
 __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) {
     SHARED(float[N][32], sums);

@@ -73,8 +73,7 @@ constexpr bool SM90A = true;
 #include <hopper_on_cpu.h>
 #else
 
-// A kernel that calls any of these has its body in `if constexpr (SM90A)`, so it is empty
-// elsewhere.
+// A kernel that calls any of these has its body in `if constexpr (SM90A)`, else it is empty.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool SM90A = true;
 #else
@@ -145,8 +144,7 @@ __device__ inline void bulk_add(float* to, const float* from, int bytes) {
         : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Both wait for the calling thread's committed stores and adds: until the source is read, until all
-// is done.
+// Both wait for the calling thread's committed stores and adds: until read, until done.
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
@@ -178,8 +176,7 @@ __device__ inline void order_pass(int* dq_order, int next) {
 
 // ---- registers ----------------------------------------------------------------------------------
 
-// Called by all warps of a warpgroup: releases registers, or acquires more (waits until enough are
-// free).
+// Called by all warps of a warpgroup: releases registers, or acquires more (waits for enough).
 template <int count> __device__ inline void registers_give() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
@@ -206,8 +203,7 @@ template <class... R> __device__ inline void wgmma_fence(R&... registers) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all but the last `but` committed groups. `registers`: the operands of the finished
-// ones.
+// Waits for all but the last `but` committed groups. registers: their operands.
 template <int but, class... R> __device__ inline void wgmma_wait(R&... registers) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(but) : "memory");
     (wgmma_pin(registers), ...);

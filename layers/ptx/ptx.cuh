@@ -74,9 +74,8 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Barrier of a cooperative grid. An arrival raises *count by 1, and from `last` to 0. Writes of the
-// block's threads before a block barrier and the arrival are visible to threads after the wait and
-// a block barrier.
+// Barrier of a cooperative grid. An arrival raises *count by 1, and from `last` to 0. Writes before
+// a block barrier and the arrival are visible after the wait and a block barrier.
 __device__ inline void grid_arrive(unsigned* count, unsigned last) {
     asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(count), "r"(last) : "memory");
 }

@@ -1,5 +1,4 @@
-// sum_parts.cuh - the last step of sums over rows: adds the partial sums of all blocks in a fixed
-// order.
+// sum_parts.cuh - the last step of sums over rows: adds the blocks' partial sums in order.
 #pragma once
 #include "layers/cuda.cuh"
 

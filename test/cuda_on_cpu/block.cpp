@@ -199,8 +199,7 @@ EMU_UNSEEN void Block::begin(Fiber& f, int stack) {
     char* bottom = stacks + static_cast<size_t>(stack) * stack_stride + GUARD;
     // The last thread on this stack left entry() and switch_to() without returning.
     if (ASAN) __asan_unpoison_memory_region(bottom + config.stack_bytes - (8 << 10), 8 << 10);
-    // Stacks lie a multiple of 4096 apart: without the shift their ends would compete for the same
-    // sets of L1.
+    // Stacks lie a multiple of 4096 apart: unshifted, their ends would share sets of L1.
     make_context(f.context, bottom, config.stack_bytes - static_cast<size_t>(stack) * 13 * 64 % 4096, entry);
 }
 
@@ -385,8 +384,7 @@ Fiber* Block::pick() {
     return &fibers[static_cast<size_t>(w * 32 + lane)];
 }
 
-// Runs one piece of the asynchronous units' work, and wakes fibers whose polled condition is now
-// true.
+// Runs one piece of the asynchronous units' work, and wakes fibers whose condition now holds.
 bool Block::advance() {
     bool moved = false;
     if (!engine.empty()) {

@@ -1,5 +1,4 @@
-// block.h - one block of threads: a fiber for each, their barriers and collectives, and shared
-// memory.
+// block.h - one block of threads: fibers, their barriers and collectives, shared memory.
 #pragma once
 #include <exception>
 #include <functional>
@@ -96,11 +95,9 @@ class Block {
 
     // ---- called by the running fiber
 
-    // A collective of the lanes in mask: the last to arrive calls act once, when all have filled
-    // their slots.
+    // A collective of the lanes in mask: the last to arrive calls act when all slots are filled.
     void meet(const char* what, Location at, unsigned mask, void* slot, void (*act)(Meeting&), bool fence = false);
-    // A barrier. Returns the sum of the votes. want: number of threads, 0 for all that have not
-    // exited.
+    // A barrier. Returns the sum of the votes. want: number of threads, 0: all alive.
     int sync(int id, int want, int vote, const char* what, Location at, bool arrive_only = false);
     void wait_until(const char* what, Location at, bool (*ready)(void*), void* arg);
     void wait_for_grid(Location at);

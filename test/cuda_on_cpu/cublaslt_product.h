@@ -141,8 +141,7 @@ struct LtProduct {
         const int64_t padding = mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F ? 3 - (blocks() - 1) % 4 : 0;
         return size_t(scale_at(mode, rows, rows - 1, blocks() - 1) + padding + 1) * 4;
     }
-    // cuBLAS's section on block scales: sm_90 only, both factors have them, at most one has
-    // 128x128.
+    // cuBLAS's section on block scales: sm_90 only, in both factors, 128x128 in one at most.
     bool block_scales_fit(int capability) const {
         constexpr auto SCALAR = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
         return capability == 90 && op.a_mode != SCALAR && op.b_mode != SCALAR &&

@@ -1,5 +1,4 @@
-// emulator.h - common to all parts of the emulator: settings, errors, random draws, hints for
-// sanitizers.
+// emulator.h - common to the emulator: settings, errors, random draws, hints for sanitizers.
 //
 // The emulator compiles CUDA kernel sources as plain C++ and runs them on the CPU. Every thread of
 // a block is a fiber (block.h); a block runs on one OS thread, and its fibers switch only where

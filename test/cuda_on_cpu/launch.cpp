@@ -74,8 +74,8 @@ struct Team {
     }
 
     // A cooperative grid: all blocks live at once, on this OS thread. In turns each runs until its
-    // threads wait for other blocks, or until the seed stops it. If none can run, the first reports
-    // its deadlock.
+    // threads wait for other blocks, or until the seed stops it. If none can, the first reports a
+    // deadlock.
     void work_together() {
         Hidden hidden;
         Rng draws{config.seed};

@@ -289,8 +289,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
     delete c;
     return ncclSuccess;
 }
-// Releases waiting ranks. The object stays until the end of the process, because queued work refers
-// to it.
+// Releases waiting ranks. The object is never freed, because queued work refers to it.
 ncclResult_t ncclCommAbort(ncclComm_t c) {
     static auto& kept = *new std::vector<ncclComm_t>;
     kept.push_back(c);

@@ -142,8 +142,7 @@ struct Entry {
 };
 inline std::vector<Entry>* journal = nullptr;
 void drain();    // does all work in the streams
-// For other threads than the host's: does the streams' work until done(), unless the host is in a
-// call.
+// For other threads: does the streams' work until done(), unless the host is in a call.
 void proceed(const std::function<bool()>& done);
 // Locks the runtime's state for one thread.
 struct Entered {

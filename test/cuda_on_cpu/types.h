@@ -1,5 +1,4 @@
-// types.h - the CUDA keywords and vector types in use, for a C++ compiler on a machine without the
-// toolkit.
+// types.h - the CUDA keywords and vector types in use, for a C++ compiler without the toolkit.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -19,8 +19,7 @@
 
 namespace emu {
 
-// An algorithm: `parts` of the dot products are summed apart, forwards or backwards; alignment,
-// workspace.
+// An algorithm: `parts` of the dot products are summed apart, forwards or backwards.
 struct LtAlgorithm {
     static constexpr uint64_t MAGIC = 0x6361626c61734c74;
     uint64_t magic, parts, reduction, backwards, alignment, runs, unused[2];
@@ -132,8 +131,7 @@ inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_by
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
 }
 
-// Settings for tests: an algorithm's milliseconds; products without an algorithm; products that no
-// algorithm runs.
+// Set by tests: an algorithm's milliseconds; products without algorithm, or that none runs.
 inline std::function<double(const LtProduct&, const LtAlgorithm&)> lt_duration;
 inline std::function<bool(const LtProduct&)> lt_knows_none, lt_runs_none;
 inline float lt_gelu_error = 0;    // relative error of GELU and its derivative

@@ -44,8 +44,7 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, EMU_AT) {
     emu::load_matrix(r, row, emu::ldmatrix_trans, at);
 }
 
-// The bytes may land at any time until the wait: here at the last moment or, with a seed, perhaps
-// at once.
+// The bytes may land at any time until the wait: here at the last moment or, with a seed, at once.
 inline void cp_async_16(void* to, const void* from, bool valid = true, EMU_AT) {
     if (!emu::block->is_shared(to)) emu::block->fail("cp.async", at, "the destination is not shared memory");
     if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16)
