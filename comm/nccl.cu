@@ -1,11 +1,11 @@
-// nccl.cu - collectives between GPUs by NCCL, which is loaded when ranks are opened, not linked:
-// the binary starts without it.
+// nccl.cu - collectives between GPUs by NCCL. The library is loaded when ranks open, not linked, so
+// that the binary starts without it.
 //
-// Synchronisation: collectives run in order on their own stream. Each waits, on the device, for the
-// work that was in the operations' stream at its call; the operations' stream waits for it only in
-// join. The host waits for NCCL's set-up and for new connections to ranks. A collective that fails
-// on the device may never end, and with it every wait for the device; so the coordinator's thread
-// polls NCCL for errors and ends the run.
+// Synchronisation: collectives run on a stream of their own, in order. Each waits, on the device,
+// for the operations queued when it was called; the operations' stream waits for a collective only
+// in join. The host waits for NCCL's initialisation, and when NCCL connects to new ranks. A
+// collective that fails may never end on the device, nor then a wait for the device: the
+// coordinator's thread polls NCCL for errors, and ends the run.
 #include "comm.h"
 #include "layers/convert.cuh"
 
@@ -31,18 +31,19 @@ void nccl_abort(Comm&) {}
 #include "base/console.h"
 
 namespace {
-// A ring of events for marks; joining an older mark waits for a newer one. A step of ZeRO has two
-// collectives for each of up to 512 blocks.
+// Number of events for marks, reused in a ring: joining an older mark waits for a newer one. A step
+// of ZeRO has two collectives for each of up to 512 blocks.
 constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
 
-#define NCCL_FUNCTIONS(X)                                                                                  \
-    X(GetVersion)                                                                                          \
-    X(GetUniqueId)                                                                                         \
-    X(GetErrorString)                                                                                      \
-    X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) \
-        X(AllReduce) X(ReduceScatter) X(AllGather)
+#define NCCL_FUNCTIONS(X) \
+    X(GetVersion)         \
+    X(GetUniqueId)        \
+    X(GetErrorString)     \
+    X(GetLastError)       \
+    X(CommInitRankConfig) \
+    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
     int version = 0;    // 22809: 2.28.9
@@ -55,7 +56,7 @@ Status find_functions() {
         NCCL_FUNCTIONS(NCCL_LINKED)
         return {};
     }
-    // In-switch sums (NVLS) guarantee no order. A user may set the variable to 1.
+    // In-switch sums (NVLS) have no guaranteed order. A user may set the variable to 1.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -93,10 +94,10 @@ class NcclComm final : public Comm {
   public:
     ~NcclComm() override { close(); }
     Status open(const std::string& id);
-    void abort();                          // from any thread: pending collectives fail
-    std::string async_error();             // from any thread: error of pending collectives, or ""
-    Coordinator* coordinator = nullptr;    // reports failures; null: none
-    double timeout = 60;                   // seconds for all ranks to join
+    void abort();                          // from any thread; running collectives end with an error
+    std::string async_error();             // from any thread; reason for failed collectives, or ""
+    Coordinator* coordinator = nullptr;    // receives failures, if not null
+    double timeout = 60;                   // seconds to wait for all ranks
 
     std::string name() const override { return version_text(); }
     void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) override;
@@ -113,7 +114,7 @@ class NcclComm final : public Comm {
 
   private:
     std::atomic<ncclComm_t> comm{nullptr};
-    std::mutex comm_mutex;    // serialises calls, error queries and abort
+    std::mutex comm_mutex;    // guards calls, error polls and abort of comm
     std::atomic<bool> aborted{false};
     cudaStream_t stream = nullptr;
     cudaEvent_t before, marks[MARKS];
@@ -131,7 +132,7 @@ class NcclComm final : public Comm {
     void close();
 };
 
-// The state of the last call. False: the communicator has been aborted.
+// State of the calls so far. False: the communicator has been aborted.
 bool NcclComm::poll_state(ncclResult_t* state) {
     const std::lock_guard lock(comm_mutex);
     if (aborted) return false;
@@ -139,7 +140,7 @@ bool NcclComm::poll_state(ncclResult_t* state) {
     return true;
 }
 
-// The coordinator's thread may not wait: if the communicator is in use, its user sees the error.
+// Must not wait: if another thread uses the communicator, that thread gets the error.
 std::string NcclComm::async_error() {
     const std::unique_lock lock(comm_mutex, std::try_to_lock);
     if (!lock || aborted) return "";
@@ -149,10 +150,10 @@ std::string NcclComm::async_error() {
 }
 
 // The communicator is non-blocking: each call continues in the background, and the next one must
-// wait until it is over. Usually this takes less than a sleep, unless ranks are being connected.
-// `opening`: all ranks join, perhaps late within the coordinator's timeout, so this rank counts
-// progress. Otherwise it counts none, so that the coordinator sees which rank the others wait for;
-// if there is a coordinator, the coordinator ends the wait.
+// wait for its end. This is mostly shorter than a sleep, unless ranks connect. `opening`: all ranks
+// connect, which may exceed the coordinator's timeout, so this rank counts progress. Later waits
+// count none, so that the coordinator can find the stalled rank; only the coordinator, if any, ends
+// the wait.
 ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();
@@ -179,11 +180,11 @@ std::string NcclComm::reason(ncclResult_t r) {
 }
 
 void NcclComm::failed(const char* what, ncclResult_t r) {
-    if (aborted) {    // the coordinator reported why and is ending the process
+    if (aborted) {    // the coordinator is about to end the process
         sleep(10);
         end_process(Exit::peer);
     }
-    // The other ranks wait for this one in their collectives, so the run cannot continue.
+    // The other ranks wait for this one in their collectives, so the run must end.
     const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
     if (coordinator) coordinator->abort(why);
     fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
@@ -243,7 +244,7 @@ void NcclComm::begin() {
     CUDA_CHECK(cudaStreamWaitEvent(stream, before, 0));
 }
 
-// collective(communicator): NCCL's call.
+// collective(communicator) makes NCCL's call.
 template <class F> void NcclComm::enqueue(const char* what, F collective) {
     ncclResult_t r;
     {
@@ -254,7 +255,7 @@ template <class F> void NcclComm::enqueue(const char* what, F collective) {
     if (r) failed(what, r);
 }
 
-// A buffer of n elements, shared by the collectives, which run one after the other.
+// Buffer for n elements, used by one collective after the other.
 bf16* NcclComm::staging(int64_t n) {
     const int64_t bytes = scratch_bytes(n, Element::f32, Element::bf16);
     if (bytes > staged_bytes) {
@@ -338,7 +339,7 @@ Result<std::unique_ptr<Comm>> nccl_open(Coordinator& coordinator) {
         c->coordinator = &coordinator;
         coordinator.health_check([c] { return c->async_error(); });
     } else if (coordinator.ranks() > 1) {
-        coordinator.abort(comm.status);    // other ranks wait in NCCL, not in the coordinator
+        coordinator.abort(comm.status);    // the others wait in NCCL, not in the coordinator
     }
     return comm;
 }

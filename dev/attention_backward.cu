@@ -1,5 +1,6 @@
-// attention_backward.cu - the ladder of causal attention's gradient, from probabilities in memory to Hopper's wgmma.
-// The kernels of layers/ are called, not copied; the last rung is the one that the table chooses on this device.
+// attention_backward.cu - the ladder of causal attention's gradient, from probabilities in memory
+// to Hopper's wgmma. The kernels of layers/ are called, not copied; the last rung is the table's
+// choice on this device.
 #include "ladder.h"
 #include "tools/selftest/attention.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-// Row s of head `head` of packed qkv, or of one of its gradients.
+// Row s of head `head` of packed qkv, or of its gradient.
 template <class T> __device__ T* packed(T* qkv, int b, int s, int head, int S, Heads h) {
     return qkv + ((int64_t(b) * S + s) * (h.NH + 2 * h.NKV) + head) * h.HS;
 }
@@ -22,7 +23,7 @@ __device__ inline float dot(const bf16* a, const bf16* b, int n) {
     return sum;
 }
 
-// p and ds (B,NH,S,S): p = exp(score - lse), ds = p (dy . v - dy . y) / sqrt(HS); zero where i does not see j
+// p and ds (B,NH,S,S): p = exp(score - lse), ds = p (dy . v - dy . y) / sqrt(HS); 0 where masked
 __global__ void score_kernel(float* p, float* ds, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse,
                              int64_t n, int S, Heads h) {
     const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x, row = at / S;
@@ -80,7 +81,7 @@ void climb(int B, int S, Heads h) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
     const int64_t statistics = int64_t(B) * h.NH * S;
-    const double flops = 10.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // five products of the pairs that see each other
+    const double flops = 10.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // five products of the visible pairs
     Ladder ladder("attention_backward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) +
                       " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   4.0 * double(in + out) + 4.0 * double(statistics), flops);

@@ -1,5 +1,6 @@
-// attention_forward.cu - the ladder of causal attention, from three kernels over a matrix of scores to Hopper's wgmma.
-// The kernels of layers/ are called, not copied; the last rung is the one that the table chooses on this device.
+// attention_forward.cu - the ladder of causal attention, from three kernels over a matrix of scores
+// to Hopper's wgmma. The kernels of layers/ are called, not copied; the last rung is the table's
+// choice on this device.
 #include "ladder.h"
 #include "tools/selftest/attention.h"
 
@@ -66,7 +67,7 @@ void climb(int B, int S, Heads h) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
     const int64_t statistics = int64_t(B) * h.NH * S;
-    const double flops = 4.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // pairs that see each other
+    const double flops = 4.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // visible pairs
     Ladder ladder("attention_forward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) +
                       " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   2.0 * double(in + out) + 4.0 * double(statistics), flops);

@@ -1,24 +1,26 @@
-// ladder.h - the frame of the kernel ladders in dev/. A ladder shows one operation, from the plainest kernel (or
-// the library's: version 0) to the one in production, with one idea per rung and what that idea gains.
+// ladder.h - the frame of the kernel ladders in dev/. A ladder shows one operation, from the
+// simplest kernel (or the library's: version 0) to the production kernel, one idea and its gain per
+// rung.
 //
-// A rung is a function with the signature of the operation's entry in Ops<T>. Put into a copy of the table (`with`), it
-// must pass the check in tools/selftest/ that the production kernel passes. Then it is timed. The last rung is the
-// table's own entry.
+// A rung is a function with the signature of the operation's entry in Ops<T>. Put into a copy of
+// the table (`with`), it must pass the production kernel's check in tools/selftest/. Then it is
+// timed. The last rung is the table's own entry.
 //
-//     int main() {
-//         if (!ladder_open()) return int(Exit::device);
-//         const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
-//         const int64_t n = ladder_size(64 << 20, 1000);           // on a GPU, on the emulator
-//         Ladder ladder("add_scaled bf16 n=64M", 6.0 * n);
-//         Sets<bf16> x(op, ladder.sets, n), y(op, ladder.sets, n);
-//         for (auto [name, f] : {Rung{"one element a thread", add_0}, Rung{"production", op.add_scaled}})
-//             ladder.rung(name, check_add_scaled(with(op, &Ops<bf16>::add_scaled, f), 1000, Sum::apart),
-//                         [&](int set) { f(y[set], x[set], n); });
-//         return ladder_result();
-//     }
+// int main() {
+//     if (!ladder_open()) return int(Exit::device);
+//     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
+//     const int64_t n = ladder_size(64 << 20, 1000);           // on a GPU, on the emulator
+//     Ladder ladder("add_scaled bf16 n=64M", 6.0 * n);
+//     Sets<bf16> x(op, ladder.sets, n), y(op, ladder.sets, n);
+//     for (auto [name, f] : {Rung{"element a thread", add_0}, Rung{"production", op.add_scaled}})
+//         ladder.rung(
+//             name, check_add_scaled(with(op, &Ops<bf16>::add_scaled, f), 1000, Sum::apart),
+//             [&](int set) { f(y[set], x[set], n); });
+//     return ladder_result();
+// }
 //
-// The emulator has no useful clock. There a ladder only checks its rungs, at small sizes, so that `make test` runs
-// every ladder.
+// The emulator has no useful clock. There a ladder only checks its rungs, at small sizes, so that
+// `make test` runs every ladder.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -37,7 +39,6 @@ template <class F> struct Rung {
 };
 template <class F> Rung(const char*, F) -> Rung<F>;
 
-// A copy of the table with one entry replaced.
 template <class T, class F> Ops<T> with(Ops<T> table, F Ops<T>::*entry, F function) {
     table.*entry = function;
     return table;
@@ -45,10 +46,10 @@ template <class T, class F> Ops<T> with(Ops<T> table, F Ops<T>::*entry, F functi
 
 template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated : gpu; }
 
-// ---- inputs ---------------------------------------------------------------------------------------------------------
+// ---- inputs -------------------------------------------------------------------------------------
 
-// n random elements (normal times scale) for each of several sets: when a set's turn comes again, L2 no longer holds
-// it.
+// n random elements (normal times scale) for each of several sets: L2 evicts a set before its next
+// use.
 template <class X> class Sets {
   public:
     template <class T> Sets(const Ops<T>& op, int sets, int64_t n, double scale = 1)
@@ -71,9 +72,9 @@ template <class X> class Sets {
     X* base;
 };
 
-// ---- time -----------------------------------------------------------------------------------------------------------
+// ---- time ---------------------------------------------------------------------------------------
 
-// Seconds of one run, back to back with others on rotating sets: the median of 15 batches of 5 ms and more.
+// Seconds of one run, back to back with others on rotating sets: the median of 15 batches >= 5 ms.
 inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin));
@@ -98,7 +99,7 @@ inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
     return times[times.size() / 2];
 }
 
-// Bytes read and written a second by the driver's own copy of half a GB: what memory gives.
+// Bytes per second read and written by the driver's copy of half a GB: reachable bandwidth.
 inline double copy_bandwidth() {
     static const double bandwidth = [] {
         const int64_t bytes = 1 << 29;
@@ -113,15 +114,15 @@ inline double copy_bandwidth() {
     return bandwidth;
 }
 
-// ---- the ladder -----------------------------------------------------------------------------------------------------
+// ---- the ladder ---------------------------------------------------------------------------------
 
 inline int ladder_failures = 0;
 
 class Ladder {
   public:
-    const int sets;    // sets of inputs and outputs: together half a GB, over four times the largest L2 (126 MB)
+    const int sets;    // together half a GB, over 4 x the largest L2 (126 MB)
 
-    // bytes: what one run must at least move to and from memory; flops: what it must at least calculate, 0: no column.
+    // bytes, flops: the least that one run must move and compute (0: no column).
     Ladder(const std::string& title, double bytes, double flops = 0)
         : sets(EMULATED ? 1 : int(std::clamp(double(1 << 29) / bytes + 1, 2.0, 1000.0))), bytes(bytes), flops(flops) {
         printf("\n%s\n", title.c_str());
@@ -132,7 +133,8 @@ class Ladder {
                    flops > 0 ? " TFLOP/s" : "", "x v0");
     }
 
-    // run(set) launches it on that set's arrays. moves: its bytes, where it need not move those of the ladder.
+    // run(set) launches the rung on that set's arrays. moves: its bytes, if fewer than the
+    // ladder's; 0: the ladder's.
     void rung(const std::string& name, const Check& check, const std::function<void(int set)>& run, double moves = 0) {
         printf("%3d %-42s %12.2g", version++, name.c_str(), check.worst);
         if (!check.ok()) {
@@ -157,7 +159,7 @@ class Ladder {
     int version = 0;
 };
 
-// The first GPU. False: there is none, and why is printed.
+// Opens the first GPU. If there is none, prints the reason and returns false.
 inline bool ladder_open() {
     std::string why;
     if (cuda_devices(&why).empty()) {

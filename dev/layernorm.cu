@@ -1,6 +1,6 @@
-// layernorm.cu - the ladder of LayerNorm, from one thread per row to layers/norm.cu; and where to add the residual.
-//
-// Forward must move 2 N C elements, backward 4 N C; nothing else matters once enough loads are in flight.
+// layernorm.cu - the ladder of LayerNorm, from one thread per row to layers/norm.cu; and three ways
+// to add the residual. Bound by memory once enough loads are in flight: forward moves 2 N C
+// elements, backward 4 N C.
 #include "ladder.h"
 #include "tools/selftest/norm.h"
 
@@ -8,9 +8,9 @@ namespace {
 using T = bf16;
 constexpr int W = VEC<T>;
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
-// 0: neighbouring threads read addresses a row apart: each 2 bytes cost a sector of 32 bytes, three times.
+// 0: neighbouring threads read a row apart: each 2 bytes cost a sector of 32 bytes, three times.
 __global__ void forward_thread_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps,
                                       int N, int C) {
     const int64_t n = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
@@ -28,7 +28,7 @@ void forward_thread(T* y, float* mean, float* rstd, const T* x, const T* w, cons
     launch(forward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, y, mean, rstd, x, w, b, norm.eps, N, C);
 }
 
-// Over 256 threads by halving in shared memory: eight barriers and one more.
+// Sum over 256 threads by halving in shared memory: eight barriers and one more.
 __device__ float tree_sum(float x) {
     SHARED(float[256], parts);
     parts[threadIdx.x] = x;
@@ -65,8 +65,8 @@ template <class F> __device__ void each_vector(const T* row, int C, F f) {
     for (int c = threadIdx.x % 32 * W; c < C; c += 32 * W) f(c, load<W>(row + c));
 }
 
-// 2: 16 bytes per thread and access, shuffles in place of barriers. x is read three times, twice from L1. A residual,
-// if there is one, is added on the way: x2 = x + residual.
+// 2: 16 bytes per thread and access, shuffles instead of barriers. x is read three times, twice
+// from L1. A residual, if not null, is added as well: x2 = x + residual.
 __global__ void forward_warp_kernel(T* y, T* x2, float* mean, float* rstd, const T* x, const T* residual, const T* w,
                                     const T* b, float eps, int N, int C) {
     const int64_t n = blockIdx.x * int64_t(4) + threadIdx.x / 32;
@@ -77,7 +77,7 @@ __global__ void forward_warp_kernel(T* y, T* x2, float* mean, float* rstd, const
             for (int i = 0; i < W; i++) v.set(i, v[i] + more[i]);
             store<W>(x2 + n * C + c, v);
         });
-        x = x2;    // a thread reads what it wrote
+        x = x2;    // a thread reads its own writes
     }
     float s = 0, q = 0;
     each_vector(x + n * C, C, [&](int, Vec<T> v) {
@@ -112,7 +112,7 @@ void forward_ladder(const Ops<T>& op, int N, int C) {
                     [&, f = f](int set) { f(y[set], mean[0], rstd[0], x[set], w[0], b[0], Norm(), N, C); });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 __global__ void backward_thread_kernel(T* dx, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
                                        int N, int C) {
@@ -141,14 +141,14 @@ __global__ void parameters_kernel(float* dw, float* db, const T* dy, const T* x,
     }
     dw[c] += w, db[c] += b;
 }
-// 0: reads x and dy twice, and one thread adds up a whole column.
+// 0: reads x and dy twice, and one thread sums a whole column.
 void backward_thread(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, const float* mean,
                      const float* rstd, Norm, int N, int C) {
     launch(backward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, dx, dy, x, w, mean, rstd, N, C);
     launch(parameters_kernel, {unsigned(ceil_div(C, 32)), 32}, dw, db, dy, x, mean, rstd, N, C);
 }
 
-// 1: one pass, but every row adds to the same 2 C numbers, and in another order each time: other bits each time.
+// 1: one pass, but every row adds to the same 2 C numbers, in any order: bits differ.
 __global__ void backward_atomic_kernel(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w,
                                        const float* mean, const float* rstd, int C) {
     const int64_t row = int64_t(blockIdx.x) * C;
@@ -171,7 +171,8 @@ void backward_atomic(T* dx, float* dw, float* db, const T* dy, const T* x, const
     launch(backward_atomic_kernel, {unsigned(N), 256}, dx, dw, db, dy, x, w, mean, rstd, C);
 }
 
-// 2: dx by one warp per row, in vectors; dw and db by a second pass over 64 ranges of rows: 5 N C read instead of 3.
+// 2: dx by one warp per row, in vectors; dw and db by a second pass over 64 ranges of rows: 5 N C
+// read, not 3.
 __global__ void backward_warp_kernel(T* dx, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
                                      int N, int C, float inv_C) {
     const int64_t n = blockIdx.x * int64_t(4) + threadIdx.x / 32;
@@ -230,9 +231,9 @@ void backward_ladder(const Ops<T>& op, int N, int C) {
         });
 }
 
-// ---- the residual ---------------------------------------------------------------------------------------------------
+// ---- the residual -------------------------------------------------------------------------------
 
-// x2 = x + p, y = LayerNorm(x2), where p is a product's output.
+// x2 = x + p, y = LayerNorm(x2); p is a product's output.
 typedef void (*Residual)(const Ops<T>&, T* y, T* x2, float* mean, float* rstd, const T* x, const T* p, const T* w,
                          const T* b, int N, int C);
 
@@ -289,7 +290,7 @@ void residual_ladder(const Ops<T>& op, int N, int C) {
     };
     rung("added, then normalised: 5 N C", added_before, 5 * row);
     rung("in one kernel: 4 N C", fused, 4 * row);
-    // The product reads N C more, beside its multiplications: 3 N C where a fused kernel has 4.
+    // The product reads N C more, beside its multiplications: 3 N C; the fused kernel has 4.
     ladder.rung(
         "added by the product (production): 2 N C", check_norm_forward(op, 33, C),
         [&](int set) { op.norm_forward(y[set], mean[0], rstd[0], x2[set], w[0], w[0], Norm(), N, C); }, 2 * row);

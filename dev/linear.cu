@@ -1,9 +1,9 @@
-// linear.cu - `make ladders`: y = gelu(x w^T + b), from one thread per output to cuBLASLt with everything in its
-// epilogue; the gain of the fused forms in the backward pass; products of few rows, where only reading w counts.
+// linear.cu - `make ladders`: y = gelu(x w^T + b), from one thread per output to cuBLASLt with a
+// full epilogue; the gain of fused forms in the backward pass; products of few rows.
 //
-// The hand-written products show where a library's speed comes from: each output needs C elements of x and of w. One
-// thread per output loads all of them from the caches; in shared memory a load serves 64 outputs; tensor cores do 4096
-// FLOPs per instruction and warp, and are fed by copies that run ahead.
+// The hand-written products show the sources of a library's speed: each output needs C elements of
+// x and of w. One thread per output loads all of them from the caches; in shared memory a load
+// serves 64 outputs; tensor cores do 4096 FLOPs per instruction and warp, and copies run ahead.
 #include "layers/matmul/gemv.cuh"
 #include "layers/ptx/ptx.cuh"
 #include "ladder.h"
@@ -13,7 +13,7 @@ namespace {
 using T = bf16;
 const Ops<T>* table;
 
-// ---- forward with GELU ----------------------------------------------------------------------------------------------
+// ---- forward with GELU --------------------------------------------------------------------------
 
 __device__ void finish(T* y, T* pre, const T* b, float sum, int64_t n, int o, int OC) {
     sum += to_float(b[o]);
@@ -37,7 +37,7 @@ void a_thread(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, in
 // 1: 64 x 64 outputs per block, 4 x 4 per thread: 8 loads from shared memory for 16 multiply-adds.
 __global__ void tile_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
     constexpr int K = 16;
-    SHARED(float[K][65], xs);    // one more: a column is written at once
+    SHARED(float[K][65], xs);    // 65: a column is written at once
     SHARED(float[K][65], ws);
     const int64_t n0 = blockIdx.x * int64_t(64);
     const int o0 = blockIdx.y * 64, tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -63,9 +63,9 @@ void a_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int 
     launch(tile_kernel, {{unsigned(ceil_div(N, 64)), unsigned(ceil_div(OC, 64))}, 256}, y, pre, x, w, b, N, C, OC);
 }
 
-// 2: 128 x 128 outputs per block, 64 x 32 per warp; tiles of 32 columns of x and w in three stages, two of them being
-// loaded. Rows have 64 bytes, with their 16-byte chunks permuted: ldmatrix reads eight rows of a chunk from all 32
-// banks.
+// 2: 128 x 128 outputs per block, 64 x 32 per warp; tiles of 32 columns of x and w in three stages,
+// two of them in flight. Rows have 64 bytes, with their 16-byte chunks permuted: ldmatrix reads
+// eight rows of a chunk from all 32 banks.
 constexpr int STAGES = 3, KT = 32;
 struct Tiles {
     T x[STAGES][128][KT], w[STAGES][128][KT];
@@ -81,7 +81,7 @@ __device__ void copy_tile(T (&to)[128][KT], const T* from, int64_t first, int64_
 }
 
 __global__ void __launch_bounds__(256, 1)
-    mma_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {    // C, OC multiples of 8
+    mma_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {    // C, OC: multiples of 8
     Tiles& s = dynamic_shared<Tiles>();
     const int64_t n0 = blockIdx.y * int64_t(128);
     const int o0 = blockIdx.x * 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -174,7 +174,7 @@ void forward_ladder(int N, int C, int OC) {
                     [&, f = f](int set) { f(y[set], pre[set], x[set], w[0], b[0], N, C, OC, {}); });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // One thread per column, over all rows.
 __global__ void column_kernel(float* out, const T* x, int N, int C) {
@@ -230,7 +230,7 @@ void gelu_backward_ladder(int N, int C, int OC) {
                     });
 }
 
-// ---- few rows -------------------------------------------------------------------------------------------------------
+// ---- few rows -----------------------------------------------------------------------------------
 
 // One thread per output: neighbours read w a row apart.
 __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
@@ -259,8 +259,8 @@ void up_to_eight(T* y, const T* x, const T* w, const T* b, const T* residual, in
     gemv<T, 8>(y, nullptr, x, w, b, residual, N, C, OC);
 }
 
-// GEMV_ROWS should be where cuBLASLt begins to win. From GEMV_ROWS + 1 rows on it is called; its time hardly depends on
-// N here.
+// GEMV_ROWS should be the largest N where gemv is faster than cuBLASLt, which is used from
+// GEMV_ROWS + 1 rows on; cuBLASLt's time hardly depends on N here.
 void rows_ladder(int C, int OC) {
     const Ops<T>& op = *table;
     const int ROWS = 8;
@@ -288,7 +288,7 @@ int main() {
     forward_ladder(N, C, 4 * C);
     backward_ladder(N, C, 3 * C);
     gelu_backward_ladder(N, 4 * C, C);
-    rows_ladder(C, ladder_size(50304, 64));    // GPT-2's head, its attention's projection, the ffn's second product
+    rows_ladder(C, ladder_size(50304, 64));    // GPT-2's head, attention's projection, ffn's second product
     rows_ladder(C, C);
     rows_ladder(4 * C, C);
     return ladder_result();

@@ -1,11 +1,12 @@
-// lm_head.cu - ladders: cross_entropy, loss and gradient in place; the LM head in chunks, as gpt.cpp runs it.
+// lm_head.cu - ladders: cross_entropy in place; the LM head in chunks, as in gpt.cpp.
 #include "ladder.h"
 #include "tools/selftest/lm_head.h"
 
 namespace {
-// ---- cross entropy --------------------------------------------------------------------------------------------------
+// ---- cross entropy ------------------------------------------------------------------------------
 
-// One thread per row, three passes. A warp's lanes read rows Vp elements apart: 32 bytes are moved for each 2 used.
+// One thread per row, three passes. A warp's lanes read rows Vp elements apart: 2 of 32 bytes are
+// used.
 __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int* target, float scale, int N, int V,
                              int Vp) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
@@ -26,9 +27,9 @@ void cross_entropy_0(float* loss, bf16* d, const bf16* x, const int* target, flo
     launch(thread_a_row, {unsigned(ceil_div(N, 32)), 32}, loss, d, x, target, scale, N, V, Vp);
 }
 
-// One block per row, W elements per thread and access, the end of the row element by element. Passes over the row: for
-// the maximum, the sum, the gradient; or the first two in one pass, with the sum relative to the maximum so far and
-// rescaled at each element, or once for W of them.
+// One block per row, W elements per thread and access, the end of the row element by element.
+// Passes over the row: for the maximum, the sum, the gradient; or for the first two together, with
+// the sum relative to a running maximum and rescaled at each element, or once for W of them.
 enum class Sum { apart, by_element, by_vector };
 template <Sum SUM, class L> __device__ inline void add(float& top, float& sum, const L& l) {
     float was = top;
@@ -91,7 +92,7 @@ void cross_entropy_ladder(const Ops<bf16>& op) {
     }
 }
 
-// ---- the head in chunks ---------------------------------------------------------------------------------------------
+// ---- the head in chunks -------------------------------------------------------------------------
 
 struct Head {
     float *loss, *dw;

@@ -1,7 +1,7 @@
-// rope.cu - the ladder of QK-norm and rotation, from two passes over the channels to layers/rope.cu.
-//
-// Every element is read once and written once: 2 (NH + 2 NKV) HS for each position. The angles are the same for all
-// heads of a position, the weights for all positions: both should stay in registers or L1.
+// rope.cu - the ladder of QK-norm and rotation, from two passes over the channels to
+// layers/rope.cu. Bound by memory: every element is read once and written once, 2 (NH + 2 NKV) HS
+// for each position. All heads of a position share cosines and sines, all positions share weights:
+// both should stay in registers or L1.
 #include "ladder.h"
 #include "tools/selftest/rope.h"
 
@@ -14,11 +14,11 @@ struct Call {
     const T *x, *qw, *kw;
     const float* cos_sin;
     const int* pos;
-    int S, heads, normed, HS;    // heads of a position; those with a norm come first
+    int S, heads, normed, HS;    // heads of a position; normed ones come first
     int NH;
     QkNormRope t;
     __device__ float inverse(float squares) const { return rsqrtf(squares / float(HS) + t.eps); }
-    // Channel d of head i (counted over all positions), normed by r and turned.
+    // Computes channel d of head i (counted over all positions), normed by r and rotated.
     __device__ void finish(int64_t i, int d, float r) const {
         const int head = int(i % heads);
         const int64_t n = i / heads;
@@ -54,7 +54,8 @@ __global__ void rope_kernel(const Call c, int64_t all) {
     const bool normed = i % c.heads < c.normed;
     c.finish(i, int(at % c.HS), normed ? c.rstd[i / c.heads * c.normed + i % c.heads] : 1);
 }
-// 1: one pass. A lane has every 32nd channel, 2 bytes at a time; angles are read again for every head.
+// 1: one pass. A lane has every 32nd channel, 2 bytes at a time; cos_sin is read again for every
+// head.
 __global__ void warp_kernel(const Call c, int64_t all) {
     const int64_t i = blockIdx.x * int64_t(4) + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -104,7 +105,7 @@ void climb(int B, int S, Heads h, QkNormRope t) {
 int main() {
     if (!ladder_open()) return int(Exit::device);
     const int B = ladder_size(8, 1), S = ladder_size(2048, 3);
-    climb(B, S, {16, 8, 128}, {128, false, QkNormRope::QkNorm::head});             // Qwen 3 0.6B's
-    climb(B, S, {4, 1, 256}, {256, false, QkNormRope::QkNorm::head, 1e-6f, 1});    // Gemma 3 1B's
+    climb(B, S, {16, 8, 128}, {128, false, QkNormRope::QkNorm::head});             // Qwen 3 0.6B
+    climb(B, S, {4, 1, 256}, {256, false, QkNormRope::QkNorm::head, 1e-6f, 1});    // Gemma 3 1B
     return ladder_result();
 }

@@ -1,25 +1,28 @@
-// token.cu - ladder: one token of one sequence through a whole model, from a launch per operation to one kernel.
+// token.cu - ladder: one token through a whole model, from a launch per operation to one kernel.
 //
-// Bound by memory: every weight is read once, 2 bytes each, and the cache's keys and values. GPT-2 124M has 248 MB, and
-// 37 MB of cache at position 1000: 95 us at 3 TB/s, about what an H100 copies at. The operations of a token depend on
-// each other: memory idles while one launch ends and the next begins to load.
+// Bound by memory: every weight is read once, 2 bytes each, and the cache's keys and values. GPT-2
+// 124M has 248 MB, and 37 MB of cache at position 1000: 95 us at 3 TB/s, about an H100's copy
+// bandwidth. A token's operations depend on each other: memory idles while one launch ends and the
+// next begins to load.
 //
-// One kernel, a block on each multiprocessor. All blocks walk the same phases and meet after each, five times a layer:
-// norm and qkv; attention over the cache; projection; norm and the ffn's first product; the second. Then norm, head.
-// Weights do not depend on the token. So each warp has a ring of pieces in shared memory, which bulk copies fill in the
-// order in which it will multiply them, whatever phase they belong to: while blocks meet, loads are under way. An
-// H100's rings hold up to 21 MB, 7 us of memory's time: a meeting that takes less does not show.
+// One kernel, a block on each multiprocessor. All blocks run the same phases with a grid barrier
+// after each, five a layer: norm and qkv; attention over the cache; projection; norm and the ffn's
+// first product; the second. Then norm, head. Weights do not depend on the token, so each warp has
+// a ring of pieces in shared memory, which bulk copies fill in the order of their use, across
+// phases: loads continue during a barrier. An H100's rings hold up to 21 MB, 7 us of memory's time:
+// a shorter barrier costs nothing.
 //
-// On an H200 (2026-11-27), at position 1000, a token of GPT-2 takes 388 us here and 290 as the recorded chain, one of
-// Llama 3.2 1B 1285 and 1042. By counts 120 to 180 us and little more than memory's 830 had been expected: a meeting is
-// an atomic and a read in L2, a phase has besides the latency of a norm or a merge and of a few rows of w. GPT-2 has 60
-// phases, so they take 6 us each; Llama has 80, which the rings should have hidden. Why they do not is not known.
-// A piece of 2 KB takes a warp some 200 cycles by its instructions, a multiprocessor's 8 warps one in 25; memory brings
-// it one in 136.
+// On an H200 (2026-11-27), at position 1000, a token of GPT-2 takes 388 us here and 290 as the
+// captured chain, one of Llama 3.2 1B 1285 and 1042. By counts 120 to 180 us and little more than
+// memory's 830 had been expected: a barrier is an atomic and a read in L2, a phase also has the
+// latency of a norm or a merge and of a few rows of w. GPT-2 has 60 phases, 6 us each; Llama has
+// 80, which the rings should have hidden. The cause is unknown. A piece of 2 KB takes a warp some
+// 200 cycles by its instructions, a multiprocessor's 8 warps one in 25; memory delivers one in 136.
 //
-// Thread mapping: output o of a product is warp o % (blocks WARPS)'s, neighbours are different blocks': all have equal
-// shares. A row's sum is one warp's: the same bits in any order of blocks. Attention: the keys of a key/value head are
-// split among blocks, and there among warps; HS / 8 lanes hold a row. Each block merges all splits itself, in order.
+// Thread mapping: warp o % (blocks WARPS) has output o of a product, and neighbours are in
+// different blocks, so all have equal shares. One warp sums a row: the bits do not depend on the
+// order of blocks. Attention: the keys of a key/value head are split among blocks, and there among
+// warps; HS / 8 lanes hold a row. Each block merges all splits itself, in order.
 #include "layers/activation.cuh"
 #include "layers/ptx/hopper.cuh"
 #include "layers/matmul/norm_rows.cuh"
@@ -27,7 +30,7 @@
 #include "token.h"
 
 namespace {
-// ---- one kernel -----------------------------------------------------------------------------------------------------
+// ---- one kernel ---------------------------------------------------------------------------------
 
 constexpr int WARPS = 8, PIECE = 1024, AHEAD = 10;    // elements of a piece; pieces of a warp's ring
 constexpr int MOST_HS = 128;
@@ -39,10 +42,10 @@ struct Call {
     NormOf<bf16> norm;    // the last one
     RopeCall rope;
     Act act;
-    float scale;    // makes products scores, in units of log 2
+    float scale;    // makes products scores in log2 units
     const int *tok, *pos;
     bf16 *x, *x2, *qkv, *h, *logits;
-    float* partial;    // (NH,splits,HS+2): a weighted sum of values, its maximum and sum
+    float* partial;    // (NH,splits,HS+2): weighted values, maximum, sum
     unsigned* count;
     __device__ NormOf<bf16> normed_by(const bf16* w, const bf16* b) const {
         NormOf<bf16> n = norm;
@@ -71,15 +74,15 @@ struct alignas(128) Rings {
     uint64_t full[WARPS][AHEAD];
 };
 
-// A warp's rows of all products, one after the other, through its ring. ACROSS: copies run ahead of the phase; else no
-// further than the product under way.
+// Streams a warp's rows of all products through its ring. ACROSS: copies run ahead of the phase;
+// else no further than the current product.
 template <bool ACROSS> struct Stream {
     const Call& c;
     bf16 (*const piece)[PIECE];
     uint64_t* const full;
-    const int first, warps;      // the first output of each product, and the step to the next
-    int slot = 0, parity = 0;    // what is read next
-    Product next;                // what is copied next
+    const int first, warps;      // first output of each product; step to the next
+    int slot = 0, parity = 0;    // the next piece to read
+    Product next;                // the next to copy
     int product = 0, output, part = 0, from = 0, end;
 
     __device__ Stream(const Call& c, Rings& r)
@@ -132,7 +135,8 @@ template <bool ACROSS> struct Stream {
         }
         return warp_sum(sum);
     }
-    // finish(o, sum, other): for each of the warp's outputs of product i, by one lane. other: the second part's row.
+    // Calls finish(o, sum, other) in one lane for each of the warp's outputs of product i. other:
+    // the second part's row.
     template <class F> __device__ void multiply(int i, const bf16* x, const bf16* b, F finish) {
         const Product p = Product::of(c, i);
         begin(i);
@@ -143,8 +147,8 @@ template <bool ACROSS> struct Stream {
     }
 };
 
-// All blocks meet: what each has written is seen by all. Whoever meets no more arrives once again: then *count is 0 for
-// the next launch.
+// Grid barrier: writes before it are visible to all blocks after it. After its last barrier a block
+// arrives once more, which resets *count to 0 for the next launch.
 struct Meeting {
     unsigned *count, arrivals, last;
     __device__ void arrive() {
@@ -158,7 +162,7 @@ struct Meeting {
     }
 };
 
-// A softmax under way: the largest score so far in units of log 2; what is relative to it.
+// State of an online softmax: the largest score so far in log2 units; sum and o are relative to it.
 struct Softmax {
     float top, sum, o;
 };
@@ -175,7 +179,7 @@ __device__ inline Softmax merged(const float* part, int n, int stride, int HS, i
     return all;
 }
 
-// How the keys of a head are split.
+// The splits of a head's keys.
 struct Splits {
     int keys, count, each;
     __device__ Splits(const Call& c) : keys(*c.pos + 1) {
@@ -184,7 +188,7 @@ struct Splits {
     }
 };
 
-// own (G+1,HS) = the queries of key/value head kv and the new key, turned.
+// own (G+1,HS) = the queries of key/value head kv and the new key, rotated.
 template <int G> __device__ inline void rope_heads(bf16* own, const Call& c, int kv) {
     const int lane = int(threadIdx.x) % c.rope.lanes, i = int(threadIdx.x) / c.rope.lanes, HS = c.s.HS;
     if (i > G) return;
@@ -195,10 +199,10 @@ template <int G> __device__ inline void rope_heads(bf16* own, const Call& c, int
     piece.store(own + i * HS);
 }
 
-// A warp's part of the keys from..to-1: to part (G,MOST_HS+2).
+// A warp's part of keys from..to-1, written to part (G,MOST_HS+2).
 template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const bf16* own, const Call& c,
                                                const Pages& cache, int kv, int from, int to) {
-    constexpr int U = 4;    // rows under way
+    constexpr int U = 4;    // rows in flight
     const int HS = c.s.HS, lanes = HS / 8, lane = int(threadIdx.x) % 32, d = lane % lanes * 8, p = *c.pos;
     const int rows = 32 / lanes;
     const bf16 *new_k = own + G * HS, *new_v = c.qkv + (c.s.NH + c.s.NKV + kv) * HS;
@@ -210,11 +214,11 @@ template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const
 #pragma unroll
         for (int e = 0; e < 8; e++) q[g][e] = x[e] * c.scale;
     }
-    // As often for all lanes.
+    // The number of rounds is uniform for all lanes.
     for (int first = from + int(threadIdx.x) / 32 * rows; first < to; first += U * WARPS * rows) {
         Vec<bf16> k[U], v[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {    // beyond the last key: that again, with no weight
+        for (int u = 0; u < U; u++) {    // beyond the last key: the last, with weight 0
             const int key = min(first + lane / lanes + u * WARPS * rows, to - 1);
             const int64_t at = cache.row(0, kv, key) * HS;
             k[u] = load<8>((key == p ? new_k : static_cast<const bf16*>(cache.k) + at) + d);
@@ -236,7 +240,7 @@ template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const
             }
     }
 #pragma unroll
-    for (int g = 0; g < G; g++) {    // the warp's rows together
+    for (int g = 0; g < G; g++) {    // reduces over the warp's rows
         const float all = [&] {
             float t = top[g];
             for (int bit = lanes; bit < 32; bit *= 2) t = fmaxf(t, __shfl_xor_sync(0xffffffff, t, bit));
@@ -258,7 +262,7 @@ template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const
     }
 }
 
-// The block's splits of layer l's heads; one of them puts the new key and value into the cache.
+// Computes the block's splits of layer l's heads; one block writes the new key and value.
 template <int G> __device__ inline void attention(const Call& c, int l) {
     SHARED(Vec<bf16>[(G + 1) * MOST_HS / 8], own);
     SHARED(float[WARPS][G][MOST_HS + 2], parts);
@@ -304,7 +308,7 @@ template <int G, bool ACROSS> __global__ void __launch_bounds__(WARPS * 32, 1)
     token_kernel(const __grid_constant__ Call c) {
     if constexpr (SM90A) {
         Rings& rings = dynamic_shared<Rings>();
-        // The residual stream before the phase, and what its product multiplies.
+        // x: the residual stream before the phase; in: the input of its product.
         bf16 *const x = reinterpret_cast<bf16*>(&rings + 1), *const in = x + c.s.C;
         if (const unsigned t = threadIdx.x; t < WARPS * AHEAD) mbarrier_init(&rings.full[t / AHEAD][t % AHEAD], 1);
         mbarrier_init_fence();
@@ -382,12 +386,12 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
     s.NH == s.NKV ? run(token_kernel<1, ACROSS>) : run(token_kernel<4, ACROSS>);
 }
 
-// ---- the ladder -----------------------------------------------------------------------------------------------------
+// ---- the ladder ---------------------------------------------------------------------------------
 
 void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
     int64_t n;
     weights_at<bf16>(s, nullptr, &n);
-    const int64_t read = n - (s.llama ? 0 : s.positions() - 1) * int64_t(s.C);    // one position's row is
+    const int64_t read = n - (s.llama ? 0 : s.positions() - 1) * int64_t(s.C);    // one position's row is read
     Ladder ladder(std::string("a token of ") + s.name + " bf16 at position " + std::to_string(s.pos),
                   2.0 * double(read) + s.cache_bytes());
     const Sets<bf16> w(op, 1, n, 0.02);    // more than L2 holds

@@ -1,4 +1,5 @@
-// token.h - for token.cu: a model of GPT-2's or Llama's shape, one token of it by operations, and its check.
+// token.h - for token.cu: a model of GPT-2's or Llama's shape, a token by single operations, the
+// check.
 #pragma once
 #include <memory>
 
@@ -8,14 +9,14 @@
 
 namespace {
 constexpr int MOST_LAYERS = 16;
-constexpr int LEAST_KEYS = 64;    // the one kernel splits no fewer
+constexpr int LEAST_KEYS = 64;    // fewest keys of a split in the one kernel
 
-// ---- the model ------------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 struct Shape {
     const char* name;
     int V, Vp, C, L, NH, NKV, HS, F, pos;
-    bool llama;    // RMSNorm, rotation, a gated ffn, no biases; else GPT-2
+    bool llama;    // RMSNorm, rope, gated ffn, no biases; else GPT-2
     HOST_DEVICE int qkv() const { return (NH + 2 * NKV) * HS; }
     Heads heads() const { return {NH, NKV, HS}; }
     Norm norm() const { return {llama}; }
@@ -29,7 +30,7 @@ struct Shape {
 template <class T> struct Layer {
     const T *nw1, *nb1, *qkvw, *qkvb, *projw, *projb, *nw2, *nb2, *fcw, *fcb, *fc2w, *fc2b;
 };
-// take(there, n, K): where the next n numbers are, products' of K terms or, K 0, a norm's; null where they are not.
+// take(there, n, K) returns n weights, of a product with K terms or (K = 0) a norm; null if !there.
 template <class T> struct Weights {
     const T *wte, *wpe, *nw, *nb;
     Layer<T> layer[MOST_LAYERS];
@@ -67,7 +68,7 @@ Numbers random_weights(const Shape& s) {
     return rounded<bf16>(all);
 }
 
-// The layers' keys and values.
+// All layers' keys and values.
 struct Caches {
     std::vector<std::unique_ptr<CacheArrays<bf16>>> layers;
     Caches(const Memory& m, const Shape& s) {
@@ -78,7 +79,7 @@ struct Caches {
     Pages at(int l, bool reference) { return reference ? layers[size_t(l)]->reference() : layers[size_t(l)]->device(); }
 };
 
-// A token's step: the weights, the caches, and what lies between the operations.
+// A token's step: weights, caches, and activations.
 template <class T> struct Token {
     Memory m;
     const Shape s;
@@ -88,7 +89,7 @@ template <class T> struct Token {
     Array<float> cos_sin, mean, rstd;
     Array<T> x, x2, normed, qkv, qkv_rot, atty, pre, h, logits;
     Array<float> partial;    // the one kernel's: its splits' sums
-    Array<int> count;        // and its blocks' arrivals
+    Array<int> count;        // the one kernel's: its blocks' arrivals
 
     Token(const Ops<T>& op, const Shape& s, const T* weights, Caches& caches)
         : m(op), s(s), w(weights_at(s, weights)), tok(m, 1), pos(m, 1),
@@ -108,7 +109,7 @@ template <class T> struct Token {
     }
 };
 
-// ---- the operations in turn: the reference's token, too -------------------------------------------------------------
+// ---- separate operations, also for the reference ------------------------------------------------
 
 template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
     const Shape& s = t.s;
@@ -131,7 +132,7 @@ template <class T> void in_turn(const Ops<T>& op, Token<T>& t) {
     op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp, {});
 }
 
-// ---- the chain of production: five launches a layer -----------------------------------------------------------------
+// ---- the production chain: five launches a layer ------------------------------------------------
 
 void chain(const Ops<bf16>& op, Token<bf16>& t) {
     const Shape& s = t.s;
@@ -156,11 +157,11 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
     op.linear_forward(t.logits, t.normed, t.w.wte, nullptr, nullptr, 1, C, s.Vp, {});
 }
 
-// ---- the check ------------------------------------------------------------------------------------------------------
+// ---- the check ----------------------------------------------------------------------------------
 
 typedef void (*TokenStep)(const Ops<bf16>&, Token<bf16>&);
 
-// Two tokens, the second of which sees the first's key and value, each twice: the same bits.
+// Checks two tokens, the second with the first's key and value cached; each twice, for equal bits.
 Check check_token(const Ops<bf16>& op, const Shape& s, TokenStep step) {
     Check check(s.name, {{"C", s.C}, {"NH", s.NH}, {"NKV", s.NKV}, {"HS", s.HS}, {"F", s.F}, {"pos", s.pos}});
     const Numbers w = random_weights(s);

@@ -1,16 +1,18 @@
-// activation.cuh - the ffn's activations and their slopes. Hendrycks & Gimpel 2016; So et al. 2021 (relu2).
+// activation.cuh - the ffn's activations and their derivatives. Hendrycks & Gimpel 2016; So et al.
+// 2021 (relu2).
 //
-//     gelu_tanh   x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form in other words
+//     gelu_tanh   x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): equals x (1 + tanh u) / 2
 //     gelu        x Phi(x), Phi(x) = erfc(-x / sqrt 2) / 2           silu   x sigmoid(x)
 //
-// A sigmoid takes two operations of the special function unit: exp2 and the reciprocal. So does Phi, by normal.h:
-// CUDA's erfcf, exact to the last place of the smallest numbers, takes twice the instructions.
+// A sigmoid takes two operations of the special function unit: exp2 and a reciprocal. Phi by
+// normal.h takes two as well; CUDA's erfcf, exact to the last bit also for the smallest results,
+// takes twice the instructions.
 #pragma once
 #include "normal.h"
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// s = sigmoid(z) and its slope s (1 - s), from a = exp(-|z|): nothing overflows, and NaN stays NaN.
+// s = sigmoid(z) and its derivative s (1 - s), from a = exp(-|z|): no overflow, and NaN stays NaN.
 struct Gate {
     float s, slope;
 };
@@ -27,7 +29,7 @@ __device__ inline float gelu_slope(float x) {
     return g.s + x * g.slope * (GELU_K + 3 * GELU_K * GELU_CUBIC * (x * x));
 }
 
-// act(x) and its slope; the compiler drops what is not used.
+// act(x) and its derivative; the compiler removes an unused one.
 struct Activated {
     float value, slope;
 };
@@ -47,7 +49,7 @@ template <Act A> __device__ inline Activated activate(float x) {
         return A == Act::relu ? Activated{positive, on} : Activated{positive * positive, 2 * positive};
     }
 }
-// act(x) where few numbers are: one kernel for all of them.
+// act(x) with act chosen at run time, for kernels whose time does not depend on it.
 __device__ inline float activated(Act act, float x) {
     switch (act) {
         case Act::gelu_tanh: return activate<Act::gelu_tanh>(x).value;

@@ -1,12 +1,14 @@
-// adamw.cu - the end of a step: sums of losses, the norm of the gradient, the verdict, the optimizer, and conversions.
+// adamw.cu - the end of a step: sums of losses, the gradient's norm, the step's verdict, the
+// optimizer, conversions.
 //
 // All are bound by memory. A thread moves 16 bytes of an fp32 array per access. Bytes:
 //   sum_of_squares   4 per element
-//   adamw            28 per parameter for fp32 (w, m, v, dw read; w, m, v written), 30 for bf16 with an fp32 master
-//                    (read instead of w, and written beside it), 24 for bf16 alone. The square root and the division
-//                    are IEEE's: memory leaves time for about 180 instructions per parameter on an H200
+//   adamw            28 per parameter for fp32 (w, m, v, dw read; w, m, v written), 30 for bf16
+//   with
+//                    an fp32 master (read instead of w, written beside it), 24 for bf16 alone
 //   from_floats, to_floats   6 per element for bf16
-// Sums are in double, in an order that depends on n alone.
+// adamw's square root and division are IEEE's: memory leaves time for about 180 instructions per
+// parameter on an H200. Sums are in double, in an order that depends only on n.
 #include "base/philox.h"
 #include "convert.cuh"
 #include "step_verdict.h"
@@ -14,11 +16,11 @@
 namespace {
 constexpr int THREADS = 256;
 
-// ---- sums -----------------------------------------------------------------------------------------------------------
+// ---- sums ---------------------------------------------------------------------------------------
 
-constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats of a block at once; most blocks
+constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats a block loads at once; most blocks
 
-// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size is a multiple of PART
+// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size: a multiple of PART
 __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
     const int64_t end = min(n, (blockIdx.x + 1) * size);
     int64_t i = blockIdx.x * size;
@@ -65,7 +67,7 @@ void add_losses(double* total, const float* loss, int64_t n) {
     launch(sum_kernel<true, float>, {1, 1024}, total, loss, n);
 }
 
-// ---- gate -----------------------------------------------------------------------------------------------------------
+// ---- step verdict -------------------------------------------------------------------------------
 
 __global__ void step_verdict_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares,
                                     int n, AdamW a, Limits limits) {
@@ -80,7 +82,7 @@ void step_verdict(Step* step, const double* loss_total, double loss_scale, const
     launch(step_verdict_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
 }
 
-// ---- adamw ----------------------------------------------------------------------------------------------------------
+// ---- adamw --------------------------------------------------------------------------------------
 
 template <class T> struct Parameters {
     T* w;
@@ -89,8 +91,8 @@ template <class T> struct Parameters {
     const uint8_t* decays;
 };
 
-// One of the two bf16 next to x, the nearer one more likely: unbiased. Adding 16 random bits to the lower half of x
-// carries into the upper half with the right probability.
+// Rounds x to one of the two nearest bf16, the nearer one more likely: unbiased. Adding 16 random
+// bits to the lower half of x carries into the upper half with the right probability.
 template <class T> __device__ inline T round_weight(float x, uint32_t bits) {
     if constexpr (sizeof(T) == 2)
         if (fabsf(x) < INFINITY) return {uint16_t((__float_as_uint(x) + bits) >> 16)};
@@ -102,8 +104,8 @@ __device__ inline uint32_t word(const Philox4& p, int64_t i) {    // word i % 4;
     return i & 2 ? high : low;
 }
 
-// Elements i to i + W - 1. A bf16 w without a master is rounded with the upper half of word i % 4 of
-// philox(seed, updates, i / 4): a repeated step gives the same bits.
+// Updates elements i to i + W - 1. A bf16 w without a master is rounded with the upper half of word
+// i % 4 of philox(seed, updates, i / 4), so a repeated step gives the same bits.
 template <int W, bool MASTER, class T> __device__ inline void adamw_elements(const Parameters<T>& p, int64_t i,
                                                                              const Step& step, const AdamW& a,
                                                                              uint64_t seed) {

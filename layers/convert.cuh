@@ -1,4 +1,5 @@
-// convert.cuh - floats to a storage type and back, element by element. Bound by memory: 6 bytes per element for bf16.
+// convert.cuh - converts n elements between float and a storage type. A thread converts 4 elements,
+// or 1 where a pointer is not aligned. Bound by memory: 6 bytes an element for bf16.
 #pragma once
 #include "cuda.cuh"
 

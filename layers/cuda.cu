@@ -1,9 +1,10 @@
-// cuda.cu - the device: memory, streams, graphs, scratch, and the table of operations put together.
+// cuda.cu - the device: memory, streams, graphs, scratch, and the table of operations.
 //
-// Who waits for what. All operations go to one stream, in order. The host runs ahead, and waits only in download and
-// wait. A second stream brings the next batch: on the device, upload_async waits until the batch before has been taken,
-// and take makes the first stream wait until the upload is there. Copies to the device are staged in a pinned ring, so
-// that a caller may change its memory at once. Half of the ring is reused when the copies from it are done.
+// Synchronisation: all operations run on one stream, in order. The host runs ahead of it and waits
+// only in download and wait. A second stream uploads the next batch: on the device, upload_async
+// waits until use_uploaded has copied the previous batch, and use_uploaded makes the first stream
+// wait for the upload. Uploads are staged in a pinned ring, so the caller may change its memory at
+// once; half of the ring is reused when its copies are done.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 #include "cuda.h"
 
 namespace {
-constexpr int64_t HALF = 4 << 20;    // bytes of half a ring; larger copies are cut into pieces of this size
-constexpr int MARKS = 64;            // the last marks; a wait for an older one waits for everything
+constexpr int64_t HALF = 4 << 20;    // bytes of half a ring: the largest single copy
+constexpr int MARKS = 64;            // marks kept; older ones wait for the whole stream
 
 struct Ring {
     cudaStream_t stream = nullptr;
@@ -55,7 +56,7 @@ struct Backend {
     Ring ring, ahead;
     void* scratch = nullptr;
     int64_t scratch_bytes = 0;
-    std::vector<void*> outgrown;    // scratch that graphs still use
+    std::vector<void*> outgrown;    // scratch that captured graphs still use
     int graphs = 0;
     bool recording = false;
 } b;
@@ -64,18 +65,19 @@ struct Backend {
 void cuda_failed(const char* file, int line, const char* what, cudaError_t error) {
     fprintf(stderr, "\n%s:%d: the GPU failed: %s: %s\n", file, line, what, cudaGetErrorString(error));
     if (error == cudaErrorMemoryAllocation)
-        fputs("its memory is full: a smaller --batch, or --recompute blocks, needs less\n", stderr);
+        fputs("its memory is full: a smaller --batch or --recompute blocks needs less\n", stderr);
     fflush(nullptr);
     _exit(int(Exit::device));    // nothing on the device can be trusted or saved
 }
 
-// ---- devices --------------------------------------------------------------------------------------------------------
+// ---- devices ------------------------------------------------------------------------------------
 
 namespace {
-// Dense bf16 products with fp32 sums. FLOP per clock and multiprocessor is nowhere in a device's properties: NVIDIA's
-// architecture papers (A100 2020: 2048; H100 2022: 4096; Blackwell 2024: 8192; others 1024, GeForce half). Hopper
-// and data-centre Blackwell are rated at less than the largest clock: 1.83 of 1.98 GHz (H100 SXM: 989 TFLOP/s), 1.62 of
-// 1.755 (H100 PCIe: 756), 1.86 of 1.965 (B200: 2250).
+// Peak of dense bf16 products with fp32 sums. Device properties do not give FLOP per clock and
+// multiprocessor. Source: NVIDIA's architecture papers (A100 2020: 2048; H100 2022: 4096; Blackwell
+// 2024: 8192; others 1024, GeForce half). Hopper and data-centre Blackwell are rated below the
+// largest clock: 1.83 of 1.98 GHz (H100 SXM: 989 TFLOP/s), 1.62 of 1.755 (H100 PCIe: 756), 1.86 of
+// 1.965 (B200: 2250).
 double peak_bf16(const CudaDevice& d, double clock) {
     const bool geforce = d.name.find("GeForce") != std::string::npos;
     double per_clock = geforce ? 512 : 1024;
@@ -109,7 +111,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
         }
         cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, i);    // kHz
         d.peak_bf16 = peak_bf16(d, 1e3 * clock);
-        size_t free = 0, total = 0;    // asked of the open device alone: others would get a context by it
+        size_t free = 0, total = 0;    // open device only: the call would create other contexts
         const bool known = b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess;
         d.free = known ? int64_t(free) : d.memory;
         found.push_back(d);
@@ -128,7 +130,7 @@ Status cuda_open(int index) {
     if (!found) return fail(Exit::device, "GPU %d: %s", index, why.empty() ? "there is no such device" : why.c_str());
     size_t free = 0, total = 0;
     cudaError_t error = cudaSetDevice(index);
-    if (!error) error = cudaMemGetInfo(&free, &total);    // makes the context
+    if (!error) error = cudaMemGetInfo(&free, &total);    // creates the context
     if (error) return fail(Exit::device, "%s: %s", b.device.name.c_str(), cudaGetErrorString(error));
     TRY(cublaslt_load());
     b.open = true;
@@ -139,7 +141,7 @@ Status cuda_open(int index) {
     b.ring.open(b.stream);
     b.ahead.open(b.side);
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    b.context_bytes = int64_t(total - free);    // includes what other processes hold
+    b.context_bytes = int64_t(total - free);    // includes other processes' memory
     b.device.memory = int64_t(total), b.device.free = int64_t(free);
     return {};
 }
@@ -149,7 +151,7 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
-// Compiled as all kernels are: PTX of an older version has no waits in it, on whatever GPU.
+// Compiled for the same targets as all kernels: PTX below 9.0 lacks the waits on any GPU.
 static __global__ void any_kernel() {}
 bool cuda_overlaps() {
     static const bool does = [] {
@@ -160,20 +162,20 @@ bool cuda_overlaps() {
     return does;
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 void* cuda_scratch(int64_t bytes, int64_t kept) {
     if (bytes > b.scratch_bytes) {
         CHECK(!kept, "%lld bytes of scratch to be kept would be lost", (long long)kept);
-        CHECK(!b.recording, "%lld bytes of scratch are asked for in a recording, %lld are there", (long long)bytes,
+        CHECK(!b.recording, "%lld bytes of scratch are needed in a graph capture, %lld are allocated", (long long)bytes,
               (long long)b.scratch_bytes);
         if (b.graphs) b.outgrown.push_back(b.scratch);
-        else CUDA_CHECK(cudaFree(b.scratch));    // waits for the kernels that use it
+        else CUDA_CHECK(cudaFree(b.scratch));    // waits for kernels that use it
         b.scratch = nullptr, b.scratch_bytes = 0;
         CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
         b.scratch_bytes = bytes;
     }
-    if (EMULATED)    // NaN instead of what was left; only the beginning of a large workspace
+    if (EMULATED)    // NaN instead of old values; at most 1 MiB
         CUDA_CHECK(cudaMemsetAsync(static_cast<char*>(b.scratch) + kept, 0xff,
                                    size_t(std::min<int64_t>(bytes - kept, 1 << 20)), b.stream));
     return b.scratch;
@@ -240,7 +242,7 @@ int64_t free_bytes() {
     return int64_t(free);
 }
 
-// ---- graphs ---------------------------------------------------------------------------------------------------------
+// ---- graphs -------------------------------------------------------------------------------------
 
 void begin_capture() {
     CUDA_CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
@@ -265,7 +267,7 @@ void release_graph(void* graph) {
     b.outgrown.clear();
 }
 
-// ---- the table ------------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
 template <class T> int64_t scratch_bytes(const CallSizes& call) {
     return cuda_call_scratch(call, sizeof(T), cuda_multiprocessors(), attention_has_sm90());

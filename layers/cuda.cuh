@@ -1,7 +1,8 @@
-// cuda.cuh - what every kernel builds on: launching, shared memory, 16-byte vectors, warp and block reductions.
+// cuda.cuh - base of all kernels: launches, shared memory, 16-byte vectors, reductions.
 //
-// Under nvcc this is CUDA; under a plain C++ compiler with test/cuda_on_cpu/include in front it is the emulator.
-// Kernels hold no inline assembly (ptx.cuh does), no <<<>>>, no raw __shared__, and no __CUDA_ARCH__.
+// nvcc compiles kernels as CUDA; a C++ compiler with -Itest/cuda_on_cpu/include compiles them for
+// the emulator. Kernels therefore have no inline assembly (ptx/ptx.cuh has it), no <<<>>>, no raw
+// __shared__ and no __CUDA_ARCH__.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,9 +12,9 @@
 
 #include "scratch.h"
 
-// ---- errors ---------------------------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
-// After an error the device's memory cannot be trusted: says what failed and ends the process with Exit::device.
+// Prints the failed call and ends the process with Exit::device: device memory may be wrong.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
 #define CUDA_CHECK(call)                                                \
     do {                                                                \
@@ -21,22 +22,24 @@
             cuda_failed(__FILE__, __LINE__, #call, cuda_error);         \
     } while (0)
 
-// ---- the device (cuda.cu) -------------------------------------------------------------------------------------------
+// ---- the device (cuda.cu) -----------------------------------------------------------------------
 
-cudaStream_t cuda_stream();    // all operations go here, in order
-int cuda_multiprocessors();    // the chosen device's
-int cuda_capability();         // the chosen device's: 80, 89, 90, 100
-bool cuda_overlaps();          // Launch::overlaps has an effect: on sm_90 and newer, by kernels compiled for them
-bool attention_has_sm90();     // attention/sm90.cu was built, and this device runs it
-Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
-// One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
-// never shrinks. 256-byte aligned; its content does not survive the operation. An operation of several parts, of which
-// each asks again, keeps the first `kept` bytes; its first request is for all.
+cudaStream_t cuda_stream();    // the stream of all operations
+int cuda_multiprocessors();
+int cuda_capability();        // 80, 89, 90, 100
+bool cuda_overlaps();         // Launch::overlaps works: sm_90+ and kernels compiled for it
+bool attention_has_sm90();    // attention/sm90.cu is compiled in and fits this device
+Status cublaslt_load();       // exit 5: not found; see matmul/cublaslt.h
+// One scratch buffer serves all operations, because they run one after the other. It is 256-byte
+// aligned, grows to the largest request and never shrinks; its content does not outlive the
+// operation. A later request of one operation keeps the first `kept` bytes and must not be larger
+// than the first.
 void* cuda_scratch(int64_t bytes, int64_t kept = 0);
 
-// ---- the table's parts ----------------------------------------------------------------------------------------------
+// ---- the table's parts --------------------------------------------------------------------------
 
-// A file's entries: a static object that holds []<class T>(Ops<T>& o, Dtype dtype) { o.x = x<T>; }.
+// Registers a file's operations. F is a static object's lambda []<class T>(Ops<T>& o, Dtype dtype)
+// { o.x = x<T>; }.
 struct CudaRegistration {
     void (*floats)(Ops<float>& o, Dtype dtype);
     void (*halves)(Ops<bf16>& o, Dtype dtype);
@@ -49,31 +52,34 @@ struct CudaRegistration {
     void operator()(Ops<bf16>& o, Dtype dtype) const { halves(o, dtype); }
 };
 
-// ---- launching ------------------------------------------------------------------------------------------------------
+// ---- launching ----------------------------------------------------------------------------------
 
 struct Launch {
     dim3 grid, block;
-    size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
-    bool serial = false;      // blocks wait for such as began before them (the emulator then runs one at a time)
-    bool together = false;    // blocks wait for each other: a cooperative launch, refused if they do not all fit
-    // Its blocks may begin when all those of the kernel in front have called let_next_start or ended. All its threads
-    // call wait_for_previous; before it they read only weights, and what was written before the kernel in front began:
-    // nothing writes weights between the embedding and the logits. CUDA's name: programmatic dependent launch.
+    size_t shared = 0;        // bytes of dynamic shared memory: sizeof dynamic_shared's T
+    bool serial = false;      // blocks wait for earlier ones; emulated one by one
+    bool together = false;    // cooperative: blocks wait for each other; all must fit
+    // Programmatic dependent launch. Blocks may begin when every block of the previous kernel has
+    // called let_next_start or has ended. All threads call wait_for_previous; before it they may
+    // read only weights, and memory written before the previous kernel began: nothing writes
+    // weights between the embedding and the logits.
     bool overlaps = false;
-    cudaStream_t stream = nullptr;          // null: cuda_stream()
-    const char* file = __builtin_FILE();    // where the launch is written, for messages
+    cudaStream_t stream = nullptr;          // default: cuda_stream()
+    const char* file = __builtin_FILE();    // launch site, for messages
     int line = __builtin_LINE();
 };
 
-// Up to so many rows are generation's: its kernels take them. On an H200 (2026-11-27) a token of GPT-2 124M takes 393
-// us with 4 rows by them, and 507 with 8 by cuBLASLt. How long they would take with 8 has not been measured.
+// Most rows for which generation's kernels (matmul/gemv.cuh) are used. On an H200 (2026-11-27) a
+// token of GPT-2 124M takes 393 us with 4 rows by them, and 507 with 8 by cuBLASLt; 8 by them are
+// not timed.
 constexpr int GEMV_ROWS = 4;
 
-// Percent of a multiprocessor's largest shared memory that all kernels which overlap prefer. CUDA's manual: a kernel
-// that prefers another split of L1 than the one in front may have to wait for it (cudaFuncSetCacheConfig). The driver's
-// own choice may differ between kernels with dynamic shared memory (normed.cu) and without. That this costs a token
-// time is a guess, and so is the number: 7 blocks of normed_kernel fit with a row of 8192 in bf16, 5 of 6 with four
-// rows of 4096, and L1 keeps 60 KB for what is on its way from memory. No GPU has run it.
+// Percent of a multiprocessor's largest shared memory that all overlapping kernels prefer. CUDA's
+// manual (cudaFuncSetCacheConfig): a kernel that prefers another split of L1 than the kernel before
+// it may have to wait. The driver's own choice may differ between kernels with dynamic shared
+// memory (matmul/norm_linear.cu) and without. The cost in time is a guess, and so is the number: 7
+// blocks of normed_kernel fit with a row of 8192 in bf16, 5 of 6 with four rows of 4096, and 60 KB
+// of L1 remain for loads in flight. No GPU has run it.
 constexpr int OVERLAP_CARVEOUT = 75;
 
 template <class... P> cudaError_t prepare_launch(void (*kernel)(P...), const Launch& c) {
@@ -105,15 +111,15 @@ template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&
         const bool plain = !c.together && !(c.overlaps && cuda_overlaps());
         const cudaLaunchConfig_t config = {c.grid, c.block, c.shared, stream, &how, plain ? 0u : 1u};
         (void)cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...);
-        error = cudaGetLastError();    // or that of an earlier call
+        error = cudaGetLastError();    // or an earlier call's error
     }
     if (error) cuda_failed(c.file, c.line, "the launch of a kernel", error);
 }
 
-// SHARED(float[32], partial): a static shared array.
+// SHARED(float[32], partial) declares a static shared array.
 #define SHARED(T, name) __shared__ typename Same<T>::type name
 
-// The block's dynamic shared memory, seen as a T.
+// The block's dynamic shared memory as a T.
 template <class T> __device__ T& dynamic_shared() {
     extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
     return *reinterpret_cast<T*>(dynamic_shared_bytes);
@@ -121,10 +127,10 @@ template <class T> __device__ T& dynamic_shared() {
 
 #else
 
-constexpr bool EMULATED = true;    // checks run, times mean nothing
+constexpr bool EMULATED = true;    // results are checked; times mean nothing
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
-    (void)prepare_launch(kernel, c);    // emu::launch says what is wrong
+    (void)prepare_launch(kernel, c);    // emu::launch reports errors
     emu::launch(kernel,
                 {c.grid, c.block, c.shared, c.serial, c.together, {c.file, c.line}, c.overlaps && cuda_overlaps()},
                 c.stream ? c.stream : cuda_stream(), std::forward<A>(args)...);
@@ -142,14 +148,14 @@ template <class T> T& dynamic_shared() {
 
 #endif
 
-// ---- 16-byte vectors ------------------------------------------------------------------------------------------------
+// ---- 16-byte vectors ----------------------------------------------------------------------------
 
-// W elements of T moved at once: one 16-byte access where W * sizeof(T) is 16, plain elements where W is 1.
+// W elements of T moved at once: one 16-byte access if W * sizeof(T) is 16, one element if W is 1.
 template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Vec {
     static constexpr int width = W;
     T v[W];
     __device__ float operator[](int i) const {
-        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // by words: an element costs one instruction, half a register
+        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // by words: one instruction an element, half a register
             uint32_t pair;
             memcpy(&pair, v + i / 2 * 2, 4);
             pair = i % 2 ? pair & 0xffff0000 : pair << 16;
@@ -166,21 +172,21 @@ template <int W, class T> __device__ inline Vec<T, W> load(const T* from) {
 template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x) {
     *reinterpret_cast<Vec<T, W>*>(to) = x;
 }
-// Rows of C elements, the first at 16 bytes, are read VEC<T> elements at a time if all of them then start at 16 bytes.
+// Rows of C elements from an aligned base are read by VEC<T> elements if all rows are aligned.
 template <class T> constexpr int VEC = 16 / int(sizeof(T));
 template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
 
 constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;    // log2(e), log(2)
 
-// ---- reductions -----------------------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 
-// All of LANES neighbouring lanes get their sum, always added in the same order: the same bits.
+// Each of LANES neighbouring lanes gets their sum. The order of additions is fixed.
 template <int LANES = 32, class X> __device__ inline X warp_sum(X x) {
 #pragma unroll
     for (int bit = LANES / 2; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
     return x;
 }
-// The sum over the warp's lanes up to this one.
+// Inclusive prefix sum over the warp's lanes.
 __device__ inline int warp_inclusive_sum(int x) {
 #pragma unroll
     for (int by = 1; by < 32; by *= 2) {
@@ -194,7 +200,8 @@ template <int LANES = 32> __device__ inline float warp_max(float x) {
     for (int bit = LANES / 2; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
     return x;
 }
-// All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers. none is neutral to of_warp.
+// Every thread of the block gets the result. blockDim.x must be a multiple of 32; `none` is neutral
+// to of_warp. Two barriers.
 template <class X, class F> __device__ inline X block_reduce(X x, X none, F of_warp) {
     SHARED(X[32], parts);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

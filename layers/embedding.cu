@@ -1,28 +1,31 @@
-// embedding.cu - rows of wte and wpe, added; backward: rows of dx, summed by token and by position.
+// embedding.cu - sums of rows of wte and wpe; backward: sums of rows of dx by token, by position.
 //
-// Forward: one warp per row, 16 bytes per lane. Bound by memory: a position reads 2 C elements (those of wpe from L2)
-// and writes C. In generation it is the first of a chain of kernels that overlap, and itself waits for all before
-// it: so what the others read before their wait, positions, pages and weights, is there.
+// Forward: one warp per row, 16 bytes per lane. Bound by memory: a position reads 2 C elements
+// (wpe's from L2) and writes C. In generation it is the first of a chain of overlapping kernels and
+// waits for all work before it: positions, pages and weights that later kernels read before their
+// own wait are then complete.
 //
-// Backward: dwte and dwpe are the same sum, over rows of dx that share a key: the token or the position. Atomics
-// would add them in any order, so the positions are first sorted by key: for wpe that is a division, for wte a radix
-// sort. The sorted list is cut into at most PIECES pieces of equal length, so a frequent token costs no more than a
-// rare one. Rows of equal keys form a run. A piece adds a run that lies within it straight to the gradient. For a run
-// that crosses its ends it writes a partial sum, and the piece where the run begins adds the partial sums in order.
-// The order of every sum depends on the tokens and N alone: the same bits always.
+// Backward: dwte and dwpe are one kind of sum, over rows of dx that share a key: the token or the
+// position. Atomics would add in any order, so the positions are sorted by key first: a division
+// for wpe, a radix sort for wte. The sorted list is cut into at most PIECES pieces of equal length,
+// so a frequent token costs no more than a rare one. Rows of equal keys form a run. A piece adds a
+// run within it directly to the gradient. For a run that crosses its ends it writes a partial sum,
+// and the piece where the run begins adds the partial sums in order. The order of every sum depends
+// only on the tokens and N: the bits are reproducible.
 //
-// Bound by memory: dx is read once for each table, 2 C elements per position; the gradients' rows are read and written
-// once, 8 C bytes for each token and position that occurs. The sort moves 20 bytes per position and pass.
+// Bound by memory: dx is read once for each table, 2 C elements per position; the gradients' rows
+// are read and written once, 8 C bytes for each token and position that occurs. The sort moves 20
+// bytes per position and pass.
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
-constexpr int ROWS = 4;    // rows of a block, one for each warp
+constexpr int ROWS = 4;    // rows per block, one a warp
 
 template <class T, int W> __global__ void embed(T* __restrict__ x, const int* tok, const T* __restrict__ wte,
                                                 const T* __restrict__ wpe, int N, int S, int C, const int* pos) {
-    wait_for_previous();    // costs nothing where nothing overlaps
+    wait_for_previous();    // free if nothing overlaps
     let_next_start();
     const int n = blockIdx.x * ROWS + threadIdx.x / 32;
     if (n >= N) return;
@@ -46,18 +49,19 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
     else launch(embed<T, 1>, grid, x, tok, wte, wpe, N, S, C, pos);
 }
 
-// ---- positions sorted by token --------------------------------------------------------------------------------------
+// ---- positions sorted by token ------------------------------------------------------------------
 
-// A radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A block sorts a tile,
-// each of its warps an eighth of it. digit_offset(digit, tile): where the tile's first position with that digit goes.
+// Radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A
+// block sorts a tile, each warp an eighth of it. digit_offset(digit, tile): target index of the
+// tile's first position with that digit.
 constexpr int BITS = 8, DIGITS = 1 << BITS, WARPS = DIGITS / 32, ROUNDS = 8, TILE = WARPS * 32 * ROUNDS;
 static_assert(DIGITS == EmbeddingScratch::DIGITS && TILE == EmbeddingScratch::TILE);
 
-// The i-th position in the order so far; a null order is 0, 1, 2, ...
+// The i-th position in the order so far; order null: 0, 1, 2, ...
 __device__ inline int position(const int* order, int i) { return order ? order[i] : i; }
 __device__ inline int digit_of(const int* tok, int n, int shift) { return tok[n] >> shift & (DIGITS - 1); }
 
-// place (DIGITS, tiles) = how many positions of the tile have the digit.
+// digit_offset (DIGITS, tiles) = number of the tile's positions with the digit.
 __global__ void count_digits(int* digit_offset, const int* order, const int* tok, int shift, int N) {
     SHARED(int[DIGITS], count);
     count[threadIdx.x] = 0;
@@ -78,7 +82,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) exclusive_sum(int* x, int n) {
     const int from = min(n, int(threadIdx.x) * each), to = min(n, from + each);
     int own = 0;
     for (int i = from; i < to; i++) own += x[i];
-    int sum = own;    // will be the sum over the warp's lanes up to this one
+    int sum = own;    // becomes the warp's inclusive prefix sum
     for (int by = 1; by < 32; by *= 2) {
         const int left = __shfl_up_sync(0xffffffff, sum, by);
         if (lane >= by) sum += left;
@@ -94,7 +98,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) exclusive_sum(int* x, int n) {
     }
 }
 
-// The lanes that are in use and hold the same digit.
+// Mask of the used lanes with this lane's digit.
 __device__ inline unsigned peers_of(int digit, bool used) {
     unsigned peers = __ballot_sync(0xffffffff, used);
     for (int bit = 0; bit < BITS; bit++) {
@@ -105,10 +109,10 @@ __device__ inline unsigned peers_of(int digit, bool used) {
     return peers;
 }
 
-// Puts each position of the tile behind the earlier ones with its digit.
+// Writes each position of the tile behind the earlier ones with its digit.
 __global__ void __launch_bounds__(DIGITS)
     scatter(int* to, const int* digit_offset, const int* order, const int* tok, int shift, int N) {
-    SHARED(int[WARPS][DIGITS], at);    // for each warp and digit: first the count so far, then where they go
+    SHARED(int[WARPS][DIGITS], at);    // per warp and digit: counts, then target indices
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first = blockIdx.x * TILE + warp * 32 * ROUNDS + lane;
     for (int d = lane; d < DIGITS; d += 32) at[warp][d] = 0;
@@ -126,12 +130,12 @@ __global__ void __launch_bounds__(DIGITS)
         const unsigned peers = peers_of(digit[r], used), before = peers & ((1u << lane) - 1);
         const int count = at[warp][digit[r]];
         rank[r] = count + __popc(before);
-        __syncwarp();    // the first of the peers writes what all have read
+        __syncwarp();    // the first peer overwrites the count
         if (used && !before) at[warp][digit[r]] = count + __popc(peers);
         __syncwarp();
     }
     __syncthreads();
-    int next = digit_offset[int64_t(threadIdx.x) * gridDim.x + blockIdx.x];    // one digit for each thread
+    int next = digit_offset[int64_t(threadIdx.x) * gridDim.x + blockIdx.x];    // one digit a thread
     for (int w = 0; w < WARPS; w++) {
         const int count = at[w][threadIdx.x];
         at[w][threadIdx.x] = next;
@@ -143,7 +147,8 @@ __global__ void __launch_bounds__(DIGITS)
         if (first + 32 * r < N) to[at[warp][digit[r]] + rank[r]] = n[r];
 }
 
-// The positions sorted by token, equal tokens by position. a, b (N)  place (DIGITS, tiles)
+// Returns the positions sorted by token, equal tokens by position. Scratch: a, b (N)  digit_offset
+// (DIGITS, tiles)
 const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int N, int V) {
     const unsigned tiles = unsigned(ceil_div(N, TILE));
     const int* order = nullptr;
@@ -157,9 +162,9 @@ const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int
     return order;
 }
 
-// ---- sums of rows with equal keys -----------------------------------------------------------------------------------
+// ---- sums of rows with equal keys ---------------------------------------------------------------
 
-// The i-th row of dx in sorted order, and its key: the row of the gradient that it belongs to.
+// The i-th row of dx in sorted order, and its key: its row in the gradient.
 struct ByToken {
     const int *order, *tok;
     __device__ int row(int i) const { return order[i]; }
@@ -171,7 +176,7 @@ struct ByPosition {
     __device__ int key(int i) const { return i / B; }
 };
 
-constexpr int STAGED = 64, AHEAD = 4;    // rows whose numbers are in shared memory; rows being loaded
+constexpr int STAGED = 64, AHEAD = 4;    // rows whose indices are staged; rows in flight
 
 template <int W, bool ADD> __device__ inline void put(float* to, const float (&x)[W]) {
     constexpr int G = W < 4 ? W : 4;    // floats in 16 bytes
@@ -183,8 +188,8 @@ template <int W, bool ADD> __device__ inline void put(float* to, const float (&x
     }
 }
 
-// One piece of `length` sorted rows, W columns per thread. heads (pieces,C): the sum of a run that began in an earlier
-// piece. tails (pieces,C): the sum of a run that begins in this piece and goes on in the next.
+// Sums one piece of `length` sorted rows, W columns per thread. heads (pieces,C): sum of a run that
+// began in an earlier piece. tails (pieces,C): sum of a run that begins in this piece but not ends.
 template <class T, int W, class Rows>
 __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, Rows rows, int length, int N, int C) {
     SHARED(int[STAGED], row);
@@ -197,7 +202,7 @@ __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, R
     float sum[W] = {};
     for (int i = begin; i < end; i += STAGED) {
         const int count = min(STAGED, end - i);
-        __syncthreads();    // all threads are done with the previous rows
+        __syncthreads();    // the previous rows have been used
         for (int j = threadIdx.x; j < count; j += blockDim.x) row[j] = rows.row(i + j), key[j] = rows.key(i + j);
         __syncthreads();
         if (c >= C) continue;
@@ -225,7 +230,7 @@ __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, R
     else put<W, true>(dw + int64_t(run) * C + c, sum);
 }
 
-// Adds up the run that begins in piece p and goes on after it: its tail and the heads that follow.
+// Sums the run that begins in piece p and continues after it: its tail and the heads that follow.
 template <int W, class Rows>
 __global__ void join_pieces(float* dw, const float* heads, const float* tails, Rows rows, int length, int N, int C) {
     const int p = blockIdx.x, pieces = gridDim.x, begin = p * length, end = begin + length;

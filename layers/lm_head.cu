@@ -1,23 +1,24 @@
 // lm_head.cu - softmax and cross entropy of rows of logits, in place.
 //
-// One block per row, 16 bytes per thread at a time. Each thread keeps the maximum of what it has seen and the sum of
-// exp(x - maximum) (Milakov & Gimelshein 2018), so that one pass over the row gives both; the gradient needs a second.
-// The loss is log(sum) + (maximum - target's logit): finite where -log(p) is not.
+// One block per row, 16 bytes per thread at a time. Each thread keeps a running maximum and the sum
+// of exp(x - maximum) (Milakov & Gimelshein 2018), so one pass gives both; the gradient needs
+// another. The loss is log(sum) + (maximum - target's logit): finite where -log(p) is not.
 //
-// Bound by memory: V elements read, Vp written; for the loss alone V read. The second pass reads the row from shared
-// memory if a multiprocessor has room for two rows, else from L2, which then moves 3 elements instead of 2. GPT-2's
-// 50304 logits in bf16 are 100608 bytes: two rows fit the 228 KB of an H100, whose L2 would otherwise be as busy as its
-// memory. They do not fit the 164 KB of an A100. One block per multiprocessor would never read and write at the same
-// time, which costs more than going through L2: there the rows of two blocks on 108 multiprocessors take 21.7 of 40 MB.
+// Bound by memory: V elements read, Vp written; for the loss alone V read. The second pass reads
+// the row from shared memory if a multiprocessor can hold two rows, else from L2, which then moves
+// 3 elements instead of 2. GPT-2's 50304 logits in bf16 are 100608 bytes: two rows fit the 228 KB
+// of an H100, whose L2 would otherwise be as busy as its memory. They do not fit the 164 KB of an
+// A100. One block per multiprocessor would never read and write at the same time, which costs more
+// than L2: the rows of two blocks on 108 multiprocessors take 21.7 of L2's 40 MB.
 //
-// Soft caps and scales (Logits) are applied to what is read, in both passes: a tanh for each element of each pass.
+// Soft caps and scales (Logits) are applied in both passes: a tanh for each element and pass.
 #include "softcap.cuh"
 
 namespace {
-constexpr int THREADS = 768;    // two blocks of 1024 would leave a thread 32 registers: bf16 spills
+constexpr int THREADS = 768;    // 2 blocks of 1024 threads: 32 registers, bf16 spills
 
-// The largest of some logits, and sum exp(x - largest). It begins at the lowest finite number, so that a logit of -inf
-// adds 0 and no NaN; NaN and +inf make the sum NaN.
+// Running maximum, and sum of exp(x - maximum). The maximum starts at the lowest finite number, so
+// that a logit of -inf adds 0 and no NaN; NaN and +inf make the sum NaN.
 struct Softmax {
     float top = -3.402823466e38f, sum = 0;
 
@@ -33,7 +34,7 @@ struct Softmax {
     }
 };
 
-// f(i, i-th vector of x) for the block's n vectors, several loads in flight.
+// Calls f(i, i-th vector of x) for the block's n vectors, several loads in flight.
 template <int W> constexpr int AHEAD = W == 1 ? 8 : 2;
 template <int W, class T, class F> __device__ inline void each_vector(const T* x, int n, F f) {
     const int step = blockDim.x;
@@ -48,7 +49,7 @@ template <int W, class T, class F> __device__ inline void each_vector(const T* x
     }
 }
 
-// What a product becomes before the softmax, and the gradient's factor for that. PLAIN: itself, and 1.
+// The logit of a product (scale, soft cap), and its derivative. PLAIN: no scale or cap.
 template <bool PLAIN> struct Shape {
     Logits z;
     __device__ float value(float x) const {
@@ -74,7 +75,7 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
                       int V, int Vp) {
     const int64_t n = blockIdx.x;
     const T* x = logits + n * Vp;
-    const int vectors = V / W;    // whole vectors of logits; the rest of the row is done element by element
+    const int vectors = V / W;    // whole vectors; the rest goes element by element
     T* kept = KEEP ? dynamic_shared<Vec<T, W>>().v : nullptr;
     const int y = target[n];
     if (y < 0) {    // ignored: the logits are not read
@@ -82,7 +83,7 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
         for (int v = threadIdx.x; dlogits && v < Vp; v += blockDim.x) dlogits[n * Vp + v] = from_float<T>(0);
         return;
     }
-    const float logit = shape.value(to_float(x[y]));    // read now: after the first barrier it may be overwritten
+    const float logit = shape.value(to_float(x[y]));    // read before it may be overwritten
     auto add = [&](Softmax& to, const auto& v) {
         if constexpr (PLAIN) to.add(v);
         else to.add(shape.values(v));
@@ -104,18 +105,18 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
         const float z = shape.value(x);
         return Softmax::exp(z - top) * factor * shape.slope(z);
     };
-    each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // the vectors that this thread kept
+    each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // vectors that this thread stored
         Vec<T, W> g;
         for (int j = 0; j < W; j++) g.set(j, slope(v[j]));
         store<W>(d + i * W, g);
     });
     for (int v = vectors * W + threadIdx.x; v < Vp; v += blockDim.x)
         d[v] = from_float<T>(v < V ? slope(to_float(x[v])) : 0.0f);
-    __syncthreads();    // the target's element has been written, by another thread
+    __syncthreads();    // another thread has written the target's element
     if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) / sum - 1) * scale * shape.slope(logit));
 }
 
-// A multiprocessor's shared memory, in bytes. The system takes 1 KB of it for each block, besides what the block asks.
+// Bytes of a multiprocessor's shared memory. The system reserves 1 KB of it for each block.
 int64_t shared_bytes() {
     const int cc = cuda_capability();
     return 1024 * (cc == 80 || cc == 87 ? 164 : cc >= 90 && cc < 120 ? 228 : 100);

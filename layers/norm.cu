@@ -1,18 +1,21 @@
-// norm.cu - LayerNorm and RMSNorm over rows of C.   y = xhat * (w + plus) + b, xhat = (x - mean) * rstd, in RMSNorm
-// with mean 0; gradients as in layers/operations.inc.
+// norm.cu - LayerNorm and RMSNorm over rows of C.   y = xhat * (w + plus) + b, xhat = (x - mean)
+// rstd, in RMSNorm mean 0. Gradients: layers/operations.inc.
 //
-// Forward: one warp per row, or one block per row where C is large. x stays in registers, so the variance is a second
-// pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory: reads N C, writes N C elements + 8 N bytes.
+// Forward: one warp per row, or one block per row if C is large. x stays in registers, so the
+// variance is a second pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory:
+// reads N C, writes N C elements + 8 N bytes.
 //
-// Backward: a row is a warp's where it has at most 128 vectors of 16 bytes. Longer rows are a block's, which takes up
-// to 4 rows at once. A thread has the same columns of all its rows, so the sums for dw and db of these columns stay in
-// its registers. Each block writes its sums to a row of scratch, and a second kernel adds the rows in order. The number
-// of blocks is a constant, so the bits depend on N and C alone, not on the GPU. Bound by memory: reads 3 N C, writes
-// N C elements, and up to 2 * PARTS * 8 C bytes of partial sums that stay in L2. On an H200 (2026-11-27) 32768 rows of
-// 768 take 57 us; by the block's kernel, whose few warps wait for each other twice a step, 86; a copy of as much 47.
+// Backward: a warp has a row of at most 128 16-byte vectors; for longer rows a block has up to 4
+// rows at once. A thread has the same columns of all its rows, so their sums for dw and db stay in
+// registers. Each block writes its sums to a row of scratch, and a second kernel adds the rows in
+// order. The number of blocks is a constant, so the bits depend on N and C alone, not on the GPU.
+// Bound by memory: reads 3 N C, writes N C elements, and up to 2 * PARTS * 8 C bytes of partial
+// sums that stay in L2. On an H200 (2026-11-27) 32768 rows of 768 take 57 us; by the block kernel,
+// whose few warps wait for each other twice a step, 86; a copy of as many bytes 47.
 //
-// The product before this layer adds the residual (linear_forward) and reads N C more for it: 4 N C of traffic from the
-// product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
+// The product before this layer adds the residual (linear_forward) and reads N C more for it: 4 N C
+// of traffic from the product's output to y. A fused add + LayerNorm would move 5 N C, as it reads
+// the product's output back.
 #include <algorithm>
 
 #include "layers/matmul/norm_rows.cuh"
@@ -20,27 +23,26 @@
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// What the kernels are compiled for: the two usual norms, each without what it does not need, and everything else.
-enum class Kind { layer, rms, any };    // layer: w, b, nothing added to w.  rms: w + plus, no b
+// Kernels are compiled for the two usual norms, without unneeded operands, and for all others.
+enum class Kind { layer, rms, any };    // layer: w, b, plus 0.  rms: w + plus, no b
 Kind kind_of(Norm norm, bool w, bool b) {
     if (norm.rms) return w && !b ? Kind::rms : Kind::any;
     return w && b && norm.plus == 0 ? Kind::layer : Kind::any;
 }
 template <Kind K> __device__ inline bool is_rms(Norm norm) { return K == Kind::rms || (K == Kind::any && norm.rms); }
-// Calls f(integral constant of the kind).
 template <class F> void for_kind(Kind kind, F f) {
     if (kind == Kind::layer) f(std::integral_constant<Kind, Kind::layer>());
     else if (kind == Kind::rms) f(std::integral_constant<Kind, Kind::rms>());
     else f(std::integral_constant<Kind, Kind::any>());
 }
-// W elements of parameters that may be missing; they then count as 0.
+// W elements of a parameter; 0 if it is missing.
 template <Kind K, int W, class T> __device__ inline Vec<T, W> load_any(const T* p, int c) {
     return K != Kind::any || p ? load<W>(p + c) : Vec<T, W>{};
 }
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
-// One row by a warp or by a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
+// A row by a warp or a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
 template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
     norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C,
                         float inv_C) {
@@ -89,13 +91,13 @@ template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds
     if (thread == 0 && !is_rms<K>(norm)) mean[n] = m;
 }
 
-// An element of w + plus, of b.
+// Elements of w + plus and of b.
 template <class T> __device__ inline float factor_at(const T* w, int c, Norm norm) {
     return (w ? to_float(w[c]) : 0.0f) + norm.plus;
 }
 template <class T> __device__ inline float bias_at(const T* b, int c) { return b ? to_float(b[c]) : 0; }
 
-// One row by a warp, for any C. x is read three times, but from memory only once.
+// A row by a warp, for any C. x is read three times, but from memory only once.
 template <class T> __global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w,
                                                            const T* b, Norm norm, int N, int C, float inv_C) {
     wait_for_previous();
@@ -142,14 +144,14 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
     });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 constexpr int PARTS = NORM_PARTS;    // blocks
-constexpr int MAX_THREADS = 224;     // threads of a block: its shared memory then fits the 99 KB that every GPU has
+constexpr int MAX_THREADS = 224;     // per block; its shared memory fits every GPU's 99 KB
 
-// A thread's columns of dy, x and dx: those of the R rows that its block works on and, while they are being copied, of
-// the next R. A thread copies only what it reads itself, so it waits for no other. Where there is no row or column it
-// has zeros, which add nothing.
+// A thread's columns of dy, x and dx, for the R rows that its block works on and the next R, which
+// are being copied. A thread copies only elements that it reads itself, so it waits for no other.
+// Missing rows and columns are zeros, which add nothing.
 template <class T, int VECS> struct Held {
     static constexpr int R = 4 / VECS, VECTORS = 3 * R * VECS;
     static constexpr int SLOTS = 2 * VECTORS + 1;    // odd: no bank conflicts
@@ -188,7 +190,7 @@ __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], cons
             }
 }
 
-// A step of the kernel below: this thread's share of what its rows sum up to, and of dw and db.
+// One step of norm_backward_kernel: adds this thread's elements to its rows' sums, dw and db.
 template <Kind K, class T, int VECS, int R = Held<T, VECS>::R>
 __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS][VEC<T>], float (&db)[VECS][VEC<T>],
                                          const Held<T, VECS>& held, int phase, const Vec<T> (&weight)[VECS], float plus,
@@ -211,14 +213,14 @@ __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS]
         }
 }
 
-// Rows of up to 128 vectors. A warp has a row: all of it stays in registers, and the sums of its columns for dw and db,
-// so that nothing waits for another warp before the end. Then a block's warps add their sums in order.
-constexpr int ROW_WARPS = 4, ROW_VECS = 4;                         // warps a block; at most, vectors a thread
-template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // blocks a multiprocessor: registers allow no more
-template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks: those of 128 multiprocessors
+// Rows of up to 128 vectors: a warp has a row. All of it, and the column sums for dw and db, stay
+// in registers, so no warp waits for another before the end. Then a block's warps add up in order.
+constexpr int ROW_WARPS = 4, ROW_VECS = 4;                         // warps a block; most vectors a thread
+template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // per multiprocessor, bound by registers
+template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks on 128 multiprocessors
 static_assert(ROW_PARTS<1> <= PARTS);
 
-// partial: as below.   32 * V * VEC<T> >= C
+// partial: see norm_backward_kernel.   32 * V * VEC<T> >= C
 template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 32, ROW_BLOCKS<V>)
     norm_backward_row_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
                              const float* rstd, Norm norm, int N, int C, float inv_C) {
@@ -251,7 +253,7 @@ template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 
                 dw[k][i] += product * r;
                 if (K != Kind::rms) db[k][i] += d;
             }
-        // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); in RMSNorm without mean(w dy)
+        // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); RMSNorm: no mean(w dy)
         shift = is_rms<K>(norm) ? 0 : warp_sum(shift) * inv_C;
         slope = warp_sum(slope) * inv_C * r * r;
 #pragma unroll
@@ -281,7 +283,8 @@ template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 
     }
 }
 
-// partial (gridDim.x,2,C), in RMSNorm (gridDim.x,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
+// partial (gridDim.x,2,C), in RMSNorm (gridDim.x,C): the block's sums of dw and db.
+// VECS * blockDim.x * VEC<T> >= C
 template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREADS)
     norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
                          const float* rstd, Norm norm, int N, int C, float inv_C) {
@@ -291,7 +294,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int64_t step = int64_t(gridDim.x) * R;
     int64_t first = int64_t(blockIdx.x) * R;
-    auto statistic = [&](int64_t first) {    // lane 2 j: the mean of row j, lane 2 j + 1: its rstd
+    auto statistic = [&](int64_t first) {    // lane 2 j: row j's mean; 2 j + 1: its rstd
         const int64_t n = first + lane / 2;
         if (is_rms<K>(norm) && lane % 2 == 0) return 0.0f;
         return lane < 2 * R && n < N ? (lane % 2 ? rstd : mean)[n] : 0;
@@ -304,10 +307,10 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
     for (int k = 0; k < VECS; k++)
         if (int c = H::column(k); c < C) weight[k] = load_any<K, W>(w, c);
     float dw[VECS][W] = {}, db[VECS][W] = {};
-    // warp_sums has two turns, too: a warp may write the next rows' sums while another reads these.
+    // warp_sums has two phases, too: a warp may write the next sums while another reads.
     for (int phase = 0; first < N; first += step, phase ^= 1) {
         held.fetch(phase ^ 1, first + step, dy, x, dx, N, C);
-        float m[R], r[R], sums[2 * R] = {};    // sums for each row: w dy, w dy (x - mean)
+        float m[R], r[R], sums[2 * R] = {};    // per row: sums of w dy, w dy (x - mean)
 #pragma unroll
         for (int j = 0; j < R; j++) {
             m[j] = __shfl_sync(0xffffffff, statistics, 2 * j);
@@ -327,7 +330,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
         total *= inv_C;
 #pragma unroll
         for (int j = 0; j < R; j++) {
-            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); in RMSNorm without mean(w dy)
+            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); RMSNorm: no mean(w dy)
             const float shift = is_rms<K>(norm) ? 0 : __shfl_sync(0xffffffff, total, 2 * j);
             const float slope = __shfl_sync(0xffffffff, total, 2 * j + 1) * r[j] * r[j];
 #pragma unroll
@@ -346,11 +349,11 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
                 }
         }
     }
-    cp_async_wait<0>();    // the last fetch, of zeros, may still be under way
+    cp_async_wait<0>();    // the last fetch, of zeros, may be in flight
     store_parts<K>(partial + int64_t(blockIdx.x) * (K == Kind::rms ? 1 : 2) * C, dw, db, C);
 }
 
-// The same for any C, one row at a time. The sums for a thread's columns are kept in scratch.
+// For any C, one row at a time. The sums for a thread's columns are in scratch.
 template <class T> __global__ void norm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w,
                                                             const float* mean, const float* rstd, Norm norm, int N,
                                                             int C, float inv_C) {

@@ -1,24 +1,26 @@
-// rope.cu - QK-norm and rotation of queries and keys, in one pass; gradients. Formulas: layers/operations.inc.
+// rope.cu - QK-norm and rotation of queries and keys in one pass; gradients. Formulas:
+// layers/operations.inc.
 //
-// Thread mapping: a block has a row (b,s) of packed qkv. A head is shared by `lanes` lanes; each has 2 W channels of
-// it: W whole pairs, or channels that do not turn. They are in registers from load to store. A lane has the same
-// channels of all heads that it works on, so it reads their angles once.
+// Thread mapping: a block has a row (b,s) of packed qkv. `lanes` lanes share a head; each has 2 W
+// channels of it: W whole pairs, or channels without rotation. They stay in registers from load to
+// store. A lane has the same channels of all its heads, so it reads their cosines and sines once.
 //
-// Backward without a norm is a rotation by the negative angles, in place. With one, a block steps over rows, and each
-// lane keeps the sums for its channels' weights in registers. Blocks write these sums to scratch, and a second kernel
-// adds them in order. The number of blocks does not depend on the GPU: the same bits on every one.
+// Backward without a norm is a rotation by the negative angles, in place. With a norm, a block
+// steps over rows, and each lane keeps the sums for its channels' weights in registers. Blocks
+// write these sums to scratch, and a second kernel adds them in order. The number of blocks does
+// not depend on the GPU, so neither do the bits.
 //
-// Bound by memory: forward reads and writes every channel that changes once; backward reads d and, with a norm, x, and
-// writes d. Angles (8 bytes for a pair) come from L1 for all but the first head of a row.
+// Bound by memory: forward reads and writes every channel that changes once; backward reads d and,
+// with a norm, x, and writes d. cos_sin (8 bytes a pair) comes from L1 but for a row's first head.
 #include "layers/ptx/sum_parts.cuh"
 #include "rope.cuh"
 
 namespace {
 typedef RopeCall Call;
 
-// ---- forward, and backward without a norm ---------------------------------------------------------------------------
+// ---- forward, and backward without a norm -------------------------------------------------------
 
-// f(slot) for all of this lane's slots but the first. Vectors are used where that is the only one.
+// Calls f(slot) for this lane's slots except the first. With vectors (W > 1) there are no others.
 template <int W, class F> __device__ inline void other_slots(const Call& c, int lane, F f) {
     if constexpr (W == 1)
         for (int slot = lane + c.lanes; slot < c.slots; slot += c.lanes) f(slot);
@@ -26,7 +28,7 @@ template <int W, class F> __device__ inline void other_slots(const Call& c, int 
 
 constexpr int MAX_THREADS = 256;
 
-// y may be x where there is no norm.
+// y may be x if there is no norm.
 template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS, 4)
     rope_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
     typedef RopeVector<W, INTERLEAVED> P;
@@ -51,7 +53,7 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
             if (threadIdx.x == 0) rstd[n * 2 + k] = r[k];
         }
     }
-    for (int head = group; head - group < c.copied; head += groups) {    // equally often for the lanes of a warp
+    for (int head = group; head - group < c.copied; head += groups) {    // equally often for all lanes of a warp
         const bool there = head < c.copied, changes = head < c.heads;
         const T* const from = row + head * c.h.HS;
         if (there) first.load(from);
@@ -82,14 +84,14 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     }
 }
 
-// ---- backward with a norm -------------------------------------------------------------------------------------------
+// ---- backward with a norm -----------------------------------------------------------------------
 
-// xhat = x rstd, g: the gradient of what the norm gave, turned back, m = mean(g (w + plus) xhat):
+// xhat = x rstd; g = the gradient of the norm's output (rotated back); m = mean(g (w + plus) xhat):
 //     dx = rstd (g (w + plus) - xhat m)        dw += g xhat
 
 constexpr int MAX_KEPT = 640;    // threads: each then has 96 registers
 
-// Queries' sums of a block over their heads, and keys'; own (heads,HS) keeps them where the first head of each lies.
+// Sums a block's query heads into the first one of own (heads,HS), and key heads likewise.
 __device__ inline void fold_heads(float* own, const Call& c) {
     __syncthreads();    // all have been written
     for (int i = threadIdx.x; i < 2 * c.h.HS; i += blockDim.x) {
@@ -102,7 +104,8 @@ __device__ inline void fold_heads(float* own, const Call& c) {
     }
 }
 
-// partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has one piece of one head, always the same.
+// partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has one piece of one
+// head.
 template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_KEPT)
     rope_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
     typedef RopeVector<W, INTERLEAVED> P;
@@ -115,7 +118,7 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     float sums[2 * W] = {};
     for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
         const int64_t at = n * c.width + head * c.h.HS;
-        float r = 0, product = 0;    // product: this thread's share of the sum of g (w + plus) x
+        float r = 0, product = 0;    // the thread's part of sum g (w + plus) x
         if (there) {
             g.load(d + at), xs.load(x + at);
             r = rstd[c.sum_at(n, head)];
@@ -145,14 +148,14 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     if (NORM == QkNorm::head) fold_heads(own, c);
 }
 
-// The same for heads of any number and size. The block's sums lie in scratch.
+// For heads of any number and size. The block's sums are in scratch.
 template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS)
     rope_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd,
                              const Call c) {
     typedef RopeVector<1, INTERLEAVED> P;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
-    // f(g, x, w + plus) for this lane's pieces of a head.
+    // Calls f(g, x, w + plus) for this lane's pieces of a head.
     auto pieces = [&](int64_t n, int head, auto f) {
         const int64_t at = n * c.width + head * c.h.HS;
         for (int slot = lane; slot < c.slots; slot += c.lanes) {
@@ -183,7 +186,7 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
             const float r = rstd[c.sum_at(n, head)], slope = total / c.count(head) * r * r;
             pieces(n, head, [&](P& g, P& xs, P& w) {
                 g.vectors([&](int i, int at) {
-                    float& sum = own[head * c.h.HS + at];    // this thread's alone
+                    float& sum = own[head * c.h.HS + at];    // private to this thread
                     sum = (n == blockIdx.x ? 0 : sum) + g.x[i] * xs.x[i] * r;
                     g.x[i] = r * (g.x[i] * w.x[i] - xs.x[i] * slope);
                 });
@@ -194,10 +197,10 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
     if (NORM == QkNorm::head) fold_heads(own, c);
 }
 
-// ---- launchers ------------------------------------------------------------------------------------------------------
+// ---- launchers ----------------------------------------------------------------------------------
 
-// Calls f(W, norm, interleaved), all constant: vectors where channels, pairs and angles align, and a head's lanes have
-// one piece each.   threads: at most so many, if each has one piece of one head; 0: there may be more pieces
+// Calls f(W, norm, interleaved), all constant: vectors if channels, pairs and cos_sin align and a
+// head's lanes have one piece each.   threads: the most, if each has one piece of one head; 0: any
 template <class T, class F> void choose(Heads h, QkNormRope t, int threads, F f) {
     const Call wide = Call::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     const bool vectors = rope_by_vectors<T>(h, t) && (!threads || wide.heads * wide.lanes <= threads);

@@ -1,5 +1,5 @@
-// rope.cuh - a head's channels in its lanes' registers, normed and turned: for rope.cu, and for attention that turns
-// what it reads.
+// rope.cuh - QK-norm and rotation of a head whose channels lie in its lanes' registers: for
+// rope.cu, and for attention kernels that rotate their inputs.
 #pragma once
 #include "cuda.cuh"
 
@@ -12,11 +12,11 @@ struct RopeCall {
     const float* cos_sin;
     const int* pos;
     int N, S;
-    float sine;                 // the angle's: times 1, or -1 to turn back
-    int lanes, pairs, slots;    // lanes that share a head; its parts of 2 W channels: those that turn, all
-    int heads, copied;          // queries and keys; and, if y is not x, values
-    int rstd_count;             // rstd for each row
-    int64_t width;              // elements of a row of qkv
+    float sine;                 // the sine's factor: 1, or -1 to rotate back
+    int lanes, pairs, slots;    // lanes a head; pieces of 2 W channels: rotated, all
+    int heads, copied;          // query and key heads; with values if y is not x
+    int rstd_count;             // rstd per row
+    int64_t width;              // elements in a row of qkv
 
     template <int W> static RopeCall of(const float* cos_sin, const int* pos, int N, int S, Heads h, QkNormRope t) {
         RopeCall c = {};
@@ -30,7 +30,7 @@ struct RopeCall {
         return cos_sin + int64_t(pos ? max(pos[n], 0) : int(n % S)) * t.dims;
     }
     __device__ bool key(int head) const { return head >= h.NH; }
-    // Where a head's weights begin.
+    // Address of a head's weights.
     template <class T> __device__ T* weights(T* qw, T* kw, int head) const {
         T* const w = key(head) ? kw : qw;
         return t.norm == QkNorm::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
@@ -43,8 +43,8 @@ struct RopeCall {
     }
 };
 
-// 2 W channels of a head: x[0..W-1] at at[0], the others at at[1]; beyond the head's end there are none. Pair i is
-// (x[i], x[W + i]), or (x[2 i], x[2 i + 1]) where pairs are neighbours.
+// A piece: 2 W channels of a head, x[0..W-1] at at[0], the others at at[1]; none beyond the head's
+// end. Pair i is (x[i], x[W + i]), or (x[2 i], x[2 i + 1]) if interleaved.
 template <int W, bool INTERLEAVED> struct RopeVector {
     int at[2], HS, slot;
     bool rotates;
@@ -54,7 +54,7 @@ template <int W, bool INTERLEAVED> struct RopeVector {
         at[0] = !rotates ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
         at[1] = rotates && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
     }
-    // f(i, k): element i is the first of the k-th vector.
+    // Calls f(i, at[k]) for both vectors; element i is the first of the k-th.
     template <class F> __device__ void vectors(F f) const {
 #pragma unroll
         for (int k = 0; k < 2; k++)
@@ -77,7 +77,7 @@ template <int W, bool INTERLEAVED> struct RopeVector {
             ::store<W>(head + at, v);
         });
     }
-    // By a norm's weights: w begins with the head's. own: 1 / its root mean square.
+    // Applies a norm's weights; w begins at the head's. own: 1 / root mean square.
     template <class T> __device__ void norm(const T* w, float own, float plus) {
         vectors([&](int first, int at) {
             const Vec<T, W> weight = ::load<W>(w + at);
@@ -93,7 +93,7 @@ template <int W, bool INTERLEAVED> struct RopeVector {
     }
 };
 
-// The cosines and sines of a piece.
+// Cosines and sines of a piece.
 template <int W> struct Rotation {
     float cos[W], sin[W];
     template <class P> __device__ Rotation(const RopeCall& c, const P& piece, const float* row) {
@@ -118,13 +118,13 @@ template <int W> struct Rotation {
     }
 };
 
-// All lanes of a head get their sum.
+// Every lane of a head gets the sum over its lanes.
 __device__ inline float sum_over(float x, int lanes) {
     for (int bit = lanes / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffff, x, bit);
     return x;
 }
 
-// Whether channels, pairs and angles align to vectors, and each lane of a head has one piece of it.
+// Whether channels, pairs and cos_sin align to vectors, and each lane of a head has one piece.
 template <class T> bool rope_by_vectors(Heads h, QkNormRope t) {
     const RopeCall c = RopeCall::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     return c.slots <= c.lanes && h.HS % VEC<T> == 0 && t.dims / 2 % VEC<T> == 0;

@@ -1,19 +1,21 @@
-// router.cu - which experts a position goes to, the order of rows by expert, and the router's gradient.
+// router.cu - the choice of experts, the order of rows by expert, and the router's gradient.
 //
-// A warp has a position: each lane the logits of experts lane, lane + 32, ... in registers. The K choices are K rounds
-// of a maximum over the warp, of (logit, lower number first): of equal ones there is one order. Bound by instructions:
-// about 15 for a round, and 20 for every 32 experts; E elements and 16 K bytes are too few for memory to matter.
+// A warp has a position: each lane has the logits of experts lane, lane + 32, ... in registers. The
+// K choices are K rounds of a maximum over the warp, of (logit, lower index first), so ties have
+// one order. Bound by instructions: about 15 a round, and 20 for every 32 experts; E elements and
+// 16 K bytes are too few for memory to matter.
 //
-// Rows are ordered by a counting sort without atomics on memory. Parts of 128 positions of one sequence count their
-// rows of each expert; a warp for each expert makes the parts' first slots of these counts, and one warp the experts'
-// offsets; then each part puts its rows behind the earlier ones: a thread for each expert reads all of the part's
-// choices in order. Totals are sums of parts' sums, in order and in double: the same bits always.
+// Rows are ordered by a counting sort without atomics on memory. Parts of 128 positions of one
+// sequence count their rows of each expert; a warp for each expert turns the counts into the parts'
+// first permuted rows, and one warp computes the experts' offsets; then each part writes its rows
+// behind the earlier ones: a thread for each expert reads all of the part's choices in order.
+// Totals are sums of parts' sums, in order and in double: the bits are reproducible.
 #include "activation.cuh"
 
 namespace {
 constexpr int WARPS = 8, PART = RouterScratch::PART;
 
-// A position's scores, of experts lane + 32 j, and the factor that makes of one its share of their sum.
+// A position's scores of experts lane + 32 j; score * to_share is the part of their sum.
 template <int R> struct Scores {
     float z[R], score[R], to_share, lse;
     template <class T> __device__ Scores(const T* logits, const Router& r) {
@@ -41,7 +43,7 @@ template <int R> struct Scores {
         }
         if (r.sigmoid) to_share = 1 / warp_sum(gates);
     }
-    // A number that is larger for a larger logit, and for a lower expert where they are equal. NaN comes last.
+    // Orders experts: larger for a larger logit, and for a lower index at ties. NaN comes last.
     __device__ uint64_t rank(int j) const {
         const uint32_t bits = __float_as_uint(z[j] + 0.0f);    // -0 becomes 0
         const uint32_t rising = z[j] != z[j] ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -79,12 +81,12 @@ template <class F> void for_experts(int E, F f) {
     else f(std::integral_constant<int, 16>());
 }
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
-// What router_forward keeps in scratch: arrays as RouterScratch has them.
+// router_forward's scratch; RouterScratch has the layout.
 struct RouterBuffers {
     int parts, per_sequence;
-    int* slots;         // (E,parts): a part's rows of an expert; then the first one's slot among the expert's
+    int* slots;         // (E,parts): a part's rows; then its first permuted row
     float* shares;      // (E,parts)
     double* squares;    // (parts)
     int* rows;          // (E)
@@ -93,13 +95,13 @@ struct RouterBuffers {
         : parts(s.parts), per_sequence(s.per_sequence), slots(reinterpret_cast<int*>(at + s.slots)),
           shares(reinterpret_cast<float*>(at + s.shares)), squares(reinterpret_cast<double*>(at + s.squares)),
           rows(reinterpret_cast<int*>(at + s.rows)), balance(reinterpret_cast<double*>(at + s.balance)) {}
-    __device__ int64_t first(int part, int S) const {    // its first position
+    __device__ int64_t first(int part, int S) const {    // the part's first position
         return int64_t(part / per_sequence) * S + part % per_sequence * PART;
     }
     __device__ int positions(int part, int S) const { return min(PART, S - part % per_sequence * PART); }
 };
 
-// A part's choices and weights, and what it counts.
+// A part's choices, factors, counts and partial sums.
 template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     choose(float* factors, int* expert, RouterBuffers kept, const T* logits, Router r, int S, bool totals) {
     SHARED(int[32 * R], count);
@@ -128,7 +130,7 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
         __syncwarp();
         const float factor = r.normalise ? 1 / sum : 1;
         for (int k = lane; k < r.K; k += 32) factors[n * r.K + k] = chosen[warp][k] * factor;
-        __syncwarp();    // the next position's scores go there
+        __syncwarp();    // the next position's scores overwrite them
 #pragma unroll
         for (int j = 0; j < R; j++) shares[j] += s.score[j] * s.to_share;
         square += double(s.lse) * double(s.lse);
@@ -150,7 +152,7 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     kept.squares[part] = sum;
 }
 
-// A warp has an expert: the first slot of each part's rows among the expert's, and its rows in each sequence.
+// A warp has an expert: each part's first permuted row within it, and its rows per sequence.
 __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S, bool totals) {
     const int lane = threadIdx.x % 32, e = int(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
     if (e >= E) return;
@@ -162,7 +164,7 @@ __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S
         if (part < kept.parts) slots[part] = all + upto - own;
         all += __shfl_sync(0xffffffff, upto, 31);
     }
-    __syncwarp();    // lanes read what others have written
+    __syncwarp();    // lanes read others' writes
     double balance = 0;
     for (int b = lane; b < B; b += 32) {
         const int from = b * kept.per_sequence, to = from + kept.per_sequence;
@@ -176,7 +178,7 @@ __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S
     if (lane == 0) kept.rows[e] = all, kept.balance[e] = balance;
 }
 
-// One warp: the experts' first slots, and the totals.
+// One warp: the experts' offsets, and the totals.
 __global__ void order_experts(int* offsets, double* totals, RouterBuffers kept, Router r) {
     const int lane = threadIdx.x;
     int all = 0;
@@ -199,7 +201,7 @@ __global__ void order_experts(int* offsets, double* totals, RouterBuffers kept, 
     totals[r.E + 1] += squares;
 }
 
-// Puts a part's rows into their slots, in order: a thread for each expert.
+// Writes a part's rows to their permuted rows, in order: a thread for each expert.
 constexpr int STAGED = 1024;
 __global__ void permute_rows(int* permuted_row, int* row, const int* expert, const int* offsets, RouterBuffers kept,
                              Router r, int S) {
@@ -209,7 +211,7 @@ __global__ void permute_rows(int* permuted_row, int* row, const int* expert, con
     int at = e < r.E ? offsets[e] + kept.slots[int64_t(e) * kept.parts + part] : 0;
     for (int from = 0; from < n; from += STAGED) {
         const int staged = min(STAGED, n - from);
-        __syncthreads();    // all threads are done with those before
+        __syncthreads();    // the previous choices have been used
         for (int i = threadIdx.x; i < staged; i += blockDim.x) choice[i] = expert[first + from + i];
         __syncthreads();
 #pragma unroll 8
@@ -234,9 +236,9 @@ void router_forward(float* factors, Routes to, double* totals, const T* logits, 
     launch(permute_rows, {parts, threads}, to.permuted_row, to.row, to.expert, to.offsets, kept, r, S);
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
-// A warp has a position. balance_slope: d balance / d share of an expert, for each row that it has.
+// A warp has a position. balance_slope: d balance / d share of an expert, per row of the expert.
 template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     router_backward_kernel(T* dlogits, const float* dfactors, const int* expert, const int* counts, const T* logits,
                            Router r, float balance_slope, float z, int N, int S) {

@@ -1,31 +1,33 @@
-// sampling.cu - the next token of a few texts, drawn on the device: the id is all that leaves it.
+// sampling.cu - draws the next token of a few texts on the device: only ids are downloaded.
 //
-// In double, because what is drawn must be what the host's Sampler draws. Two kernels, for up to 16 rows at a time:
-//   parts   a block takes 1024 tokens of a row: their scores, the likeliest one, and running sums of their weights
-//           exp((score - the part's largest) / temperature). Where likelihood orders the tokens (top-k, top-p), it
-//           sorts them first (Batcher 1968); else their order is that of ids.
-//   choose  a block takes a row, a thread each part. The likeliest token; or the first at which the sum over all parts
-//           exceeds the random number: by ids that is a part, then a token in it. By likelihood it is found in rounds:
-//           seven tokens are tried at once, spread over all that are left; each list finds how many of its own come
-//           before each and what those weigh; then what lies before or behind all that it can be is left out. The cuts
-//           of top-k and top-p are found so, too. Last it raises what the next step reads: places and positions.
-// min-p without an order needs the largest score of all before it can sum: then the parts are summed once more.
+// In double, because draws must equal those of the host's Sampler. Two kernels, for up to 16 rows
+// at a time:
+//   parts   a block has 1024 tokens of a row: computes their scores, the likeliest token, and
+//           prefix sums of their weights exp((score - the part's largest) / temperature). For top-k
+//           and top-p it sorts the tokens by likelihood first (Batcher 1968); else ids order them.
+//   choose  a block has a row, a thread each part. It finds the likeliest token, or the first at
+//           which the sum over all parts exceeds the random number. By ids it finds the part, then
+//           the token in it. By likelihood it works in rounds: seven pivots are spread over the
+//           remaining tokens; each list counts its tokens before each pivot and sums their weights;
+//           then tokens before or behind all candidates are dropped. The cuts of top-k and top-p
+//           are found in this way, too. At the end it advances positions for the next step.
+// min-p without an order needs the largest score before it sums: the parts are summed twice.
 //
-// Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each; 152k tokens are 149
-// blocks, about one for each multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20 bytes a token stay in L2. Top-p
-// 0.9 and the draw take 9 to 13 rounds together, and 43 to 76 reads from L2 that wait for each other (normal logits,
-// alike in all lists or rising along the vocabulary; 50k and 152k tokens; simulated). A token at a time took 23 to 36
-// rounds, 108 to 222 reads; on an H200 (2026-11-27, 50k) 123 us more than a draw without top-p. No GPU has timed
-// the rounds of now.
+// Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each;
+// 152k tokens are 149 blocks, about one a multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20
+// bytes a token stay in L2. Top-p 0.9 and the draw take 9 to 13 rounds together, and 43 to 76
+// dependent reads from L2 (normal logits, alike in all lists or rising along the vocabulary; 50k
+// and 152k tokens; simulated). One pivot a round took 23 to 36 rounds, 108 to 222 reads; on an H200
+// (2026-11-27, 50k) 123 us more than a draw without top-p. No GPU has timed the present rounds.
 //
-// All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
+// All sums go over fixed parts in a fixed order: bits do not depend on grid or rows.
 #include "cuda.cuh"
 #include "sampling.h"
 
 namespace {
 constexpr int PART = SampleScratch::PART, THREADS = 256, EACH = PART / THREADS;
 
-enum class Way { likeliest, ids, likelihood };    // no draw; the order of a draw
+enum class Way { likeliest, ids, likelihood };    // no draw; order of a draw
 
 struct Token {
     double score;
@@ -44,7 +46,7 @@ __device__ inline Token block_first(Token own) {
         return a;
     });
 }
-// The sum over the block's threads up to this one, and over all.
+// Inclusive prefix sum over the block's threads, and the sum over all.
 template <class X> struct Sums { X to_here, all; };
 template <class X> __device__ inline Sums<X> block_sums(X x) {
     SHARED(X[32], of_warp);
@@ -65,10 +67,10 @@ template <class X> __device__ inline Sums<X> block_sums(X x) {
     return {earlier + x, all};
 }
 
-// What the kernels hand on (SampleScratch). A part's list: its tokens in their order, and the weights up to each. By
-// ids, the sum at a token without weight is -inf, so that no random number selects it.
+// Data between the kernels (SampleScratch). A part's list: its tokens in order, and prefix sums of
+// their weights. By ids, the sum at a token without weight is -inf, so it is never drawn.
 struct Lists {
-    double *score, *sum, *top, *base, *all;    // base: what weights are relative to; all: their sum
+    double *score, *sum, *top, *base, *all;    // base: reference score of weights; all: their sum
     int *id, *first, *length;                  // first: the likeliest token
     Lists(void* scratch, const SampleScratch& s) {
         score = static_cast<double*>(scratch), sum = score + s.tokens;
@@ -77,9 +79,9 @@ struct Lists {
     }
 };
 
-// ---- parts ----------------------------------------------------------------------------------------------------------
+// ---- parts --------------------------------------------------------------------------------------
 
-// The first n of the block's tokens, n a power of two, likeliest first.
+// Sorts the first n of the block's tokens, n a power of two, likeliest first.
 __device__ inline void sort(Token* tokens, int n) {
     for (int size = 2; size <= n; size *= 2)
         for (int by = size / 2; by > 0; by /= 2) {
@@ -92,7 +94,7 @@ __device__ inline void sort(Token* tokens, int n) {
         }
 }
 
-// again: only tokens of at least min_p times the largest weight of all count, and weights are relative to that.
+// again: only tokens of at least min_p times the largest weight count; weights are relative to it.
 template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     parts_kernel(Lists to, const T* logits, const int* token_counts, const double* bias, const SampleState* at,
                  SampleParams d, Logits z, int V, int Vp, bool again) {
@@ -152,25 +154,25 @@ template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) to.base[list] = base, to.all[list] = sums.all, to.length[list] = length;
 }
 
-// ---- choose ---------------------------------------------------------------------------------------------------------
+// ---- choose -------------------------------------------------------------------------------------
 
-// This thread's list, of which the first `length` tokens are left.
+// This thread's list; the first `length` tokens remain.
 struct List {
     const double *score, *sum;
     const int* id;
     int length;
     double factor;    // for its weights
     __device__ Token operator[](int i) const { return {score[i], id[i]}; }
-    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // those of the first n
+    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // weight of the first n
 };
 
-// A token by where it is: the n-th of a list. Lists follow each other as their ids do.
+// A token as the n-th of a list. Lists are in the order of their ids.
 struct Pivot {
     double score;
     int list, n;
 };
-// n[i]: how many of this thread's list, between early and late, come before pivot i. All searches take their steps
-// together, so that they wait for memory once.
+// n[i]: number of this thread's tokens, between early and late, that come before pivot i. All
+// searches step together, so that a step waits for memory once.
 template <int P>
 __device__ inline void count_before(int (&n)[P], const List& list, int early, int late, const Pivot (&pivots)[P]) {
     const int t = int(threadIdx.x);
@@ -190,7 +192,7 @@ __device__ inline void count_before(int (&n)[P], const List& list, int early, in
     for (int i = 0; i < P; i++)
         if (pivots[i].list == t) n[i] = pivots[i].n;
 }
-// Cuts off what is not among the k likeliest because k lists begin with a likelier token: usually nearly all.
+// Cuts off tokens that are not among the k likeliest because k lists begin with likelier ones.
 __device__ inline void cut_by_firsts(List& list, int k) {
     SHARED(Token[1024], firsts);
     const int lists = blockDim.x;
@@ -207,24 +209,25 @@ __device__ inline void cut_by_firsts(List& list, int k) {
     list.length = n[0] + (pivot[0].list == int(threadIdx.x));
 }
 
-// Each thread has a sorted list; value(n) is the weight, or number, of its first n tokens. Finds the first token, by
-// likelihood over all lists, up to which the sum of values is enough(), and cuts off all behind it. Gives its id; -1:
-// no sum is. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
-constexpr int PIVOTS = 7;    // with 8 registers spill on sm_100
+// Each thread has a sorted list; value(n) is the weight, or number, of its first n tokens. Finds
+// the first token, by likelihood over all lists, at which the sum of values is enough(), and cuts
+// off all behind it. Returns its id, or -1 if no sum is enough. If the sum before a token is not
+// enough, the result is that token or a later one; else an earlier one.
+constexpr int PIVOTS = 7;    // with 8, registers spill on sm_100
 struct PivotSums {
     double x[PIVOTS];
-};    // weights, or the number, of the tokens before each
+};    // weights, or number, of tokens before each pivot
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Pivot[PIVOTS], pivots);
     SHARED(int, id);
     if (!enough(block_sum(value(list.length)))) return -1;
-    int early = 0, late = list.length;    // how many of the list are too early; are not too late
+    int early = 0, late = list.length;    // tokens too early; tokens not too late
     for (;;) {
         const int length = late - early;
         const Sums<int> left = block_sums(length);
         if (left.all == 1) break;
 #pragma unroll
-        for (int i = 0; i < PIVOTS; i++) {    // in lists all over the vocabulary, at places all over a list
+        for (int i = 0; i < PIVOTS; i++) {    // spread over the vocabulary and over each list
             const int place = int(left.all * (2 * i + 1LL) / (2 * PIVOTS)) - (left.to_here - length);
             if (place < 0 || place >= length) continue;
             const int n = early + (left.all <= PIVOTS ? place : length * (2 * (5 * i % PIVOTS) + 1) / (2 * PIVOTS));
@@ -274,7 +277,7 @@ __device__ int draw_by_likelihood(List& list, double top, const SampleParams& d,
     return cut(list, weight, [&](double sum) { return sum > part; });
 }
 
-// -1: rounding leaves no token
+// -1: rounding leaves no token.
 __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, double factor, const SampleParams& d,
                            const SampleState& at) {
     SHARED(int, part);
@@ -295,7 +298,7 @@ __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, dou
     return id == INT32_MAX ? -1 : part * PART + id;
 }
 
-// A thread for each part.
+// A thread has a part.
 template <Way way> __global__ void __launch_bounds__(1024, 1)
     choose_kernel(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const Lists from,
                   SampleParams d, int V, int parts) {
@@ -318,8 +321,9 @@ template <Way way> __global__ void __launch_bounds__(1024, 1)
         int& count = token_counts[at[n].text * V + id];
         count = count_token(count);
     }
-    // Kernels of the next step read places and positions before they wait for the kernel in front (Launch::overlaps).
-    // None of them begins too early: the embedding lets them start only when this kernel has ended.
+    // Kernels of the next step read these positions before they wait for the previous kernel
+    // (Launch::overlaps). None begins too early: the embedding lets them start after this kernel's
+    // end.
     at[n].pos++;
     if (cache_pos) cache_pos[n]++;
     if (pos) pos[n]++;

@@ -1,15 +1,17 @@
-// attention.cu - causal attention: what it computes, and which kernels do it.
+// attention.cu - causal attention: definitions, and the choice of kernels.
 //
-//     s_ij = scale q_i . k_j    lse_i = log sum_j exp(s_ij)    p_ij = exp(s_ij - lse_i)    y_i = sum_j p_ij v_j
-//     delta_i = dy_i . y_i      dp_ij = dy_i . v_j             ds_ij = p_ij (dp_ij - delta_i) scale
-//     dq_i = sum_j ds_ij k_j    dk_j = sum_i ds_ij q_i         dv_j = sum_i p_ij dy_i
-// over the pairs i, j where query i sees key j. With a soft cap the score is cap t_ij, t_ij = tanh(s_ij / cap), and
-// ds_ij gets the factor 1 - t_ij^2. ALiBi takes slope (i - j) from the score.
+//     s_ij = scale q_i . k_j   lse_i = log sum_j exp(s_ij)   p_ij = exp(s_ij - lse_i)
+//     y_i = sum_j p_ij v_j     delta_i = dy_i . y_i          dp_ij = dy_i . v_j
+//     ds_ij = p_ij (dp_ij - delta_i) scale                   dq_i = sum_j ds_ij k_j
+//     dk_j = sum_i ds_ij q_i   dv_j = sum_i p_ij dy_i
+// over the pairs i, j where query i sees key j. With a soft cap the score is cap t_ij,
+// t_ij = tanh(s_ij / cap), and ds_ij gets the factor 1 - t_ij^2. ALiBi subtracts slope (i - j) from
+// the score.
 // With dropout r_ij = 0 or 1 / (1 - rate):
 //     y_i = sum_j r_ij p_ij v_j     dp_ij = r_ij dy_i . v_j     dv_j = sum_i r_ij p_ij dy_i
 //
-// bf16 runs on tensor cores (sm90.cu, sm80.cu) where these take the head size. Other head sizes, and float, run on FMAs
-// (plain.cu). attention_kernels (layers/scratch.h) chooses. Generation is in cached.cuh.
+// bf16 uses tensor cores (sm90.cu, sm80.cu) where these support the head size. Other sizes, and
+// float, use FMAs (simt.cu). attention_kernels (layers/scratch.h) chooses. Generation: cached.cuh.
 #include "attention.cuh"
 
 static AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }

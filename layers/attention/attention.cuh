@@ -1,22 +1,23 @@
-// attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
-// layers/ops.h. All read packed qkv in place, take windows, spans and grouped heads, and save only lse.
+// attention.cuh - the attention kernels for each generation of GPUs; attention.cu chooses among
+// them. Arguments are those in layers/operations.inc. All kernels read packed qkv in place, support
+// windows, spans and grouped heads, and save only lse.
 #pragma once
 #include "layers/dropout.h"
 #include "layers/softcap.cuh"
 #include "visible_keys.h"
 
-// What a head's scores lose with the distance from key to query, in powers of two: as many times ALiBi's slope; or,
-// with biases, less the distance's.
+// A head's position bias in log2 units: subtracts slope * distance (ALiBi), or adds the learned
+// bias of the distance. distance = query's position - key's.
 struct PositionBias {
     float slope;
-    const float* row;    // the head's biases, at distance 0; null: none
+    const float* row;    // the head's biases, centred at distance 0, or null
     int max_distance;
 };
 __device__ inline float operator*(const PositionBias& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.max_distance), -t.max_distance)] : t.slope * distance;
 }
 
-// A function of its own: its registers are not those of kernels that mostly run without dropout.
+// noinline: its registers would otherwise count in kernels that mostly run without dropout.
 __device__ __attribute__((noinline)) inline bool is_pair_kept(float rate, uint64_t seed, uint64_t row, int query,
                                                               int key) {
     return is_pair_kept(Dropout{rate, seed, 0}, row, query, key);
@@ -26,11 +27,12 @@ __device__ inline bool is_kept(const Heads& h, int b, int head, int query, int k
     return d.rate == 0 || is_pair_kept(d.rate, d.seed, pair_row(d, b, head, h.NH), query, key);
 }
 
-// How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
-// score = t log2 - slope * distance, with the head's Tilt. Kernels without SHAPED have neither a cap nor tilts.
+// Turns products q . k into scores in log2 units: t = tanh(product * inner) with a soft cap, else
+// product; score = t * log2 - slope * distance, with the head's PositionBias. Kernels without
+// SHAPED skip cap and bias.
 struct Scores {
     float scale, log2, inner, has_cap;
-    int NH;               // ALiBi's heads; 0: no slopes
+    int NH;               // number of ALiBi heads; 0: no slopes
     const float* bias;    // Heads::bias
     int max_distance;
     bool has_dropout;
@@ -44,7 +46,7 @@ struct Scores {
         if (bias) return {0, bias + head * (2 * max_distance + 1) + max_distance, max_distance};
         return {alibi(head), nullptr, 0};
     }
-    __device__ float alibi(int head) const {    // alibi_slope()
+    __device__ float alibi(int head) const {    // alibi_slope() of layers/ops.h
         if (!NH) return 0;
         int p = 1;
         while (2 * p <= NH) p *= 2;
@@ -55,11 +57,11 @@ struct Scores {
     __device__ float score(float t, const PositionBias& slope, float distance) const {
         return t * log2 - slope * distance;
     }
-    // d score / d product, as a part of scale; 0 where t is -infinity.
+    // d score / d product, divided by scale; 0 where t is -infinity.
     __device__ float cap_slope(float t) const { return fmaxf(1 - has_cap * t * t, 0); }
 };
-// Calls f(SHAPED, SPARSE, DROPS): with soft caps, slopes and biases; with a pattern, which goes with SHAPED; with
-// dropout, which goes with both.
+// Calls f(SHAPED, SPARSE, DROPS). SHAPED: soft caps, slopes or biases. SPARSE: a sparse pattern,
+// only with SHAPED. DROPS: dropout, only with both.
 template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
     const std::true_type yes;
     const std::false_type no;
@@ -68,37 +70,36 @@ template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
     else if (s.shaped()) f(yes, no, no);
     else f(no, no, no);
 }
-// Calls f(SHAPED), which dropout needs, too.
+// Calls f(SHAPED). Dropout needs SHAPED too.
 template <class F> void for_shape(const Scores& s, F f) {
     if (s.shaped()) f(std::true_type());
     else f(std::false_type());
 }
 
-// layers/attention/attention.cu: by the kernels that attention_kernels chooses.
+// attention.cu: calls the kernel that attention_kernels chooses.
 template <class T> void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 
-// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
+// sm80.cu: mma.sync, sm_80 and newer. Head sizes are multiples of 8, up to 256.
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. No patterns, no biases; the head sizes that
-// Sm90Scratch::takes.
+// sm90.cu: wgmma and TMA, sm_90 only. No patterns, no biases; sizes: Sm90Scratch::takes.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/simt.cu, plain_backward.cu: FMAs, for every type and head size.
+// simt.cu, simt_backward.cu: FMAs, for every type and head size.
 template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
 void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
-// plain_backward.cu: delta (B,NH,S) = dy . y
+// simt_backward.cu: delta (B,NH,S) = dy . y
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
-// plain.cu: S queries over a cache, which already holds their keys and values.
+// simt.cu: S queries over a cache that already holds their keys and values.
 template <class T> void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 
-// layers/attention/cached.cuh, pages.cu: generation.
+// cached.cuh, kv_pages.cu: generation.
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
 template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, const T* qkv, const T* qw, const T* kw,
                                               const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
@@ -106,7 +107,7 @@ template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, con
 template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 template <class T> void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t);
 
-// Calls f with a null pointer to the type of a cache's rows, where activations are T.
+// Calls f with a null pointer to the cache's element type; T is the activations' type.
 template <class T, class F> void with_cache_type(Element type, F f) {
     if (type == element_of<T>) return f(static_cast<T*>(nullptr));
     if (type == Element::bf16) return f(static_cast<bf16*>(nullptr));

@@ -1,4 +1,4 @@
-// cached.cu - attention in generation for activations in bf16, whatever the cache's type: cached.cuh.
+// cached.cu - attention in generation (cached.cuh) for bf16 activations and any cache type.
 #include "cached.cuh"
 
 CACHED(bf16)

@@ -1,29 +1,33 @@
-// cached.cuh - attention in generation: new positions append their keys and values to the caches and see all of them.
-// cached.cu and cached_float.cu compile it, each for one type of activations, as it takes nvcc long.
+// cached.cuh - attention in generation: new positions append their keys and values to the caches
+// and attend to all. cached.cu and cached_float.cu compile it for one type of activations each,
+// because nvcc is slow with it.
 //
-// One new position (S = 1). The keys of a head are split among blocks, so that all multiprocessors read, BLOCKS blocks
-// each. Only the device knows pos: it computes the splits, and blocks without one end at once. Each block writes its
-// output, maximum and sum to scratch. The last block of a head to finish adds them up, in the same order whichever
-// block is last. For a few positions (a draft that is checked, a short turn of a chat) pairs of a position and a head
-// take the place of heads: each masks those of the block's keys that it does not see.
+// One new position (S = 1): the keys of a head are split among blocks, BLOCKS per multiprocessor,
+// so that all multiprocessors read. Only the device has pos: it computes the splits, and blocks
+// without one end at once. Each block writes its output, maximum and sum to scratch. The last block
+// of a head to finish adds them in a fixed order, whichever block is last. For a few positions (a
+// checked draft, a short turn of a chat) an item is pairs of position and head instead of heads,
+// and each pair masks the block's keys that it does not see.
 //
-// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at once, U times before
-// the first is used: 128 bytes per thread in flight for bf16. Each lane keeps maximum, sum and output over its keys for
-// G queries that share them. More than 4 are cut; their keys come from memory once and then from L2.
+// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at
+// once, U times before the first is used: 128 bytes per thread in flight for bf16. Each lane keeps
+// maximum, sum and output over its keys for G queries that share them. More than 4 queries are
+// several items; their keys come from memory once and then from L2.
 //
-// Bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements per sequence. For GPT-2 that is 3.1 MB
-// at position 1024, less than a microsecond, so one sequence alone is bound by latency: one launch, few dependent
-// reads. Keys lie in pages of 16 positions: each row's place comes from the table, which L1 holds. A narrow type's
-// factors multiply scores and weights.
+// Bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements per sequence. For
+// GPT-2 that is 3.1 MB at position 1024, less than a microsecond, so one sequence alone is bound by
+// latency: one launch, few dependent reads. Keys lie in pages of 16 positions; the page table, in
+// L1, gives each row's address. Scales of an fp8 or int8 cache multiply scores and weights.
 //
-// One position's queries and key may be normed and turned in the same launch: each block turns its own, rounded as
-// rope_forward does, into shared memory. All splits do so, in the time that their first keys take to come.
-// The first keys and values of each block are on their way to L2 before the kernel in front, which makes qkv, has ended
-// (Launch::overlaps): positions and the table of pages are the step's, and are there.
+// QK-norm and rotation of one position can be part of the launch: each block transforms its own
+// queries and the key into shared memory, rounded as in rope_forward. All splits repeat this while
+// their first keys are in flight. A block prefetches its first keys and values to L2 before the
+// previous kernel, which writes qkv, has ended (Launch::overlaps): positions and the page table do
+// not change within a step.
 //
-// Several positions are appended by a kernel of their own (pages.cu) before, and so is a new key of another type than
-// the activations'. Many of them attend in tiles of queries, as in training: over the cache (plain.cu), or, if they are
-// the first ones, among themselves (attention.cu).
+// Several positions, or a new key of another type than the activations', are appended by an earlier
+// kernel (kv_pages.cu). Many positions attend in tiles of queries, as in training: over the cache
+// (simt.cu), or, at a sequence's start, among themselves (attention.cu).
 #pragma once
 #include "attention.cuh"
 #include "layers/rope.cuh"
@@ -31,12 +35,12 @@
 namespace {
 
 constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
-constexpr int MAX_ROPE_HEADS = 256;    // the largest head that is turned here: CachedPlan's E is 8 up to there
+constexpr int MAX_ROPE_HEADS = 256;    // largest rotated head; CachedPlan's E is 8 up to it
 
-// How many blocks of an item have finished: 0 between launches.
+// Number of an item's blocks that have finished; 0 between launches.
 __device__ unsigned finished[MAX_ITEMS];
 
-// The part of a row that a lane holds: E elements, zero beyond HS, moved W at a time.
+// A lane's part of a row: E elements, zero beyond HS, moved W at a time.
 template <class T, int E, int W> struct Piece {
     Vec<T, W> x[E / W];
     __device__ float operator[](int e) const { return x[e / W][e % W]; }
@@ -61,8 +65,8 @@ template <int E, int W, class T> __device__ inline void copy_row(T* to, const T*
     x.to(to, lane, HS);
 }
 
-// A softmax under way. top: the largest score so far, in units of log 2. sum and o (E elements of the weighted values)
-// are relative to it.
+// State of an online softmax. top: the largest score so far, in log2 units. sum and o (E elements
+// of the weighted values) are relative to it.
 template <int E> struct alignas(8) State { float top, sum, o[E]; };
 template <int E> __device__ inline State<E> nothing() {
     State<E> s = {};
@@ -85,8 +89,8 @@ template <int E> __device__ inline void add(State<E>& s, State<E> other) {
     for (int e = 0; e < E; e++) s.o[e] += other.o[e];
 }
 
-// The first `lanes` threads of the block get the sum of all states of their part of rows. Two calls need a barrier
-// between them.
+// The first `lanes` threads of the block get the sum of the block's states for their elements. Two
+// calls need a barrier between them.
 template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lanes) {
     typedef State<E> States[WARPS][G][32];
     SHARED(States, parts);
@@ -110,19 +114,20 @@ template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lane
         for (int w = 1; w < WARPS; w++) add(s[g], parts[w][g][lane]);
 }
 
-// Whether this block is the last of `count` to come here for the item. It then sees what all of them have written.
+// Whether this block is the last of the item's `count` to finish. All their writes are then
+// visible.
 __device__ inline bool last_to_finish(int item, int count) {
     SHARED(bool[1], last);
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();    // the block's writes come before its count, the last block's reads after it
-        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // back to 0 by the last
+        __threadfence();    // orders writes, the count, the last block's reads
+        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // the last resets to 0
         __threadfence();
     }
     __syncthreads();
     return last[0];
 }
-// Reads past L1, which may hold old data.
+// Bypasses L1, which may hold stale data.
 template <int E> __device__ inline State<E> read(const State<E>* from) {
     State<E> s;
 #pragma unroll
@@ -144,7 +149,7 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
     return {from, min(end, from + each * round), (rounds + each - 1) / each};
 }
 
-// Asks for a lane's part of a split's first keys and values.
+// Prefetches a lane's part of a split's first keys and values to L2.
 template <class X, int E, int U> __device__ inline void prefetch_first(const Pages& cache, const VisibleKeys& seen,
                                                                        const Range& keys, int b, int kv, int row,
                                                                        int rows, int lane, int HS) {
@@ -157,8 +162,8 @@ template <class X, int E, int U> __device__ inline void prefetch_first(const Pag
     }
 }
 
-// A block's work: one split of an item, which is up to G of the queries that share keys and values of kv head (b,kv):
-// pairs of one of S positions and one of `group` heads, position after position.
+// A block's work: one split of an item. An item is up to G queries that share the keys and values
+// of kv head (b,kv): pairs of one of S positions and one of `group` heads, position after position.
 template <int G> struct Work {
     int split, item, cut, kv, b, S, group, count;    // count: queries
     __device__ Work(const Heads& h, int S, int splits) : S(S), group(h.NH / h.NKV) {
@@ -170,14 +175,14 @@ template <int G> struct Work {
     __device__ int head(int g) const { return kv * group + (S == 1 ? cut * G + g : (cut * G + g) % group); }
 };
 
-// The queries of a block's work. P = 1: heads of position p[0]; else P = G, each at a position of its own, below 0 if
-// there is none. SHAPED: with soft caps and slopes.
+// The queries of a block's work. P = 1: heads at position p[0]; else P = G, a position for each,
+// negative if there is none. SHAPED: with soft caps and slopes.
 template <int G, int E, int P> struct Queries {
-    float q[G][E];    // times what makes its products scores, in units of log 2, or what tanh takes
+    float q[G][E];    // scaled to scores in log2 units, or to tanh's argument
     PositionBias slope[G];
     int p[P];
     __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
-    // Finds the positions, and the keys that any of them sees if the first one is no padding.
+    // Finds the positions. Returns the keys visible to any of them, if the first is not padding.
     __device__ VisibleKeys find(const int* pos, const Work<G>& w, const Heads& h) {
         p[0] = pos[w.row(0)];
         int last = p[0];
@@ -187,13 +192,13 @@ template <int G, int E, int P> struct Queries {
         seen.n += last - p[0];
         return seen;
     }
-    // Whether query g sees a key that the block reads; -1: beyond the last one.
+    // Whether query g sees `key`; -1: beyond the last key.
     __device__ bool is_visible(const Heads& h, int g, int key) const {
         if constexpr (P == 1) return key >= 0;
         const int behind = p[g] - key;
         return key >= 0 && behind >= 0 && (!h.window || behind < h.window || in_pattern(h, key));
     }
-    // A lane's part of w.count queries; after the last, that one again. from(g): where query g is
+    // Loads a lane's part of w.count queries; the last repeats. from(g): address of query g.
     template <bool SHAPED, int W, class From>
     __device__ void load(const Work<G>& w, From from, const Scores& scores, int lane, int HS) {
         const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
@@ -209,13 +214,13 @@ template <int G, int E, int P> struct Queries {
     }
 };
 
-// U rows of keys or values, as the cache has them, and their factors.
+// U rows of keys or values in the cache's type, and their scales.
 template <class X, int E, int W, int U> struct Rows {
     Piece<X, E, W> x[U];
     float factor[U];
 };
 
-// Adds U keys and values to the softmaxes of G queries. key: their positions; -1 does not count.
+// Adds U keys and values to the softmaxes of G queries. key: positions; -1 is skipped.
 template <bool SHAPED, class X, int G, int E, int W, int U, int P>
 __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query, const Heads& h, const Scores& scores,
                                 const Rows<X, E, W, U>& k, const Rows<X, E, W, U>& v, const int (&key)[U], int lanes) {
@@ -260,7 +265,8 @@ __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query,
     }
 }
 
-// The sum over all splits of an item, in the first `lanes` threads of the last block to finish. False in other blocks.
+// Sums all splits of an item in the first `lanes` threads of the last block to finish. False
+// elsewhere.
 template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], State<E>* partial, int item, int split,
                                                           int splits, int count, int lanes) {
     State<E>* part = partial + int64_t(item) * splits * G * lanes;
@@ -278,7 +284,7 @@ template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], Stat
     return true;
 }
 
-// A lane's part of a row of y, in a block's first `lanes` threads. Padding: 0
+// Writes a lane's part of a row of y, from a block's first `lanes` threads; 0 for padding.
 template <int W, class T, int E> __device__ inline void put_out(T* y, const State<E>& s, bool there, int lane, int HS) {
     Piece<T, E, W> out;
 #pragma unroll
@@ -286,8 +292,8 @@ template <int W, class T, int E> __device__ inline void put_out(T* y, const Stat
     out.to(y, lane, HS);
 }
 
-// AsTheyAre: one position's queries and key have been turned. Turned: they are turned here. Several: there are S
-// positions, whose keys are in the cache.
+// AsTheyAre: one position, queries and key already rotated. WithRope: one position, rotated here.
+// Several: S positions, whose keys are in the cache.
 struct AsTheyAre {
     static constexpr bool TURNS = false;
     static constexpr int S = 1;
@@ -302,14 +308,15 @@ template <class T> struct WithRope {
     RopeCall c;
     const T *qw, *kw;
 };
-// to (count + 1,HS), in shared memory = `count` heads of a row of qkv and the key's head, normed and turned.
+// to (count + 1,HS), in shared memory = `count` heads of a row of qkv and the key's head, normed
+// and rotated.
 template <class T, bool INTERLEAVED>
 __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, int b, int head, int count, int key) {
     const RopeCall& c = by.c;
     const int lane = int(threadIdx.x) % c.lanes, groups = THREADS / c.lanes;
     RopeVector<VEC<T>, INTERLEAVED> piece(c, lane);
     const Rotation<VEC<T>> rotation(c, piece, c.rotation(b));
-    for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // as often for all lanes
+    for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // uniform for all lanes
         const bool there = i <= count;
         const int from = i < count ? head + i : key;
         if (there) piece.load(row + int64_t(from) * c.h.HS);
@@ -323,8 +330,9 @@ __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, in
     }
 }
 
-// cache_append has put the new keys there if the cache's type is not T, or positions are several. Else the first split
-// writes the new key, and all blocks take it from qkv: none could be sure to see that write.
+// With a cache of another type than T, or several positions, cache_append has written the new keys.
+// Else the first split writes the new key, and all blocks read it from qkv, because that write may
+// not be visible to them.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
     decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
@@ -346,7 +354,8 @@ __global__ void __launch_bounds__(THREADS)
         return;
     }
 
-    const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS, *q = in + int64_t(w.head(0)) * HS;    // one position's
+    const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS,
+            *q = in + int64_t(w.head(0)) * HS;    // for one position
     const T *new_k = in + int64_t(h.NH + w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
     if constexpr (First::TURNS) {
         SHARED(Vec<T>[(G + 1) * MAX_ROPE_HEADS / VEC<T>], own);
@@ -365,7 +374,7 @@ __global__ void __launch_bounds__(THREADS)
         Rows<X, E, W, U> k, v;
         int key[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {    // beyond the last key: the last one again, with no weight
+        for (int u = 0; u < U; u++) {    // beyond the last key: the last, with weight 0
             const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
             const int64_t cache_row = cache.row(w.b, w.kv, at);
             const X *from_k = all_k + cache_row * HS, *from_v = all_v + cache_row * HS;
@@ -410,10 +419,9 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
     const bool cache_converts = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
     const CachedPlan x(B, S, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
     void* scratch = x.bytes ? cuda_scratch(x.bytes) : nullptr;
-    const bool prompt = !x.takes || (cache_converts && !aligned);    // the latter is too rare for kernels of its own
+    const bool prompt = !x.takes || (cache_converts && !aligned);    // the latter is too rare for its own kernels
     if (S > 1 || prompt || cache_converts) cache_append(qkv, cache, B, S, pos, h);
-    if (S > 1 && cache.from_start &&
-        !cache_converts)    // a narrow cache's keys are rounded: later steps read them so, too
+    if (S > 1 && cache.from_start && !cache_converts)    // later steps read rounded keys
         return attention_forward(y, static_cast<float*>(scratch), qkv, B, S, h);
     if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
     if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, AsTheyAre{});
@@ -426,8 +434,8 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
     });
 }
 
-// In two launches where there are no kernels: scores with caps and slopes, norms over all heads, narrow caches, heads
-// that are no vectors.
+// Uses two launches for cases without a kernel: scores with caps or slopes, norms over all heads,
+// caches of another type, heads without 16-byte vectors.
 template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, const T* qkv, const T* qw, const T* kw,
                                               const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
                                               const int* pos, Heads h, QkNormRope t) {

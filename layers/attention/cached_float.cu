@@ -1,4 +1,4 @@
-// cached_float.cu - attention in generation for activations in float, whatever the cache's type: cached.cuh.
+// cached_float.cu - attention in generation (cached.cuh) for float activations and any cache type.
 #include "cached.cuh"
 
 CACHED(float)

@@ -1,20 +1,21 @@
-// kv_pages.cu - rows of keys and values into a cache's pages: new ones from qkv, and those of copied pages, turned.
+// kv_pages.cu - writes rows of keys and values to a cache's pages: new ones from qkv, and rotated
+// copies.
 //
-// Thread mapping: a warp for each row of a head, of keys and then of values. Bound by memory: a row is read once, or,
-// where its type has a factor, twice, the second time from L1.
+// Thread mapping: a warp for each row of a head, of keys and then of values. Bound by memory: a row
+// is read once, or twice if its type has a scale, the second time from L1.
 #include "attention.cuh"
 
 namespace {
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 
-// The warp puts x(0..HS-1) into a row of type X.
+// The warp writes x(0..HS-1) to a row of type X, with its scale.
 template <class X, class F> __device__ inline void put_row(X* rows, float* factors, int64_t row, int HS, F x) {
     const int lane = int(threadIdx.x) % 32;
     float inverse = 1;
     if constexpr (LARGEST<X> != 0) {
         float most = 0, finite = 0;
         for (int d = lane; d < HS; d += 32) most = fmaxf(most, fabsf(x(d))), finite += x(d) * 0;
-        most = warp_max(most) + warp_sum(finite);    // NaN, if not all are numbers
+        most = warp_max(most) + warp_sum(finite);    // NaN, if any element is no number
         inverse = most < TINY ? 0 : LARGEST<X> / most;
         if (lane == 0) factors[row] = most < TINY ? 0 : most / LARGEST<X>;
     }

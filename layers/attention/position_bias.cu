@@ -1,14 +1,17 @@
-// position_bias.cu - biases of attention's scores by distance: the table's rows for each distance, and their gradients.
+// position_bias.cu - biases of attention's scores by distance: the bias of each distance from its
+// bucket's, and gradients.
 //
-// The gradient of a score is ds = p (dp - delta), computed again. A block owns a band: all tiles of 64 queries by 64
-// keys of a head whose offsets from the diagonal are equal. Their elements add up in registers, and only at the band's
-// end along the diagonals, which another kernel adds up by distance. No atomics: the same bits every run.
+// A score's gradient ds = p (dp - delta) is recomputed. A block has a band: all 64x64 tiles of a
+// head, queries by keys, at one offset from the diagonal. Their elements are summed in registers,
+// and only at the band's end along the diagonals; another kernel adds those by distance. Without
+// atomics, so the bits are reproducible.
 //
-// Thread mapping: 128 threads for a tile. bf16 by mma.sync, a warp owns 16 queries (sm80.cuh); float, and head sizes
-// that the tensor cores do not take, by FMAs (simt.cuh).
+// Thread mapping: 128 threads for a tile. bf16 by mma.sync, 16 queries a warp (sm80.cuh); float,
+// and head sizes without tensor cores, by FMAs (simt.cuh).
 //
-// FLOPs for each pair of query and key: 4 HS. Bound by the copies of tiles: each is read once for every band. Two tiles
-// at a time keep shared memory small, so that other blocks of a multiprocessor compute while one waits.
+// FLOPs for each pair of query and key: 4 HS. Bound by the copies of tiles: each is read once for
+// every band. Only two tiles at a time keep shared memory small, so that other blocks of a
+// multiprocessor compute while one waits.
 #include "simt.cuh"
 #include "sm80.cuh"
 
@@ -20,7 +23,7 @@ static_assert(TILE == simt::TILE);
 
 struct Bands {
     Heads h;
-    int B, S, tiles, count, lowest;    // bands; the first one's offset: tiles from a key's to its query's
+    int B, S, tiles, count, lowest;    // count: bands; lowest: first band's offset in tiles
     int64_t row;                       // elements in a row of packed qkv
     Scores scores;
     Bands(int B, int S, Heads h, const BiasScratch& s)
@@ -28,7 +31,7 @@ struct Bands {
           scores(h) {}
 };
 
-// A block's band, and the tiles of it that hold visible pairs.
+// A block's band, and its tiles that hold visible pairs.
 struct Band {
     const Bands& c;
     int b, head, offset, band;
@@ -42,7 +45,7 @@ struct Band {
     __device__ int64_t qkv(int which) const { return b * (c.S * c.row) + int64_t(which) * c.h.HS; }
     __device__ int64_t k() const { return qkv(c.h.NH + head / (c.h.NH / c.h.NKV)); }
     __device__ int64_t v() const { return k() + int64_t(c.h.NKV) * c.h.HS; }
-    // f(position of the first query, of the first key)
+    // Calls f(position of the first query, of the first key) for each tile.
     template <class F> __device__ void each_tile(F f) const {
         for (int i = max(offset, 0); i < min(c.tiles, c.tiles + offset); i++) {
             const int query = i * TILE, key = (i - offset) * TILE, last = min(query + TILE, c.S) - 1;
@@ -52,7 +55,7 @@ struct Band {
             f(query, key);
         }
     }
-    // partial (B,NH,bands,DIAGONALS): the sums of a tile's elements at key - query + TILE - 1.
+    // partial (B,NH,bands,DIAGONALS): sums of a tile's elements at key - query + TILE - 1.
     __device__ void write(float* partial, const float (&sums)[TILE][PITCH]) const {
         const int d = int(threadIdx.x) - (TILE - 1);
         float sum = 0;
@@ -81,7 +84,7 @@ struct Query {
     }
 };
 
-// ---- tensor cores ---------------------------------------------------------------------------------------------------
+// ---- tensor cores -------------------------------------------------------------------------------
 
 template <int D> struct MmaTiles {
     typedef sm80::Tile<TILE, D> Tile;
@@ -109,7 +112,7 @@ template <int D> __global__ void __launch_bounds__(THREADS)
     const int64_t y_row = int64_t(bands.h.NH) * HS;
     float sums[1][TILE / 8][4] = {}, p[1][TILE / 8][4], dp[1][TILE / 8][4];
     auto product = [&](float(&x)[1][TILE / 8][4], const bf16* a, int64_t a_row, int query, const bf16* b, int key) {
-        __syncthreads();    // all warps have read the tiles before
+        __syncthreads();    // all warps have read the previous tiles
         Tiles::load(tiles.left, a, a_row, query, S, HS);
         Tiles::load(tiles.right, b, bands.row, key, S, HS);
         cp_async_commit();
@@ -134,7 +137,7 @@ template <int D> __global__ void __launch_bounds__(THREADS)
     band.write(partial, tiles.sums);
 }
 
-// ---- FMAs -----------------------------------------------------------------------------------------------------------
+// ---- FMAs ---------------------------------------------------------------------------------------
 
 struct PlainTiles {
     simt::Tile left, right;
@@ -174,9 +177,10 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     band.write(partial, tiles.left.x);
 }
 
-// ---- sums by distance -----------------------------------------------------------------------------------------------
+// ---- sums by distance ---------------------------------------------------------------------------
 
-// dbias[head,x] += the sums at distance x - reach, or beyond it. A block for each: its threads take every 128th band.
+// dbias[head,x] += the sums at distance x - max_distance, or beyond it at the ends. A block for
+// each element; a thread has every 128th band.
 __global__ void __launch_bounds__(THREADS) add_bands_kernel(float* dbias, const float* partial, Bands c) {
     SHARED(float[THREADS / 32], warps);
     const int n = 2 * c.h.max_distance + 1, x = int(blockIdx.x) % n, head = int(blockIdx.x) / n, far = 1 << 29;
@@ -215,14 +219,14 @@ template <class T> void attention_bias_backward(float* dbias, const T* dy, const
     launch(add_bands_kernel, {unsigned(h.NH * (2 * h.max_distance + 1)), THREADS}, dbias, partial, bands);
 }
 
-// ---- rows of the table ----------------------------------------------------------------------------------------------
+// ---- biases of distances from the table ---------------------------------------------------------
 
 template <class T> __global__ void __launch_bounds__(THREADS)
     rows_kernel(float* bias, const T* table, const int* bucket, int NH, int n) {
     const int i = int(blockIdx.x) * THREADS + int(threadIdx.x);
     if (i < NH * n) bias[i] = to_float(table[bucket[i % n] * NH + i / n]);
 }
-// A thread has a number of the table, and adds up its distances in order.
+// A thread has an element of the table, and sums its distances in order.
 __global__ void __launch_bounds__(THREADS)
     table_kernel(float* dtable, const float* dbias, const int* bucket, int buckets, int NH, int n) {
     const int at = int(blockIdx.x) * THREADS + int(threadIdx.x), head = at % NH;

@@ -1,15 +1,20 @@
-// recurrent.cu - attention without softmax (layers/ops.h: Linear) on GPUs, in chunks of 32 positions. The maths is that
-// of linear.cpp, in four walks over a sequence, which one kernel does with other operands:
-//   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z      over the positions c of r's chunk up to r, or from r on
-//   Y   forward    L = q~    R = k~    Z = v    out = num        DQ  forward    L = g    R = v    Z = k~    out = dq~
-//   DK  backward   L = v     R = g     Z = q~   out = dk~        DV  backward   L = k~   R = q~   Z = g     out = dv
-// S is the state of the chunks before, or of those after, and decays along its rows (Y, DV) or columns. elu's weights
-// are those of a value that is 1: one more column of v, whose gradient is one more column of g.
+// recurrent.cu - attention without softmax (layers/ops.h: LinearAttention), in chunks of 32
+// positions. Maths: recurrent.cpp. Four walks over a sequence use one kernel with different
+// operands:
+//   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z      c: positions of r's chunk up to r,
+//   or from r on
+//   Y   forward    L = q~    R = k~    Z = v    out = num        DQ  forward    L = g    R = v
+//   Z = k~    out = dq~
+//   DK  backward   L = v     R = g     Z = q~   out = dk~        DV  backward   L = k~   R = q~
+//   Z = g     out = dv
+// S is the state of the chunks before (walking back, after), and decays along its rows (Y, DV) or
+// columns. elu's normaliser is one more column of v, of ones; its gradient is one more column of g.
 //
-// Thread mapping: a block walks along a key/value head of a sequence for 32 columns of Z, out and S, with 128 threads;
-// the scores L . R are computed again for each 32 columns. A thread has 4 rows and 2 columns of scores, out and S, all
-// in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are float, in an order that depends on
-// sizes alone. FLOPs for a position, head and 32 columns: 2 (32 HS + 32 32 / 2 + 2 * 32 HS).
+// Thread mapping: a block of 128 threads walks along a key/value head of a sequence for 32 columns
+// of Z, out and S, and recomputes the scores L . R. A thread has 4 rows and 2 columns of scores,
+// out and S, all in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are
+// float, in an order that depends only on sizes. FLOPs for a position, head and 32 columns: 2 (32
+// HS + 32 32 / 2 + 2 * 32 HS).
 #include "attention.cuh"
 
 namespace {
@@ -21,15 +26,15 @@ enum class Walk { y, dq, dk, dv };
 
 template <class T> struct Call {
     const T *qkv, *gates;
-    const float* g;    // (B,S,NH,HS + elu): num's gradients, then the weights'
+    const float* g;    // (B,S,NH,HS + elu): gradients of num and normaliser
     int B, S;
     Heads h;
     float scale;
     __host__ __device__ bool elu() const { return h.linear == LinearAttention::elu; }
     __host__ __device__ int wide() const { return h.HS + elu(); }
-    // Shared memory for heads above 128 holds half as many positions.
+    // Heads above 128 leave shared memory for half as many positions.
     __host__ __device__ int chunk() const { return h.HS > 128 ? MOST / 2 : MOST; }
-    __host__ __device__ int pitch() const { return (h.HS + 1) | 1; }    // odd: a column's rows are in different banks
+    __host__ __device__ int pitch() const { return (h.HS + 1) | 1; }    // odd: no bank conflicts
     __device__ int64_t row(int b, int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
     __device__ int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
     __device__ int64_t k(int b, int s, int kv) const { return row(b, s) + int64_t(h.NH + kv) * h.HS; }
@@ -41,7 +46,7 @@ template <class T> struct Call {
 template <class T> struct Out {
     float* num;    // (B,S,NH,HS + elu)
     T *dqkv = nullptr, *dgates = nullptr;
-    float* qdq = nullptr;    // (B,S,NKV,HS): q dq, summed over the query heads
+    float* qdq = nullptr;    // (B,S,NKV,HS): q dq, summed over query heads
 };
 
 __device__ inline float feature(bool elu, float x) { return elu ? (x > 0 ? x + 1 : expf(x)) : x; }
@@ -52,7 +57,7 @@ __device__ inline float gate_slope(float x) {
     return log_sigmoid(x) * GATE_SCALE > LOG_DECAY_MIN ? GATE_SCALE / (1 + expf(x)) : 0;
 }
 
-// n positions from `from` on; alone: no chunk comes before, or, walking back, after.
+// n positions from `from` on. alone: no chunk before it or, walking back, after it.
 struct Chunk {
     int from, n;
     bool alone;
@@ -69,7 +74,8 @@ template <class T> __device__ inline Chunk chunk_to(const Call<T>& c, int b, int
     return {to - n, n, to == c.S || c.first(b, to) == to};
 }
 
-// l, r, up (chunk,pitch); z, scores (chunk,PITCH); s (HS + 1 in whole fours,PITCH); later (E).
+// l, r, up (chunk,pitch); z, scores (chunk,PITCH); s (HS + 1, rounded up to fours, PITCH); later
+// (E).
 struct Workspace {
     float *l, *r, *up, *z, *scores, *s, *later;
     __host__ __device__ static int floats(int chunk, int pitch, int HS) {
@@ -81,7 +87,8 @@ struct Workspace {
     }
 };
 
-// f(element of a chunk's row i, column c) of `width` columns, for n positions in whole fours of rows.
+// Fills rows of `width` columns with f(position in the chunk, column), for n positions rounded up
+// to fours.
 template <class F> __device__ inline void fill(float* to, int pitch, int n, int width, F f) {
     const int rows = (n + ROWS - 1) / ROWS * ROWS;
     for (int at = int(threadIdx.x); at < rows * width; at += THREADS) {
@@ -89,11 +96,10 @@ template <class F> __device__ inline void fill(float* to, int pitch, int n, int 
         to[i * pitch + c] = i < n ? f(i, c) : 0;
     }
 }
-// The thread's first row and column of a tile of ROWS rows by E columns that it computes as its t-th.
+// First row and columns of the thread's t-th tile of ROWS rows by E columns.
 __device__ inline int tile_row(int t) { return t / ACROSS * ROWS; }
 __device__ inline int tile_column(int t, int j) { return t % ACROSS + ACROSS * j; }
 typedef float Sums[ROWS][COLUMNS];
-// sums += a b over K terms: a(row, k), b(k, column)
 template <class A, class B> __device__ inline void multiply(Sums& sums, int K, A a, B b) {
     for (int k = 0; k < K; k++) {
         float x[ROWS], y[COLUMNS];
@@ -107,7 +113,7 @@ template <class A, class B> __device__ inline void multiply(Sums& sums, int K, A
             for (int j = 0; j < COLUMNS; j++) sums[i][j] += x[i] * y[j];
     }
 }
-// f(row, column, sum) for each of the thread's.
+// Calls f(row, column, sum) for each of the thread's sums.
 template <class F> __device__ inline void each_sum(const Sums& sums, int t, F f) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
@@ -121,13 +127,13 @@ template <class T, Walk W> struct Walker {
     const Call<T>& c;
     const Out<T>& out;
     const Workspace room;
-    const int b, kv, e0, HS, P, in, columns;    // in: terms of a score; columns: of Z and out in all
+    const int b, kv, e0, HS, P, in, columns;    // in: terms of a score; columns: of Z and out
     const bool elu;
     __device__ Walker(const Call<T>& c, const Out<T>& out, int b, int kv, int e0)
         : c(c), out(out), room(&dynamic_shared<float>(), c.chunk(), c.pitch(), c.h.HS), b(b), kv(kv), e0(e0),
           HS(c.h.HS), P(c.pitch()), in(ALONG ? HS : c.wide()), columns(W == Walk::y ? c.wide() : HS), elu(c.elu()) {}
 
-    // exp(b) of all channels, or of these columns'.
+    // up = exp(b) of all channels, or of this block's columns.
     __device__ void load_decays(const Chunk& x) const {
         if (elu) return;
         const int width = ALONG ? HS : min(E, HS - e0), c0 = ALONG ? 0 : e0;
@@ -141,13 +147,13 @@ template <class T, Walk W> struct Walker {
             }
         }
     }
-    __device__ float retention() const {    // retention_decay()
+    __device__ float retention() const {    // retention_decay() of layers/ops.h
         const float steps = c.h.NKV > 1 ? float(c.h.NKV - 1) : 1;
         return log1pf(-exp2f(-5 - 4 * float(kv) / steps));
     }
     __device__ float up(int i, int d) const { return elu ? 1 : room.up[i * P + d]; }
 
-    // Rows of k~ or q~ from channel c0 on, v with elu's ones, g.
+    // Loads rows of k~ or q~ from channel c0 on; of v with elu's ones; of g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
             return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
@@ -181,7 +187,7 @@ template <class T, Walk W> struct Walker {
         if constexpr (W == Walk::dv) queries(room.r, P, x, head, 0, HS), gradients(room.z, PITCH, x, head, e0, E);
     }
 
-    // The scores of the chunk: of those before a row, or of those after it.
+    // Scores of the chunk, with positions up to the row, or from the row on.
     __device__ void score(const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) >= x.n) return;
@@ -207,7 +213,7 @@ template <class T, Walk W> struct Walker {
                 sums, x.n, [&](int i, int k) { return room.scores[(tile_row(t) + i) * PITCH + k]; },
                 [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
     }
-    // S = or += R^T Z; forward then times the chunk's decay.
+    // S = or += R^T Z; forward it is then multiplied by the chunk's decay.
     __device__ void update(const Chunk& x, bool add) const {
         for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
             Sums sums = {};
@@ -221,7 +227,7 @@ template <class T, Walk W> struct Walker {
             });
         }
     }
-    // The whole chunk's, for this row and column of S.
+    // Decay over the whole chunk, for this row and column of S.
     __device__ float decay(const Chunk& x, int d, int e) const {
         const int channel = ALONG ? d : e;
         return channel + (ALONG ? 0 : e0) < HS ? up(x.n - 1, channel) : 1;
@@ -276,7 +282,7 @@ template <class T, Walk W> struct Walker {
     __device__ void step(const Chunk& x) const {
         const int group = c.h.NH / c.h.NKV;
         Sums sums = {};
-        __syncthreads();    // the chunk before has been read
+        __syncthreads();    // the previous chunk has been read
         load_decays(x);
         __syncthreads();
         load_key_side(x);
@@ -305,7 +311,7 @@ template <class T, Walk W> struct Walker {
             if (c.h.gates()) store_gates(x);
     }
 
-    // The state's place in memory: elu's weights, column HS, lie behind all heads' rows.
+    // Offset in the stored state: elu's normalisers (column HS) lie behind all heads' rows.
     __device__ int64_t offset(int d, int e) const {
         return e < HS ? (int64_t(kv) * HS + d) * HS + e : (int64_t(c.h.NKV) * HS + kv) * HS + d;
     }
@@ -326,7 +332,7 @@ template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
             end = x.from;
         }
     } else {
-        int n = pos ? 0 : c.S;    // without padding
+        int n = pos ? 0 : c.S;    // positions without padding
         while (pos && n < c.S && pos[int64_t(b) * c.S + n] >= 0) n++;
         const bool begins = !pos || pos[int64_t(b) * c.S] == 0;
         float* state = pos ? static_cast<float*>(states.p) + states.of[b] * states.stride : nullptr;
@@ -342,9 +348,9 @@ template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// ---- rows -----------------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 
-// y = n num, a warp for each row. In generation norms is null, and where pos is padding y is 0.
+// y = n num, a warp for each row. In generation norms is null, and y is 0 where pos is padding.
 template <class T> __global__ void __launch_bounds__(THREADS)
     finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
@@ -361,7 +367,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     for (int d = lane; d < HS; d += 32) y[row * HS + d] = from_float<T>(there ? from[d] * n : 0);
     if (norms && lane == 0) norms[(position / c.S * c.h.NH + head) * c.S + position % c.S] = n;
 }
-// g, the gradients of num and, of elu, of the weights.
+// g: gradients of num and, for elu, of the normaliser.
 template <class T> __global__ void __launch_bounds__(THREADS)
     gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> c) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
@@ -378,7 +384,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     if (c.elu() && lane == 0) g[row * c.wide() + HS] = -n * both;
 }
 
-// ---- launchers ------------------------------------------------------------------------------------------------------
+// ---- launchers ----------------------------------------------------------------------------------
 
 template <class T> Call<T> call_of(const T* qkv, const T* gates, const float* g, int B, int S, Heads h) {
     return {qkv, gates, g, B, S, h, h.linear == LinearAttention::elu ? 1 : h.score_scale()};

@@ -1,15 +1,16 @@
-// simt.cu - attention forward by FMAs: for float, and for the head sizes that the tensor cores do not take.
+// simt.cu - attention forward by FMAs: for float, and for head sizes without tensor cores.
 //
-// No score leaves its block: it keeps a running maximum and sum of each row and rescales y as they grow (Dao et al.
-// 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and bound: simt.cuh. Generation's prompts read
-// keys and values from the pages of a cache, widened in shared memory.
+// Scores stay in their block, which keeps a running maximum and sum of each row and rescales y as
+// they grow (Dao et al. 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and
+// bound: simt.cuh. Prompts in generation read keys and values from a cache's pages and convert them
+// to float in shared memory.
 #include "simt.cuh"
 
 namespace {
 using namespace simt;
 
-// Turns a tile of products s into unnormalised probabilities p. Sums and outputs are rescaled to the new maximum.
-// kept(row, key): dropout leaves the pair. It takes no part in the sums.
+// Replaces a tile of products s by unnormalised probabilities p, and rescales sums and outputs to
+// the new maximum. kept(row, key): dropout keeps the pair; dropped pairs still count in the sums.
 template <bool SHAPED, int U, class Kept>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
                                       const RowMask& sight, const Stream& stream, int t0, const Scores& scores,
@@ -38,7 +39,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
     }
 }
 
-// Where keys and values lie: in packed qkv,
+// Source of keys and values: packed qkv,
 template <class T> struct PackedKeys {
     typedef Rows<T> Some;
     static constexpr bool CACHED = false;
@@ -50,7 +51,7 @@ template <class T> struct PackedKeys {
     }
     __device__ Some values(const Heads& h, int S, int b, int kv) const { return keys(h, S, b, h.NKV + kv); }
 };
-// or in a cache. pos (B,S): where the queries are, -1 from some on.
+// or a cache. pos (B,S): the queries' positions; -1 from the first padding on.
 struct PagedKeys {
     typedef PagedRows Some;
     static constexpr bool CACHED = true;    // generation has no dropout
@@ -78,7 +79,7 @@ struct ForwardShared {
     Tile q, kv, p;
 };
 
-// 64 queries of a head. The last tiles, which see most keys, start first.
+// A block has 64 queries of a head. The last tiles, which see most keys, start first.
 template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h, Scores scores) {
     typedef typename Source::Some Some;
@@ -106,7 +107,7 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
         return Source::CACHED || is_kept(h, w.b, w.head, p0 + w.row + tile_row(r), key);
     };
     Sums o[D / TILE] = {};
-    float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
+    float top[ROWS], sum[ROWS] = {};    // top: log2 units; sum: this thread's columns
 #pragma unroll
     for (int r = 0; r < ROWS; r++) top[r] = -INFINITY;
     bool kept = false;
@@ -144,7 +145,7 @@ template <class T, class Source> void forward(T* y, float* lse, const T* qkv, So
 
 }    // namespace
 
-// ---- entries --------------------------------------------------------------------------------------------------------
+// ---- entries ------------------------------------------------------------------------------------
 
 template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
     forward(y, lse, qkv, PackedKeys<T>{qkv}, B, S, h);

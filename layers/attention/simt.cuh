@@ -1,21 +1,22 @@
-// simt.cuh - what forward and backward of attention by FMAs share: tiles in shared memory, products of tiles, which
-// rows a block has, what a query sees.
+// simt.cuh - common to forward and backward of attention by FMAs: tiles in shared memory, products
+// of tiles, a block's rows, the mask.
 //
-// Thread mapping: 128 threads for a tile of 64 queries by 64 keys. A thread has 8 rows and 4 columns of a tile, of
-// scores (keys tx + 16 c) or of outputs (columns 4 tx + c). Rows longer than 64 are loaded in chunks of 64 columns. A
-// block computes at most D columns of output (64 or 128); wider outputs are divided among blocks that each compute all
-// the scores.
+// Thread mapping: 128 threads for a tile of 64 queries by 64 keys. A thread has 8 rows and 4
+// columns of a tile, of scores (keys tx + 16 c) or of outputs (columns 4 tx + c). Rows longer than
+// 64 are loaded in chunks of 64 columns. A block computes at most D columns of output (64 or 128);
+// wider outputs are divided among blocks that each compute all the scores.
 //
-// Bound by FMAs: for 4 terms of its 32 sums a thread reads 12 times 16 bytes of shared memory, so a warp keeps an SM's
-// shared memory busy for 16 cycles and its FMAs for 32.
+// Bound by FMAs: for 4 terms of its 32 sums a thread reads 12 times 16 bytes of shared memory, so a
+// warp keeps an SM's shared memory busy for 16 cycles and its FMAs for 32.
 #pragma once
 #include "attention.cuh"
 
 namespace simt {
 
 constexpr int TILE = 64, THREADS = 128, ROWS = 8, COLUMNS = 4;
-constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 16 bytes of 8 rows at once
-// Blocks on a multiprocessor. A thread then has 168 registers, or 255; dkv_kernel<128> spills 3 outside inner loops.
+constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 8 rows
+// Blocks per multiprocessor: a thread then has 168 registers, or 255; dkv_kernel<128> spills 3
+// outside inner loops.
 template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
 
 struct alignas(16) Tile {
@@ -33,7 +34,7 @@ template <class T> struct Rows {
     int count;
     bool vectors;
     __device__ Rows from(int row) const { return {first + row * stride, stride, count - row, vectors}; }
-    // Those of a stream. Keys from `end` on are not needed.
+    // The stream's rows, up to key `end`.
     __device__ Rows in(const Stream& s, int end) const {
         return {first + s.first * stride, stride * s.step, min(s.keys, end), vectors};
     }
@@ -107,7 +108,7 @@ template <class X> __device__ inline void load_paged(Tile& tile, const PagedRows
         store(&tile.x[r][c], x);
     }
 }
-// The cache's type is chosen here, not by a kernel for each: a tile's products take far longer.
+// The cache's type is chosen here, not at compile time: a tile's products take far longer.
 __device__ inline void load_tile(Tile& tile, const PagedRows& rows, int c0, int HS) {
     switch (rows.cache.type) {
         case Element::bf16: return load_paged<bf16>(tile, rows, c0, HS);
@@ -147,7 +148,7 @@ template <class B, int U> __device__ inline void add_ab(Sums (&sums)[U], const T
 #pragma unroll
     for (int u = 0; u < U; u++) {
         if (c0 + u * TILE >= HS) break;
-        __syncthreads();    // p is there, and the tile has been read
+        __syncthreads();    // p is written, and the tile has been read
         if (!b.kept || HS > TILE) {
             load_tile(b.tile, b.rows, c0 + u * TILE, HS);
             __syncthreads();
@@ -169,7 +170,7 @@ template <class B, int U> __device__ inline void add_ab(Sums (&sums)[U], const T
     }
 }
 
-// Stores scale[r] * sums[u] to the columns from c0 + 64 u on of the rows that keep(row).
+// Stores scale[r] * sums[u] to columns from c0 + 64 u on of rows for which keep(row) is true.
 template <class T, int U, class Keep> __device__ inline void store_sums(T* to, int64_t stride, Keep keep, int c0,
                                                                         int HS, const Sums (&sums)[U],
                                                                         const float (&scale)[ROWS]) {
@@ -188,7 +189,7 @@ template <class T, int U, class Keep> __device__ inline void store_sums(T* to, i
         }
 }
 
-// One head (q heads first, then k, then v) of a sequence: its rows in qkv, in y or dy, its elements of lse.
+// One head (q heads first, then k, then v) of a sequence: offsets of rows in qkv, y or dy, and lse.
 template <class T> struct Head {
     int64_t qkv, qkv_stride, y, y_stride, lse;
     bool vectors;
@@ -206,7 +207,7 @@ template <class T> struct Head {
     }
 };
 
-// What a block computes: a tile of rows from `row` on of a head of a sequence, and their columns from `column` on.
+// A block's work: a tile of a head of a sequence, from `row` and `column` on.
 struct Work {
     int b, head, row, column;
 };
@@ -219,7 +220,7 @@ template <int D> inline unsigned blocks(int B, int NH, int S, int HS) {
     return unsigned(ceil_div(S, TILE) * ceil_div(HS, D) * B * NH);
 }
 
-// What the queries of a thread's rows see, at positions from p0 + row on.
+// Keys visible to the queries of a thread's rows, at positions from p0 + row on.
 struct RowMask {
     Span keys[ROWS];
     int row0;
@@ -227,17 +228,16 @@ struct RowMask {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) keys[r] = keys_of(h, S, b, p0 + min(row + tile_row(r), S - 1));
     }
-    // Row r sees key t of the stream.
+    // Whether row r sees key t of the stream.
     __device__ bool is_visible(int r, const Stream& stream, int t) const {
         if (stream.all) return keys[r].from <= t && t < keys[r].to;
         return t < stream.keys && stream.key(t) < keys[r].from;
     }
 };
 
-// The score of a product.
 template <bool SHAPED>
 __device__ inline float score(const Scores& scores, float product, const PositionBias& slope, int distance) {
     return SHAPED ? scores.score(scores.inside(product), slope, float(distance)) : product * scores.log2;
 }
 
-}    // namespace plain
+}    // namespace simt

@@ -1,14 +1,16 @@
-// simt_backward.cu - attention backward by FMAs; p is computed again from lse. See simt.cuh.
+// simt_backward.cu - attention backward by FMAs; p is recomputed from lse. See simt.cuh.
 //
-// FLOPs for each pair of query and key: 14 HS. Five products would do (10 HS), but dq sums over keys and dk, dv over
-// queries, so the blocks of one kernel would add to each other's dq. Here scores and dp are computed twice, for dq and
-// for dk, dv; each output has one writer, and the bits are the same every run.
+// FLOPs for each pair of query and key: 14 HS. Five products would do (10 HS), but dq sums over
+// keys and dk, dv over queries, so the blocks of one kernel would add to each other's dq. Instead
+// scores and dp are computed twice, for dq and for dk, dv: each output has one writer, bits are
+// reproducible.
 #include "simt.cuh"
 
 namespace {
 using namespace simt;
 
-// delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by memory: 2 HS elements per row.
+// delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by reading 2 HS
+// elements a row.
 template <class T> __global__ void __launch_bounds__(THREADS)
     delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int lanes, Heads h) {
     const int64_t rows = int64_t(B) * S * h.NH, mine = (int64_t(blockIdx.x) * THREADS + threadIdx.x) / lanes;
@@ -98,9 +100,9 @@ struct DkvShared {
 };    // q: queries or dy
 struct ShapedDkvShared : DkvShared {
     Tile slope;
-};    // d p / d product, and before dropout
+};    // slope: d p / d product before dropout
 
-// The stream that a block's tile of keys is of; the tile's number becomes that within the stream. Those of a pattern,
+// The stream of the block's tile of keys; tile becomes an index within the stream. Pattern streams,
 // which most queries see, come first.
 __device__ inline Stream own_stream(const Streams& streams, int& tile) {
     for (int n = streams.count - 1; n > 0; n--) {
@@ -111,7 +113,7 @@ __device__ inline Stream own_stream(const Streams& streams, int& tile) {
     return streams.s[0];
 }
 
-// dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys, columns queries.
+// dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys.
 template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
                Scores scores) {
@@ -176,7 +178,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
     float factors[ROWS], scales[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) factors[r] = factor, scales[r] = scores.scale;
-    // A key of the pattern is another block's row.
+    // Keys of the pattern are stored by another block.
     auto keep = [&](int r) { return row + r <= last && !(stream.all && in_pattern(h, row + r)); };
     store_sums(dqkv + (k.first - qkv), k.stride, keep, w.column, HS, dk, scales);
     store_sums(dqkv + (v.first - qkv), v.stride, keep, w.column, HS, dv, factors);

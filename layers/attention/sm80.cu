@@ -1,14 +1,14 @@
 // sm80.cu - attention forward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2).
 //
-// A block owns a tile of queries of one head, a warp 16 M of its rows. K and V stream past through a ring of tiles that
-// cp.async fills ahead of use, with one barrier per tile. S = Q K^T stays in registers, where it already lies as the
-// left factor of P V. Softmax is online, in powers of two with the scale folded in.
+// A block has a tile of queries of one head, a warp 16 M of its rows. K and V pass through a ring
+// of tiles that cp.async fills ahead, with one barrier per tile. S = Q K^T stays in registers,
+// already in the layout of P V's left factor. Softmax is online, in powers of two scale included.
 //
-// FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. Each element of qkv and y costs 2 bytes of
-// memory traffic: 256 FLOPs per byte at S = 1024, so tensor cores are the bound, if shared memory keeps up. There 16
-// columns of a right factor serve 16 M rows: 16 M FLOPs per byte, where sm_80 does 16 in the time of a byte. Hence M =
-// 2 wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks per multiprocessor (HS =
-// 256: 96 KB, one block of eight warps).
+// FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. Each element of qkv and
+// y costs 2 bytes of memory traffic: 256 FLOPs per byte at S = 1024, so tensor cores are the bound,
+// if shared memory keeps up. There 16 columns of a right factor serve 16 M rows: 16 M FLOPs per
+// byte; sm_80 does 16 in the time of a byte. Hence M = 2 wherever registers allow. Tiles take 48
+// KB, so that even sm_86 and sm_89 run two blocks per multiprocessor (HS = 256: 96 KB, one block).
 #include "sm80.cuh"
 
 namespace {
@@ -18,14 +18,15 @@ template <int D> struct ForwardTiles {
     static constexpr int M = D > 128 ? 1 : 2, WARPS = D > 128 ? 8 : 4, THREADS = WARPS * 32;
     static constexpr int QUERIES = WARPS * M * 16, KEYS = D > 64 ? 32 : 64, STAGES = D > 96 ? 2 : 4;
     Tile<QUERIES, D> q;
-    Tile<KEYS, D> ring[STAGES];    // k of the first keys, v of the first keys, k of the next, ...
+    Tile<KEYS, D> ring[STAGES];    // k, v of the first keys, k, v of the next, ...
 };
 
-// How far scores may rise, in powers of two, before sums and outputs are rescaled to the new maximum. Exponentials stay
-// below 2^8, which costs no precision, and most tiles need no rescaling.
+// Rise of scores, in log2 units, before sums and outputs are rescaled to the new maximum.
+// Exponentials stay below 2^8, which costs no precision, and most tiles need no rescaling.
 constexpr float LAZY = 8;
 
-// Turns scores into exp2(scale * (score - top)). For each row: top, and sums and outputs relative to it.
+// Replaces scores by exp2(scale * (score - top)). top: per row; sums and outputs are relative to
+// it.
 template <int M, int N, int D> __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4],
                                                               float (&top)[M][2], float (&sum)[M][2], float scale) {
     float now[M][2];
@@ -58,7 +59,7 @@ template <int M, int N, int D> __device__ void online_softmax(float (&x)[M][N][4
     });
 }
 
-// Writes y and lse of the warp's rows, from `row` of the tile on. scale: of top, to units of log 2.
+// Writes y and lse of the warp's rows, from `row` of the tile on. scale * top is in log2 units.
 template <int M, int N, int ROWS, int D>
 __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)[M][N][4], const float (&top)[M][2],
                        const float (&sums)[M][2], float scale, int row, int first, const Call& c) {
@@ -91,13 +92,13 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     const bf16* k = sequence + (c.h.NH + kv) * c.h.HS;
     const Visits<KEYS, SPARSE> visits(c, b, first, min(first + Tiles::QUERIES, c.S) - 1);
 
-    auto fill = [&](int i) {    // the i-th tile that goes through the ring
+    auto fill = [&](int i) {    // the i-th tile through the ring
         if (i < visits.all * 2)
             load_keys<Tiles::THREADS, SPARSE>(tiles.ring[i % STAGES], {k + i % 2 * c.h.NKV * c.h.HS, c.row},
                                               visits(i / 2), c);
         cp_async_commit();
     };
-    // Waits until the i-th tile is there and all warps are done with the one before it, which is then filled anew.
+    // Waits until the i-th tile is copied and all warps have used the previous one; refills that.
     auto next = [&](int i) -> const Tile<KEYS, D>& {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
@@ -111,16 +112,16 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     __syncthreads();
     const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
     RowMask<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
-    int stream = 0;    // that `sight` is of
+    int stream = 0;    // the stream of `sight`
     const PositionBias slope = SHAPED ? c.scores.slope(head) : PositionBias{};
     const float scale = SHAPED ? 1 : c.scores.log2;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
-    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
+    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // finite, so that differences are numbers
     for (int n = 0; n < visits.all; n++) {
         const KeyTile tile = visits(n);
         const int key = tile.first;
         if (SPARSE && tile.stream != stream) sight = RowMask<M>(c, b, first + row, stream = tile.stream);
-        const bool is_visible = meets(sight.some, key, KEYS);    // the same for the whole warp
+        const bool is_visible = meets(sight.some, key, KEYS);    // uniform for the warp
         float p[M][KEYS / 8][4];
         const Tile<KEYS, D>& k_tile = next(n * 2);
         if (is_visible) {

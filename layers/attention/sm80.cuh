@@ -1,8 +1,6 @@
-// sm80.cuh - what the mma.sync kernels of attention share: which keys a query sees, the order of blocks, and the two
-// products.
-//
-// A warp owns 16 M rows of a result, all of their columns, so that no kernel reduces across warps. Results are held as
-// tile.cuh has them.
+// sm80.cuh - common to attention's mma.sync kernels: masks, the order of blocks, and the two
+// products. A warp has 16 M rows of a result with all their columns, so that no kernel reduces
+// across warps. Results have the layout of ptx/mma_tile.cuh.
 #pragma once
 #include "base/philox.h"
 #include "attention.cuh"
@@ -10,19 +8,19 @@
 
 namespace sm80 {
 
-// ---- one call, as its kernels see it --------------------------------------------------------------------------------
+// ---- a call's arguments -------------------------------------------------------------------------
 
 __device__ inline bool meets(Span span, int first, int n) { return first < span.to && first + n > span.from; }
 __device__ inline bool holds(Span span, int first, int n) { return first >= span.from && first + n <= span.to; }
 
 struct Call {
-    Heads h;                         // window: S where there is no limit
+    Heads h;                         // window: S if unlimited
     int S, heads, tiles, section;    // heads: of all sequences
     int64_t row;                     // elements in a row of packed qkv
     Scores scores;
     Streams streams;
 
-    // per_sequence heads, each cut into tiles of `rows` positions; `bytes` of a head stream past each tile.
+    // per_sequence heads, each cut into tiles of `rows` positions; a tile reads `bytes`.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
           row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked), streams(asked, S) {
@@ -32,19 +30,20 @@ struct Call {
     unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }
 
     __device__ Span keys_of(int b, int query) const { return ::keys_of(h, S, b, query); }
-    // Those that see key t of a stream.
+    // Queries that see key t of a stream.
     __device__ Span queries_of(int b, const Stream& stream, int t) const {
         const int key = stream.key(t);
         return stream.all ? ::queries_of(h, S, b, key) : Span{key, S};
     }
 
   private:
-    // Blocks run in sections of heads that fit L2, so that K and V come from memory once. Within a section the tiles
-    // with the most work go first, over all of its heads. The emulator's sections are small, to test several.
+    // Blocks run in sections of heads that fit L2, so that K and V come from memory once. Within a
+    // section the tiles with most work go first, over all of its heads. The emulator's sections are
+    // small, to test several.
     static constexpr int64_t SECTION = EMULATED ? 100 << 10 : 16 << 20;
 };
 
-// A block's tile, those with the most work first, and its head among those of all sequences.
+// A block's tile, those with most work first, and its head among the heads of all sequences.
 struct TileCoord {
     int tile, head;
 };
@@ -54,20 +53,20 @@ __device__ inline TileCoord tile_coord(const Call& c, unsigned block) {
     return {int(i / heads), int(first + i % heads)};
 }
 
-// ---- tiles ----------------------------------------------------------------------------------------------------------
+// ---- tiles --------------------------------------------------------------------------------------
 
-// Position s of one head lies at `at` + s * stride.
+// Position s of one head is at `at` + s * stride.
 template <class T> struct Rows {
     T* at;
     int64_t stride;
 };
 
-// Position t of a stream lies at `at` + t * stride.
+// Position t of a stream is at `at` + t * stride.
 template <class T> __device__ inline Rows<T> in_stream(Rows<T> rows, const Stream& stream) {
     return {rows.at + stream.first * rows.stride, rows.stride * stream.step};
 }
 
-// Starts copying positions first.. below n into a tile: zeros beyond, and beyond HS columns.
+// Starts copying positions first..n-1 to a tile; zeros beyond n and beyond HS columns.
 template <int THREADS, int ROWS, int D>
 __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first, int n, const Call& c) {
     constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;    // D = 96: a few threads have none
@@ -79,13 +78,14 @@ __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first,
         if (i + row < ROWS) cp_async_16(tile.chunk(i + row, column), source, i + row < valid);
 }
 
-// Stores a warp's results, columns from first_column on, at positions s from first + row on that keep(s), in whole
-// chunks. They go through the rows from `row` on of the tile, which no other warp may still read.
+// Stores a warp's results from first_column on, at positions s from first + row on for which
+// keep(s) is true, in whole chunks. They pass through the tile's rows from `row` on, which no other
+// warp may read.
 template <int M, int N, int ROWS, int D, class Keep>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
                            int first, const Call& c, Keep keep) {
     const int lane = threadIdx.x % 32;
-    __syncwarp();    // this warp's lanes have read it, too
+    __syncwarp();    // this warp's lanes, too, have read the tile
     put_results(tile, x, row, first_column);
     __syncwarp();
     for (int i = lane; i < M * 16 * N; i += 32) {
@@ -94,9 +94,9 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
     }
 }
 
-// ---- products of one warp -------------------------------------------------------------------------------------------
+// ---- products of one warp -----------------------------------------------------------------------
 
-// The 16 M rows row.. of a tile as the left factor of a product.
+// Rows row.. to row + 16 M - 1 of a tile as the left factor of a product.
 template <int M, int ROWS, int D> struct FromShared {
     const Tile<ROWS, D>& tile;
     int row;
@@ -105,7 +105,7 @@ template <int M, int ROWS, int D> struct FromShared {
         for (int m = 0; m < M; m++) ldmatrix_x4(a[m], tile.piece(row + m * 16, k));
     }
 };
-// The same, read once and then kept in registers.
+// FromShared's rows, read once and kept in registers.
 template <int M, int D> struct FromRegisters {
     uint32_t held[D / 16][M][4];
     template <int ROWS> __device__ FromRegisters(const Tile<ROWS, D>& tile, int row) {
@@ -141,8 +141,8 @@ __device__ void multiply_transposed(float (&x)[M][N][4], const A& a, const Tile<
     }
 }
 
-// sum += p b, over the rows of b from `first` on, for its columns from first_column on. p, a result of
-// multiply_transposed, is rounded to bf16; in registers it already lies as a left factor.
+// sum += p b, over b's rows from `first` on, for its columns from first_column on. p, a result of
+// multiply_transposed, is rounded to bf16; its registers already have a left factor's layout.
 template <int M, int K, int N, int ROWS, int D>
 __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], const Tile<ROWS, D>& b, int first,
                              int first_column = 0) {
@@ -169,13 +169,13 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
     }
 }
 
-// ---- masks ----------------------------------------------------------------------------------------------------------
+// ---- masks --------------------------------------------------------------------------------------
 
-// A tile of keys: that of a stream which begins at its key `first`.
+// A tile of keys: of a stream, from its key `first` on.
 struct KeyTile {
     int stream, first;
 };
-// The tiles of KEYS keys that queries first..last visit: of all keys, then of each stream of the pattern.
+// Key tiles that queries first..last visit: of all keys, then of each stream of the pattern.
 template <int KEYS, bool SPARSE> struct Visits {
     int from, count[SPARSE ? 3 : 1] = {}, all;
     __device__ Visits(const Call& c, int b, int first, int last) {
@@ -204,7 +204,7 @@ __device__ void load_keys(Tile<ROWS, D>& to, Rows<const bf16> rows, const KeyTil
     load_tile<THREADS>(to, SPARSE ? in_stream(rows, stream) : rows, tile.first, SPARSE ? stream.keys : c.S, c);
 }
 
-// Which columns the thread's rows see. some: the columns that any row of the warp sees; all: those that every row sees.
+// Columns visible to the thread's rows. some: to any row of the warp; all: to every row.
 template <int M> struct RowMask {
     Span rows[M][2], some, all;
     template <class Of> __device__ RowMask(int row, Of of) {    // of(row): its Span
@@ -215,7 +215,7 @@ template <int M> struct RowMask {
         const Span first = of(row), last = of(row + M * 16 - 1);
         some = {first.from, last.to}, all = {last.from, first.to};
     }
-    // What queries from `row` on see of a stream's keys.
+    // Visible keys of a stream, for queries from `row` on.
     __device__ RowMask(const Call& c, int b, int row, int stream)
         : RowMask(row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); }) {}
     // x = -infinity where a row does not see the column. x begins at `column`.
@@ -227,14 +227,14 @@ template <int M> struct RowMask {
     }
 };
 
-// ---- scores ---------------------------------------------------------------------------------------------------------
+// ---- scores -------------------------------------------------------------------------------------
 
-// From each product, tanh of it with a soft cap; else nothing changes.
+// Applies a soft cap's tanh to each product; without a cap, nothing changes.
 template <int M, int N> __device__ inline void multiply_cap_slope(float (&x)[M][N][4], const Scores& s) {
     if (s.inner != 0) each(x, [&](float& value, int, int, int) { value = tanh_of(value * s.inner); });
 }
-// How far the query of an element lies behind its key. KEYS: the rows are keys. `row`, `column`: the positions of the
-// first element; those of keys are `step` apart.
+// Distance from an element's key to its query. KEYS: the rows are keys. `row`, `column`: positions
+// of the first element; keys are `step` apart.
 template <bool KEYS> struct Distance {
     float first, step;
     __device__ Distance(int row, int column, int step) : step(float(step)) {
@@ -247,11 +247,11 @@ template <bool KEYS> struct Distance {
     }
 };
 
-// Which elements of a product dropout keeps, a bit for each; drawn before the product, whose registers it then has.
-// KEYS: the rows are keys. DROPS: there is dropout; else all stay.
+// Elements of a product that dropout keeps, a bit each; drawn before the product, which then needs
+// the registers. KEYS: the rows are keys.
 template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
     uint32_t bits[HAS_DROPOUT ? (M * N * 4 + 31) / 32 : 1] = {};
-    // `row`, `column`: the positions of the first element; those of keys are `step` apart, those of queries begin at a
+    // `row`, `column`: positions of the first element; keys are `step` apart, queries from a
     // multiple of 16.
     __device__ Stays(const Heads& h, int b, int head, int row, int column, int step) {
         if constexpr (HAS_DROPOUT) {
@@ -275,7 +275,7 @@ template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
 #pragma unroll
             for (int n = 0; n < N; n += 2)
 #pragma unroll
-                for (int odd = 0; odd < 2; odd++) {    // a call for the elements 8 rows and 8 columns apart
+                for (int odd = 0; odd < 2; odd++) {    // one call for elements 8 rows, 8 columns apart
                     const int i = r + 16 * m, j = c + 8 * n + odd;
                     const Philox4 words = philox(d.seed, stream, KEYS ? pair_index(j, i) : pair_index(i, j));
 #pragma unroll
@@ -298,13 +298,13 @@ template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
     }
 };
 
-// That of queries from `row` on and the tile's keys.
+// Distances between queries from `row` on and the tile's keys.
 template <bool SPARSE> __device__ inline Distance<false> distance_of(const Call& c, int row, const KeyTile& tile) {
     const Stream& keys = c.streams.s[tile.stream];
     return {row, SPARSE ? keys.key(tile.first) : tile.first, SPARSE ? keys.step : 1};
 }
 
-// ---- head sizes -----------------------------------------------------------------------------------------------------
+// ---- head sizes ---------------------------------------------------------------------------------
 
 // Calls f(D) with the smallest instance that holds heads of HS; its other columns are zero.
 template <class F> void for_head_size(int HS, F f) {

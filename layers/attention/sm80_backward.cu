@@ -1,37 +1,41 @@
-// sm80_backward.cu - attention backward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2), in two kernels
-// without atomics: the same bits every run.
+// sm80_backward.cu - attention backward with mma.sync, for sm_80 and newer (Dao 2023,
+// FlashAttention-2), in two kernels without atomics, so the bits are reproducible.
 //
 // P = exp(S - lse) is recomputed; dS = P (dP - delta), delta = dy . y.
-//   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also writes lse and
-//     delta of its rows for the other kernel.
-//   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head (those of a pattern have tiles of their
-//     own); queries and dy of all the heads that share it stream past. It computes the transposed S^T = K Q^T and
-//     dP^T = V dy^T.
-// In both, a result in registers already lies as the left factor of the next product, and no warp needs another's.
+//   dQ = dS K scale: a block has a tile of queries of one head; keys and values stream past. It
+//   also
+//     writes lse and delta of its rows for the other kernel.
+//   dV = P^T dy, dK = dS^T Q scale: a block has a tile of keys of one kv head (a pattern's keys
+//   have
+//     tiles of their own); queries and dy of all heads that share it stream past. It computes the
+//     transposed S^T = K Q^T and dP^T = V dy^T.
+// In both, a result's registers are the next product's left factor, and no warp needs another's.
 //
-// FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel that adds to dQ in
-// memory would need 5 products, but 8 bytes of traffic for each element of dQ and 128 keys, and its blocks would have
-// to take turns to give the same bits. Bound by tensor cores, then by shared memory (see sm80.cu).
+// FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel
+// that adds to dQ in memory would need 5 products, but 8 bytes of traffic for each element of dQ
+// and 128 keys, and a fixed order of its blocks for reproducible bits. Bound by tensor cores, then
+// by shared memory (see sm80.cu).
 #include "sm80.cuh"
 
 namespace {
 using namespace sm80;
 
-// What the first kernel writes for the second, (B,NH,2,padded S): lse in powers of two, and delta, for whole tiles.
+// Statistics for the second kernel, (B,NH,2,padded S): lse in log2 units, delta; whole tiles.
 __device__ inline int64_t padded(int S) {
     return (int64_t(S) + SM80_STATS_ROWS - 1) / SM80_STATS_ROWS * SM80_STATS_ROWS;
 }
 
-// Tiles take up to 49 KB for D up to 64 (two blocks a multiprocessor even on sm_86 and sm_89), 97 KB above.
+// Tiles take up to 49 KB for D up to 64 (two blocks a multiprocessor even on sm_86 and sm_89), 97
+// KB above.
 template <int D> struct Shape {
     static constexpr int M = D > 64 ? 1 : 2, ROWS = D > 128 ? 64 : 128, COLUMNS = D > 128 ? 16 : 32;
     static constexpr int WARPS = ROWS / (16 * M);
-    // Sums of 16 rows by 256 columns for dK and for dV do not fit registers. Then two warps share the rows: each takes
-    // half of the columns, and both compute all of P and dS.
+    // Sums of 16 rows by 256 columns for dK and dV do not fit registers. Then two warps share the
+    // rows: each has half of the columns, and both compute all of P and dS.
     static constexpr int HALVES = D > 128 ? 2 : 1;
 };
 
-// ---- dQ -------------------------------------------------------------------------------------------------------------
+// ---- dQ -----------------------------------------------------------------------------------------
 
 template <int D> struct QueryTiles {
     static constexpr int THREADS = Shape<D>::WARPS * 32;
@@ -42,7 +46,7 @@ template <int D> struct QueryTiles {
     float lse[Shape<D>::ROWS], delta[Shape<D>::ROWS];
 };
 
-// lse and delta of the block's rows, for its own tiles and for the other kernel.
+// Computes lse and delta of the block's rows, for its own tiles and for the other kernel.
 template <int D> __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, const bf16* y,
                                            int64_t stride, const float* lse, int first, const Call& c) {
     const int lane = threadIdx.x % 8;    // eight threads share a row
@@ -61,7 +65,7 @@ template <int D> __device__ void row_stats(QueryTiles<D>& tiles, float* stats, c
     }
 }
 
-// The numbers of a thread's rows, from `row` of the tile on.
+// Reads a thread's rows of a statistic, from `row` of the tile on.
 template <int M> __device__ inline void own_rows(float (&own)[M][2], const float* of_tile, int row) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -100,14 +104,14 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
     own_rows(row_lse, tiles.lse, row);
     own_rows(row_delta, tiles.delta, row);
     RowMask<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
-    int stream = 0;    // that `sight` is of
+    int stream = 0;    // the stream of `sight`
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
     const PositionBias slope = SHAPED ? c.scores.slope(head) : PositionBias{};
     const float factor = c.h.dropout.factor();
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
     for (int n = 0; n < visits.all; n++) {
         cp_async_wait<0>();
-        __syncthreads();    // this tile is there, and all warps have done with the one before it
+        __syncthreads();    // tile copied; the previous one is free
         fill(n + 1);
         const KeyTile tile = visits(n);
         if (SPARSE && tile.stream != stream) sight = RowMask<M>(c, b, first + row, stream = tile.stream);
@@ -133,7 +137,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
     store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
-// ---- dK, dV ---------------------------------------------------------------------------------------------------------
+// ---- dK, dV -------------------------------------------------------------------------------------
 
 template <int D> struct KeyTiles {
     static constexpr int THREADS = Shape<D>::WARPS * Shape<D>::HALVES * 32, QUERIES = Shape<D>::COLUMNS;
@@ -144,7 +148,7 @@ template <int D> struct KeyTiles {
     } stage[2];
 };
 
-// Starts copying queries of a head, and what belongs to them.
+// Starts copying queries of a head with their dy, lse and delta.
 template <int D> __device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* stats, const bf16* dy,
                                               const bf16* qkv, int b, int head, int query, const Call& c) {
     typedef KeyTiles<D> Tiles;
@@ -157,7 +161,7 @@ template <int D> __device__ void load_queries(typename KeyTiles<D>::Stage& stage
     if (j < Tiles::QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
 }
 
-// The tile of keys that a block owns: those of the pattern, which most queries see, go first.
+// The block's tile of keys. The pattern's tiles, which most queries see, go first.
 template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
     if constexpr (SPARSE)
         for (int stream = c.streams.count - 1; stream > 0; stream--) {
@@ -200,7 +204,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     float dk[M][D / HALVES / 8][4] = {}, dv[M][D / HALVES / 8][4] = {}, p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
     for (int i = 0; i < group * per_head; i++) {
         cp_async_wait<0>();
-        __syncthreads();    // this tile is there, and all warps have done with the one before it
+        __syncthreads();    // tile copied; the previous one is free
         fill(i + 1);
         if (!meets(sight.some, query_of(i), QUERIES)) continue;
         const auto& stage = tiles.stage[i % 2];
@@ -229,7 +233,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
     if (HAS_DROPOUT) each(dv, [&](float& value, int, int, int) { value *= factor; });
     __syncthreads();    // k and v have been read by all warps
-    // A key of the pattern is another block's row.
+    // Keys of the pattern are stored by another block.
     auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
     store_rows(in_stream(Rows<bf16>{dqkv + k, c.row}, stream), tiles.k, dk, row, column, first, c, mine);
     store_rows(in_stream(Rows<bf16>{dqkv + v, c.row}, stream), tiles.v, dv, row, column, first, c, mine);

@@ -1,29 +1,31 @@
-// sm90.cu - attention forward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 1; overlapped as in Shah et
-// al. 2024.
+// sm90.cu - attention forward by wgmma and TMA, for sm_90 only. Dao et al. 2022, algorithm 1;
+// overlapped as in Shah et al. 2024.
 //
-// A block computes 128 query rows of one head from tiles of BN keys: first the last tile that they see (without spans,
-// on the diagonal), then to the left. Then it takes other rows (order.h): there are as many blocks as multiprocessors,
-// and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the producer: one thread
-// copies q, and k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores,
-// probabilities and output stay in their registers, and y leaves from there. For tile i:
+// A block computes 128 query rows of one head from tiles of BN keys, from the last visible tile
+// (without spans, on the diagonal) to the left. Then it continues with other rows (row_order.h):
+// there are as many blocks as multiprocessors, and the copies for the next rows begin before the
+// last ones are finished. Warpgroup 0 is the producer: one thread copies q, and k and v tiles into
+// rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and
+// output stay in their registers, and y is stored from there. For tile i:
 //
-//     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
+//     producer   wait k_free -> copy k[i], then k_full;   wait v_free -> copy v[i], then v_full
 //     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
 //                wait v_full                   O += P v[i-1] starts;  the other's TURN
-//                S is there   k_free;          softmax of S, while O runs
-//                O is there   v_free;          O *= exp(old maximum - new), P = S in bf16
+//                S is done    k_free;          softmax of S, while O runs
+//                O is done    v_free;          O *= exp(old maximum - new), P = S in bf16
 //
-// A consumer that has started its products gives the turn to the other and computes its softmax meanwhile. In brackets,
-// the products under way:
+// After starting its products a consumer arrives at the other's TURN and computes its softmax.
+// Products in flight are in brackets:
 //
 //     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
-//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
+//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse ...
 //
-// FLOPs: 4 HS for each pair of a query and a key in the tiles that are visited; for causal rows of 1024 and tiles of
-// 128 x 128, 0.89 of these pairs count. (Three consumers, 192 x 128, fit for HS <= 64 with 160 registers each. By the
-// model of dev/gpu_time.py they take longer: 12 % for rows of 1024, where fewer pairs count, 1 % for 16384.) Per clock,
-// an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally long, at 128 exponentials take
-// half as long, at 32 twice. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
+// FLOPs: 4 HS for each pair of a query and a key in the visited tiles; for causal rows of 1024 and
+// tiles of 128 x 128, 0.89 of these pairs are visible. (Three consumers, 192 x 128, fit for HS <=
+// 64 with 160 registers each. By the model of dev/gpu_time.py they take longer: 12 % for rows of
+// 1024, where fewer pairs are visible, 1 % for 16384.) Per clock, an SM does 16 exponentials and
+// 4096 FLOPs of products: at HS = 64 both take equally long, at 128 exponentials take half as long,
+// at 32 twice. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
 #include "row_order.h"
 #include "sm90.cuh"
 
@@ -34,7 +36,7 @@
 namespace {
 using namespace sm90;
 
-// A tile's queries and keys: of the latter as many as registers (S, P and O) and shared memory (q, k and v) hold.
+// A tile's queries, and the most keys that registers (S, P, O) and shared memory (q, k, v) hold.
 constexpr int BM = 64 * CONSUMERS;
 template <int HS> constexpr int BN = HS <= 128 ? 128 : HS <= 192 ? 112 : 80;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
@@ -48,12 +50,12 @@ struct Forward {
     Heads h;
     Scores scores;
 };
-constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's: its two halves may hold the same
+constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's; its halves may duplicate data
 
 template <int HS> struct ForwardShared {
     Tile<BM, HS> q;
     Tile<BN<HS>, HS> k[STAGES], v[STAGES];
-    int rows;    // the number of q's rows in the order; all() or more: there are no more rows
+    int rows;    // q's index in the order; all() or more: end
     uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared<192>) <= SHARED_BYTES &&
@@ -62,7 +64,7 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared
 // Named barriers. TURN + c: consumer c may start its products.
 enum { TURN = 1 };
 
-// The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1 of BN keys each.
+// The order's i-th rows: from `row` on, over `tiles` tiles of BN keys from `last` down.
 template <int BN> struct TileCoord {
     int b, head, row, last, tiles;
     __device__ TileCoord(const Forward& a, int i) {
@@ -74,8 +76,9 @@ template <int BN> struct TileCoord {
     }
 };
 
-// How many rows have been taken. Each block asks until there are no more, once in vain; the last question of all makes
-// it 0 again. A block that starts late, because another kernel has its multiprocessor, finds none left.
+// Number of rows handed out. Each block requests rows until none are left, one request too many;
+// the very last request resets it to 0. A block that starts late, because another kernel has its
+// multiprocessor, finds none.
 __device__ unsigned taken;
 __device__ inline int take_rows(const Forward& a) { return int(atomicInc(&taken, a.order.all() + gridDim.x - 1)); }
 
@@ -84,7 +87,7 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
     constexpr int BN = ::BN<HS>;
     unsigned step = 0;
     for (int n = 0, i = take_rows(a);; n++) {
-        auto take_q = [&] {    // the first round of each ring passes at once
+        auto take_q = [&] {    // a ring's first round does not wait
             mbarrier_wait(&s.q_free, !(n % 2));
             s.rows = i;
         };
@@ -100,7 +103,7 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
             mbarrier_wait(&s.k_free[at.stage], !at.parity);
             mbarrier_arrive_expect(&s.k_full[at.stage], s.k[0].bytes);
             load(s.k[at.stage], kv, p.b, key, k_head, &s.k_full[at.stage]);
-            if (key == p.last * BN) {    // behind k, whose place is free before the last rows' q is
+            if (key == p.last * BN) {    // after k, whose stage is free before q is
                 take_q();
                 mbarrier_arrive_expect(&s.q_full, s.q.bytes);
                 load(s.q, q, p.b, p.row, p.head, &s.q_full);
@@ -116,7 +119,7 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
 // Starts S = q k^T for the rows of q from `first` on.
 template <int HS, int BN> __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q,
                                                                        int first, const Tile<BN, HS>& k) {
-    if constexpr (HS > 128) unknown(first);    // else q's descriptors are computed before the loop, too many to keep
+    if constexpr (HS > 128) unknown(first);    // else descriptors are computed before the loop and spill
     wgmma_fence(S);
 #pragma unroll
     for (int d = 0; d < HS; d += 16) wgmma<ALONG_K, ALONG_K>(S, q.columns_as_k(first, d), k.columns_as_k(0, d), d > 0);
@@ -131,8 +134,8 @@ __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[B
     wgmma_commit();
 }
 
-// The softmax of a thread's two rows over the tiles so far. A row may see no key of the first: with its top finite,
-// differences stay numbers.
+// Softmax of a thread's two rows over the tiles so far. A row may see no key of the first tile:
+// with a finite top, differences are numbers.
 struct Softmax {
     float top[2] = {-1e30f, -1e30f};
     float sum[2] = {0, 0};    // over this thread's columns
@@ -152,7 +155,7 @@ template <int n> __device__ __forceinline__ void softmax(float (&S)[n], Softmax&
         for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
         top = warp_max<4>(top);
         const float shift = top * scale_log2;
-        // The difference first: with FMAs a product less the same one, rounded, is far from 0 where no key was seen.
+        // Subtracts first: by FMA, a product minus its own rounding is far from 0 without a key.
         x.shrink[r] = exp2_approx((x.top[r] - top) * scale_log2);
         x.top[r] = top;
 #pragma unroll
@@ -168,16 +171,16 @@ template <int n> __device__ __forceinline__ void pack(uint32_t (&P)[n], const fl
     for (int i = 0; i < n; i++) P[i] = pack_bf16(S[2 * i], S[2 * i + 1]);
 }
 
-// What the rows of one consumer's thread see.
+// Keys visible to the two rows of a consumer's thread.
 struct RowMask {
-    int row;         // the first row; the second is 8 further
-    Span rows[2];    // the keys that each row sees
-    Span all;        // those that all of the warp's rows see: no end of a span decreases
+    int row;         // the first row; the second is row + 8
+    Span rows[2];    // keys visible to each row
+    Span all;        // keys visible to all rows of the warp
     __device__ RowMask(const Forward& a, int b, int row) : row(row) {
         for (int r = 0; r < 2; r++) rows[r] = keys_of(a.h, a.S, b, row + 8 * r);
         all = {__shfl_sync(0xffffffff, rows[1].from, 31), __shfl_sync(0xffffffff, rows[0].to, 0)};
     }
-    // The same for the whole warp, whose lanes meet in the softmax.
+    // Uniform for the warp, whose lanes exchange data in the softmax. Ends of spans never decrease.
     __device__ bool sees_all(int key, int n) const { return key >= all.from && key + n <= all.to; }
     template <int n> __device__ __forceinline__ void hide(float (&S)[n], int key) const {
         key += threadIdx.x % 4 * 2;
@@ -189,7 +192,7 @@ struct RowMask {
     }
 };
 
-// Scores of a tile's products, in units of log 2.
+// Scores of a tile's products, in log2 units.
 template <int n> __device__ __forceinline__ void shape(float (&S)[n], const Scores& scores, const PositionBias& slope,
                                                        int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
@@ -198,7 +201,8 @@ template <int n> __device__ __forceinline__ void shape(float (&S)[n], const Scor
     for (int i = 0; i < n; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
 }
 
-// Four lanes that share a row have a word each of four pieces of 16 bytes; afterwards lane i of them has piece i.
+// Transposes 4 x 4 words among the four lanes of a row: each has a word of four 16-byte pieces;
+// then lane i has piece i.
 __device__ __forceinline__ void exchange(uint32_t (&x)[4]) {
 #pragma unroll
     for (int apart = 1; apart <= 2; apart *= 2)
@@ -211,7 +215,7 @@ __device__ __forceinline__ void exchange(uint32_t (&x)[4]) {
         }
 }
 
-// Writes y and lse of a warp's 16 rows, from row `first` of the block on. unit: of x.top, to units of log 2.
+// Writes y and lse of a warp's 16 rows, from row `first` on. unit * x.top is in log2 units.
 template <int HS> __device__ __forceinline__ void finish(const Forward& a, int b, int head, int first,
                                                          const float (&O)[HS / 2], const Softmax& x, float unit) {
     const int lane = threadIdx.x % 32;
@@ -236,7 +240,7 @@ template <int HS> __device__ __forceinline__ void finish(const Forward& a, int b
     }
 }
 
-// Barriers between the consumers, and between them and the producer.
+// Barriers between the consumers, and between consumers and producer.
 template <int HS> struct Consumer {
     ForwardShared<HS>& s;
     int consumer, lane;
@@ -247,7 +251,7 @@ template <int HS> struct Consumer {
     }
 };
 
-// Computes the rows of q, which is there. The block's tiles from `step` on are theirs.
+// Computes the rows of q, which is loaded. Their tiles are the block's from `step` on.
 template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a,
                                                                        const TileCoord<BN<HS>>& p, unsigned step) {
     constexpr int BN = ::BN<HS>;
@@ -286,7 +290,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
         my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
-        // Written twice: behind a softmax where two ways meet, ptxas waits for O before the exponentials.
+        // Written twice: if two paths joined at the softmax, ptxas would wait for O first.
         if (view.sees_all(key, BN)) softmax(S, x, unit);
         else {
             view.hide(S, key);
@@ -313,7 +317,7 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) {
             tensor_map_prefetch(q), tensor_map_prefetch(kv);
             mbarrier_init(&s.q_full, 1);
-            mbarrier_init(&s.q_free, CONSUMERS * 4);    // each warp arrives by itself
+            mbarrier_init(&s.q_free, CONSUMERS * 4);    // each warp arrives once
             for (int i = 0; i < STAGES; i++) {
                 mbarrier_init(&s.k_full[i], 1);
                 mbarrier_init(&s.v_full[i], 1);
@@ -340,7 +344,7 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
                 consume<HS, SHAPED>(my, a, p, step);
                 step += p.tiles;
             }
-            if (my.consumer == 0) my.my_turn();    // the other has given its turn once more than this one took it
+            if (my.consumer == 0) my.my_turn();    // the other arrived at TURN once more
         }
     }
 }
@@ -360,11 +364,11 @@ template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int 
 
 }    // namespace
 
-// ---- tensor maps ----------------------------------------------------------------------------------------------------
+// ---- tensor maps --------------------------------------------------------------------------------
 
 namespace sm90 {
 
-// The driver's encoder, found through the runtime: a program linked with the driver would not start without one.
+// The driver's encoder, found through the runtime: a link would require the driver.
 static auto encoder() {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -374,7 +378,7 @@ static auto encoder() {
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }
 
-// A model asks for one or two maps per layer, the same ones at every step: they are kept.
+// Maps are cached: a model needs one or two per layer, equal at every step.
 const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width) {
     static const auto encode = encoder();
     static std::map<std::tuple<const bf16*, int, int, int, int, int, int>, CUtensorMap> known;
@@ -395,7 +399,7 @@ const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, in
 
 }    // namespace sm90
 
-// ---- entries --------------------------------------------------------------------------------------------------------
+// ---- entries ------------------------------------------------------------------------------------
 
 // Kernels built for sm_90 instead of sm_90a are empty, and need almost no registers.
 static bool has_kernels() {

@@ -1,4 +1,4 @@
-// sm90.cuh - what forward and backward of attention on sm_90 share: rings of tiles, tensor maps, fragments.
+// sm90.cuh - common to attention on sm_90: rings of tiles, tensor maps, fragments.
 //
 // Fragments: thread t of a warpgroup holds, in d[4 j + 2 r + c], the element of a 64 x N product at
 //     row 16 (t / 32) + t % 32 / 4 + 8 r,    column 8 j + 2 (t % 4) + c.
@@ -10,9 +10,9 @@ namespace sm90 {
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
-constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // what an SM has; one block gets all of it
+constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // an SM's, all for one block
 
-// Tiles come through rings of STAGES slots. The slot that the i-th tile takes, and the parity of the phase it fills.
+// Tiles pass through rings of STAGES stages. Slot: the i-th tile's stage and phase parity.
 constexpr int STAGES = 2;
 template <int stages> struct SlotOf {
     unsigned stage;
@@ -21,30 +21,29 @@ template <int stages> struct SlotOf {
 };
 typedef SlotOf<STAGES> Slot;
 
-// How TMA sees heads of rows: (HS, heads, S, B), in boxes of one chunk of a tile: `width` columns of one head in `rows`
-// positions. A column or position outside is zero. Encoded once for each set of arguments.
+// TMA's view of rows of heads: (HS, heads, S, B), in boxes of one chunk of a tile: `width` columns
+// of one head at `rows` positions; zeros outside. Encoded once for each set of arguments.
 const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width);
 inline const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
     return tensor_map(x, B, S, heads, HS, rows, chunk_columns(HS));
 }
 
-// The same in all of a warp, as the compiler then knows: what follows from it takes uniform registers, and so do the
-// descriptors of products.
+// The shuffle shows the compiler that the value is uniform in a warp, so that values computed from
+// it, and the products' descriptors, go to uniform registers.
 __device__ inline int uniform_warpgroup() { return __shfl_sync(0xffffffff, int(threadIdx.x) / WARPGROUP, 0); }
 
-// A window as long as the sequence is no window. So key + window cannot overflow.
+// Drops a window of the sequence's length or more, so that key + window cannot overflow.
 inline Heads checked(Heads h, int S) {
     if (h.window >= S || h.window < 0) h.window = 0;
     return h;
 }
 
-// The fragments' distances: how far the query of element i lies behind its key. first: that of element 0. KEYS: the
-// rows are keys.
+// Distance from key to query of a fragment's element i. first: element 0's. KEYS: rows are keys.
 template <bool KEYS> __device__ __forceinline__ float distance(float first, int i) {
     const int d = i / 2 % 2 * 8 - i / 4 * 8 - i % 2;
     return first + float(KEYS ? -d : d);
 }
-// From each product, tanh of it with a soft cap; else nothing changes.
+// Applies a soft cap's tanh to each product; without a cap, nothing changes.
 template <int n> __device__ __forceinline__ void multiply_cap_slope(float (&x)[n], const Scores& s) {
     if (s.inner == 0) return;
 #pragma unroll

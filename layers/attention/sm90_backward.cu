@@ -1,28 +1,32 @@
-// sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 4, by columns of
-// the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them. Head sizes up
-// to 128; sm90_backward_wide.cu has the others, sm90_backward.cuh what both share.
+// sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 only. Dao et al. 2022,
+// algorithm 4, by columns of the score matrix: a block has 128 keys of one key/value head, and
+// visits the queries that see them. Head sizes up to 128; sm90_backward_large_head.cu has larger
+// ones, sm90_backward.cuh the common parts.
 //
 //     P = exp(scale q k^T - lse)   dS = P * (dy v^T - delta)   delta = rowsum(dy * y)
 //     dv = P^T dy                  dk = scale dS^T q           dq = scale dS k
 //
-// Three kernels: prepare (delta; lse in powers of two, infinite where there is no row so that P is 0 there), main,
-// finish (dq from its accumulator). Main has a producer warpgroup and two consumers of 64 keys each. It computes S^T
-// and dP^T (keys are rows), so that P^T and dS^T in registers are ready for the products for dv and dk; dS^T goes to
-// shared memory once, for dq. For each query tile (BM = 128 rows for HS = 32 and 64, 64 for 96 and 128):
+// Three kernels: prepare (delta; lse in log2 units, infinite for missing rows so that P is 0
+// there), main, finish (dq from its accumulator). Main has a producer warpgroup and two consumers
+// of 64 keys each. It computes S^T and dP^T (keys are rows), so that P^T and dS^T in registers are
+// factors of the products for dv and dk; dS^T goes to shared memory once, for dq. For each query
+// tile (BM = 128 rows for HS = 32 and 64, 64 for 96 and 128):
 //
-//     producer   warp 0   wait free -> q, lse come, then q_full;  dy, delta come, then dy_full
+//     producer   warp 0   wait free -> copy q, lse, then q_full;  copy dy, delta, then dy_full
 //     consumer   wait q_full    S = k q^T starts;   wait dy_full    D = v dy^T starts
-//                S is there     P = exp2(S - lse)
-//                D is there     dS = P (D - delta);   dv += P^T dy starts
-//                dS to shared memory;  barrier DS of both consumers;  dq = dS k starts, half each;  dk += dS^T q starts
-//                dv, dq there   wait DQ_FREE, dq to shared memory, DQ_FULL
-//                dk there       free
-//     producer   warp 1   wait for its turn at this query tile;  wait DQ_FULL -> adds dq to global memory, DQ_FREE;
-//                         when the sum is visible to all: next block's turn
+//                S is done      P = exp2(S - lse)
+//                D is done      dS = P (D - delta);   dv += P^T dy starts
+//                dS to shared memory;  barrier DS of both consumers;
+//                dq = dS k starts, half each;  dk += dS^T q starts
+//                dv, dq done    wait DQ_FREE, dq to shared memory, DQ_FULL
+//                dk is done     free
+//     producer   warp 1   wait for dq_order at this query tile;
+//                         wait DQ_FULL -> adds dq to global memory, DQ_FREE;
+//                         when the sum is visible to all: advance dq_order
 //
-// All query heads of a group pass the same block: dk and dv stay in registers, whatever the grouping.
-// FLOPs: 10 HS for each pair of a query and a key in the tiles that are visited. Bytes: q, k, v, dy, y read and dqkv
-// written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4 read.
+// All query heads of a group pass one block: dk and dv stay in registers, with any grouping. FLOPs:
+// 10 HS for each pair of a query and a key in the visited tiles. Bytes: q, k, v, dy, y read and
+// dqkv written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4 read.
 #include "sm90_backward.cuh"
 
 namespace {
@@ -31,16 +35,16 @@ using namespace sm90;
 template <int HS> struct BackwardShared {
     Tile<BN<HS>, HS> k, v;
     Tile<BM<HS>, HS> q[STAGES], dy[STAGES];
-    Tile<BN<HS>, BM<HS>> ds[2];    // dS^T, twice: one may write the next while the other's product reads this one
+    Tile<BN<HS>, BM<HS>> ds[2];    // dS^T, double-buffered between the consumers
     float4 dq[CONSUMERS][Half<HS>::COLUMNS / 8][WARPGROUP];
     alignas(128) float lse2[STAGES][BM<HS>], delta[STAGES][BM<HS>];
     uint64_t kv_full, q_full[STAGES], dy_full[STAGES], free[STAGES];
-    TileCoord tile_coord;    // read again behind the loop: consumers have no register to keep it in
+    TileCoord tile_coord;    // read again after the loop, which lacks registers
     __device__ void init_rings() {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&q_full[i], 1);
             mbarrier_init(&dy_full[i], 1);
-            mbarrier_init(&free[i], CONSUMERS * 4);    // each warp arrives by itself
+            mbarrier_init(&free[i], CONSUMERS * 4);    // each warp arrives once
         }
     }
 };
@@ -58,7 +62,7 @@ template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s,
         for (int t = p.first; t < p.first + p.tiles; t++, step++) {
             const Slot at(step);
             const int64_t row = a.query_tile(p.b, p.head(g), t) * BM<HS>;
-            mbarrier_wait(&s.free[at.stage], !at.parity);    // the first round passes at once
+            mbarrier_wait(&s.free[at.stage], !at.parity);    // the first round does not wait
             mbarrier_arrive_expect(&s.q_full[at.stage], s.q[0].bytes + rows);
             load(s.q[at.stage], q, p.b, t * BM<HS>, p.head(g), &s.q_full[at.stage]);
             bulk_load(s.lse2[at.stage], a.lse2 + row, rows, &s.q_full[at.stage]);
@@ -123,15 +127,15 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         };
-        // Written twice: behind exponentials where two ways meet, ptxas waits for D before it computes them.
+        // Written twice: if two paths joined at the exponentials, ptxas would wait for D.
         if (!view.seen_by_all(t * M, M)) {
             view.hide(S, t * M);
             if (!SHAPED) exponentials();
         } else if (!SHAPED) exponentials();
         wgmma_wait<0>(D);
         each_with<M / 2>(s.delta[at.stage], [&](int i, float delta) {
-            if (SHAPED && i % 16 == 0) __syncwarp();    // ptxas fetches no more of lse and delta ahead: registers
-            if (SHAPED) {    // the scores' slopes follow from S, so it is needed until D is there
+            if (SHAPED && i % 16 == 0) __syncwarp();    // keeps ptxas from prefetching lse, delta into registers
+            if (SHAPED) {                               // cap_slope needs S until D is done
                 const float lse = lses[i / 4 * 8 + lane % 4 * 2 + i % 2] + slope * distance<true>(behind, i);
                 const float cap_slope = a.scores.cap_slope(S[i]);
                 S[i] = exp2_approx(S[i] * a.scores.log2 - lse);

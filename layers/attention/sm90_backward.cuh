@@ -1,13 +1,14 @@
-// sm90_backward.cuh - what attention backward on sm_90 has around the products of its tiles, for all head sizes: the
-// kernels before and after, which tiles a block visits, who sees what, and dq's way to memory.
+// sm90_backward.cuh - attention backward on sm_90 except the products of its tiles, for all head
+// sizes: the kernels before and after, visited tiles, masks, and dq's way to memory.
 //
-// A block has BN keys and goes over the query tiles, of BM rows, that see them. So dq of a query tile is summed over
-// blocks. Turns keep the order the same every run: from the last key tile that the query tile sees (the one on the
-// diagonal, without spans) to the left. Key tile k visits one query tile per step. If it starts with or after tile
-// k + 1, it stays a step behind that one and hardly waits; blocks get their tiles in the order in which they begin, the
-// last tile first. As no end of a span decreases, the key tiles of a query tile are a run without gaps, and the turn of
-// tile k is its distance from the last. The first block stores, the others add: nothing is zeroed.
-// FLATGPT_ATTENTION_ORDER=any, for measurements, adds without turns.
+// A block has BN keys and visits the query tiles, of BM rows, that see them, so dq of a query tile
+// is summed over blocks. dq_order fixes the order, for reproducible bits: from the last key tile
+// visible to the query tile (without spans, on the diagonal) to the left. Key tile k visits one
+// query tile per step. If it starts with or after tile k + 1, it stays a step behind it and hardly
+// waits; blocks get tiles in the order in which they begin, the last tile first. As ends of spans
+// never decrease, the key tiles of a query tile have no gaps, and tile k's number in the order is
+// its distance from the last. The first block stores, the others add, so nothing is zeroed.
+// FLATGPT_ATTENTION_ORDER=any, for measurements, adds in any order.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -24,13 +25,13 @@ template <int HS> constexpr int BN = HS > 128 ? 64 : 128;      // keys of a bloc
 // Columns of a tile's chunk: a half of 192 begins at column 96.
 template <int HS> constexpr int WIDTH = HS == 192 ? 32 : chunk_columns(HS);
 
-// A consumer's half of a query tile's dq: 64 of 128 rows; or, of 64 rows, half of the columns. HS = 96: each computes
-// 64 columns, of which the middle 32 are both's, and keeps 48. A product of those alone would begin within a chunk of
-// k, which no descriptor can say.
+// A consumer's half of a query tile's dq: 64 of 128 rows; or, of 64 rows, half of the columns.
+// HS = 96: each computes 64 columns, of which both compute the middle 32, and keeps 48: a product
+// of 48 would begin within a chunk of k, which no descriptor can express.
 template <int HS> struct Half {
     static constexpr bool BY_ROWS = BM<HS> == 128;
     static constexpr int COLUMNS = BY_ROWS ? HS : HS / 2, COMPUTED = HS == 96 ? 64 : COLUMNS, FLOATS = 64 * COLUMNS;
-    int row, column, skipped;    // where what is computed begins; its first columns that the other keeps
+    int row, column, skipped;    // skipped: first computed columns, kept by the other
     __device__ explicit Half(int consumer)
         : row(BY_ROWS ? consumer * 64 : 0), column(BY_ROWS ? 0 : consumer * (HS - COMPUTED)),
           skipped(consumer * (COMPUTED - COLUMNS)) {}
@@ -38,9 +39,9 @@ template <int HS> struct Half {
 
 struct Backward {
     bf16* dqkv;
-    float* dq;              // (B,NH,query_tiles,BM/64,HS/8,128,4): see hand_over
+    float* dq;              // (B,NH,query_tiles,BM/64,HS/8,128,4), see hand_over
     float *lse2, *delta;    // (B,NH,query_tiles,BM)
-    int* dq_order;          // (B,NH,query_tiles): how many blocks have added to dq; null: any order
+    int* dq_order;          // (B,NH,query_tiles): blocks added to dq; null: unordered
     int S, query_tiles, key_tiles;
     Heads h;
     Scores scores;
@@ -55,13 +56,13 @@ struct Backward {
     }
 };
 
-// ---- before: delta, lse, turns --------------------------------------------------------------------------------------
+// ---- before: delta, lse, dq_order ---------------------------------------------------------------
 
 constexpr int PREPARE_THREADS = 256;
 
-// A block has one query tile; LANES threads share a row, 16 bytes at a time. Bound by reading dy and y.
+// A block has one query tile; LANES threads share a row, 16 bytes at a time. Reads dy and y.
 template <int HS> __global__ void prepare(const Backward a, const bf16* dy, const bf16* y, const float* lse) {
-    constexpr int LANES = HS / 8 & -(HS / 8), ROWS = PREPARE_THREADS / LANES;    // a power of two divides HS / 8
+    constexpr int LANES = HS / 8 & -(HS / 8), ROWS = PREPARE_THREADS / LANES;    // largest power of 2 in HS / 8
     const int tile = int(blockIdx.x) % a.query_tiles, head = int(blockIdx.x) / a.query_tiles % a.h.NH;
     const int b = int(blockIdx.x) / a.query_tiles / a.h.NH, lane = threadIdx.x % LANES;
     const int64_t index = blockIdx.x;
@@ -92,15 +93,15 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
     }
 }
 
-// ---- what the main kernels share ------------------------------------------------------------------------------------
+// ---- common to the main kernels -----------------------------------------------------------------
 
-// What a block computes: a tile of keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each
-// head of the group.
+// A block's work: a tile of keys of one key/value head, over query tiles first, ..., first + tiles
+// - 1 of each head of the group.
 struct TileCoord {
     int b, kv_head, tile, first, tiles, group;
     template <int HS> __device__ static TileCoord of(const Backward& a, int i) {
         TileCoord p;
-        p.tile = i % a.key_tiles;    // without turns the longest first; with turns from the last keys to the first
+        p.tile = i % a.key_tiles;    // unordered: longest first; ordered: last keys first
         if (a.dq_order) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
         const int end = a.queries_of(p.b, min((p.tile + 1) * BN<HS>, a.S) - 1).to;
@@ -111,13 +112,13 @@ struct TileCoord {
     __device__ int head(int g) const { return kv_head * group + g; }
 };
 
-// Named barriers. DS, P_FULL: both consumers have written dS, P. DQ_FULL, DQ_FREE + c: between consumer c and the warp
-// that adds.
+// Named barriers. DS, P_FULL: both consumers have written dS, P. DQ_FULL, DQ_FREE + c: between
+// consumer c and the adding warp.
 enum { DS = 1, P_FULL, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS };
 constexpr int WITH_ADDER = WARPGROUP + 32;
 
-// One warp adds what the consumers hand over to the sums in global memory. One of its threads copies; the others come
-// along because a barrier counts whole warps.
+// One warp adds the consumers' dq to the sums in global memory. One of its threads copies; the
+// others take part because a barrier counts whole warps.
 template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s, const Backward& a, TileCoord p) {
     const bool copies = threadIdx.x % 32 == 0;
     int left = p.group * p.tiles;
@@ -141,7 +142,7 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
             if (--left)
                 for (int c = 0; c < CONSUMERS; c++) named_barrier_arrive(DQ_FREE + c, WITH_ADDER);
             if (copies && dq_order) {
-                bulk_wait();    // done, not only read: the next block's sum must come after this one
+                bulk_wait();    // complete, not only read: the next block adds after it
                 order_pass(dq_order + t, mine + 1);
             }
         }
@@ -149,13 +150,13 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
     if (copies) bulk_wait();
 }
 
-// Which queries see the keys of one consumer's thread.
+// Queries that see the two keys of a consumer's thread.
 struct KeyMask {
-    int key;         // this thread's first key; its second is 8 further
-    Span keys[2];    // the queries that see each of the two
-    Span all;        // those that see all of the warp's keys: no end of a span decreases
+    int key;         // the first key; the second is key + 8
+    Span keys[2];    // queries that see each key
+    Span all;        // queries that see all keys of the warp
     __device__ KeyMask(const Backward& a, int b, int key) : key(key) {
-        // Nobody sees a key behind the last one: its score of 0 may be far above a query's lse.
+        // No query sees a key beyond the sequence: its score of 0 may be far above a query's lse.
         for (int r = 0; r < 2; r++) keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
         all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
     }
@@ -190,7 +191,7 @@ __device__ __forceinline__ void store_pairs(Tile<ROWS, COLUMNS>& to, const uint3
                     a[4 * k + 3]);
     fence_async();
 }
-// Stores half of dq in the order of its fragments, so that neither this nor the copy after it has to gather anything.
+// Stores half of dq in the order of its fragments, so that no copy gathers elements.
 template <int groups, int n>
 __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const float (&dq)[n], int skipped) {
 #pragma unroll
@@ -201,13 +202,14 @@ __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const
     fence_async();
 }
 
-// Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
-// through rows of a tile that are the warp's alone, so that they leave in 16-byte pieces side by side.
+// Writes a warp's 16 rows of a product, times scale[r], to rows `stride` apart, but only the first
+// `rows` of them. The rows pass through tile rows of this warp alone, so stores are adjacent
+// 16-byte pieces.
 template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t stride, int rows,
                                                               const float (&d)[HS / 2], const float (&scale)[2],
                                                               Tile<ROWS, HS>& tile, int first) {
     const int lane = threadIdx.x % 32;
-    __syncwarp();    // the tile may hold rows that are still being written
+    __syncwarp();    // the tile's rows may still be written
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {
         const float* x = d + 8 * k;
@@ -216,7 +218,7 @@ template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t 
                     pack_bf16(x[6] * scale[1], x[7] * scale[1]));
     }
     __syncwarp();
-    constexpr int LANES = HS / 8, AT_ONCE = 32 / LANES;    // lanes that share a row; rows at once
+    constexpr int LANES = HS / 8, AT_ONCE = 32 / LANES;    // lanes per row; rows at once
     if (lane >= LANES * AT_ONCE) return;
     const int column = lane % LANES * 8;
     to += lane / LANES * stride + column;
@@ -226,14 +228,14 @@ template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t 
 
 static __device__ unsigned begun;    // blocks of the main kernel: see block_number
 
-// A main kernel's block. produce, consume and Shared are its file's.
+// A main kernel's block; the file that includes this one has produce, consume and Shared.
 template <int HS, bool SHAPED, class Shared>
 __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorMap& q, const CUtensorMap& dy,
                                           const Backward& a) {
     static_assert(sizeof(Shared) <= SHARED_BYTES);
     auto& s = dynamic_shared<Shared>();
     if (threadIdx.x == 0) {
-        const int number = block_number(&begun);    // the rest of this does not wait for it
+        const int number = block_number(&begun);    // started early: the next lines do not need it
         tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
         mbarrier_init(&s.kv_full, 1);
         s.init_rings();
@@ -252,11 +254,11 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
     }
 }
 
-// ---- after: dq to its place -----------------------------------------------------------------------------------------
+// ---- after: dq from its accumulator -------------------------------------------------------------
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;
 
-// A block has 64 rows of a query tile; a thread has 8 columns of two rows 8 apart: four lanes' fragments.
+// A block has 64 rows of a query tile; a thread has 8 columns of two rows: 4 lanes' fragments.
 template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(const Backward a) {
     constexpr int PARTS = BM<HS> / 64;
     const int64_t part = blockIdx.x;
@@ -281,7 +283,7 @@ template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(c
     }
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------------
+// ---- launches -----------------------------------------------------------------------------------
 
 inline bool ordered_dq() {
     const char* order = getenv("FLATGPT_ATTENTION_ORDER");
@@ -314,7 +316,7 @@ template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf
     launch(finish<HS>, {query_tiles * (BM<HS> / 64), FINISH_THREADS<HS>}, a);
 }
 
-// sm90_backward_wide.cu: head sizes above 128.
+// sm90_backward_large_head.cu: head sizes above 128.
 void backward_wide(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h);
 
 }    // namespace sm90

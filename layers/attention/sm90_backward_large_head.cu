@@ -1,36 +1,39 @@
-// sm90_backward_large_head.cu - attention backward for head sizes 192 and 256, for sm_90 alone. What it computes, and
-// in which kernels, is at the top of sm90_backward.cu.
+// sm90_backward_large_head.cu - attention backward for head sizes 192 and 256, for sm_90 only.
+// Formulas and kernels: see sm90_backward.cu.
 //
-// dk and dv of 128 keys do not fit the consumers' registers. So a block has 64 keys, and the consumers share them: each
-// holds half of the columns of dk and dv, and computes S^T and dP^T of half of a tile's 64 queries. P^T and dS^T
-// of all 64 come together in shared memory, as factors of the three other products.
+// dk and dv of 128 keys do not fit the consumers' registers. So a block has 64 keys, and the
+// consumers share them: each holds half of the columns of dk and dv, and computes S^T and dP^T of
+// half of a tile's 64 queries. P^T and dS^T of all 64 are joined in shared memory, as factors of
+// the three other products.
 //
-//     producer   warp 0   wait dy_free -> dy, delta come, then dy_full;  wait q_free -> q, lse come, then q_full
+//     producer   warp 0   wait dy_free -> copy dy, delta, then dy_full;
+//                         wait q_free -> copy q, lse, then q_full
 //     consumer   wait q_full    S = k q^T starts;   wait dy_full    D = v dy^T starts
-//                S is there     P = exp2(S - lse) to shared memory;  barrier P_FULL of both;  dv += P^T dy starts
-//                D is there     dS = P (D - delta) to shared memory;  barrier DS;  dk += dS^T q, dq = dS k start
-//                dv there       dy_free
-//                dk there       q_free
-//                dq there       wait DQ_FREE, dq to shared memory, DQ_FULL
+//                S is done      P = exp2(S - lse) to shared memory;  barrier P_FULL of both;
+//                               dv += P^T dy starts
+//                D is done      dS = P (D - delta) to shared memory;  barrier DS;
+//                               dk += dS^T q, dq = dS k start
+//                dv is done     dy_free
+//                dk is done     q_free
+//                dq is done     wait DQ_FREE, dq to shared memory, DQ_FULL
 //
-// There is room for one q and dy with HS = 256: the products that read them come first, so that the next are under way
-// while dq is computed and handed over.
-// Bound by shared memory, as far as counting tells: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350 cycles of
-// 128 bytes; 192 KB for S and dP (each consumer reads all of k and v), 128 for dq's way out. Tensor cores need 2,560
-// cycles.
+// Shared memory holds only one q and dy with HS = 256: the products that read them come first, so
+// that the next are in flight while dq is computed and stored. Bound by shared memory, by a count
+// of bytes: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350 cycles of 128 bytes; 192 KB for
+// S and dP (each consumer reads all of k and v), 128 for dq. Tensor cores need 2,560 cycles.
 #include "sm90_backward.cuh"
 
 namespace {
 using namespace sm90;
 
-constexpr int ROWS = 64, MINE = ROWS / CONSUMERS;             // queries of a tile, and of a consumer; keys of a block
-template <int HS> constexpr int ROUNDS = HS > 192 ? 1 : 2;    // slots of the rings
+constexpr int ROWS = 64, MINE = ROWS / CONSUMERS;             // queries of a tile (keys of a block), of a consumer
+template <int HS> constexpr int ROUNDS = HS > 192 ? 1 : 2;    // stages of the rings
 template <int HS> using Rows = Tile<ROWS, HS, WIDTH<HS>>;
 
 template <int HS> struct WideShared {
     Rows<HS> k, v, q[ROUNDS<HS>], dy[ROUNDS<HS>];
-    // P^T twice: a consumer may write the next while the other's product reads this one. dS^T is written behind a
-    // barrier that the other reaches when it has read the last.
+    // P^T is double-buffered: a consumer may write the next while the other's product reads this
+    // one. dS^T is written after a barrier that the other reaches when it has read the last.
     Tile<ROWS, ROWS> p[2], ds;
     float4 dq[CONSUMERS][Half<HS>::COLUMNS / 8][WARPGROUP];
     alignas(128) float lse2[ROUNDS<HS>][ROWS], delta[ROUNDS<HS>][ROWS];
@@ -40,7 +43,7 @@ template <int HS> struct WideShared {
         for (int i = 0; i < ROUNDS<HS>; i++) {
             mbarrier_init(&q_full[i], 1);
             mbarrier_init(&dy_full[i], 1);
-            mbarrier_init(&q_free[i], CONSUMERS * 4);    // each warp arrives by itself
+            mbarrier_init(&q_free[i], CONSUMERS * 4);    // each warp arrives once
             mbarrier_init(&dy_free[i], CONSUMERS * 4);
         }
     }
@@ -59,7 +62,7 @@ template <int HS> __device__ __forceinline__ void produce(WideShared<HS>& s, con
         for (int t = p.first; t < p.first + p.tiles; t++, step++) {
             const SlotOf<ROUNDS<HS>> at(step);
             const int64_t row = a.query_tile(p.b, p.head(g), t) * ROWS;
-            mbarrier_wait(&s.dy_free[at.stage], !at.parity);    // the first round passes at once
+            mbarrier_wait(&s.dy_free[at.stage], !at.parity);    // the first round does not wait
             mbarrier_arrive_expect(&s.dy_full[at.stage], s.dy[0].bytes + bytes);
             load(s.dy[at.stage], dy, p.b, t * ROWS, p.head(g), &s.dy_full[at.stage]);
             bulk_load(s.delta[at.stage], a.delta + row, bytes, &s.dy_full[at.stage]);
@@ -127,7 +130,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
                 if (i % 2) pairs[i / 2] = pack_bf16(P[i - 1], P[i]);
             });
         };
-        // Written twice: behind exponentials where two ways meet, ptxas waits for D before it computes them.
+        // Written twice: if two paths joined at the exponentials, ptxas would wait for D.
         if (!view.seen_by_all(query, MINE)) {
             view.hide(S, query);
             exponentials();

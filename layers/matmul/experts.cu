@@ -1,16 +1,17 @@
-// experts.cu - products of rows that are ordered by expert (grouped.cuh), what brings rows there and back, and the gate
-// of a row.
+// experts.cu - products of rows ordered by expert (grouped_gemm.cuh), the permutation of rows to
+// experts and back, and row gates.
 //
-// Gathering, combining and gates are bound by memory: 16-byte vectors; gather moves N C (1 + K) elements, combine one
-// more row for each position, its backward N C (1 + 2 K), of which dy is read K times, but from L1. A warp has a row
-// where sums run along it; else a thread has a vector of a row, so that few long rows fill a GPU, too.
+// Gather, combine and gates are bound by memory and use 16-byte vectors. Gather moves N C (1 + K)
+// elements, combine N C more for the residual, its backward N C (1 + 2 K), of which dy is read K
+// times, but from L1. A warp has a row where sums run along it; else a thread has one vector of a
+// row, so that few long rows also fill a GPU.
 #include "layers/activation.cuh"
 #include "grouped_gemm.cuh"
 
 namespace {
-constexpr int ROWS = 4;    // rows of a block, a warp for each
+constexpr int ROWS = 4;    // rows per block, a warp each
 
-// Threads for vectors of W elements of rows of C: `per_row` blocks for each row.
+// Launch shape for rows of C elements in vectors of W: `per_row` blocks a row.
 struct Vectors {
     unsigned per_row, threads;
     Vectors(int C, int W) {
@@ -26,7 +27,7 @@ template <class T, class F> void for_width(int C, F f) {
     else f(std::integral_constant<int, 1>());
 }
 
-// ---- rows there and back --------------------------------------------------------------------------------------------
+// ---- permutation of rows ------------------------------------------------------------------------
 
 template <class T, int W>
 __global__ void gather_kernel(T* y, const T* x, const int* row, int K, int C, unsigned per_row) {
@@ -70,7 +71,7 @@ void experts_combine(T* y, const T* residual, const T* x, const float* factors, 
     });
 }
 
-// to = factor * dy, and dy . x: by a warp, over a row. to may be dy or x.
+// to = factor * dy; returns dy . x over a row, by one warp. to may be dy or x.
 template <class T, int W> __device__ inline float scale_and_dot(T* to, const T* dy, const T* x, float factor, int C) {
     float dot = 0;
 #pragma unroll 4
@@ -105,7 +106,7 @@ template <class T> void experts_combine_backward(T* dx, float* dfactors, const T
     });
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 template <class T> void experts_forward(T* y, const T* x, const T* w, Routes routes, Router r, int N, int C, int OC) {
     grouped<Product::y>(y, x, w, routes, r, N, C, OC);
@@ -116,7 +117,7 @@ template <class T> void experts_backward(T* dx, GradTarget<Grad<T>> dw, const T*
     grouped<Product::dw>(dw.p, dy, x, routes, r, N, C, OC, dw.add);
 }
 
-// ---- the gate of a row ----------------------------------------------------------------------------------------------
+// ---- the gate of a row --------------------------------------------------------------------------
 
 template <class T, int W> __global__ void row_gate_kernel(T* y, const T* x, const T* gate, int F, unsigned per_row) {
     const int64_t n = blockIdx.x / per_row;

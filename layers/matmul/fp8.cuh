@@ -1,15 +1,16 @@
-// fp8.cuh - the 8-bit floats of tensor cores as storage types: the same on the host, on the GPU and in the emulator.
-// Micikevicius et al. 2022, "FP8 formats for deep learning". Numbers between two are rounded to the nearest, ties to
-// even; larger ones become the largest, infinity too; every NaN becomes 0x7f, as the GPU's cvt.rn.satfinite has it.
+// fp8.cuh - the 8-bit floats of tensor cores as storage types, with equal results on the host, the
+// GPU and the emulator. Micikevicius et al. 2022, "FP8 formats for deep learning". Rounds to
+// nearest, ties to even; larger numbers and infinity become the largest one, and every NaN becomes
+// 0x7f, as by PTX's cvt.rn.satfinite.
 #pragma once
 #include "base/element.h"
 
-// A sign, 4 bits of exponent, 3 of mantissa; the largest number is 448; no infinity, NaN is 0x7f and 0xff.
+// Sign, 4 bits of exponent, 3 of mantissa; largest number 448; no infinity, NaN is 0x7f and 0xff.
 struct e4m3 {
-    static constexpr int MANTISSA = 3, BIAS = 7, MOST = 0x7e;    // MOST: the largest number's code
+    static constexpr int MANTISSA = 3, BIAS = 7, MOST = 0x7e;    // MOST: code of the largest number
     uint8_t bits;
 };
-// 5 bits of exponent, 2 of mantissa; 57344; infinity is 0x7c, NaN is above it.
+// Sign, 5 bits of exponent, 2 of mantissa; largest number 57344; infinity is 0x7c, NaN above.
 struct e5m2 {
     static constexpr int MANTISSA = 2, BIAS = 15, MOST = 0x7b;
     uint8_t bits;
@@ -33,7 +34,7 @@ HOST_DEVICE inline float to_float(e4m3 x) { return fp8_to_float(x); }
 HOST_DEVICE inline float to_float(e5m2 x) { return fp8_to_float(x); }
 
 template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
-    constexpr int SHIFT = 23 - F::MANTISSA, LEAST = 128 - F::BIAS;    // LEAST: the smallest normal number's, of a float
+    constexpr int SHIFT = 23 - F::MANTISSA, LEAST = 128 - F::BIAS;    // LEAST: float exponent of the smallest normal
     uint32_t u;
     memcpy(&u, &x, 4);
     const uint32_t a = u & 0x7fffffff, sign = u >> 24 & 0x80;
@@ -41,7 +42,7 @@ template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
     uint32_t code;
     if (a >> 23 >= LEAST) {
         code = ((a + (1u << (SHIFT - 1)) - 1 + (a >> SHIFT & 1)) >> SHIFT) - ((LEAST - 1) << F::MANTISSA);
-    } else {    // a multiple of the smallest number: the last bits of a sum with 2^23, which rounds
+    } else {    // multiple of the smallest number, rounded by adding 2^23
         float scaled;
         memcpy(&scaled, &a, 4);
         scaled = scaled * (F::BIAS == 7 ? 0x1p9f : 0x1p16f) + 0x1p23f;
@@ -50,7 +51,7 @@ template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
     }
     return {uint8_t((code > F::MOST ? F::MOST : code) | sign)};
 }
-// PTX's names of the conversions; the code is the pair's low byte.
+// The conversion instructions' names in PTX; the code is the pair's low byte.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define FP8_FROM_FLOAT(F)                                                              \
     uint16_t pair;                                                                     \

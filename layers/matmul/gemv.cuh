@@ -1,30 +1,31 @@
-// gemv.cuh - what linear.cu does without cuBLASLt: products of few rows, and sums of columns.
+// gemv.cuh - linear.cu's kernels that replace cuBLASLt: products of few rows, and column sums.
 #pragma once
 #include <algorithm>
 
 #include "layers/activation.cuh"
 
 namespace {
-// ---- few rows -------------------------------------------------------------------------------------------------------
+// ---- few rows -----------------------------------------------------------------------------------
 
-// y[n,o] = sum_c x[n,c] w[o,c] + b[o] + residual[n,o];  with pre: pre = that, y = gelu(pre)
+// y[n,o] = sum_c x[n,c] w[o,c] + b[o] + residual[n,o];  with pre: pre = this sum, y = gelu(pre)
 //
-// Generation's products. Bound by reading w once: OC C elements; x comes from L1. A warp takes R rows of w; where C is
-// long, 2 or 4 warps share them, so that a lane has about four 16-byte loads of w, all in flight. A weight costs N
-// multiply-adds and its conversion. Per clock, a multiprocessor of an H200 reads 10 bf16 weights and does 128
-// operations: with N = 8 these would be the bound.
+// Products of generation. Bound by reading w once, OC C elements; x comes from L1. A warp has R
+// rows of w; for long C, 2 or 4 warps share them, so that a lane has about four 16-byte loads of w
+// in flight. A weight costs N multiply-adds and its conversion. Per clock, a multiprocessor of an
+// H200 reads 10 bf16 weights and does 128 operations: with N = 8 these would be the bound.
 //
-// The first loads of w are under way before the kernel in front has ended: that one makes x, so it does not write w.
+// The first loads of w overlap the previous kernel, which writes x, never w (Launch::overlaps).
 constexpr int GEMV_WARPS = 4;
 
-// A lane's part of the products of R rows of w and N of x: every stride-th vector, a power of two.
+// A lane's part of the products of R rows of w with N rows of x: every stride-th vector
+// (stride = 2^i).
 template <class T, int W, int N, int R> struct GemvLane {
     static constexpr int FLIGHT = 4 / R;
     Vec<T, W> weight[FLIGHT][R];
     float sum[R][N] = {};
     int C, stride, from;
     __device__ GemvLane(int C, int split) : C(C), stride(split * 32 * W), from(threadIdx.x * W & (stride - 1)) {}
-    // row(r): where row r begins.
+    // Loads the next vectors of w. row(r): address of row r.
     template <class F> __device__ void fetch(F row) {
 #pragma unroll
         for (int k = 0; k < FLIGHT; k++)
@@ -32,7 +33,7 @@ template <class T, int W, int N, int R> struct GemvLane {
 #pragma unroll
                 for (int r = 0; r < R; r++) weight[k][r] = load<W>(row(r) + c);
     }
-    // Multiplies what was fetched, and goes on.
+    // Multiplies the loaded vectors, and advances.
     __device__ void add(const T* x) {
         Vec<T, W> v[FLIGHT][N];
 #pragma unroll
@@ -51,7 +52,7 @@ template <class T, int W, int N, int R> struct GemvLane {
                         for (int i = 0; i < W; i++) sum[r][n] += v[k][n][i] * weight[k][r][i];
         from += FLIGHT * stride;
     }
-    // The warp's sums. It then begins again, with other rows.
+    // Writes the warp's sums and resets, for the next rows of w.
     __device__ void finish(float (&sums)[R][N]) {
 #pragma unroll
         for (int r = 0; r < R; r++)
@@ -65,14 +66,14 @@ template <class T, int W, int N, int R> struct GemvLane {
     }
 };
 
-// The elements of b and residual are loaded ahead of the products: loaded behind them, each would be waited for.
-// 1 << shift warps share rows of w.
+// b and residual are loaded before the products: loads after them would each cost a latency. 1 <<
+// shift warps share rows of w.
 template <class T, int W, int N, int R> __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b,
                                                                     const T* residual, int C, int OC, int shift) {
     SHARED(float[GEMV_WARPS][R][N], sums);
     const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift;
     const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + (warp >> shift) * R;
-    auto row = [&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; };    // past the last: that one again
+    auto row = [&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; };    // past the last row: the last
     GemvLane<T, W, N, R> own(C, 1 << shift);
     own.fetch(row);
     const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
@@ -95,7 +96,7 @@ template <class T, int W, int N, int R> __global__ void gemv_kernel(T* y, T* pre
     y[at] = from_float<T>(s);
 }
 
-// The logarithm of the number of warps that share a row.
+// Logarithm of the number of warps that share a row.
 template <class T> int gemv_shift(int C) {
     const int64_t loads = ceil_div(C, 32 * VEC<T>);
     return loads <= 4 ? 0 : loads <= 8 ? 1 : 2;
@@ -104,7 +105,7 @@ template <class T, int MOST = GEMV_ROWS, int N = 1>
 void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int rows, int C, int OC) {
     if constexpr (N < MOST)
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
-    constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x, if it has several rows
+    constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x
     const int shift = gemv_shift<T>(C);
     const Launch by = {
         .grid = unsigned(ceil_div(OC, (GEMV_WARPS >> shift) * R)), .block = GEMV_WARPS * 32, .overlaps = true};
@@ -112,16 +113,16 @@ void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, i
     rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);
 }
 
-// ---- column sums ----------------------------------------------------------------------------------------------------
+// ---- column sums --------------------------------------------------------------------------------
 
-// out[p,c] = sum of x[n,c] over the p-th range of rows; or += where there is one range.
+// out[p,c] = sum of x[n,c] over the p-th range of rows; += if there is only one range.
 //
-// Each of a warp's 32 lanes has one vector of columns; each warp adds every eighth row; then the warps' sums are added
-// in order. Bound by reading x: N C elements. The ranges' sums, at most 128 * 4 C bytes, stay in L2 and are added by
-// the same kernel. The number of ranges depends on N alone.
+// Each lane has one vector of columns, each warp every eighth row; then the warps' sums are added
+// in order. Bound by reading x: N C elements. The ranges' sums, at most 128 * 4 C bytes, stay in
+// L2; the same kernel adds them. The number of ranges depends on N alone.
 constexpr int SUM_WARPS = 8;
 
-// The next ROWS of a warp's rows: all loads are under way before the first is waited for.
+// Adds a warp's next ROWS rows; all loads are in flight before the first is used.
 template <int ROWS, class X, int W> __device__ inline void add_rows(float (&sum)[W], const X* x, int C) {
     Vec<X, W> v[ROWS];
 #pragma unroll
@@ -147,7 +148,7 @@ template <class X, int W> __global__ void column_sums_kernel(float* out, const X
     for (int i = 0; i < W; i++) sums[warp][i][lane] = sum[i];
     __syncthreads();
     if (warp >= W || c >= C) return;
-    float s = 0;    // the sum of column c + warp
+    float s = 0;    // sum of column c + warp
     for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
     float& to_column = out[blockIdx.y * int64_t(C) + c + warp];
     to_column = add ? to_column + s : s;
@@ -170,7 +171,7 @@ template <class X> void column_sums(float* out, const X* x, int N, int C) {
     sum_ranges(out, partial, parts, C, parts, true);
 }
 
-// y[n,o] = b[o] + residual[n,o]: a product that cannot take a bias is then added to y.
+// y[n,o] = b[o] + residual[n,o]; a product that cannot add a bias is then added to y.
 template <class T> __global__ void bias_rows_kernel(T* y, const T* b, const T* residual, int64_t n, int OC) {
     const int64_t i = blockIdx.x * 256ll + threadIdx.x;
     if (i < n) y[i] = from_float<T>(to_float(b[i % OC]) + (residual ? to_float(residual[i]) : 0));

@@ -1,19 +1,23 @@
-// grouped_gemm.cuh - products of rows that are ordered by expert. The device alone knows how many rows an expert has.
+// grouped_gemm.cuh - products of rows ordered by expert, whose numbers only the device has.
 //
-// Each expert has n slots, and its own w (OC,C). Of rows `a` and `b`, all (rows,columns):
-//     y    y (n,OC)   = x (n,C) w^T         a = x, b = w:  both lie along k, the dimension that is summed over
+// Each expert has n permuted rows and its own w (OC,C). Factors a and b, results, all
+// (rows,columns):
+//     y    y (n,OC)   = x (n,C) w^T         a = x, b = w: both lie along k, the dimension of the
+//     sum
 //     dx   dx (n,C)   = dy (n,OC) w         a = dy along k; a row of b = w has one k
-//     dw   dw (OC,C) (+)= dy^T x            k is slots: a row of a = dy, and of b = x, has one k
+//     dw   dw (OC,C) (+)= dy^T x            k: permuted rows; a row of a = dy, and of b = x, has
+//     one k
 //
-// A block has a tile of one expert's result and walks over all of k in order, so the bits of a row depend on nothing
-// but that row, and those of dw on the order of its rows. y and dx: the grid has as many tiles of rows as there can be;
-// a block finds its expert by walking through the offsets, and one that finds none ends. dw: a tile belongs to an
-// expert beforehand; one without rows adds nothing, or assigns zeros.
+// A block computes a tile of one expert's result over all of k in order, so a row's bits depend
+// only on that row, and dw's on the order of its rows. y and dx: the grid has the largest possible
+// number of row tiles; a block finds its expert by scanning the offsets, and ends if there is none.
+// dw: the block's index gives the expert; one without rows adds nothing, or assigns zeros.
 //
-// tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each. 2 rows C OC FLOPs; with
-// n rows of an expert, n FLOPs for each byte of w. An H200 does 206 in the time that it reads a byte: below about 200
-// rows for each expert y and dx are bound by reading w. Tiles of 32 rows are for those.
-// plain: everything else, in float by FMAs, 8 x 8 results a thread.
+// tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each. 2
+// rows C OC FLOPs; with n rows of an expert, n FLOPs for each byte of w. An H200 does 206 in the
+// time that it reads a byte: below about 200 rows for each expert y and dx are bound by reading w.
+// Tiles of 32 rows are for those.
+// plain: all other cases, in float by FMAs, 8 x 8 results a thread.
 #pragma once
 #include <algorithm>
 
@@ -21,27 +25,27 @@
 #include "layers/ptx/mma_tile.cuh"
 
 namespace {
-// Whether a matrix lies in memory by k: a row of it is what all rows or columns of the product have of one k.
+// Whether a factor is stored by k: a row of it has one k, for all rows or columns of the product.
 template <Product P> constexpr bool A_BY_K = P == Product::dw;
 template <Product P> constexpr bool B_BY_K = P != Product::y;
 
-// What all blocks know.
+// Arguments common to all blocks.
 template <class T> struct Groups {
     const int* offsets;    // null: one expert has all rows
     const T *a, *b;
     int E, C, OC;
     bool add;    // out +=, not =
-    int rows;    // all experts'
+    int rows;    // all experts' rows
 };
-// What a block computes: a tile of out (M,N), from `out` on, += or = the sum over k < K of a and b; M and N are what is
-// left from the tile's first row and column on.
+// A block's task: the tile of out (M,N) from `out` on, += or = the sum over k < K of a and b. M and
+// N: rows and columns that remain from the tile's first on.
 template <class T> struct Task {
     const T *a, *b;
     int64_t out;
     int M, N, K;
 };
 
-// The expert that has the tile-th tile of BM rows of all, and the tile's first row; from, n: the expert's slots.
+// The tile's expert and first row. from, n: the expert's first permuted row and their number.
 struct TileCoord {
     int expert, row, from, n;
 };
@@ -66,7 +70,7 @@ template <int BM> __device__ bool find_tile(TileCoord& tile_coord, const int* of
     return false;
 }
 
-// False: nothing is to be done.
+// Returns false if the block has no work.
 template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>& t, const Groups<T>& g) {
     const int64_t matrix = int64_t(g.C) * g.OC;
     if constexpr (P == Product::dw) {
@@ -96,13 +100,13 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
         return true;
     }
 }
-// Blocks of a call.
+// Number of blocks.
 template <Product P, class T> unsigned tiles(const Groups<T>& g, int BM, int BN) {
     if (P == Product::dw) return unsigned(g.E * ceil_div(g.OC, BM) * ceil_div(g.C, BN));
     return unsigned((std::min(g.E, g.rows) + g.rows / BM) * ceil_div(P == Product::y ? g.OC : g.C, BN));
 }
 
-// ---- bf16 -----------------------------------------------------------------------------------------------------------
+// ---- bf16 ---------------------------------------------------------------------------------------
 
 constexpr int BN = 128, BK = 32, STAGES = 4, TENSOR_THREADS = 128;
 
@@ -110,7 +114,7 @@ constexpr int BN = 128, BK = 32, STAGES = 4, TENSOR_THREADS = 128;
 template <bool BY_K, int SIZE> struct Factor {
     static constexpr int ROWS = BY_K ? BK : SIZE, COLUMNS = BY_K ? SIZE : BK;
     sm80::Tile<ROWS, COLUMNS> tile;
-    // Starts copying it, zeros beyond `size` and k.
+    // Starts its copy, with zeros beyond `size` and k.
     __device__ void load(const bf16* from, int stride, int size, int k) {
         constexpr int CHUNKS = COLUMNS / 8, STEP = TENSOR_THREADS / CHUNKS;
         const int column = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
@@ -120,7 +124,8 @@ template <bool BY_K, int SIZE> struct Factor {
         for (int i = 0; i < ROWS; i += STEP, source += int64_t(STEP) * stride)
             cp_async_16(tile.chunk(row + i, column), source, row + i < rows);
     }
-    // The 16 by 16 elements from `at` and 16 k on: f[0], f[1] have k 0..7, at 0..7 and 8..15; f[2], f[3] k 8..15.
+    // The 16x16 elements from `at`, 16 k: f[0], f[1] have k 0..7, at 0..7 and 8..15; f[2], f[3] k
+    // 8..15.
     __device__ void get(uint32_t (&f)[4], int at, int k) const {
         if constexpr (BY_K) {
             uint32_t x[4];
@@ -138,7 +143,7 @@ template <Product P, int BM> union Buffers {
     sm80::Tile<BM, BN> out;
 };
 
-// Adds the products of a stage to a warp's results, rows from `row` on, columns from `column` on.
+// Adds a stage's products to a warp's results, from `row` and `column` on.
 template <Product P, int BM, int M, int N>
 __device__ void multiply_stage(float (&sum)[M][N][4], const Stage<P, BM>& s, int row, int column) {
 #pragma unroll
@@ -159,7 +164,7 @@ __device__ void multiply_stage(float (&sum)[M][N][4], const Stage<P, BM>& s, int
     }
 }
 
-// Puts a warp's results, rounded, into the tile, and from there in whole chunks to memory.
+// Writes a warp's results, rounded, to the tile, and from there in whole chunks to memory.
 template <int BM, int M, int N> __device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile,
                                                          float (&sum)[M][N][4], int row, int column, int rows,
                                                          int columns) {
@@ -171,7 +176,7 @@ template <int BM, int M, int N> __device__ void put_rows(bf16* out, int stride, 
         if (r < rows && c < columns) store<8>(out + int64_t(r) * stride + c, load<8>(tile.chunk(r, c / 8)));
     }
 }
-// Adds a warp's results to memory, or puts them there: four lanes have eight elements of a row.
+// Adds or assigns a warp's results in memory: four lanes have eight elements of a row.
 template <int M, int N, class Out> __device__ void add_rows(Out* out, int stride, float (&sum)[M][N][4], int row,
                                                             int column, int rows, int columns, bool add) {
     const int lane = threadIdx.x % 32;
@@ -200,7 +205,7 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
     Task<bf16> t;
     if (!find_task<P, BM, BN>(t, g)) return;
     const int a_row = P == Product::y ? g.C : g.OC, b_row = g.C, steps = (t.K + BK - 1) / BK;
-    auto start = [&](int step) {    // copying what it needs
+    auto start = [&](int step) {    // copies of one step
         if (step < steps) {
             Stage<P, BM>& s = shared.stage[step % STAGES];
             const int k = step * BK;
@@ -214,7 +219,7 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
     for (int step = 0; step < STAGES - 1; step++) start(step);
     for (int step = 0; step < steps; step++) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();    // all see the copies, and are done with the stage before
+        __syncthreads();    // copies visible; the previous stage is free
         start(step + STAGES - 1);
         multiply_stage<P, BM>(sum, shared.stage[step % STAGES], row, column);
     }
@@ -227,14 +232,14 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
     }
 }
 
-// ---- everything else ------------------------------------------------------------------------------------------------
+// ---- all other cases ----------------------------------------------------------------------------
 
 constexpr int PLAIN = 64, PLAIN_K = 16, PLAIN_THREADS = 64;
 
-// A thread's part of a factor's tile, on its way from memory to shared memory: [k][row or column of the result].
+// A thread's part of a factor's tile on its way to shared memory: [k][row or column of the result].
 template <bool BY_K, class T> struct Part {
-    static constexpr int COLUMNS = BY_K ? PLAIN : PLAIN_K, STEP = PLAIN_THREADS / COLUMNS;    // as they lie in memory
-    static constexpr int OWN = PLAIN * PLAIN_K / PLAIN_THREADS, PADDED = PLAIN + 4;           // rows of 16 bytes
+    static constexpr int COLUMNS = BY_K ? PLAIN : PLAIN_K, STEP = PLAIN_THREADS / COLUMNS;    // as in memory
+    static constexpr int OWN = PLAIN * PLAIN_K / PLAIN_THREADS, PADDED = PLAIN + 4;    // PADDED: rows of whole 16 bytes
     typedef float Tile[PLAIN_K][PADDED];
     float x[OWN];
     __device__ static int column() { return threadIdx.x % COLUMNS; }
@@ -269,13 +274,14 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
         next_a.read(t.a + (A_BY_K<P> ? int64_t(k) * a_row : k), a_row, t.M, t.K - k);
         next_b.read(t.b + (B_BY_K<P> ? int64_t(k) * b_row : k), b_row, t.N, t.K - k);
     };
-    // A thread has rows 4 y.. and 32 + 4 y.., columns 4 x.. and 32 + 4 x..: each read of shared memory has 16 bytes.
+    // A thread has rows 4 y.. and 32 + 4 y.., columns 4 x.. and 32 + 4 x..: shared memory is read
+    // by 16 bytes.
     const int x = threadIdx.x % 8 * 4, y = threadIdx.x / 8 * 4;
     float sum[8][8] = {};
     read(0);
     for (int k = 0, buffer = 0; k < t.K; k += PLAIN_K, buffer ^= 1) {
         next_a.put(a[buffer]), next_b.put(b[buffer]);
-        __syncthreads();    // the other buffer has been read by then, too
+        __syncthreads();    // the other buffer, too, has been read
         if (k + PLAIN_K < t.K) read(k + PLAIN_K);
 #pragma unroll 4
         for (int i = 0; i < PLAIN_K; i++) {
@@ -302,7 +308,7 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
         }
 }
 
-// ---- launching ------------------------------------------------------------------------------------------------------
+// ---- launching ----------------------------------------------------------------------------------
 
 template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>& g) {
     if constexpr (sizeof(T) == 2) {
@@ -320,7 +326,7 @@ template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>&
     }
     launch(plain_kernel<P, T, Out>, {tiles<P>(g, PLAIN, PLAIN), PLAIN_THREADS}, out, g);
 }
-// out of a and b, over the slots of N positions.
+// out of a and b, over the permuted rows of N positions.
 template <Product P, class T, class Out> void grouped(Out* out, const T* a, const T* b, const Routes& routes,
                                                       const Router& r, int N, int C, int OC, bool add = false) {
     grouped<P>(out, Groups<T>{routes.offsets, a, b, r.E, C, OC, add, N * r.K});

@@ -1,18 +1,22 @@
-// linear.cu - y = x w^T + b + residual and its gradients: cuBLASLt's matrix products, and only here. Up to GEMV_ROWS
-// rows go to a kernel of our own (linear_kernels.cuh).
+// linear.cu - y = x w^T + b + residual and its gradients, by cuBLASLt, which only this file calls.
+// Up to GEMV_ROWS rows have a kernel of their own (gemv.cuh).
 //
-// cuBLASLt's matrices are column-major: a row-major (N,OC) is its (OC,N), with leading dimension OC. So the factors
-// change places, and D (m,n) = op(A) (m,k) op(B) (k,n) is
-//     y  (OC,N) = w (C,OC)^T x  (C,N)     2 N C OC FLOPs each. At least N C + C OC + N OC elements move: with C=768,
-//     dx (C,N)  = w (C,OC)   dy (OC,N)    OC=2304, bf16 and many rows that is 576 FLOPs a byte, where an H200 does 206
-//     dw (C,OC) = x (C,N)    dy (OC,N)^T  in the time that a byte takes (989 TFLOP/s, 4.8 TB/s): bound by tensor cores.
-// An epilogue's vector (bias, the sums of dpre) runs along m; that of BGRADB, the sums of dy, along n.
+// cuBLASLt's matrices are column-major: a row-major (N,OC) is its (OC,N), with leading dimension
+// OC. So the factors swap, and D (m,n) = op(A) (m,k) op(B) (k,n) is
+//     y  (OC,N) = w (C,OC)^T x  (C,N)
+//     dx (C,N)  = w (C,OC)   dy (OC,N)
+//     dw (C,OC) = x (C,N)    dy (OC,N)^T
+// An epilogue's vector runs along m (bias, sums of dpre) or n (BGRADB: sums of dy). 2 N C OC FLOPs
+// each; at least N C + C OC + N OC elements move. With C=768, OC=2304, bf16 and many rows that is
+// 576 FLOPs a byte; an H200 does 206 in the time of a byte (989 TFLOP/s, 4.8 TB/s): bound by tensor
+// cores.
 //
-// An epilogue may be free, cost more than a kernel of its own, or not exist, depending on GPU, type and version.
-// So the first call of a form tries all algorithms on the call's operands, and the same work in separate steps, and
-// keeps the fastest (choice.h); inference takes the heuristic's first that runs (cuda_choose_by_time). An algorithm
-// gives the same bits every time (cuBLAS guide, results reproducibility), two need not. A plain product's only other
-// way is own_products.h, for where cuBLASLt has no algorithm that runs.
+// An epilogue may be free, cost more than a separate kernel, or not exist, depending on GPU, type
+// and version. So the first call of a form times all algorithms on the call's operands, and
+// separate steps, and keeps the fastest (autotune.h); inference uses the heuristic's first that
+// runs (cuda_choose_by_time). An algorithm gives the same bits every time (cuBLAS guide, results
+// reproducibility); two need not. A plain product's only alternative is own_gemm.h, for when no
+// algorithm of cuBLASLt runs.
 #include <algorithm>
 #include <cinttypes>
 #include <functional>
@@ -30,7 +34,7 @@
 #include "cublaslt_gemm.cuh"
 
 namespace {
-// ---- products: what cuBLASLt is asked for ---------------------------------------------------------------------------
+// ---- products: cuBLASLt's descriptors -----------------------------------------------------------
 
 [[noreturn]] void blas_failed(int line, const std::string& what, cublasStatus_t status) {
     const std::string text = what + ": cuBLASLt says " + cublaslt.GetStatusString(status);
@@ -44,7 +48,7 @@ namespace {
 constexpr int CANDIDATES = 8, RUNS_PER_TURN = 2;
 
 struct Plan {
-    bool usable = false;    // false: done in steps, or by own kernels
+    bool usable = false;    // false: steps or own kernels
     cublasLtMatmulDesc_t operation{};
     cublasLtMatrixLayout_t a{}, b{}, d{};
     cublasLtMatmulAlgo_t algorithm{};
@@ -52,13 +56,13 @@ struct Plan {
 };
 
 std::map<Form, Plan> plans;
-// cuBLAS 12.9's; by value, as older headers lack them.
+// cuBLAS 12.9's modes, by value because older headers lack them.
 constexpr auto VEC128 = cublasLtMatmulMatrixScale_t(4), BLK128x128 = cublasLtMatmulMatrixScale_t(5);
-// By Form::text: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices writes it out, cuda_choose
-// fills it.
+// Key: Form::text. Value: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices
+// writes the map, cuda_choose reads it.
 std::map<std::string, std::string> chosen;
 constexpr double STAYS_WARM = 0.1;    // seconds
-double last_choice = -STAYS_WARM;     // when it was
+double last_choice = -STAYS_WARM;     // time of the last choice
 bool by_time = true;                  // see cuda_choose_by_time
 
 cublasLtHandle_t handle() {
@@ -76,7 +80,7 @@ void set_scales(const Plan& p, const float* a, const float* b) {
     set(p.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, b);
 }
 
-// An older cuBLASLt knows no scales of blocks.
+// An older cuBLASLt has no block scales and returns an error.
 cublasStatus_t set_scale_modes(const Form& f, const Plan& p) {
     const auto a = f.scales == Form::Scales::square ? BLK128x128 : VEC128, b = VEC128;
     if (!f.blocks()) return CUBLAS_STATUS_SUCCESS;
@@ -96,7 +100,7 @@ Plan describe(const Form& f) {
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, f.ta);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, f.tb);
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, f.epilogue);
-    // Any pointers of this alignment will do: until the call nothing else of them is read.
+    // Until the call cuBLASLt reads only the pointers' alignment, so any aligned address will do.
     void* const aligned = reinterpret_cast<void*>(uintptr_t(f.alignment));
     if (f.has_bias() || f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
     if (f.has_aux()) {
@@ -117,7 +121,7 @@ void forget(Plan& p) {
 
 cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     const int64_t sums_bytes = round_up(f.sums() * f.out_size(), 256);
-    // whatever the algorithm needs
+    // WORKSPACE: the most that any algorithm may use.
     char* scratch = static_cast<char*>(cuda_scratch(x.kept + sums_bytes + WORKSPACE, x.kept)) + x.kept;
     if (f.fp8()) set_scales(p, x.a_scale, x.b_scale);
     if (f.has_bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
@@ -134,14 +138,14 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     return status;
 }
 
-// ---- products: the choice -------------------------------------------------------------------------------------------
+// ---- products: the choice -----------------------------------------------------------------------
 
 struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
 };
 
-// said: what cuBLASLt says where it has none
+// last_status: cuBLASLt's error if there is no algorithm.
 std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* last_status) {
     cublasLtMatmulPreference_t preference;
     CUBLAS_CHECK(cublaslt.MatmulPreferenceCreate(&preference));
@@ -149,7 +153,7 @@ std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* 
         CUBLAS_CHECK(cublaslt.MatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(WORKSPACE));
-    // A split sum over k is joined in order and in float; never in place or in the output's type.
+    // A split sum over k is reduced in order and in float, never in place or in the output's type.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -173,7 +177,7 @@ std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
     return s;
 }
 
-// The device's clock. The emulator's goes on only where a test says so.
+// Measures on the device's clock. The emulator's clock advances only where a test does it.
 struct Stopwatch {
     cudaEvent_t from, to;
     Stopwatch() {
@@ -182,7 +186,7 @@ struct Stopwatch {
     ~Stopwatch() {
         for (cudaEvent_t e : {from, to}) CUDA_CHECK(cudaEventDestroy(e));
     }
-    // Milliseconds of one run; infinite: it cannot run.
+    // Milliseconds of one run; infinite if it fails.
     float time(const std::function<bool()>& run) const {
         float ms;
         CUDA_CHECK(cudaEventRecord(from, cuda_stream()));
@@ -195,7 +199,7 @@ struct Stopwatch {
     }
 };
 
-// Gives a trial its own memory for outputs that it would add to. False: no memory is left.
+// Gives a trial its own memory for outputs that it would add to. False: out of memory.
 bool trial_operands(const Form& f, Operands& x, char** memory) {
     const int64_t d = f.add && x.c == x.d ? round_up(int64_t(f.m) * f.n * f.out_size(), 256) : 0, sums = f.sums() * 4;
     *memory = nullptr;
@@ -209,12 +213,12 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
     return true;
 }
 
-// The fastest of these algorithms, or their number: the steps, if there are any, are faster. -1: none runs.
+// Index of the fastest algorithm, or found.size() if the steps are faster. -1: none runs.
 int fastest(const std::vector<Candidate>& found, const std::function<bool(const Candidate&)>& runs,
             const std::function<void()>& steps) {
     const int algorithms = int(found.size());
     const Stopwatch stopwatch;
-    // A prompt of a new length brings several forms at once: the first of them warms up for all.
+    // A new prompt length brings several forms at once: the first warms up for all.
     const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
     const auto times = least_times(
         algorithms + (steps != nullptr),
@@ -227,13 +231,14 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
     return pick(times);
 }
 
-// Takes the known algorithm, if cuBLASLt offers it (bytes from a file are compared, never used). Else, on the call's
-// own operands, the fastest or the first that runs; or none, where the steps are faster, or no algorithm runs:
-// `last_status` is then the reason. For a bias alone and for plain products the steps are not tried.
+// Sets the plan's algorithm: the known one if cuBLASLt offers it (bytes from a file are compared,
+// never used), else the fastest, or the first that runs, on the call's operands. Sets none if the
+// steps are faster or if none runs; last_status is then the reason. Steps are not timed for plain
+// products and for a bias alone.
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known,
             cublasStatus_t* last_status) {
     if (known == f.other_way()) return;
-    if (f.has_aux() && f.m % 8) return;    // cuBLASLt wants a leading dimension of aux that 8 divides
+    if (f.has_aux() && f.m % 8) return;    // cuBLASLt needs aux's leading dimension in multiples of 8
     if ((*last_status = set_scale_modes(f, plan))) return;
     const std::vector<Candidate> found = candidates(f, plan, last_status);
     if (found.empty()) return;
@@ -259,7 +264,7 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
     CUDA_CHECK(cudaFree(memory));
 }
 
-// Such a product is made once in a process, so this is said once.
+// A plan is made once in a process, so the message appears once.
 void tell_other_way(const Form& f, const char* why) {
     const std::string form = f.text();
     if (f.fp8()) {
@@ -280,15 +285,15 @@ Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
     cudaStreamCaptureStatus capture;
     CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(), &capture));
     CHECK(capture == cudaStreamCaptureStatusNone,
-          "A product of a new form (%s) while a graph is recorded: "
-          "what is recorded must have been called once before.",
+          "A product of a new form (%s) in a graph capture: "
+          "run each operation once before its capture.",
           text.c_str());
     Plan& plan = plans[f] = describe(f);
     std::string& choice = chosen[text];
     cublasStatus_t last_status = CUBLAS_STATUS_SUCCESS;
     choose(f, plan, x, steps, std::string(choice), &last_status);
     if (!plan.usable && (f.plain() || f.fp8()))
-        tell_other_way(f, last_status ? cublaslt.GetStatusString(last_status) : "so the checkpoint says");
+        tell_other_way(f, last_status ? cublaslt.GetStatusString(last_status) : "according to the checkpoint");
     choice = plan.usable ? hex(plan.algorithm) : f.other_way();
     return plan;
 }
@@ -315,7 +320,7 @@ void multiply(Form f, const Operands& x, const Steps& steps) {
 }
 
 namespace {
-// linear's factors have changed places for cuBLASLt: here they change back.
+// cuBLASLt's factors are swapped (column-major); own kernels need them swapped back.
 void by_own_kernels(const Form& f, const Operands& x) {
     const size_t bytes = size_t(f.m * f.out_size() * f.n);
     if (f.add && x.c != x.d) CUDA_CHECK(cudaMemcpyAsync(x.d, x.c, bytes, cudaMemcpyDeviceToDevice, cuda_stream()));
@@ -333,7 +338,7 @@ void multiply(const Form& f, const Operands& x) {
 }
 
 namespace {
-// Choices hold for one version of the library on one kind of device, which this names.
+// Names the library's version and the kind of device for which choices hold.
 std::string header() {
     char s[80];
     snprintf(s, sizeof s, "cuBLASLt %zu sm_%d %d", cublaslt.GetVersion(), cuda_capability(), cuda_multiprocessors());
@@ -369,7 +374,7 @@ void cuda_choose(const std::string& choices) {
             chosen[choices.substr(at, equals - at)] = choices.substr(equals + 1, end - equals - 1);
 }
 
-// ---- linear ---------------------------------------------------------------------------------------------------------
+// ---- linear -------------------------------------------------------------------------------------
 
 namespace {
 template <class T, Dtype dtype> struct Linear {
@@ -445,7 +450,7 @@ template <class T, Dtype dtype> struct Linear {
     }
 
     static void entries(Ops<T>& o) {
-        if (!o.fp8) o.linear_forward = forward, o.linear_backward = backward;    // else linear_fp8.cu's
+        if (!o.fp8) o.linear_forward = forward, o.linear_backward = backward;    // fp8: linear_fp8.cu's
         o.linear_gelu_forward = gelu_forward;
         o.linear_gelu_backward = gelu_backward;
     }

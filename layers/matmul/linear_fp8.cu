@@ -1,42 +1,46 @@
-// linear_fp8.cu - linear_forward and linear_backward with Precision::fp8: products whose factors are rounded to 8 bits.
-// Sums are float. A number is multiplied by LARGEST / the largest one that shares its scale before it is rounded:
-// nothing is cut off, and what is 2^14 (E4M3; E5M2: 2^29) times smaller than the largest still keeps all its bits. The
-// largest is that of these very numbers, found on the device ("current scaling"): no history, so nothing that a
-// checkpoint would have to keep. cuBLASLt multiplies sums by the inverses.
-//     tensor   a tensor has one scale; x and w are E4M3, dy is E5M2, which has the range that gradients need
+// linear_fp8.cu - linear_forward and linear_backward with Precision::fp8: products of factors
+// rounded to 8 bits, with float sums. Before rounding, a number is multiplied by LARGEST / the
+// largest one that shares its scale: nothing overflows, and numbers 2^14 (E4M3; E5M2: 2^29) times
+// smaller than the largest keep all their bits. The largest is found on the device from the numbers
+// themselves ("current scaling"), so a checkpoint has no history to keep. cuBLASLt multiplies sums
+// by the inverses.
+//     tensor   one scale a tensor; x and w are E4M3, dy is E5M2 for a gradient's range
 //              (Micikevicius et al. 2022)
-//     block    128 neighbours along k share a scale, of a weight 128 x 128 numbers; all are E4M3 (DeepSeek-V3, 2024,
-//              section 3.3). An outlier costs its neighbours their bits, not the whole tensor.
+//     block    a scale for 128 neighbours along k, of a weight for 128 x 128; all are E4M3
+//              (DeepSeek-V3, 2024, section 3.3). An outlier costs only its neighbours their bits.
 //
-// cuBLASLt wants both factors with k running fastest (A transposed, B not), on sm_89 and sm_90 at least:
+// cuBLASLt needs both factors with k running fastest (A transposed, B not), at least on sm_89 and
+// sm_90:
 //     y  (OC,N) = w   (C,OC)^T x    (C,N)     k = C
 //     dx (C,N)  = w^T (OC,C)^T dy   (OC,N)    k = OC
 //     dw (C,OC) = x^T (N,C)^T  dy^T (N,OC)    k = N
-// so the casts that the backward pass needs are turned ones.
+// so the backward pass casts to transposed factors.
 //
-// Scales of blocks are cuBLAS 12.9's and newer, on sm_90 alone. Its guide ("128-element 1D and 128x128 2D Block
-// Scaling For FP8 Data Types") says: they are floats from a multiple of 16 bytes on; m and n are multiples of 4; with
-// L = k/128, rounded up, 1x128's are (L,m) of A and (L,n) of B; 128x128's are (m/128, L), the first rounded up, the
-// second to a multiple of 4; one factor at most has these. So w has 128x128 in y and dx, and both factors of dw have
-// 1x128. It does not say which epilogues there are; TransformerEngine tests biases, fp32 sums that are added to, sizes
-// that 128 does not divide.
+// Block scales need cuBLAS 12.9 or newer, and sm_90. Its guide ("128-element 1D and 128x128 2D
+// Block Scaling For FP8 Data Types"): scales are floats, 16-byte aligned; m and n are multiples of
+// 4; with L = k/128 rounded up, 1x128's are (L,m) of A and (L,n) of B; 128x128's are (m/128, L),
+// the first rounded up, the second to a multiple of 4; at most one factor has 128x128. So w has
+// 128x128 in y and dx, and both factors of dw have 1x128. The guide lists no epilogues;
+// TransformerEngine tests biases, accumulation into fp32, and sizes that 128 does not divide.
 //
-// Casts are bound by memory. tensor: a factor is read twice, 2 bytes an element (the second time from L2 where it
-// fits), and written in 1 byte; dy in 2. block: it is read once. An H100 does 590 FLOPs of fp8 in the time of a byte
-// (1979 TFLOP/s, 3.35 TB/s), so y's casts take 5 * 590 / 2 (1/OC + 1/N) of its product's time, or 3 * 590 / 2. In bf16
-// that takes twice as long: with OC below about 1500, or 900, fp8 is no faster. A weight is cast at each use, twice for
-// each batch. A step of gpt2-xl (B=8, T=1024) on an H200 (2026-11-27) is 1.14 times as fast as in bf16, 1.08 by blocks.
+// Casts are bound by memory. tensor: a factor is read twice, 2 bytes an element (the second time
+// from L2 where it fits), and written in 1 byte; dy in 2. block: one read. An H100 does 590 FLOPs
+// of fp8 in the time of a byte (1979 TFLOP/s, 3.35 TB/s), so y's casts take 5 * 590 / 2
+// (1/OC + 1/N) of its product's time, or 3 * 590 / 2. In bf16 the product takes twice as long: with
+// OC below about 1500, or 900, fp8 is no faster. A weight is cast at each use, twice a batch. A
+// step of gpt2-xl (B=8, T=1024) on an H200 (2026-11-27) is 1.14 times as fast as in bf16, 1.08 by
+// blocks.
 #include "layers/cuda.h"
 #include "fp8.cuh"
 #include "gemv.cuh"
 #include "cublaslt_gemm.cuh"
 
 namespace {
-// ---- casts ----------------------------------------------------------------------------------------------------------
+// ---- casts --------------------------------------------------------------------------------------
 
 constexpr int CAST_THREADS = 256, CAST_TILE = 64, BLOCK = Fp8Scratch::BLOCK;
 
-// Where a cast goes; `to` null: it is not wanted. Its numbers are to be multiplied by `scale`.
+// Target of a cast, to null: none. Its numbers must be multiplied by *scale.
 template <class F> struct Cast {
     F* to;
     float* scale;
@@ -44,7 +48,7 @@ template <class F> struct Cast {
 
 __device__ inline uint32_t magnitude(bf16 x) { return x.bits & 0x7fff; }
 __device__ inline uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
-// The largest of absolute values, as bits of bf16: infinity is above all numbers, NaN above infinity. All threads call.
+// The block's largest magnitude, as bf16 bits: NaN > infinity > numbers. All threads must call it.
 __device__ inline uint32_t block_largest(uint32_t x) {
     return block_reduce(x, 0u, [](uint32_t most) {
 #pragma unroll
@@ -58,7 +62,7 @@ struct Scale {
 };
 template <class F> __device__ inline Scale scale_for(uint32_t most) {
     const bool finite = most < 0x7f80;
-    // At most 2^126, for zeros and where all is below 2^-110: the inverse must stay a normal float.
+    // At most 2^126, for zeros or if all are below 2^-110: the inverse must stay a normal float.
     const float factor = finite ? fminf(LARGEST<F> / to_float(bf16{uint16_t(most)}), 0x1p126f) : 1;
     return {factor, finite ? 1 / factor : NAN};
 }
@@ -76,11 +80,11 @@ __global__ void largest_kernel(uint32_t* largest, const bf16* x, int64_t n) {
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
-// straight (R,C), turned (C,R) = x (R,C), with one scale. R, C: multiples of 16.
-// A block has a tile; a thread 8 neighbours of two rows, then 16 of a column.
+// straight (R,C), transposed (C,R) = x (R,C), with one scale. R, C: multiples of 16. A block has a
+// tile; a thread has 8 neighbours of two rows, then 16 of a column.
 template <class F> __global__ void cast_kernel(Cast<F> straight, Cast<F> transposed, const bf16* x,
                                                const uint32_t* largest, int parts, int R, int C) {
-    SHARED(uint32_t[CAST_TILE][CAST_TILE / 4 + 1], tile);    // [column][four rows], a word more against bank conflicts
+    SHARED(uint32_t[CAST_TILE][CAST_TILE / 4 + 1], tile);    // [column][four rows], padded against bank conflicts
     uint32_t most = 0;
     for (int i = threadIdx.x; i < parts; i += CAST_THREADS) most = larger(most, largest[i]);
     const Scale scale = scale_for<F>(block_largest(most));
@@ -113,8 +117,8 @@ template <class F> __global__ void cast_kernel(Cast<F> straight, Cast<F> transpo
     store<4>(reinterpret_cast<uint32_t*>(transposed.to + int64_t(c0 + c) * R + r0 + r), out);
 }
 
-// A scale of 128x128: that of block `row`, and `column` along k. The last one also zeroes the padding: the guide does
-// not say that nothing reads it.
+// Sets the 128x128 scale of block row `row` and block `column` along k. The last one also zeroes
+// the padding: the guide does not exclude that it is read.
 __device__ inline void set_square(float* scales, int row, int column, int k, float scale) {
     const int blocks = (k + BLOCK - 1) / BLOCK, padded = (blocks + 3) / 4 * 4;
     float* const at = scales + int64_t(row) * padded;
@@ -122,10 +126,11 @@ __device__ inline void set_square(float* scales, int row, int column, int k, flo
     for (int i = blocks; column == blocks - 1 && i < padded; i++) at[i] = 0;
 }
 
-// Each of 16 neighbouring lanes has a number of each of 8 rows. Lane i gets row i % 8's largest. All threads call.
+// Each of 16 neighbouring lanes has a number of each of 8 rows. Lane i gets row i % 8's largest.
+// All threads must call it.
 __device__ inline uint32_t rows_largest(uint32_t (&most)[8]) {
 #pragma unroll
-    for (int half = 4; half; half /= 2) {    // who keeps which half of the rows
+    for (int half = 4; half; half /= 2) {    // each lane keeps one half of the rows
         const bool upper = threadIdx.x & half;
 #pragma unroll
         for (int i = 0; i < half; i++) {
@@ -136,7 +141,8 @@ __device__ inline uint32_t rows_largest(uint32_t (&most)[8]) {
     return larger(most[0], __shfl_xor_sync(0xffffffff, most[0], 8));
 }
 
-// The scales of a tile's columns, 8 of 8 rows in each thread: factors for the block, inverses for its product.
+// Scales of a tile's columns, from 8 columns of 8 rows in each thread: factors for the casts,
+// inverses for cuBLASLt.
 __device__ inline void column_scales(float (&factors)[BLOCK], float* inverses, const Vec<bf16, 8> (&v)[8],
                                      int columns_left) {
     constexpr int GROUPS = BLOCK / 8, WARPS = CAST_THREADS / 32;
@@ -162,14 +168,14 @@ __device__ inline void column_scales(float (&factors)[BLOCK], float* inverses, c
     __syncthreads();
 }
 
-// straight (R,C), turned (C,R) = x (R,C), each with a scale for 128 neighbours of its rows. SQUARE: with one for each
-// tile. R, C: multiples of 16.
-// A block has a tile of 128 x 128, which it reads once; a thread 8 neighbours of 8 rows, so 8 of 8 columns, too.
+// straight (R,C), transposed (C,R) = x (R,C), each with a scale for 128 neighbours of its rows;
+// SQUARE: with one for each tile. R, C: multiples of 16. A block reads a tile of 128 x 128 once; a
+// thread has 8 neighbours of 8 rows, so also 8 neighbours of 8 columns.
 template <bool SQUARE>
 __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, const bf16* x, int R, int C) {
     typedef Vec<e4m3, 8> Group;
     constexpr int GROUPS = BLOCK / 8;
-    // [column][rows / 8 ^ column / 8]: 16 lanes that write 8 columns apart meet 16 pairs of banks.
+    // [column][rows / 8 ^ column / 8]: 16 lanes that write 8 columns apart use 16 pairs of banks.
     SHARED(Group[BLOCK][GROUPS], tile);
     SHARED(float[BLOCK], factors);
     const int r0 = blockIdx.x * BLOCK, c0 = blockIdx.y * BLOCK;
@@ -225,7 +231,7 @@ __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, co
     }
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 constexpr auto E4M3 = CUDA_R_8F_E4M3, BF16 = CUDA_R_16BF, FLOAT = CUDA_R_32F;
 constexpr auto SUMS = CUBLAS_COMPUTE_32F;
@@ -241,7 +247,7 @@ bool takes(int N, int C, int OC, std::initializer_list<const void*> pointers) {
     return Fp8Scratch::takes(N, C, OC) && all % 16 == 0;
 }
 
-// A call's factors, by their number in Fp8Scratch.
+// A call's factors, by their index in Fp8Scratch.
 template <bool BLOCKS> struct Factors {
     typedef std::conditional_t<BLOCKS, e4m3, e5m2> Dy;
     Fp8Scratch at;
@@ -252,7 +258,7 @@ template <bool BLOCKS> struct Factors {
         if (i == NONE) return {};
         return {reinterpret_cast<F*>(memory + at.casts[i]), reinterpret_cast<float*>(memory + at.scales[i])};
     }
-    // x (R,C) becomes a factor, and x^T another. square: with scales of 128x128, where scales are blocks'
+    // Casts x (R,C) to factor `straight` and x^T to factor `transposed`. square: 128x128 scales.
     template <class F> void cast(int straight, int transposed, const bf16* x, int R, int C, bool square = false) const {
         const Cast<F> to = cast_target<F>(straight), transposed_to = cast_target<F>(transposed);
         const auto tiles = [&](int size) { return dim3(unsigned(ceil_div(R, size)), unsigned(ceil_div(C, size))); };

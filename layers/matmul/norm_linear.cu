@@ -1,16 +1,19 @@
-// norm_linear.cu - generation's products of what is normed first, in one launch: y = norm(x) w^T + b, or an activation
-// of that.
+// norm_linear.cu - generation's norm, product and activation in one launch: y = act(norm(x)
+// w^T + b).
 //
-// One sequence's step is a chain of small kernels, each of which waits for the one before: its length counts, not the
-// work. A block's first loads of w are under way before the kernel in front ends, which makes x (Launch::overlaps), and
-// while it norms all rows of x itself, into shared memory; the same bits as norm_forward's. Then it takes every
-// gridDim.x-th group of rows of w (linear_kernels.cuh). Gated: a warp has the gate's row of an output and the other.
+// A decode step of one sequence is a chain of small, dependent kernels: the chain's length counts,
+// not the work. A block's first loads of w start before the previous kernel, which writes x, has
+// ended (Launch::overlaps). Meanwhile the block itself norms all rows of x into shared memory, with
+// norm_forward's bits. Then it computes every gridDim.x-th group of rows of w (gemv.cuh). Gated: a
+// warp has two rows of w for an output, the gate's and the other.
 //
-// Bound by reading w once, O C elements or twice that. x and the norm's weights come from L2 once for each
-// multiprocessor; norming them costs about ten operations an element and block, so a multiprocessor has few blocks.
+// Bound by reading w once, O C elements or twice that. x and the norm's weights come from L2 once
+// for each multiprocessor; the norm costs about ten operations an element and block, so a
+// multiprocessor has few blocks.
 //
-// The same roundings as in steps: what is normed is rounded to T, and so is the product before its activation, but for
-// GELU in its tanh form, which linear_gelu_forward takes of the sum. More rows, or longer ones than fit, go in steps.
+// Roundings equal those of separate operations: normed rows are rounded to T, and so is the product
+// before its activation, except tanh-form GELU, which linear_gelu_forward applies to the unrounded
+// sum. More rows than GEMV_ROWS, or too long ones for shared memory, use separate operations.
 #include <algorithm>
 
 #include "layers/cuda.h"
@@ -18,31 +21,31 @@
 #include "norm_rows.cuh"
 
 namespace {
-constexpr int BLOCKS = 6;    // on a multiprocessor
-// The kernels of one sequence leave registers for a block of the next kernel, which otherwise cannot begin early. That
-// is the likely reason why a token of GPT-2 took 290 us on an H200 (2026-11-27) when these had 77 registers, and 263
-// when they had 72.
+constexpr int BLOCKS = 6;    // per multiprocessor
+// Kernels of one sequence leave registers for a block of the next kernel, which otherwise cannot
+// begin early. That is the likely reason why a token of GPT-2 took 290 us on an H200 (2026-11-27)
+// when these had 77 registers, and 263 when they had 72.
 template <int N> constexpr int RESIDENT = BLOCKS + (N == 1);
-constexpr int64_t MAX_SHARED = int64_t(46) << 10;    // with the sums within what every launch may have
+constexpr int64_t MAX_SHARED = int64_t(46) << 10;    // bytes; with the sums below 48 KiB
 
 enum class Finish { none, activated, gated };
 
 // y (N,O)  w (O,C), gated (2*O,C)
 template <class T, int W, int N, Finish F> __global__ void __launch_bounds__(GEMV_WARPS * 32, RESIDENT<N>)
     normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int shift) {
-    constexpr int R = F == Finish::gated || N > 1 ? 2 : 1, OUTPUTS = F == Finish::gated ? 1 : R;    // a warp's
+    constexpr int R = F == Finish::gated || N > 1 ? 2 : 1, OUTPUTS = F == Finish::gated ? 1 : R;    // per warp
     SHARED(float[GEMV_WARPS][R][N], sums);
     T* const normed = dynamic_shared<Vec<T>>().v;
     const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift, each = groups * OUTPUTS;
     int64_t first = blockIdx.x * int64_t(each);
-    auto row = [&](int r) {    // past the last output: that one again
+    auto row = [&](int r) {    // past the last output: the last
         const int64_t o = first + (warp >> shift) * OUTPUTS + (F == Finish::gated ? 0 : r), last = o < O ? o : O - 1;
         return w + (F == Finish::gated ? last + r * int64_t(O) : last) * C;
     };
     const int t = threadIdx.x, n = t % N, r = t / N % OUTPUTS, group = t / (N * OUTPUTS);
     GemvLane<T, W, N, R> own(C, 1 << shift);
     T bias[F == Finish::gated ? 2 : 1] = {};
-    auto fetch = [&] {    // rows of w, and the biases of what this thread writes
+    auto fetch = [&] {    // rows of w, and this thread's biases
         own.fetch(row);
         const int64_t o = first + group * OUTPUTS + r;
         if (!b || group >= groups || o >= O) return;
@@ -63,7 +66,7 @@ template <class T, int W, int N, Finish F> __global__ void __launch_bounds__(GEM
 #pragma unroll
         for (int i = 0; i < (F == Finish::gated ? 2 : 1); i++) s[i] = to_float(bias[i]);
         first += int64_t(gridDim.x) * each;
-        if (first < O) fetch();    // under way while the sums meet
+        if (first < O) fetch();    // loads overlap the reduction
         __syncthreads();
         if (writes) {
             auto product = [&](int which, int r) {

@@ -1,21 +1,21 @@
-// norm_rows.cuh - norms within a block, for kernels that go on with what is normed: the same bits as norm_forward's.
+// norm_rows.cuh - norms within a block, for kernels that use the rows at once: norm_forward's bits.
 #pragma once
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// No weights count as 0 + 1.
+// Without weights the factor is 0 + 1.
 inline Norm with_weights(Norm norm, const void* w) {
     if (!w) norm.plus = 1;
     return norm;
 }
-// norm_forward adds a row up by so many threads, warp by warp; each has every threads-th vector.
+// Threads with which norm_forward sums a row, warp by warp; each has every threads-th vector.
 template <class T> inline int norm_threads(int C) {
     const int64_t vectors = C / VEC<T>;
     return !rows_align<T>(C) || vectors <= 8 * 32 ? 32 : int(round_up(ceil_div(vectors, 4), 32));
 }
 
-// A norm's steps, each rounding written out: which products and sums nvcc makes an FMA depends on what stands around
-// them, and a norm within a product must have the bits of the norm alone.
+// A norm's steps with every rounding written out: nvcc's choice of FMAs depends on the surrounding
+// code, and a norm within a product must have the bits of the norm alone.
 __device__ inline float norm_mean(float sum, float inv_C) { return __fmul_rn(sum, inv_C); }
 __device__ inline float norm_add_square(float sum, float x, float mean) {
     const float d = x - mean;
@@ -32,10 +32,10 @@ template <class T> struct NormOf {
     const T *w, *b;
     Norm norm;
     float inv_C;
-    int warps;    // that norm_forward has for a row
+    int warps;    // warps per row in norm_forward
     NormOf(const T* w, const T* b, Norm norm, int C)
         : w(w), b(b), norm(with_weights(norm, w)), inv_C(1 / float(C)), warps(norm_threads<T>(C) / 32) {}
-    // Brings the weights to L2, a line of 128 bytes a thread.
+    // Prefetches the weights to L2, a line of 128 bytes a thread.
     __device__ void prefetch(int C) const {
         constexpr int LINE = 128 / int(sizeof(T));
         for (int c = threadIdx.x * LINE; c < C; c += blockDim.x * LINE) {
@@ -45,20 +45,21 @@ template <class T> struct NormOf {
     }
 };
 
-// to (N,C), in shared memory = x (N,C) normed, by a block of WARPS warps, each of which adds up whole parts of rows.
-// x comes from memory once, then from L1. Ends with a barrier.
+// to (N,C), in shared memory = norm of x (N,C), by a block of WARPS warps. norm_forward's warps are
+// parts of a row; a warp here adds up whole parts. x comes from memory once, then from L1. Ends in
+// a barrier.
 template <int WARPS, class T, int W, int N>
 __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) {
     SHARED(float[N][32], sums);
     SHARED(float[N][32], squares);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Vec<T, W> weight = {}, bias = {};    // the next columns', under way while the sums meet
+    Vec<T, W> weight = {}, bias = {};    // the next columns', loaded during the reduction
     auto fetch = [&](int c) {
         if (of.w && c < C) weight = load<W>(of.w + c);
         if (of.b && c < C) bias = load<W>(of.b + c);
     };
     fetch(threadIdx.x * W);
-    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n): a sum of row n with an element more
+    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n): row n's sum plus an element
 #pragma unroll 1
         for (int n = 0; n < N; n++)
             for (int part = (warp + N * WARPS - n) % WARPS; part < of.warps; part += WARPS) {
@@ -75,7 +76,7 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
             }
         __syncthreads();
     };
-    auto total = [&](const float(&parts)[N][32], int n) {    // all lanes of a warp together
+    auto total = [&](const float(&parts)[N][32], int n) {    // called by all lanes of a warp
         return of.warps > 1 ? warp_sum(lane < of.warps ? parts[n][lane] : 0) : parts[n][0];
     };
     if (!of.norm.rms) add_up(sums, [&](int) { return [](float s, float x) { return s + x; }; });

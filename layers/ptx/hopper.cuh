@@ -1,67 +1,71 @@
-// hopper.cuh - what only sm_90a has, as functions: mbarriers, the bulk copy engine (TMA), and products by warpgroups of
-// 128 threads (wgmma). test/cuda_on_cpu/include/hopper_on_cpu.h has the same functions in plain C++.
+// hopper.cuh - instructions that only sm_90a has, as functions: mbarriers, bulk copies (TMA), and
+// products by warpgroups of 128 threads (wgmma). test/cuda_on_cpu/include/hopper_on_cpu.h has the
+// same functions in plain C++.
 //
-// All of these run beside the program, in what PTX calls the async proxy. Four rules keep order:
-//   - copied data are there when the wait on the copy's mbarrier returns;
-//   - the registers of a wgmma, and the shared memory that it reads, belong to it until wgmma_wait;
-//   - shared memory written by a thread (store_shared, stmatrix_x4) is seen by wgmma and bulk copies only after that
-//     thread's fence_async, and a barrier behind it;
-//   - a bulk copy to global memory has read its source after bulk_wait_read, and is done after bulk_wait.
+// All of them run asynchronously, in PTX's async proxy. Four rules keep order:
+//   - copied data are valid when the wait on the copy's mbarrier returns;
+//   - wgmma's registers, and the shared memory it reads, must not be touched until wgmma_wait;
+//   - a thread's writes to shared memory (store_shared, stmatrix_x4) are visible to wgmma and bulk
+//     copies only after its fence_async and a barrier after that;
+//   - a bulk copy to global memory has read its source after bulk_wait_read, and is done after
+//     bulk_wait.
 #pragma once
-#include <cuda.h>    // for its types: the driver is called through the runtime, never linked
+#include <cuda.h>    // types only: the driver is called through the runtime
 
 #include "ptx.cuh"
 
-// ---- tiles of bf16 as TMA lays them down and wgmma reads them -------------------------------------------------------
+// ---- tiles of bf16: TMA's layout, read by wgmma
+// --------------------------------------------------
 
-// How an operand of a product lies in shared memory: neighbouring values run along k, or along the result's rows or
-// columns (PTX: K-major, MN-major).
+// Layout of a product's operand in shared memory: neighbouring values run along k, or along the
+// result's rows or columns (PTX: K-major, MN-major).
 enum Along { ALONG_K = 0, ALONG_MN = 1 };
 
-// A tile lies in chunks of 64 columns, or of 32 where 64 do not divide it: rows of 128 or of 64 bytes.
+// A tile is cut into chunks of 64 columns, or 32 if 64 does not divide it: rows of 128 or 64 bytes.
 constexpr int chunk_columns(int columns) { return columns % 64 ? 32 : 64; }
 
-// The descriptor of an operand in rows of WIDTH values, swizzled by as many bytes as they have. chunks: bytes from a
-// row's part in one chunk to that in the next (PTX: leading dimension; read only ALONG_MN). Eight rows follow the last
-// eight at once (PTX: stride).
-// from: bytes after p where the operand begins. Added to the descriptor's low word (no shared address reaches its other
-// field), so that descriptors which differ in it alone take an addition each.
+// Descriptor of an operand whose rows have WIDTH values, with a swizzle as wide as a row. chunks:
+// bytes between a row's parts in neighbouring chunks (PTX: leading dimension; read only ALONG_MN).
+// Groups of eight rows are contiguous (PTX: stride). from: offset of the operand from p in bytes.
+// It is added to the low word alone (a shared address cannot reach the other field), so descriptors
+// that differ only in it cost one addition each.
 template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int from, int chunks) {
     constexpr uint64_t row = WIDTH * sizeof(bf16), swizzle = row == 128 ? 1 : 2;
     const uint32_t low = (shared_address(p) & 0x3ffff) >> 4 | uint32_t(chunks >> 4) << 16;
     return (low + uint32_t(from >> 4)) | (8 * row >> 4) << 32 | swizzle << 62;
 }
 
-// ROWS x COLUMNS in chunks of WIDTH columns. Within each 1024 bytes of a chunk of 64 the 16-byte pieces of row r are
-// permuted: piece i lies at i ^ r. Of 32: within each 512, at i ^ r / 2.
+// ROWS x COLUMNS in chunks of WIDTH columns. Swizzle of 16-byte piece i of row r: with 64 columns
+// it lies at i ^ r within each 1024 bytes; with 32, at i ^ r / 2 within each 512.
 template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alignas(1024) Tile {
     static_assert(ROWS % 8 == 0 && COLUMNS % WIDTH == 0);
     static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
     bf16 chunk[COLUMNS / WIDTH][ROWS][WIDTH];
 
-    // 16 columns from `column` on as k, of the rows from `row` (a multiple of 8) on: ALONG_K.
+    // k = 16 columns from `column` on; rows from `row` (a multiple of 8) on: ALONG_K.
     __device__ uint64_t columns_as_k(int row, int column) const {
         return wgmma_operand<WIDTH>(&chunk[0][row], from(0, column), 16);
     }
-    // 16 rows from `row` (a multiple of 8) on as k, of the columns from `column` (a multiple of WIDTH) on: ALONG_MN.
+    // k = 16 rows from `row` (a multiple of 8) on; columns from `column` (a multiple of WIDTH) on:
+    // ALONG_MN.
     __device__ uint64_t rows_as_k(int row, int column) const {
         return wgmma_operand<WIDTH>(this, from(row, column), int(sizeof(chunk[0])));
     }
-    // Bytes from the beginning of `row` and `column`, but for the swizzle.
+    // Byte offset of (row, column), without the swizzle.
     __device__ static int from(int row, int column) {
         return ((column / WIDTH * ROWS + row) * WIDTH + column % WIDTH) * int(sizeof(bf16));
     }
-    // The 16 bytes of `row` from `column` (a multiple of 8) on.
+    // Address of the 16 bytes of `row` from `column` (a multiple of 8) on.
     __device__ bf16* piece(int row, int column) {
         return &chunk[column / WIDTH][row][(column % WIDTH / 8 ^ row * WIDTH / 64 % (WIDTH / 8)) * 8];
     }
 };
 
-// ---- numbers of blocks ----------------------------------------------------------------------------------------------
+// ---- order of blocks ----------------------------------------------------------------------------
 
-// How many blocks of the launch have begun before the calling one. No manual promises that blocks begin in the order of
-// their index; by this number a block waits for blocks alone that run or have ended. One thread of each block calls it.
-// *begun is 0 between launches: the last block to begin makes it 0 again.
+// Number of blocks of the launch that began before the calling one. CUDA does not promise that
+// blocks begin in index order; by this number a block waits only for blocks that run or have ended.
+// One thread of each block calls it. *begun is 0 between launches: the last block resets it.
 __device__ inline int block_number(unsigned* begun) { return int(atomicInc(begun, gridDim.x - 1)); }
 
 #ifndef __CUDACC__
@@ -69,31 +73,32 @@ constexpr bool SM90A = true;
 #include <hopper_on_cpu.h>
 #else
 
-// A kernel that calls any of these has its body in `if constexpr (SM90A)`: it is empty for other architectures.
+// A kernel that calls any of these has its body in `if constexpr (SM90A)`, else it is empty.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool SM90A = true;
 #else
 constexpr bool SM90A = false;
-#pragma nv_diag_suppress 177    // no warning for the functions that are then unused
+#pragma nv_diag_suppress 177    // no warning for functions unused here
 #endif
 
-// ---- mbarriers ------------------------------------------------------------------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------
 
-// A phase ends after `arrivals` arrivals, when all announced bytes have come.
+// A phase ends after `arrivals` arrivals, once all announced bytes have been copied.
 __device__ inline void mbarrier_init(uint64_t* b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-// Called after the inits, before the barrier after which other threads and TMA use them.
+// Needed after the inits, before the barrier that lets other threads and TMA use the mbarriers.
 __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void mbarrier_arrive(uint64_t* b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
-// Arrives, and announces bytes that this phase is to wait for.
+// Arrives, and adds `bytes` to the copies that this phase waits for.
 __device__ inline void mbarrier_arrive_expect(uint64_t* b, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
                  : "memory");
 }
-// Waits for the end of the phase of this parity. The first has parity 0; waiting for parity 1 before it ends returns.
+// Waits for the end of the phase with this parity. The first phase has parity 0; a wait for parity
+// 1 before it ends returns at once.
 __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
     asm volatile(
         "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::
@@ -102,13 +107,13 @@ __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
         : "memory");
 }
 
-// ---- bulk copies ----------------------------------------------------------------------------------------------------
+// ---- bulk copies --------------------------------------------------------------------------------
 
-// Fetches a map, so that the first copy need not wait for it.
+// Prefetches a tensor map, so that the first copy does not wait for it.
 __device__ inline void tensor_map_prefetch(const CUtensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-// Starts copying the map's box at these coordinates to shared memory, with zeros outside the tensor.
+// Starts a copy of the map's box at these coordinates to shared memory; zeros outside the tensor.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1, int c2, int c3, uint64_t* full) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], "
@@ -116,14 +121,14 @@ __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1
         "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(full))
         : "memory");
 }
-// For the next three, addresses and sizes are multiples of 16 bytes.
+// In the next three, addresses and sizes are multiples of 16 bytes.
 __device__ inline void bulk_load(void* to, const void* from, int bytes, uint64_t* full) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(full))
                  : "memory");
 }
-// These two ask L2 to keep what they write: it is soon added to again.
+// bulk_store and bulk_add keep their target in L2 (evict_last), because it is soon added to again.
 __device__ inline void bulk_store(void* to, const void* from, int bytes) {
     asm volatile(
         "{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
@@ -139,14 +144,14 @@ __device__ inline void bulk_add(float* to, const float* from, int bytes) {
         : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Wait for all committed stores and adds of the calling thread: until their source is read, until they are done.
+// Both wait for the calling thread's committed stores and adds: until read, until done.
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// ---- shared memory written for the async proxy ----------------------------------------------------------------------
+// ---- shared memory written for the async proxy --------------------------------------------------
 
 __device__ inline void store_shared(float4* to, float4 x) { *to = x; }
-// Four 8x8 matrices of 16-bit elements: the inverse of ldmatrix_x4.
+// Stores four 8x8 matrices of 16-bit elements: the inverse of ldmatrix_x4.
 __device__ inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r0),
                  "r"(r1), "r"(r2), "r"(r3)
@@ -154,24 +159,24 @@ __device__ inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t
 }
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- blocks that take turns -----------------------------------------------------------------------------------------
+// ---- a fixed order of additions to dq -----------------------------------------------------------
 
-// Waits until *turn is mine. Only a block of lower number may pass it on.
+// Waits until *dq_order is `mine`. Only a block with a lower number may set it so.
 __device__ inline void order_wait(const int* dq_order, int mine) {
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(dq_order) : "memory");
     while (now != mine);
-    asm volatile("fence.proxy.async.global;" ::: "memory");    // what follows is a bulk copy
+    asm volatile("fence.proxy.async.global;" ::: "memory");    // a bulk copy follows
 }
-// Called after bulk_wait: the calling thread's copies are then visible to the block whose turn is next. The release
-// orders them; a fence before it would only wait once more.
+// Called after bulk_wait: the calling thread's copies are then visible to the next block. The
+// release orders them; a fence before it would only wait once more.
 __device__ inline void order_pass(int* dq_order, int next) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(dq_order), "r"(next) : "memory");
 }
 
-// ---- registers ------------------------------------------------------------------------------------------------------
+// ---- registers ----------------------------------------------------------------------------------
 
-// Called by all warps of a warpgroup: gives registers back, or takes more (waits until there are enough).
+// Called by all warps of a warpgroup: releases registers, or acquires more (waits for enough).
 template <int count> __device__ inline void registers_give() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
@@ -179,11 +184,11 @@ template <int count> __device__ inline void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// ---- products by warpgroup ------------------------------------------------------------------------------------------
+// ---- products by warpgroup ----------------------------------------------------------------------
 
-// Keeps the compiler from computing before this point what follows from i.
+// Hides i's value from the compiler, so that it does not compute values that depend on i earlier.
 __device__ inline void unknown(int& i) { asm volatile("" : "+r"(i)); }
-// Keeps the compiler from moving its uses of d across this point.
+// Keeps the compiler from moving uses of d across this point.
 template <int n> __device__ inline void wgmma_pin(float (&d)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(d[i])::"memory");
@@ -192,21 +197,22 @@ template <int n> __device__ inline void wgmma_pin(uint32_t (&a)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+r"(a[i])::"memory");
 }
-// Comes before products that read or write these registers, if other code has written them.
+// Must precede products that read or write these registers, if other code has written them.
 template <class... R> __device__ inline void wgmma_fence(R&... registers) {
     (wgmma_pin(registers), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all but the last `but` committed groups, which have used these registers.
+// Waits for all but the last `but` committed groups. registers: their operands.
 template <int but, class... R> __device__ inline void wgmma_wait(R&... registers) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(but) : "memory");
     (wgmma_pin(registers), ...);
 }
 
-// d (64 x N, float) = a b, or d + a b, with a (64 x 16) and b (16 x N) bf16 and N twice the size of d.
-// Warp w has rows 16 w to 16 w + 15: d[4 j + e] is d[e] of mma_m16n8k16 for the columns from 8 j on. An a in registers
-// is that of mma_m16n8k16, too: elements of a d from 8 k on, in pairs, are the a of columns from 16 k on.
+// d (64 x N, float) = a b, or d + a b; a (64 x 16) and b (16 x N) are bf16, and d has N/2
+// registers. Warp w has rows 16 w to 16 w + 15: d[4 j + e] is d[e] of mma_m16n8k16 for the columns
+// from 8 j on. An a in registers has mma_m16n8k16's layout, too: elements of a d from 8 k on,
+// packed in pairs, are the a of columns from 16 k on.
 #define WGMMA_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA_D8(d, i) WGMMA_D4(d, i), WGMMA_D4(d, i + 4)
 #define WGMMA_D16(d) WGMMA_D8(d, 0), WGMMA_D8(d, 8)
@@ -228,7 +234,7 @@ template <int but, class... R> __device__ inline void wgmma_wait(R&... registers
 #define WGMMA_N112 WGMMA_N96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define WGMMA_N128 WGMMA_N112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// d has D registers; the operands after it are numbered from x0 on.
+// d has D registers; the operands after it have numbers x0 and following.
 #define WGMMA(N, D, x0, x1, x2, x3, x4, x5)                                                                    \
     template <Along A, Along B> __device__ inline void wgmma(float(&d)[D], uint64_t a, uint64_t b, bool add) { \
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #x2                                              \

@@ -1,28 +1,28 @@
-// mma_tile.cuh - what the mma.sync kernels of attention and of the experts share: swizzled tiles in shared memory, and
-// results in registers.
+// mma_tile.cuh - shared by the mma.sync kernels of attention and experts: swizzled tiles in shared
+// memory, and results in registers.
 //
-// A warp holds its part of a result as float [M][N][4]: element e of piece (m, n) is row 16 m + lane / 4 + 8 (e / 2),
-// column 8 n + lane % 4 * 2 + e % 2.
+// A warp holds its part of a result as float [M][N][4]: element e of piece (m, n) is row 16
+// m + lane / 4 + 8 (e / 2), column 8 n + lane % 4 * 2 + e % 2.
 #pragma once
 #include "ptx.cuh"
 
 namespace sm80 {
 
-// Rows of D elements in shared memory. 16-byte chunk c of row r lies at c ^ x(r), so that the same chunk of eight rows,
-// which ldmatrix reads at a time, covers all 32 banks. Rows of D = 32 and 96 are odd multiples of 16 banks.
+// Rows of D elements in shared memory. 16-byte chunk c of row r lies at c ^ x(r), so that one chunk
+// of eight rows, which ldmatrix reads at a time, covers all 32 banks. Rows of D = 32 and 96 are odd
+// multiples of 16 banks.
 template <int ROWS, int D> struct alignas(128) Tile {
     bf16 at[ROWS * D];
     __device__ static int swizzled(int r, int c) { return r * D + (c ^ (D % 64 == 0 ? r % 8 : r / 2 % 4)) * 8; }
     __device__ bf16* chunk(int r, int c) { return at + swizzled(r, c); }
-    // Where this lane points ldmatrix for the 16 by 16 elements from row r and column 16 k: rows 0..7 and 8..15 of the
-    // left half, then of the right.
+    // This lane's address for ldmatrix of the 16 by 16 elements from row r, column 16 k on: rows
+    // 0..7 and 8..15 of the left half, then of the right.
     __device__ const bf16* piece(int r, int k) const {
         const int lane = threadIdx.x % 32;
         return at + swizzled(r + lane % 16, k * 2 + lane / 16);
     }
 };
 
-// Calls f(element, m, n, e) for all elements of a result.
 template <int M, int N, class F> __device__ inline void each(float (&x)[M][N][4], F f) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -32,7 +32,7 @@ template <int M, int N, class F> __device__ inline void each(float (&x)[M][N][4]
             for (int e = 0; e < 4; e++) f(x[m][n][e], m, n, e);
 }
 
-// Puts a warp's results into the tile, rounded, from this row and column on (a multiple of 8).
+// Writes a warp's results, rounded, to the tile from (row, column) on; column is a multiple of 8.
 template <int M, int N, int ROWS, int D>
 __device__ inline void put_results(Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int column) {
     const int lane = threadIdx.x % 32;

@@ -1,6 +1,6 @@
-// The PTX instructions of sm_80 that CUDA C++ does not spell, as functions; and two of sm_90, which do nothing on older
-// GPUs. Kernels hold no inline assembly of their own; test/cuda_on_cpu/include/ptx_on_cpu.h has the same functions in
-// plain C++.
+// ptx.cuh - the sm_80 instructions that CUDA C++ lacks, as functions, and two of sm_90 that do
+// nothing on older GPUs. Kernels have no other inline assembly;
+// test/cuda_on_cpu/include/ptx_on_cpu.h has the same functions in plain C++.
 #pragma once
 #include "layers/cuda.cuh"
 
@@ -11,9 +11,10 @@
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// d (16x8, float) += a (16x16) * b (16x8), both bfloat16, by one warp. With g = lane / 4 and t = lane % 4 * 2:
-//   a[0..3]: rows g, g + 8, g, g + 8 of columns t, t, t + 8, t + 8 and the one after each;
-//   b[0..1]: rows t, t + 8 and the one after each of column g;
+// d (16x8, float) += a (16x16) * b (16x8), both bf16, by one warp. With g = lane / 4, t = lane %
+// 4 * 2:
+//   a[0..3]: rows g, g + 8, g, g + 8; columns t, t, t + 8, t + 8, each with the next column;
+//   b[0..1]: rows t, t + 8, each with the next row; column g;
 //   d[0..3]: row g, columns t, t + 1; row g + 8, columns t, t + 1.
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile(
@@ -22,8 +23,9 @@ __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix l / 8,
-// and gets in r[i] of matrix i row lane / 4, columns lane % 4 * 2 and the next: of the transposed matrix for _trans.
+// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane l passes the address of row l
+// % 8 of matrix l / 8, and gets in r[i] row lane / 4, columns lane % 4 * 2 and the next, of matrix
+// i (_trans: of its transpose).
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -37,8 +39,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                  : "memory");
 }
 
-// Starts copying 16 bytes to shared memory, or 16 zeros where !valid. This thread may read them after cp_async_wait,
-// other threads after a barrier that follows it.
+// Starts a copy of 16 bytes to shared memory, or of 16 zeros if !valid. This thread may read them
+// after cp_async_wait, other threads after a barrier that follows it.
 __device__ inline void cp_async_16(void* to, const void* from, bool valid = true) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 16 : 0)
@@ -50,12 +52,13 @@ template <int but> __device__ inline void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(but) : "memory");
 }
 
-// Asks for the 128 bytes around p to be brought to L2.
+// Prefetches the 128 bytes around p to L2.
 __device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// For kernels that overlap (Launch). Waits until the kernel in front in the stream has ended and all that it wrote is
-// seen; at once where nothing overlaps. All kernels call let_next_start behind this wait (the emulator refuses others):
-// so when a kernel begins, all before the one in front have ended.
+// For overlapping kernels (Launch::overlaps). Waits until the previous kernel of the stream has
+// ended and its writes are visible; returns at once if nothing overlaps. Kernels must call
+// let_next_start after this wait (the emulator checks it): when a kernel begins, all but the
+// previous one have then ended.
 __device__ inline void wait_for_previous() {
     NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))
 }
@@ -71,8 +74,8 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// How the blocks of a cooperative grid meet. An arrival: *count goes up by 1, after `last` to 0 again. What the block's
-// threads have written before a barrier ahead of the arrival is seen by threads behind a barrier after the wait.
+// Barrier of a cooperative grid. An arrival raises *count by 1, and from `last` to 0. Writes before
+// a block barrier and the arrival are visible after the wait and a block barrier.
 __device__ inline void grid_arrive(unsigned* count, unsigned last) {
     asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(count), "r"(last) : "memory");
 }
@@ -83,7 +86,6 @@ __device__ inline void grid_wait(const unsigned* count, unsigned arrivals) {
     while (now < arrivals);
 }
 
-// Two floats as bf16, the first in the low half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));

@@ -154,7 +154,7 @@ TEST_CASE("cuda choice: without an algorithm own kernels compute a product, and 
         const std::string choices = cuda_choices();
         cuda_choose(choices);
         const std::string again = said([] { product(); });
-        CHECK_MESSAGE(again.find("(so the checkpoint says)") != std::string::npos, again);
+        CHECK_MESSAGE(again.find("(according to the checkpoint)") != std::string::npos, again);
         CHECK(cuda_choices() == choices);
         cuda_choose("");
         CHECK(said([] { product(); }) == "");
@@ -261,7 +261,7 @@ TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once"
         emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr;
         cuda_choose(choices);    // a resumed run goes on so
         CHECK(count(said([&] { EXPECT(check_linear_forward(op, 32, 48, 64, true, Residual::none, Dtype::bf16)); }),
-                    "so the checkpoint says") == 1);
+                    "according to the checkpoint") == 1);
     }
     // dx alone is bf16's: it leaves dw's factors in the scratch as they are.
     cuda_choose("");

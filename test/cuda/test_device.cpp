@@ -227,7 +227,7 @@ TEST_CASE("cuda device: failures say what failed and end the process") {
     expect_part(text, "out of memory");
     expect_part(text, "--batch");
     text = output("", "--no-skip -tc='fails: scratch in a recording'", 128 + SIGABRT);
-    expect_part(text, "4294967296 bytes of scratch are asked for in a recording");
+    expect_part(text, "4294967296 bytes of scratch are needed in a graph capture");
     if (!cuda_emulated()) return;
     text = output("EMU_DEVICES=0", "", int(Exit::device));    // a GPU was asked for
     expect_part(text, "no CUDA-capable device is detected");

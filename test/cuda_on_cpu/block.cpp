@@ -1,4 +1,4 @@
-// block.cpp - fibers, their scheduler, barriers, collectives and shared memory of one block.
+// block.cpp - one block: fibers and their scheduler, barriers, collectives, shared memory.
 #include "block.h"
 
 #include <sys/mman.h>
@@ -8,8 +8,8 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-// Whether stacks are reused: another thread's traces there would look like a race to TSan. A constant might be set
-// before TSAN is.
+// Whether stacks are reused: to TSan another thread's traces on a stack would look like a race. It
+// is a function because a constant might be initialised before TSAN.
 bool reuse() { return !TSAN; }
 
 void* map(size_t bytes) {
@@ -28,14 +28,14 @@ std::string text(const uint3& i) {
 }    // namespace
 
 Block::Block() {
-    shared_bytes = (config.shared_limit + (64 << 10)) & ~size_t{4095};    // and room for the red zones
+    shared_bytes = (config.shared_limit + (64 << 10)) & ~size_t{4095};    // plus red zones
     shared = static_cast<char*>(map(shared_bytes));
 }
 Block::~Block() {
     munmap(shared, shared_bytes);
     if (stacks) munmap(stacks, mapped);
     for (Fiber& f : fibers)
-        if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
+        if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // a fiber abandoned in a collective cannot be destroyed
 }
 
 void Block::run(uint3 at, const Grid& g, void (*body)(void*), void* arg) {
@@ -47,20 +47,20 @@ void Block::start(uint3 at, const Grid& g, void (*body)(void*), void* arg, Run n
     index = at, must_wait = g.overlaps, how = now;
     runs++;
     publish(&begins);
-    host_stack = nullptr;    // the last run may have been another thread's
+    host_stack = nullptr;    // the last run may have been another OS thread's
     prepare_shared(g.shared);
     prepare_fibers(static_cast<int>(g.threads.x * g.threads.y * g.threads.z), g.threads);
     units.reset(), at_end.clear();
 }
 bool Block::resume() {
-    struct Running {    // pick() throws of a deadlock
+    struct Running {    // pick() throws at a deadlock
         ~Running() { block = nullptr, self = nullptr; }
     } running;
     block = this, self = &host;
     blockIdx = index, blockDim = fibers_dim;
     Fiber* first = pick();
     const bool moves = first != &host;
-    if (moves) switch_to(*first);    // comes back once every fiber has exited, one has failed, or others must go on
+    if (moves) switch_to(*first);    // returns when all exited, one failed, or others must run
     if (error) abandon_fibers();
     else if (over()) finish();
     if (error) std::rethrow_exception(error);
@@ -82,7 +82,7 @@ bool Block::toss() {
     return rng.below(2);
 }
 
-// ---- shared memory --------------------------------------------------------------------------------------------------
+// ---- shared memory ------------------------------------------------------------------------------
 
 void Block::allow(size_t at, size_t bytes) {
     if (ASAN) __asan_unpoison_memory_region(shared + at, bytes);
@@ -104,7 +104,7 @@ void* Block::static_shared(const void* key, size_t bytes, size_t align) {
         if (a.key == key) return shared + a.at;
     const size_t at = (static_end + align - 1) / align * align;
     shared_used += bytes;
-    if (shared_used - dynamic_bytes > 48 << 10) throw Error("more than 48 KiB of SHARED() arrays: nvcc refuses that");
+    if (shared_used - dynamic_bytes > 48 << 10) throw Error("more than 48 KiB of SHARED() arrays, the limit of nvcc");
     if (shared_used > config.shared_limit)
         throw Error("a block takes " + std::to_string(shared_used) + " bytes of shared memory: sm_" +
                     std::to_string(config.capability) + " has " + std::to_string(config.shared_limit));
@@ -116,8 +116,8 @@ void* Block::static_shared(const void* key, size_t bytes, size_t align) {
     return shared + at;
 }
 
-// All threads have exited: what asynchronous units do then, and whether somebody wrote behind an array, which
-// AddressSanitizer would have told.
+// Called when all threads have exited: runs the asynchronous units' final work, and checks for
+// writes behind an array, which AddressSanitizer would have reported.
 void Block::finish() {
     try {
         for (size_t i = 0; i < at_end.size(); i++) at_end[i]();
@@ -128,13 +128,13 @@ void Block::finish() {
             if (static_cast<unsigned char>(shared[end + i]) != 0xff)
                 error = std::make_exception_ptr(Error(std::string("block ") + text(blockIdx) + " wrote " +
                                                       std::to_string(i) + " bytes behind its " + what +
-                                                      " (AddressSanitizer says where)"));
+                                                      " (AddressSanitizer shows where)"));
     };
     check(dynamic_bytes, "dynamic shared memory");
     for (Array& a : statics) check(a.at + a.bytes, ("SHARED() array of " + std::to_string(a.bytes) + " bytes").c_str());
 }
 
-// ---- fibers ---------------------------------------------------------------------------------------------------------
+// ---- fibers -------------------------------------------------------------------------------------
 
 void Block::prepare_stacks(size_t n) {
     if (n > capacity || stack_stride != config.stack_bytes + GUARD) {
@@ -179,14 +179,14 @@ void Block::prepare_fibers(int n, dim3 dim) {
     if (config.seed) shuffle_ranks();
     if (TSAN) {
         host.tsan = __tsan_get_current_fiber();
-        // Thread-local to the OS thread, so shared by the fibers.
+        // Thread-local variables of the OS thread are shared by its fibers.
         AnnotateBenignRaceSized("", 0, &threadIdx, sizeof threadIdx, "");
         AnnotateBenignRaceSized("", 0, &self, sizeof self, "");
     }
     host.started = true;
 }
 
-// Others have been left amid a meeting: all that they did lies behind the host now.
+// Fibers were left in a collective: orders all their accesses before the host's.
 EMU_UNSEEN void Block::abandon_fibers() {
     for (int i = 0; TSAN && i < threads; i++) {
         __tsan_switch_to_fiber(fibers[static_cast<size_t>(i)].tsan, 1);
@@ -197,9 +197,9 @@ EMU_UNSEEN void Block::abandon_fibers() {
 EMU_UNSEEN void Block::begin(Fiber& f, int stack) {
     f.started = true, f.stack = stack;
     char* bottom = stacks + static_cast<size_t>(stack) * stack_stride + GUARD;
-    // The frames of entry() and switch_to() of the last thread on this stack were left, not returned from.
+    // The last thread on this stack left entry() and switch_to() without returning.
     if (ASAN) __asan_unpoison_memory_region(bottom + config.stack_bytes - (8 << 10), 8 << 10);
-    // Stacks lie a multiple of 4096 apart: without the shift their ends would all compete for the same sets of L1.
+    // Stacks lie a multiple of 4096 apart: unshifted, their ends would share sets of L1.
     make_context(f.context, bottom, config.stack_bytes - static_cast<size_t>(stack) * 13 * 64 % 4096, entry);
 }
 
@@ -229,7 +229,7 @@ EMU_UNSEEN void Block::entry() {
         const void* bottom;
         size_t bytes;
         __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
-        if (!b.host_stack) b.host_stack = bottom, b.host_stack_bytes = bytes;    // the first comes from the host
+        if (!b.host_stack) b.host_stack = bottom, b.host_stack_bytes = bytes;    // the first switch comes from the host
     }
     while (true) {
         observe(&b.begins), observe(&b.ends[(b.runs + 1) % 2]);
@@ -243,12 +243,12 @@ EMU_UNSEEN void Block::entry() {
         Fiber* done = self;
         done->exited = true;
         if (next->started || !reuse()) b.switch_to(*next);
-        next->started = true, next->stack = done->stack;    // threads that wait for nobody all run on one stack
+        next->started = true, next->stack = done->stack;    // threads that never wait share one stack
         self = next, threadIdx = next->index;
     }
 }
 
-// The running fiber has returned from the kernel: those who wait for it wait no more.
+// The running fiber has returned from the kernel: ends waits for it.
 Fiber* Block::leave() {
     if (must_wait && !self->waited)
         throw Error("thread " + text(threadIdx) + " of block " + text(blockIdx) +
@@ -264,7 +264,7 @@ Fiber* Block::leave() {
     return alive ? pick() : &host;
 }
 
-// ---- meeting points -------------------------------------------------------------------------------------------------
+// ---- collectives, barriers and waits ------------------------------------------------------------
 
 void Block::wait(const char* what, Location at) {
     self->waits_for = what, self->at = at;
@@ -331,7 +331,7 @@ void Block::conclude(Meeting& m, bool fence) {
     if (fence) w.phase++;
     w.open &= ~(1u << (&m - w.meetings));
     if (m.arrived & ~me) wake(self->warp(), m.arrived & ~me);
-    // The running fiber goes on at once in thread order, but is drawn like the rest with a seed.
+    // In thread order the running fiber continues at once; with a seed it is drawn like the rest.
     if (config.seed && (m.arrived & me)) yield();
 }
 
@@ -362,11 +362,11 @@ void Block::conclude(Barrier& b) {
     if (waited && config.seed) yield();
 }
 
-// ---- the scheduler --------------------------------------------------------------------------------------------------
+// ---- the scheduler ------------------------------------------------------------------------------
 
-// The next fiber to run. In thread order; with a seed some warps run far ahead of others, which ones changes at times,
-// and lanes are drawn. (Drawing evenly among all threads keeps them in step, and misses bugs that one warp far ahead
-// shows.)
+// The next fiber to run: in thread order or, with a seed, such that some warps run far ahead of
+// others, with changes at times, and lanes are drawn. (Even draws among all threads keep them in
+// step, and miss bugs that need one warp far ahead.)
 Fiber* Block::pick() {
     const bool seeded = config.seed != 0;
     while (ready_ranks == 0 || (seeded && (!engine.empty() || !pollers.empty()) && rng.below(4) == 0)) {
@@ -384,7 +384,7 @@ Fiber* Block::pick() {
     return &fibers[static_cast<size_t>(w * 32 + lane)];
 }
 
-// One piece of the asynchronous units' work, and the polling waits that it has ended.
+// Runs one piece of the asynchronous units' work, and wakes fibers whose condition now holds.
 bool Block::advance() {
     bool moved = false;
     if (!engine.empty()) {

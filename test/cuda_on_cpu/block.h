@@ -1,4 +1,4 @@
-// block.h - one block of threads: a fiber for each, the points where they meet, and shared memory.
+// block.h - one block of threads: fibers, their barriers and collectives, shared memory.
 #pragma once
 #include <exception>
 #include <functional>
@@ -15,7 +15,7 @@ constexpr int warpSize = 32;
 
 namespace emu {
 
-struct Copy {    // a cp.async on its way
+struct Copy {    // a cp.async in flight
     void* to;
     const void* from;
     size_t bytes, zeros;
@@ -25,20 +25,20 @@ struct Fiber {
     Context context{};
     uint3 index{};    // threadIdx
     int id = 0, stack = -1;
-    bool started = false, exited = false, waited = false;    // waited: for the grid in front
-    const char* waits_for = nullptr;                         // last
+    bool started = false, exited = false, waited = false;    // waited: for the previous grid
+    const char* waits_for = nullptr;                         // last wait
     Location at;
     bool (*ready)(void*) = nullptr;    // for a polling wait
     void* ready_arg = nullptr;
     std::vector<Copy> copies;
-    std::vector<size_t> copy_groups;    // where each committed group of them ends
-    void* fake_stack = nullptr;         // AddressSanitizer's
+    std::vector<size_t> copy_groups;    // end of each committed group
+    void* fake_stack = nullptr;         // for AddressSanitizer
     void* tsan = nullptr;
     int lane() const { return id & 31; }
     int warp() const { return id >> 5; }
 };
 
-// The lanes of one warp that meet in one collective. The last to come acts for all.
+// One collective of a warp's lanes. The last lane to arrive acts for all.
 struct Meeting {
     unsigned mask = 0, arrived = 0;
     void (*act)(Meeting&) = nullptr;
@@ -52,29 +52,29 @@ struct Barrier {
     Location at;
     int want = 0, arrived = 0, votes = 0, result = 0;
     unsigned phase = 0;
-    unsigned waiting[32] = {};    // the lanes of each warp
+    unsigned waiting[32] = {};    // lanes of each warp
     char sync[2];                 // addresses for ThreadSanitizer, alternating by phase
 };
 
 struct Warp {
     unsigned alive = 0;
-    unsigned open = 0;                             // which of the meetings have begun
-    std::vector<std::function<void()>> pending;    // wgmma operations on their way
-    std::vector<size_t> groups;                    // where each committed group of them ends
+    unsigned open = 0;                             // bits of open meetings
+    std::vector<std::function<void()>> pending;    // wgmma operations in flight
+    std::vector<size_t> groups;                    // end of each committed group
     Meeting meetings[16];
     char sync[2];
     unsigned phase = 0;
 };
 
 class Block;
-inline constinit thread_local Block* block = nullptr;    // the block that this OS thread runs
-inline constinit thread_local Fiber* self = nullptr;     // and its fiber
-// What asynchronous units still do when the launch's last block has ended.
+inline constinit thread_local Block* block = nullptr;    // block that this OS thread runs
+inline constinit thread_local Fiber* self = nullptr;     // its running fiber
+// Work of asynchronous units to run when the launch's last block has ended.
 inline thread_local std::vector<std::function<void()>> at_launch_end;
 
-// How a block runs: at once; until its threads wait for the grid in front, which has not run; in turns with the other
-// blocks of a cooperative grid. If no thread can go on, a whole run is a deadlock; in the others somebody else may end
-// the wait.
+// How a block runs. whole: to its end. ahead: until its threads wait for the previous grid, which
+// has not run. together: in turns with the other blocks of a cooperative grid. If no thread can
+// run, `whole` is a deadlock; otherwise another block or grid may end the wait.
 enum class Run { whole, ahead, together };
 
 class Block {
@@ -83,25 +83,26 @@ class Block {
     ~Block();
     Block(const Block&) = delete;
     void run(uint3 index, const Grid& g, void (*body)(void*), void* arg);
-    // The same in parts. resume() comes back when no thread can go on, when all have exited, or, together, as the seed
-    // has it; false: no thread could. previous_ended() ends the waits for the grid in front.
+    // run() in parts. resume() returns when no thread can run, when all have exited or, with
+    // `together`, at random by the seed; false if no thread could run. previous_ended() ends the
+    // waits for the previous grid.
     void start(uint3 index, const Grid& g, void (*body)(void*), void* arg, Run how);
     bool resume();
     void previous_ended();
     bool over() const { return alive == 0; }
     [[noreturn]] void deadlock();
-    bool failed() const { return error != nullptr; }    // and is not fit for another run
+    bool failed() const { return error != nullptr; }    // not fit for another run
 
     // ---- called by the running fiber
 
-    // A collective of the lanes in mask: act is called once, by the last to come, when all have left their slots.
+    // A collective of the lanes in mask: the last to arrive calls act when all slots are filled.
     void meet(const char* what, Location at, unsigned mask, void* slot, void (*act)(Meeting&), bool fence = false);
-    // A barrier. Returns the sum of the votes. want: how many threads take part, 0 for all that have not exited.
+    // A barrier. Returns the sum of the votes. want: number of threads, 0: all alive.
     int sync(int id, int want, int vote, const char* what, Location at, bool arrive_only = false);
     void wait_until(const char* what, Location at, bool (*ready)(void*), void* arg);
     void wait_for_grid(Location at);
     void yield();
-    void later(std::function<void()> op) { engine.push_back(std::move(op)); }    // an asynchronous unit's work
+    void later(std::function<void()> op) { engine.push_back(std::move(op)); }    // work of an asynchronous unit
     [[noreturn]] void fail(const char* what, Location at, const std::string& why);
     bool toss();
     Warp& warp() { return warps[static_cast<size_t>(self->warp())]; }
@@ -110,10 +111,10 @@ class Block {
 
     char* shared = nullptr;    // dynamic shared memory, then the static arrays
     size_t dynamic_bytes = 0;
-    std::shared_ptr<void> units;                  // the state of asynchronous units (hopper_on_cpu.h)
-    std::vector<std::function<void()>> at_end;    // what they do, or complain of, when all threads have exited
+    std::shared_ptr<void> units;                  // state of asynchronous units (hopper_on_cpu.h)
+    std::vector<std::function<void()>> at_end;    // work or checks when all threads have exited
     Rng rng{0};
-    // Addresses for ThreadSanitizer: a run comes behind what the host did, and behind the last run.
+    // Addresses for ThreadSanitizer: order a run after the host's accesses, and after the last run.
     char begins, ends[2];
 
   private:
@@ -146,13 +147,13 @@ class Block {
     std::vector<Warp> warps;
     dim3 fibers_dim{0, 0, 0};
     Barrier barriers[16];
-    unsigned ready[32];          // for each warp, the lanes that can run
-    unsigned ready_ranks = 0;    // the warps that have such, by rank: the order in which they run
+    unsigned ready[32];          // runnable lanes of each warp
+    unsigned ready_ranks = 0;    // warps with runnable lanes, by rank: order of running
     int rank[32], warp_at[32];
-    bool fair = false;    // whether the next to run is drawn from all
+    bool fair = false;    // the next is drawn from all
     Run how = Run::whole;
-    bool must_wait = false;    // for the grid in front
-    unsigned held[32] = {};    // for each warp, the lanes that wait for it
+    bool must_wait = false;    // for the previous grid
+    unsigned held[32] = {};    // waiting lanes of each warp
     int threads = 0, alive = 0;
     uint3 index{};    // blockIdx
     unsigned runs = 0;

@@ -1,4 +1,4 @@
-// context.cpp - switching between the stacks of fibers.
+// context.cpp - switches between the stacks of fibers.
 #include "context.h"
 
 #include <ucontext.h>
@@ -12,12 +12,13 @@ __attribute__((naked, noinline)) void swap_context(Context* /*from*/, Context /*
     asm volatile(
         "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
         "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
-        // All threads of a block mostly stand at the same calls, so this and the returns after it are predicted.
+        // Most threads of a block stop at the same calls, so the branch predictor gets this return
+        // and the next ones right.
         "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
 }
 EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry)()) {
     void** top = reinterpret_cast<void**>(stack + bytes);
-    *--top = nullptr;    // the return address of entry
+    *--top = nullptr;    // return address of entry
     *--top = reinterpret_cast<void*>(entry);
     for (int i = 0; i < 6; i++) *--top = nullptr;
     c = top;

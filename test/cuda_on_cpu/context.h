@@ -1,4 +1,4 @@
-// context.h - switching between the stacks of fibers.
+// context.h - switches between the stacks of fibers.
 #pragma once
 #include <cstddef>
 
@@ -6,9 +6,9 @@
 
 namespace emu {
 
-typedef void* Context;    // a place on its stack: everything else lies there
+typedef void* Context;    // address on its stack, which holds the registers
 void swap_context(Context* from, Context to);
-// A context that begins in entry(), which does not return, on this stack.
+// A context on this stack that begins in entry(), which must not return.
 void make_context(Context& c, char* stack, size_t bytes, void (*entry)());
 
 }    // namespace emu

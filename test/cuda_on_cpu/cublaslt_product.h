@@ -1,5 +1,5 @@
-// cublaslt_product.h - the emulated cuBLASLt's descriptors (include/cublasLt.h), and which products its documentation
-// allows.
+// cublaslt_product.h - the emulated cuBLASLt's descriptors (include/cublasLt.h), and the products
+// that its documentation allows.
 #pragma once
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
@@ -91,13 +91,13 @@ struct LtPreference {
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK, alignment[4] = {256, 256, 256, 256};
 };
 
-// What is alive, of each kind: a stale descriptor is an error, not a crash later.
+// Live objects of each kind: a stale descriptor is an error at once, not a later crash.
 template <class X> std::set<const void*>& lt_alive() {
     static std::set<const void*> alive;
     return alive;
 }
 template <class X> X& lt(X* x) {
-    if (!lt_alive<X>().count(x)) throw Error("cublasLt: a handle or descriptor that was not created, or destroyed");
+    if (!lt_alive<X>().count(x)) throw Error("cublasLt: a handle or descriptor was not created, or is destroyed");
     return *x;
 }
 template <class X> cublasStatus_t lt_create(X** to, X from) {
@@ -116,7 +116,7 @@ template <class X> cublasStatus_t lt_set(X& to, const void* from, size_t bytes) 
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// One product, with everything its descriptors said when it was called.
+// One product, with copies of its descriptors at the time of the call.
 struct LtProduct {
     LtOperation op;
     LtLayout a, b, c, d;
@@ -129,7 +129,8 @@ struct LtProduct {
         return op.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n() : op.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m() : 0;
     }
 
-    // Where the scale of a row's block lies, for a factor of so many rows along m or n; and their size with padding.
+    // Index of the scale of a row's block, for a factor with `rows` rows along m or n; and all
+    // scales' size with padding.
     int64_t blocks() const { return (k() + 127) / 128; }
     int64_t scale_at(cublasLtMatmulMatrixScale_t mode, int64_t rows, int64_t row, int64_t block) const {
         if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) return 0;
@@ -140,7 +141,7 @@ struct LtProduct {
         const int64_t padding = mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F ? 3 - (blocks() - 1) % 4 : 0;
         return size_t(scale_at(mode, rows, rows - 1, blocks() - 1) + padding + 1) * 4;
     }
-    // The section on scales of blocks: sm_90 alone, both factors have them, one at most those of 128x128.
+    // cuBLAS's section on block scales: sm_90 only, in both factors, 128x128 in one at most.
     bool block_scales_fit(int capability) const {
         constexpr auto SCALAR = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
         return capability == 90 && op.a_mode != SCALAR && op.b_mode != SCALAR &&
@@ -149,8 +150,8 @@ struct LtProduct {
                uintptr_t(op.a_scale) % 16 == 0 && uintptr_t(op.b_scale) % 16 == 0;
     }
 
-    // The library's section on fp8: one factor at least E4M3, both with k running fastest, all sizes multiples of 16,
-    // D in bf16 or fp32; a bias is bf16 then. Its BGRAD and DGELU are for other types.
+    // cuBLAS's section on fp8: at least one factor E4M3, both with k running fastest, all sizes
+    // multiples of 16, D in bf16 or fp32; a bias needs bf16. BGRAD and DGELU are for other types.
     cublasStatus_t fp8_status() const {
         cudaDeviceProp device;
         if (cudaGetDeviceProperties(&device, 0) != cudaSuccess || 10 * device.major + device.minor < 89)
@@ -184,7 +185,7 @@ struct LtProduct {
         if ((has_aux() || sums()) && d.type != a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
         if (has_aux() && (op.aux_ld % 8 || op.aux_ld < m()))
             throw Error("cublasLt: the leading dimension of aux must be a multiple of 8 and no less than m");
-        // Without these pointers the heuristic would not know their alignment.
+        // The heuristic reads alignments from these pointers.
         if ((has_bias() || sums()) && !op.bias) throw Error("cublasLt: the epilogue's bias pointer was never set");
         if (has_aux() && !op.aux) throw Error("cublasLt: the epilogue's aux pointer was never set");
         return CUBLAS_STATUS_SUCCESS;

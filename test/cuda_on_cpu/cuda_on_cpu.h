@@ -1,4 +1,4 @@
-// cuda_on_cpu.h - all of the emulator's interface: what <cuda_runtime.h> is where there is no CUDA. See emulator.h.
+// cuda_on_cpu.h - the emulator's whole interface, in place of <cuda_runtime.h>. See emulator.h.
 #pragma once
 #include "block.h"
 #include "device_functions.h"

@@ -1,4 +1,4 @@
-// device_functions.h - the functions of CUDA C++ that kernels call.
+// device_functions.h - CUDA C++'s functions for kernels.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -6,14 +6,14 @@
 
 #include "block.h"
 
-// ---- barriers -------------------------------------------------------------------------------------------------------
+// ---- barriers -----------------------------------------------------------------------------------
 
 inline void __syncthreads(EMU_AT) { emu::block->sync(0, 0, 0, "__syncthreads", at); }
 inline int __syncthreads_count(int p, EMU_AT) { return emu::block->sync(0, 0, p != 0, "__syncthreads_count", at); }
 inline void __syncwarp(unsigned mask = ~0u, EMU_AT) {
     emu::block->meet("__syncwarp", at, mask, nullptr, nullptr, true);
 }
-// There is no weak memory here: a fence that is missing is not noticed.
+// Memory is not weak here: a missing fence has no effect.
 namespace emu {
 inline char fences;
 }
@@ -24,19 +24,19 @@ inline void __threadfence() {    // for ThreadSanitizer; blocks run one after an
 }
 inline void __threadfence_block() {}
 
-// ---- collectives of a warp ------------------------------------------------------------------------------------------
+// ---- collectives of a warp ----------------------------------------------------------------------
 
 namespace emu {
 
 template <class T> struct Exchange {
     T in, out;
-    int source;    // the lane to read from
+    int source;    // lane to read from
 };
 template <class T> void exchange(Meeting& m) {
     for (unsigned lanes = m.arrived; lanes; lanes &= lanes - 1) {
         auto& to = *static_cast<Exchange<T>*>(m.slot[__builtin_ctz(lanes)]);
         if (m.arrived >> to.source & 1) to.out = static_cast<Exchange<T>*>(m.slot[to.source])->in;
-        else std::memset(static_cast<void*>(&to.out), 0xff, sizeof(T));    // undefined: that lane takes no part
+        else std::memset(static_cast<void*>(&to.out), 0xff, sizeof(T));    // undefined: the lane does not take part
     }
 }
 template <class T> T shuffle(const char* what, Location at, unsigned mask, T value, int source) {
@@ -81,7 +81,7 @@ inline unsigned __ballot_sync(unsigned mask, int p, EMU_AT) {
 }
 inline int __any_sync(unsigned mask, int p, EMU_AT) { return __ballot_sync(mask, p, at) != 0; }
 
-// ---- atomics (blocks may run on several OS threads) -----------------------------------------------------------------
+// ---- atomics (blocks may run on several OS threads) ---------------------------------------------
 
 namespace emu {
 template <class T, class F> T atomic_update(T* p, F f) {
@@ -107,18 +107,18 @@ inline unsigned atomicInc(unsigned* p, unsigned top) {
     return emu::atomic_update(p, [&](unsigned a) { return a >= top ? 0 : a + 1; });
 }
 
-// ---- arithmetic, loads ----------------------------------------------------------------------------------------------
+// ---- arithmetic, loads --------------------------------------------------------------------------
 
 using std::max;
 using std::min;
-// Products and sums that no compiler joins: the emulated kernels are contracted as nvcc contracts.
+// Products and sums that no compiler contracts: FMAs in emulated kernels are those that nvcc makes.
 inline float __fmul_rn(float a, float b) {
     volatile float product = a * b;
     return product;
 }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-// glibc declares __expf and its like, so these cannot be functions.
+// glibc declares __expf and similar names, so these cannot be functions.
 #define __expf(x) expf(x)
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -14,7 +14,7 @@
 
 namespace emu {
 namespace {
-// Blocks are kept: their stacks and shared memory serve many launches.
+// Blocks are reused: their stacks and shared memory serve many launches.
 std::mutex mutex;
 std::vector<std::shared_ptr<Block>> idle;
 
@@ -50,8 +50,8 @@ struct Team {
             b = take_block();
             if (TSAN) other = take_block();
             for (size_t i; (i = next++) < blocks.size();) {
-                // To ThreadSanitizer one Block's runs come one after the other. So that it finds races between blocks,
-                // neighbours run on different ones.
+                // To ThreadSanitizer one Block's runs are ordered. Neighbours run on different
+                // ones, so that it finds races between blocks.
                 if (TSAN) std::swap(b, other);
                 b->rng.state = draws();
                 if (i < begun.size()) {
@@ -73,8 +73,9 @@ struct Team {
         at_launch_end.clear();
     }
 
-    // A cooperative grid: all blocks live at once, on this OS thread. In turns each goes on until its threads wait for
-    // other blocks, or as the seed has it. If none can, the first in line says where its threads wait.
+    // A cooperative grid: all blocks live at once, on this OS thread. In turns each runs until its
+    // threads wait for other blocks, or until the seed stops it. If none can, the first reports a
+    // deadlock.
     void work_together() {
         Hidden hidden;
         Rng draws{config.seed};
@@ -96,7 +97,7 @@ struct Team {
                 if (!b->over()) b->deadlock();
             for (auto& f : at_launch_end) f();
             for (auto& b : all) observe(&b->ends[0]), observe(&b->ends[1]), give_block(std::move(b));
-        } catch (...) {    // blocks that were left amid a run are not used again
+        } catch (...) {    // blocks left in a run are not reused
             error = std::current_exception();
         }
         at_launch_end.clear();
@@ -115,7 +116,7 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
 }
 }    // namespace
 
-int blocks_that_fit(size_t threads, size_t shared) {    // 1 KiB is the system's
+int blocks_that_fit(size_t threads, size_t shared) {    // 1 KiB is reserved by the system
     const Multiprocessor m = multiprocessor_of(config.capability);
     const size_t warps = (threads + 31) / 32;
     return warps ? int(std::min({m.warps / warps, m.blocks, (config.shared_limit + 1024) / (shared + 1024)})) : 0;
@@ -138,14 +139,14 @@ void check_launch(const Grid& g) {
         refuse(std::to_string(g.shared) + " bytes of shared memory: sm_" + std::to_string(config.capability) + " has " +
                std::to_string(config.shared_limit));
     if (cudaError_t e = cudaGetLastError())
-        refuse(std::string("an earlier call failed and nobody took its error: ") + cudaGetErrorString(e));
+        refuse(std::string("an earlier call failed and its error was not read: ") + cudaGetErrorString(e));
 }
 
-extern "C" const char __executable_start;    // the linker's
+extern "C" const char __executable_start;    // defined by the linker
 uintptr_t address_in_file(const void* kernel) { return uintptr_t(kernel) - uintptr_t(&__executable_start); }
 
 namespace {
-struct Noted {    // each kernel's, with how often
+struct Noted {    // number of launches of each kernel and size
     std::map<std::tuple<const void*, unsigned, size_t>, int64_t> all;
     const char* const path = getenv("EMU_LAUNCHES");
     ~Noted() {
@@ -203,7 +204,7 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
         team.work_together();
     } else if (config.seed || g.serial || config.os_threads < 2) {
         team.work(never);
-    } else {    // others are called when it turns out to be worth it
+    } else {    // more OS threads start after 300 us
         team.work(Team::Clock::now() + std::chrono::microseconds(300));
         std::vector<std::thread> others;
         if (team.next < team.blocks.size())

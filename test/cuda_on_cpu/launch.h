@@ -1,4 +1,4 @@
-// launch.h - running a grid, and the order in which a stream's work is done.
+// launch.h - runs a grid, in the order of its stream's work.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,38 +17,40 @@ namespace emu {
 struct Grid {
     dim3 blocks, threads;
     size_t shared = 0;        // bytes of dynamic shared memory
-    bool serial = false;      // blocks run one at a time, in the seed's order: each may wait for those before it
-    bool together = false;    // all blocks run at once: a cooperative launch
-    Location at;              // where the launch is written
-    bool overlaps = false;    // begins before the work in front of it has ended; all of its threads wait for that
+    bool serial = false;      // blocks run one at a time and may wait for earlier ones
+    bool together = false;    // a cooperative launch: all blocks run at once
+    Location at;              // launch site
+    bool overlaps = false;    // begins before the previous work ends; all threads wait for it
 };
-// Blocks of a grid that have begun: they have come to where they wait for the grid in front.
+// Blocks of a grid that have begun and wait for the previous grid.
 class Block;
 typedef std::vector<std::shared_ptr<Block>> Begun;
 void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);    // its first blocks
 void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);      // the rest of these, and all others
 void check_launch(const Grid& g);
-// How many such blocks fit on a multiprocessor, if what they hold in static arrays does not count.
+// Number of such blocks that fit on a multiprocessor, without their static arrays.
 int blocks_that_fit(size_t threads, size_t shared);
-// What is launched: a kernel by its address, or a product of the library (null) by m, n and k. EMU_LAUNCHES=FILE has
-// each kernel's block sizes and bytes of dynamic shared memory at the end of the process; dev/launches.cpp has them by
-// operation. False: it is only noted, and not run (EMU_RUN=0).
+// A launch: a kernel by its address, or a product of the library (null) by m, n and k.
+// EMU_LAUNCHES=FILE lists each kernel's block sizes and bytes of dynamic shared memory at the end
+// of the process; dev/launches.cpp lists them by operation. note_launch returns false if launches
+// are not run (EMU_RUN=0).
 struct Launched {
     const void* kernel;
     dim3 blocks;
     unsigned threads;
     size_t shared;
     bool overlaps = false;
-    int carveout = -1;    // percent of shared memory that the kernel prefers; -1: it has no preference
+    int carveout = -1;    // preferred percent of shared memory; -1: none
 };
-inline std::vector<Launched>* launched_now = nullptr;    // where the launches go, as long as somebody wants them
+inline std::vector<Launched>* launched_now = nullptr;    // destination for tests, or null
 bool note_launch(Launched l);
 void set_carveout(const void* kernel, int percent);
-uintptr_t address_in_file(const void* kernel);    // as nm shows it
+uintptr_t address_in_file(const void* kernel);    // as in nm's output
 
-// Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
-// somebody waits for it, or, if not at_once, the next that is enqueued. Work may read and write the device's memory.
-// what: a literal, for the journal. begin: may be called before the kernel in front is run; null: this waits for all.
+// Adds work to a stream. Seed 0 does it at once; another seed perhaps only when a call waits for it
+// or, if not at_once, when the next is enqueued. Work may access device memory. what: a literal,
+// for the journal. begin: may be called before the previous kernel has run; null: the work waits
+// for all.
 void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = true, const char* what = "work",
              std::function<void()> begin = {});
 

@@ -1,15 +1,16 @@
 // nccl.cpp - NCCL between processes of one machine, each with an emulated device.
 //
-// A communicator is a piece of shared memory with a slot for each rank. A collective goes in pieces: each rank copies
-// its part into its slot, all meet, each takes what it needs from the slots, all meet. It is work of a stream like any
-// other and done when the stream's schedule has it. While other ranks wait in a collective that is still queued here,
-// and the host does nothing with the device, a thread does what the streams hold: a device would not wait for its host.
+// A communicator is a block of shared memory with a slot for each rank. A collective runs in
+// chunks: each rank copies its part to its slot, barrier, each reads the slots it needs, barrier.
+// It is work of a stream, and done when the stream's schedule reaches it. If other ranks wait in a
+// collective that is still queued here, and the host makes no calls, a thread runs the streams'
+// work: a device would not wait for its host.
 //
-// A communicator that does not block says ncclInProgress to each call and reaches the stream only after it has been
-// asked a few times; a call before that is refused, as NCCL does. With EMU_NCCL_CONNECT=1 it also waits until all ranks
-// have called, as NCCL does where ranks meet that have not talked before. EMU_NCCL_FAIL=RANK:N: at this rank the N-th
-// collective fails on the device. As with NCCL it does not end there until it is aborted, and whoever asks is told.
-// EMU_NCCL_VERSION=21000: it says that it is 2.10.0.
+// A non-blocking communicator returns ncclInProgress from each call and reaches the stream only
+// after a few polls; a call before that is refused, as in NCCL. With EMU_NCCL_CONNECT=1 it also
+// waits until all ranks have called, as NCCL does when ranks connect. EMU_NCCL_FAIL=RANK:N: at this
+// rank the N-th collective fails on the device; as in NCCL it does not end until it is aborted, and
+// polls return the error. EMU_NCCL_VERSION=21000: it reports version 2.10.0.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <nccl.h>
@@ -42,11 +43,11 @@ const char* const KINDS[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGathe
 
 struct Shared {
     std::atomic<int> ranks, joined;
-    std::atomic<uint32_t> bell;    // rung at each arrival
+    std::atomic<uint32_t> bell;    // incremented at each arrival
     struct Rank {
         std::atomic<int> pid;
-        std::atomic<uint64_t> called, begun, arrived;    // collectives, and those on the device; meetings
-        Call call;                                       // the collective that it is in
+        std::atomic<uint64_t> called, begun, arrived;    // collectives called, begun on the device; barriers
+        Call call;                                       // the current collective
     } rank[MAX_RANKS];
     alignas(64) char slot[MAX_RANKS][SLOT];
 };
@@ -69,12 +70,12 @@ bool has_died(int pid) {
 
 struct ncclComm {
     Shared* s;
-    int rank, ranks, id;    // id: the descriptor behind the id, if it was made here, else -1
+    int rank, ranks, id;    // id: memfd of the unique id, if made here; else -1
     std::atomic<bool> aborted{false}, ending{false}, failed{false};
-    uint64_t fails_at = 0;    // which collective, from 1 on
+    uint64_t fails_at = 0;    // number of the failing collective, from 1
     std::thread device = {};
     bool blocking = true;
-    std::function<void()> under_way = {};    // the call that is, if it does not block
+    std::function<void()> under_way = {};    // the call in progress, if non-blocking
     int asked = 0;
 
     ncclResult_t begin(std::function<void()> call);
@@ -91,7 +92,7 @@ void ncclComm::arrive() {
     syscall(SYS_futex, &s->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// False: aborted.
+// Barrier of all ranks. False: aborted.
 bool ncclComm::meet() {
     arrive();
     const uint64_t mine = s->rank[rank].arrived;
@@ -109,7 +110,8 @@ bool ncclComm::meet() {
         const bool died = waited > 2 && has_died(s->rank[r].pid);
         if (died || waited > seconds_of_patience())
             throw emu::Error("NCCL: rank " + std::to_string(rank) + " waits in " + KINDS[s->rank[rank].call.kind] +
-                             " for rank " + std::to_string(r) + (died ? ", which has died" : ", which does not come"));
+                             " for rank " + std::to_string(r) +
+                             (died ? ", which has died" : ", which has not arrived"));
     }
     return true;
 }
@@ -124,12 +126,12 @@ void ncclComm::check(const Call& mine) {
                              std::to_string(r) + " " + text(s->rank[r].call));
 }
 
-// ---- the work -------------------------------------------------------------------------------------------------------
+// ---- the work -----------------------------------------------------------------------------------
 
 namespace {
 size_t bytes_of(int type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
 
-// out = sum over ranks, from 0 on, of the n elements that lie at byte `at` of their slots
+// out = sum over ranks, from 0 on, of the n elements at byte `at` of their slots
 template <class T, class Sum> void add_up(const Shared& s, int ranks, size_t at, char* out, size_t n) {
     for (size_t i = 0; i < n; i++) {
         Sum sum = 0;
@@ -173,7 +175,7 @@ void ncclComm::run(const Call& call, const char* send, char* recv) {
     }
 }
 
-// The thread that goes on with the streams where the host leaves other ranks waiting.
+// The thread that runs the streams' work when the host makes other ranks wait.
 void ncclComm::go_on() {
     for (int behind = 0; !ending && !aborted;) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -193,7 +195,7 @@ void ncclComm::go_on() {
     }
 }
 
-// ---- calls ----------------------------------------------------------------------------------------------------------
+// ---- calls --------------------------------------------------------------------------------------
 
 ncclResult_t ncclGetVersion(int* version) {
     const char* text = getenv("EMU_NCCL_VERSION");
@@ -214,7 +216,7 @@ const char* ncclGetErrorString(ncclResult_t r) {
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
-// The memory has no name: it is there as long as a process has it open or mapped.
+// The memory has no name: it exists as long as a process has it open or mapped.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     const int fd = memfd_create("nccl", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, sizeof(Shared))) return ncclSystemError;
@@ -287,7 +289,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
     delete c;
     return ncclSuccess;
 }
-// Releases who waits. The object stays until the end of the process: work that is queued refers to it.
+// Releases waiting ranks. The object is never freed, because queued work refers to it.
 ncclResult_t ncclCommAbort(ncclComm_t c) {
     static auto& kept = *new std::vector<ncclComm_t>;
     kept.push_back(c);
@@ -320,7 +322,7 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
             on_device();
             c->run({kind, type, n}, in, out);
         };
-        // Not at once: whoever asks how it is would do it, and wait for other ranks.
+        // Not at once: a poll would run it, and wait for other ranks.
         emu::enqueue(s, work, c->blocking, KINDS[kind]);
     });
 }

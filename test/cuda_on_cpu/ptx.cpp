@@ -1,4 +1,4 @@
-// ptx.cpp - what a warp does together in ldmatrix and mma.sync, fast: the tests run hundreds of thousands of these.
+// ptx.cpp - ldmatrix and mma.sync of a whole warp, optimised: the tests run hundreds of thousands.
 #include "layers/cuda.cuh"
 
 #include <ptx_on_cpu.h>
@@ -9,7 +9,8 @@ typedef uint32_t Pairs __attribute__((vector_size(16)));
 typedef float Four __attribute__((vector_size(16)));
 }    // namespace
 
-// The sum over k may be taken in any order: here as the registers hold it, k = t, t + 1, t + 8, t + 9 from each lane.
+// The sum over k may be taken in any order: here in the registers' order, k = t, t + 1, t + 8,
+// t + 9 from each lane.
 void mma(Meeting& m) {
     if (m.arrived != ~0u) throw Error("mma.sync without the whole warp");
     alignas(32) float a[16][16], b[16][8], d[16][8];

@@ -14,7 +14,7 @@ int setting(const char* name, int otherwise) {
 }
 cudaError_t last_error = cudaSuccess;
 
-// ---- allocations ----------------------------------------------------------------------------------------------------
+// ---- allocations --------------------------------------------------------------------------------
 
 struct Allocation {
     size_t bytes;
@@ -22,7 +22,7 @@ struct Allocation {
 };
 std::map<const char*, Allocation> allocations;
 size_t device_bytes = 0;
-struct Report {    // EMU_REPORT=1: at the end of the process
+struct Report {    // EMU_REPORT=1: printed at the end of the process
     size_t most = 0;
     ~Report() {
         if (getenv("EMU_REPORT")) fprintf(stderr, "emulated GPU: at most %zu bytes\n", most);
@@ -53,9 +53,9 @@ cudaError_t allocate(void** p, size_t bytes, bool device) {
     if (bytes == 0) return cudaSuccess;
     if (device && bytes > config.memory_bytes - std::min(device_bytes, config.memory_bytes))
         return set_error(cudaErrorMemoryAllocation);
-    // The exact size, so that AddressSanitizer sees each overrun.
+    // The exact size, so that AddressSanitizer finds each overrun.
     if (posix_memalign(p, 256, bytes)) return set_error(cudaErrorMemoryAllocation);
-    if (config.runs) std::memset(*p, 0xff, bytes);    // else nobody touches most of it
+    if (config.runs) std::memset(*p, 0xff, bytes);    // else most of it stays untouched
     allocations[static_cast<char*>(*p)] = {bytes, device};
     if (device) device_bytes += bytes, shade(static_cast<char*>(*p), bytes);
     report.most = std::max(report.most, device_bytes);
@@ -86,12 +86,12 @@ void check_copy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
     if (both || kind == cudaMemcpyDeviceToHost) must_be_on_device("cudaMemcpy from", from, n);
     if ((kind == cudaMemcpyHostToDevice && find(from, 1) && find(from, 1)->second.device) ||
         (kind == cudaMemcpyDeviceToHost && find(to, 1) && find(to, 1)->second.device))
-        throw Error("cudaMemcpy: what is called host memory is the device's");
+        throw Error("cudaMemcpy: the pointer for host memory is the device's");
 }
 }    // namespace
 
 Multiprocessor multiprocessor_of(int capability) {
-    switch (capability) {    // CUDA C++ Programming Guide, technical specifications per compute capability
+    switch (capability) {    // CUDA C++ Programming Guide, technical specifications
         case 80: return {64, 32, 163 << 10};
         case 86: return {48, 16, 99 << 10};
         case 87: return {48, 16, 163 << 10};
@@ -136,7 +136,7 @@ DeviceAccess::~DeviceAccess() {
 
 using namespace emu;
 
-// ---- errors, the device ---------------------------------------------------------------------------------------------
+// ---- errors, the device -------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t e) {
@@ -179,7 +179,7 @@ cudaError_t cudaSetDevice(int device) {
     return device >= 0 && device < config.devices ? cudaSuccess : set_error(cudaErrorInvalidDevice);
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate(p, bytes, true); }
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate(p, bytes, false); }
@@ -209,7 +209,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
             std::memmove(to, from, n);
         },
         true, what);
-    return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // and such a one is over
+    return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // such a copy is complete on return
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
     if (cudaError_t e = refuse_while_capturing()) return e;

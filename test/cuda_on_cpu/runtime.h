@@ -1,9 +1,11 @@
-// runtime.h - the part of the CUDA runtime API that the project uses: one device, its memory, streams, events, graphs.
+// runtime.h - the part of the CUDA runtime API that the project uses: one device, its memory,
+// streams, events, graphs.
 //
-// Device memory is host memory of the exact size, full of NaN, and counted: a limit makes running out of it testable.
-// With AddressSanitizer the host may touch it only through copies. A stream is a queue. With seed 0 work is done as it
-// is enqueued; with another one it waits, as long as the seed has it and nobody synchronises: so who reads too early,
-// or reuses what a copy still reads, gets wrong numbers with some seed.
+// Device memory is host memory of the exact size, full of NaN, and limited, so that running out of
+// it can be tested. With AddressSanitizer the host may touch it only through copies. A stream is a
+// queue. With seed 0 work is done when it is enqueued; with other seeds it is delayed, at random,
+// until a synchronisation: code that reads too early, or overwrites a copy's source, gets wrong
+// numbers with some seed.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -24,7 +26,7 @@ enum cudaError_t {
     cudaErrorCapturedEvent = 907,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum cudaDeviceAttr { cudaDevAttrClockRate = 13 };    // in kHz
+enum cudaDeviceAttr { cudaDevAttrClockRate = 13 };    // kHz
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
     cudaFuncAttributePreferredSharedMemoryCarveout = 9
@@ -46,9 +48,9 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
-// ---- errors, the device ---------------------------------------------------------------------------------------------
+// ---- errors, the device -------------------------------------------------------------------------
 
-cudaError_t cudaGetLastError();    // and forgets it
+cudaError_t cudaGetLastError();    // and resets it
 const char* cudaGetErrorString(cudaError_t e);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
@@ -73,7 +75,7 @@ template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of
     return *of = {255, emu::config.capability}, cudaSuccess;
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** p, size_t bytes);
 cudaError_t cudaMallocHost(void** p, size_t bytes);
@@ -91,7 +93,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
 cudaError_t cudaMemset(void* p, int value, size_t n);
 cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s = nullptr);
 
-// ---- streams, events, graphs ----------------------------------------------------------------------------------------
+// ---- streams, events, graphs --------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags);
@@ -114,7 +116,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-// ---- the emulator's own ---------------------------------------------------------------------------------------------
+// ---- the emulator's own -------------------------------------------------------------------------
 
 namespace emu {
 struct MemoryUse {
@@ -123,14 +125,15 @@ struct MemoryUse {
 MemoryUse memory_use();
 // Whether all of [p, p + n) lies in one allocation of the device.
 bool on_device(const void* p, size_t n);
-// While one of these lives, AddressSanitizer lets this process touch device memory.
+// While an object of this type lives, AddressSanitizer lets this process touch device memory.
 struct DeviceAccess {
     DeviceAccess();
     ~DeviceAccess();
     DeviceAccess(const DeviceAccess&) = delete;
 };
-// The journal of a test: all work that the host hands to the streams, in order; a graph is one entry, that it was
-// launched. event, number: which record of it this is ("record") or waits for ("wait").
+// A test's journal: all work that the host hands to the streams, in order; a graph's launch is one
+// entry. event, number: the record of an event ("record"), or the record that is waited for
+// ("wait").
 struct Entry {
     cudaStream_t stream;
     std::string what;
@@ -138,10 +141,10 @@ struct Entry {
     uint64_t number = 0;
 };
 inline std::vector<Entry>* journal = nullptr;
-void drain();    // does all that the streams hold
-// From another thread than the host's: does what the streams hold until done(), unless the host is in a call just now.
+void drain();    // does all work in the streams
+// For other threads: does the streams' work until done(), unless the host is in a call.
 void proceed(const std::function<bool()>& done);
-// The runtime's state is one thread's at a time.
+// Locks the runtime's state for one thread.
 struct Entered {
     Entered();
     ~Entered();

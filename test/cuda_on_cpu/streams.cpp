@@ -1,4 +1,4 @@
-// streams.cpp - streams, events and graphs: what is done when.
+// streams.cpp - streams, events and graphs, and when their work is done.
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -8,7 +8,7 @@
 #include "runtime.h"
 
 struct CUevent_st {
-    uint64_t recorded = 0, done = 0;    // how often, and the last of these that the stream has come to
+    uint64_t recorded = 0, done = 0;    // number of records; last one that the stream has reached
     bool captured = false;
     double when = 0;    // by the device's clock
 };
@@ -16,7 +16,7 @@ namespace emu {
 struct Work {
     std::function<void()> run;
     const char* what = "";
-    std::function<void()> begin;    // null but for a kernel that overlaps the one in front
+    std::function<void()> begin;    // null unless the kernel overlaps the previous one
 };
 }
 struct CUgraph_st {
@@ -26,11 +26,11 @@ struct CUgraphExec_st : CUgraph_st {};
 struct CUstream_st {
     struct Item {
         emu::Work work;
-        cudaEvent_t event = nullptr;    // that it waits for
+        cudaEvent_t event = nullptr;    // event that the item waits for
         uint64_t record = 0;
     };
     std::deque<Item> queue;
-    bool lazy = false;    // as the seed has it: does nothing unless somebody waits
+    bool lazy = false;    // by the seed: works only when a call waits
     cudaGraph_t capturing = nullptr;
     cudaError_t capture_error = cudaSuccess;
 };
@@ -41,8 +41,8 @@ std::recursive_mutex api;
 std::vector<cudaStream_t> streams;
 Rng draws{0};
 
-// A kernel that overlaps the one that is run next begins. Fills of memory in between are the emulator's own
-// (cuda_scratch): a GPU has none.
+// Begins a kernel that overlaps the next one to run. Fills of memory in between are the emulator's
+// own (cuda_scratch); a GPU has none.
 void begin_next(CUstream_st& s) {
     for (auto& next : s.queue) {
         if (next.work.begin && config.seed && draws.below(4)) next.work.begin();
@@ -50,7 +50,7 @@ void begin_next(CUstream_st& s) {
     }
 }
 
-// Does what is first in the queue, unless that waits for an event that has not come.
+// Does the first work in the queue, unless it waits for an event that has not been reached.
 bool step(CUstream_st& s) {
     if (s.queue.empty()) return false;
     if (auto& first = s.queue.front(); first.event && first.event->done < first.record) return false;
@@ -61,7 +61,7 @@ bool step(CUstream_st& s) {
         DeviceAccess access;
         if (std::string_view(work.what) == "kernel") begin_next(s);
         work.run();
-    } catch (...) {    // the device has failed: what else was to be done is lost
+    } catch (...) {    // the device has failed: remaining work is lost
         for (cudaStream_t t : streams) t->queue.clear();
         throw;
     }
@@ -70,7 +70,7 @@ bool step(CUstream_st& s) {
 
 template <class Done> void proceed_until(CUstream_st* preferred, Done done) {
     while (!done()) {
-        for (size_t i = 0; i < streams.size(); i++)    // who is not late has waited for an event at most
+        for (size_t i = 0; i < streams.size(); i++)    // streams that are not lazy wait at most for an event
             while (streams[i] != preferred && !streams[i]->lazy && step(*streams[i])) {}
         if (preferred && step(*preferred)) continue;
         const size_t start = draws.below(streams.size());
@@ -80,8 +80,8 @@ template <class Done> void proceed_until(CUstream_st* preferred, Done done) {
     }
 }
 
-// Seeds 1 to 3: the first stream lags behind the second, the second behind the first, both behind the host. From 4 on
-// the third, too.
+// Seeds 1 to 3: the first stream lags behind the second, the second behind the first, both behind
+// the host. From seed 4 on the third lags, too.
 bool begins_lazy(size_t stream) { return config.seed >> stream % 3 & 1; }
 
 cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
@@ -133,7 +133,7 @@ cudaError_t refuse_while_capturing() {
 
 using namespace emu;
 
-// ---- streams --------------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, cudaSuccess; }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
@@ -175,13 +175,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     return cudaSuccess;
 }
 
-// ---- events ---------------------------------------------------------------------------------------------------------
+// ---- events -------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return *e = new CUevent_st, cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
     Entered entered;
-    drain();    // streams refer to it
+    drain();    // streams refer to the event
     delete e;
     return cudaSuccess;
 }
@@ -213,7 +213,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
     return cudaSuccess;
 }
 
-// ---- graphs ---------------------------------------------------------------------------------------------------------
+// ---- graphs -------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     Entered entered;

@@ -1,4 +1,4 @@
-// types.h - CUDA's keywords and vector types for a plain C++ compiler on a machine without the toolkit: those in use.
+// types.h - the CUDA keywords and vector types in use, for a C++ compiler without the toolkit.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,8 +11,8 @@
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) alignas(n)
-// __noinline__ stays undefined: libstdc++ spells an attribute that way. __shared__ too: shared memory is SHARED() or
-// dynamic_shared<>(), which start out as NaN and have red zones.
+// __noinline__ stays undefined: libstdc++ has an attribute of this spelling. So does __shared__:
+// shared memory is SHARED() or dynamic_shared<>(), which start as NaN and have red zones.
 
 #define EMU_VECTOR(T, name, align2, align4)                       \
     struct name##2 {                                              \

@@ -1,12 +1,14 @@
-// cublasLt.h - the part of cuBLASLt that layers/matmul/linear.cu calls, for machines without one: plain loops behind
-// the library's own interface. Names and values are NVIDIA's, so that the caller's source is the same.
+// cublasLt.h - the part of cuBLASLt that layers/matmul/linear.cu calls, for machines without it:
+// plain loops behind the library's interface. Names and values are NVIDIA's, so that the caller's
+// source does not change.
 //
-// It refuses what the library's documentation refuses (types, leading dimensions of aux, workspaces and pointers that
-// the algorithm was not made for), and throws emu::Error where the library would go wrong without a word: dead
-// descriptors, vectors that were never set, outputs that overlap inputs. The heuristic offers several algorithms, each
-// with an order of summation of its own, and some that cannot run: who chooses among them is tested with them. With
-// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. Products of two fp8 numbers are exact in float; where
-// blocks have scales, the sum over 128 of k is multiplied by both scales, then added up.
+// It refuses calls that the library's documentation refuses (types, leading dimensions of aux,
+// workspaces and pointers that do not suit the algorithm), and throws emu::Error where the library
+// would fail silently: dead descriptors, vectors that were never set, outputs that overlap inputs.
+// The heuristic offers several algorithms, each with its own order of summation, and some that
+// cannot run, to test the caller's choice. With FAST_TF32 inputs are rounded to 10 bits, as in
+// tensor cores. Products of two fp8 numbers are exact in float; with block scales, the sum over 128
+// of k is multiplied by both scales, then accumulated.
 #pragma once
 #include "layers/matmul/fp8.cuh"
 #include "test/cuda_on_cpu/cublaslt_product.h"
@@ -17,7 +19,7 @@
 
 namespace emu {
 
-// An algorithm: parts of the dot products are summed apart, forwards or backwards; and what it asks for.
+// An algorithm: `parts` of the dot products are summed apart, forwards or backwards.
 struct LtAlgorithm {
     static constexpr uint64_t MAGIC = 0x6361626c61734c74;
     uint64_t magic, parts, reduction, backwards, alignment, runs, unused[2];
@@ -69,7 +71,7 @@ inline std::vector<float> lt_dense(const void* p, const LtLayout& l, bool column
     return x;
 }
 
-// sum (n,m) += of k in [from, to): a (k,m), b (k,n).
+// lt_multiply: sum (n,m) += over k: a (k,m), b (k,n).
 typedef float LtVector __attribute__((vector_size(16)));
 inline LtVector lt_load(const float* p) {
     LtVector v;
@@ -107,9 +109,9 @@ inline void lt_multiply(float* sum, const float* a, const float* b, int64_t m, i
         }
 }
 
-// The product of fp8 factors. The tensor cores of sm_90 cut off what a sum of 32 products has beyond 13 bits of
-// mantissa; every 128 k cuBLASLt adds that sum to one in float (DeepSeek-V3 2024, section 3.3). On an H200 (2026-11-27)
-// results of 16 to 272 k were off by 3.6e-5 to 1.4e-4 of their size.
+// The product of fp8 factors. The tensor cores of sm_90 truncate a sum of 32 products to 13 bits of
+// mantissa; every 128 k cuBLASLt adds it to a sum in float (DeepSeek-V3 2024, section 3.3). On an
+// H200 (2026-11-27) results of 16 to 272 k were off by 3.6e-5 to 1.4e-4 of their size.
 inline void lt_multiply_fp8(float* sum, const float* a, const float* b, int64_t m, int64_t n, int64_t k) {
     constexpr int64_t STEP = 32, PROMOTED = 128;
     std::vector<float> kept(size_t(m * n));
@@ -129,11 +131,10 @@ inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_by
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
 }
 
-// What a test may set: how long an algorithm takes, in milliseconds; products for which there is none, and those that
-// none of them runs.
+// Set by tests: an algorithm's milliseconds; products without algorithm, or that none runs.
 inline std::function<double(const LtProduct&, const LtAlgorithm&)> lt_duration;
 inline std::function<bool(const LtProduct&)> lt_knows_none, lt_runs_none;
-inline float lt_gelu_error = 0;    // its share of GELU and of its slope
+inline float lt_gelu_error = 0;    // relative error of GELU and its derivative
 
 struct LtCall {
     LtProduct p;
@@ -162,9 +163,9 @@ struct LtCall {
             if (!on_device(one.at, one.bytes)) throw Error("cublasLtMatmul: an operand is not the device's memory");
             for (const auto& other : all)
                 if (&one != &other && one.written && lt_overlap(one.at, one.bytes, other.at, other.bytes))
-                    throw Error("cublasLtMatmul: something that is written overlaps another operand");
+                    throw Error("cublasLtMatmul: an output overlaps another operand");
         }
-        // The library may multiply what lies beyond k, zeros, by the padding of 128x128's scales.
+        // The library may multiply elements beyond k, zeros, by the padding of 128x128's scales.
         auto padded = [&](const float* scales, cublasLtMatmulMatrixScale_t mode, int64_t rows) {
             if (mode != CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) return;
             for (int64_t row = 0; row < rows; row += 128)
@@ -186,7 +187,7 @@ struct LtCall {
         const std::vector<float> A = lt_dense(a, p.a, p.op.ta == CUBLAS_OP_N, tf32);
         const std::vector<float> B = lt_dense(b, p.b, p.op.tb == CUBLAS_OP_T, tf32);
         std::vector<float> sum(size_t(m * n));
-        static bool turn = false;    // parts that are added in place come in any order
+        static bool turn = false;    // parts added in place come in any order
         const bool in_place = algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE;
         const bool backwards = in_place ? turn ^= true : algorithm.backwards;
         for (uint64_t i = 0; i < algorithm.parts; i++) {
@@ -325,7 +326,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     constexpr uint64_t M = LtAlgorithm::MAGIC;
     const LtAlgorithm all[] = {
         {M, 7, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0, 2, 1, {}},
-        {M, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 16, 0, {}},    // a promise that the call breaks
+        {M, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 16, 0, {}},    // offered, but fails at the call
         {M, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 16, 1, {}},
         {M, 3, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 0, 2, 1, {}},
         {M, 2, CUBLASLT_REDUCTION_SCHEME_NONE, 1, 2, 1, {}}};
@@ -335,7 +336,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
         if (*std::min_element(want.alignment, want.alignment + 4) < x.alignment) continue;
         results[(*count)++] = {lt_opaque(x), x.workspace(p), CUBLAS_STATUS_SUCCESS, 1, {}};
     }
-    if (*count < most)    // what could not be made to fit is listed too
+    if (*count < most)    // a result that does not fit is listed, too
         results[(*count)++] = {{{~uint64_t(0)}}, ~size_t(0), CUBLAS_STATUS_NOT_SUPPORTED, 1, {}};
     return CUBLAS_STATUS_SUCCESS;
 }

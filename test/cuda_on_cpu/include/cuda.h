@@ -1,4 +1,4 @@
-// cuda.h for the emulation: the tensor maps of the driver's interface, and the way to it through the runtime.
+// cuda.h for the emulator: the driver's tensor maps, and access to the driver through the runtime.
 #pragma once
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
@@ -11,14 +11,14 @@ enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_1
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 
-// Opaque on a GPU. Here: what was said of a tensor of four dimensions.
+// Opaque on a GPU; here, the description of a tensor of four dimensions.
 struct CUtensorMap {
     const char* base;
     int64_t dim[4], stride[4];    // bytes
     int box[4], swizzle;          // swizzle: bytes
 };
 
-// Holds the caller to the driver's rules for bf16 and a swizzle.
+// Enforces the driver's rules for bf16 and a swizzle.
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base,
                                        const cuuint64_t* dim, const cuuint64_t* strides, const cuuint32_t* box,
                                        const cuuint32_t* element_strides, CUtensorMapInterleave,

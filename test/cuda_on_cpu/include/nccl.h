@@ -1,4 +1,4 @@
-// nccl.h - the part of NCCL that the project uses, emulated between processes of one machine: nccl.cpp.
+// nccl.h - the part of NCCL in use, emulated between processes of one machine (nccl.cpp).
 #pragma once
 #include <climits>
 
@@ -37,7 +37,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);    // from any thread
-// send == recv; recv == send + rank * n; send == recv + rank * n; or apart. n: elements of one rank's part
+// send == recv; recv == send + rank * n; send == recv + rank * n; or disjoint. n: elements per
+// rank.
 ncclResult_t ncclAllReduce(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t s);
 ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op,

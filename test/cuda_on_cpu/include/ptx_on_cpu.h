@@ -1,4 +1,4 @@
-// ptx_on_cpu.h - the functions of layers/ptx/ptx.cuh for the emulation: what each PTX instruction does, in plain C++.
+// ptx_on_cpu.h - the functions of layers/ptx/ptx.cuh for the emulator, in plain C++.
 #pragma once
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
@@ -11,7 +11,7 @@ namespace emu {
 inline float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 inline float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
 
-// ptx.cpp
+// Defined in ptx.cpp.
 struct Mma {
     float* d;
     const uint32_t *a, *b;
@@ -29,7 +29,7 @@ inline void load_matrix(uint32_t* r, const void* row, void (*act)(Meeting&), Loc
     if (!block->is_shared(row) || reinterpret_cast<uintptr_t>(row) % 16)
         block->fail("ldmatrix", at, "the row is not 16 aligned bytes of shared memory");
     LoadMatrix l{{}, r};
-    for (int i = 0; i < 4; i++) l.row[i] = static_cast<const uint32_t*>(row)[i];    // here, for the sanitizers' sake
+    for (int i = 0; i < 4; i++) l.row[i] = static_cast<const uint32_t*>(row)[i];    // here, for sanitizers
     block->meet("ldmatrix", at, ~0u, &l, act);
 }
 
@@ -44,7 +44,7 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, EMU_AT) {
     emu::load_matrix(r, row, emu::ldmatrix_trans, at);
 }
 
-// The bytes may land at any time until the wait: here at the last moment or, as a seed may have it, at once.
+// The bytes may land at any time until the wait: here at the last moment or, with a seed, at once.
 inline void cp_async_16(void* to, const void* from, bool valid = true, EMU_AT) {
     if (!emu::block->is_shared(to)) emu::block->fail("cp.async", at, "the destination is not shared memory");
     if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16)
@@ -71,7 +71,7 @@ inline void prefetch_l2(const void* p, EMU_AT) {
     if (!emu::on_device(p, 1)) emu::block->fail("prefetch", at, "the address is not the device's");
 }
 inline void wait_for_previous(EMU_AT) { emu::block->wait_for_grid(at); }
-// The emulator starts the next kernel whether or not this is called.
+// The emulator starts the next kernel with or without this call.
 inline void let_next_start(EMU_AT) {
     if (!emu::self->waited) emu::block->fail("let_next_start", at, "wait_for_previous comes first");
 }
