@@ -20,8 +20,7 @@ class Batch {
     // Makes the uploaded batch the one that passes read.
     Sizes use_uploaded();
 
-    // Device memory, ints() each: tok (N), target (N); if spans may be used, also keys (N), queries
-    // (N).
+    // Device memory, ints() each: tok (N), target (N); with spans also keys (N), queries (N).
     int *input = nullptr, *staged = nullptr;
     int64_t ints() const { return (may_span ? 6 : 2) * most; }
     int* tok() const { return input; }

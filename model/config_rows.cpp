@@ -1,7 +1,7 @@
-// config_rows.cpp - the rows of a configuration: one for each field.
+// config_rows.cpp - one row per field of a configuration.
 #include "config.h"
 
-// A field that no family's file holds under one key. Its key is its name, marked as ours.
+// A field that no family's config.json has under one key: its key there is flatgpt_ and its name.
 static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
                       double min, double max, std::vector<std::vector<std::string>> choices = {}) {
     return {member, name, false, flag, key, nullptr, min, max, ConfigRow::rare, help, std::move(choices)};

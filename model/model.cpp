@@ -79,7 +79,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer, "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
           config.T);
-    // Experts have experts_used rows per token, and their counts and offsets are int.
+    // Row numbers are int, and experts have experts_used rows per token.
     const int most = INT32_MAX / 4 / std::max(1, config.experts_used);
     if (int64_t(asked.B) * asked.S > most)
         return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)asked.B * asked.S,
