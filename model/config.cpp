@@ -108,7 +108,7 @@ static Status linear_check(const Config& c) {
         return fail(Exit::usage, "%s, %s: %s; expected one of them", linear.c_str(), other.c_str(), why);
     };
     if (c.softmax_every == 1)
-        return fail(Exit::usage, "--softmax-every 1, %s: no layer would be left for it; expected 0, or 2 and more",
+        return fail(Exit::usage, "--softmax-every 1, %s: all layers would have softmax; expected 0, or 2 and more",
                     linear.c_str());
     if (c.softmax_every > c.L)
         return fail(Exit::usage, "--softmax-every %d: none of the %d layers would have softmax; leave it out",
@@ -117,13 +117,13 @@ static Status linear_check(const Config& c) {
         return fail(Exit::usage, "%s, head size %d: its states are head size x head size; 256 at most", linear.c_str(),
                     c.HS);
     if (c.position == Position::alibi || c.position == Position::t5)
-        return refused(position, "its biases are softmax's");
+        return refused(position, "its biases are for softmax's scores");
     if (c.score_cap != 0) return refused(flag_text(c, &Config::score_cap), "the cap is for softmax's scores");
     if (c.mask_kind != MaskKind::causal)
         return refused(c.mask_kind == MaskKind::prefix ? "--objective prefix" : "--objective mlm",
-                       "a state holds only what comes before");
+                       "a state holds only earlier positions");
     if (c.window && !c.softmax_every)
-        return fail(Exit::usage, "--window %d, %s: no layer has softmax, whose window it is", c.window, all.c_str());
+        return fail(Exit::usage, "--window %d, %s: windows are for softmax, which no layer has", c.window, all.c_str());
     return {};
 }
 
@@ -156,7 +156,7 @@ Status config_check(const Config& c) {
                     max_experts);
     // Combinations that no family has and gpt.cpp does not compute.
     auto either = [](bool both, const std::string& what) {
-        return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
+        return both ? fail(Exit::usage, "%s: they exclude each other; expected one of them", what.c_str()) : Status{};
     };
     const std::string norm_placement = flag_text(c, &Config::norm_placement),
                       position = flag_text(c, &Config::position);
@@ -171,7 +171,8 @@ Status config_check(const Config& c) {
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
-        if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
+        if (value && !c.window)
+            return fail(Exit::usage, "%s %d needs --window: without, attention reads all positions", option, value);
     if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "%s, --objective %s: its slopes are for keys before the query; expected another "
@@ -254,13 +255,13 @@ Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
                         flag_text(c, &Config::position).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope &&
             c.linear != LinearAttention::none && c.rope_unused())
-            return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
+            return fail(Exit::usage, "--position rope: no layer rotates with %s in all layers; leave it out",
                         flag_text(c, &Config::linear).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == LinearAttention::none)
             return fail(Exit::usage, "%s needs --linear-attention: without, all layers have softmax",
                         flag_text(c, &Config::softmax_every).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::global_every) && !c.window)
-            return fail(Exit::usage, "%s needs --window: without, all is seen",
+            return fail(Exit::usage, "%s needs --window: without, attention reads all positions",
                         flag_text(c, &Config::global_every).c_str());
     }
     if (overrides.F && c.experts && c.experts_every == 1 && (overrides.expert_ffn || c.F != c.expert_ffn))
@@ -336,9 +337,9 @@ std::vector<Flag> context_extension_flags(ContextExtension& to) {
              "most positions of a sequence, also more than the model was trained with, "
              "unless its positions are learned; 0: the model's",
              0, 1 << 20},
-            {"--rope-scaling", &to.scaling, "with --context, where positions turn: how they are slowed", 0, 0,
-             flag_words(config_row(&Config::rope_scaling))},
-            {"--rope-factor", &to.factor, "with --context: by how much; 0: the new context over the old one", 0, 1e6}};
+            {"--rope-scaling", &to.scaling, "with --context, for models with RoPE: how its frequencies are scaled", 0,
+             0, flag_words(config_row(&Config::rope_scaling))},
+            {"--rope-factor", &to.factor, "with --context: the factor; 0: new context / trained context", 0, 1e6}};
 }
 
 // ---- listings -------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
 namespace {
 Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     if (o.dtype == "tf32" || is_fp8(gpu_dtype(o.dtype)))
-        return fail(Exit::usage, "--dtype %s is a GPU's; a CPU has fp32 and bf16", o.dtype.c_str());
+        return fail(Exit::usage, "--dtype %s needs a GPU; a CPU has fp32 and bf16", o.dtype.c_str());
     if (o.dtype == "bf16" && !cpu_has_bf16())
         return fail(Exit::device,
                     "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");

@@ -105,7 +105,7 @@ int64_t cache_bytes(const Config& c, Element type) {
 const char* why_no_eviction(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";
-    if (c.mask_kind != MaskKind::causal) return "the model's prompts see all of themselves at once";
+    if (c.mask_kind != MaskKind::causal) return "the model's prompts have bidirectional attention";
     if (c.stride) return "the model's attention has a stride";
     return nullptr;
 }

@@ -4,10 +4,10 @@
 // Every rank computes gradients of all parameters from its own sequences. They are summed over the
 // ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
 // al. 2020) each bucket is divided into one partition per rank:
-//   zero 0 Each rank gets the whole sum and updates all parameters. all-reduce
-//   zero 1 Each rank gets the sum of its partition, keeps AdamW's state for it alone, updates it,
-//           and gathers the other parameters. reduce-scatter, all-gather
-//   zero 2 Each rank also keeps the gradients of its partition alone. A bucket's gradients are
+//   zero 0  Each rank gets the whole sum and updates all parameters.                 all-reduce
+//   zero 1  Each rank gets the sum of its partition, keeps AdamW's state for it alone, updates it,
+//           and gathers the other parameters.                        reduce-scatter, all-gather
+//   zero 2  Each rank also keeps the gradients of its partition alone. A bucket's gradients are
 //           computed in a work buffer and summed after every batch of a step, not only the last.
 #pragma once
 #include <map>
