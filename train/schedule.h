@@ -4,24 +4,24 @@
 
 #include "base/common.h"
 
-enum class Decay { cosine, linear, constant, wsd };    // wsd: warm-up, stable, then down over the last fifth
+enum class Decay { cosine, linear, constant, wsd };    // wsd: warmup, stable, decay over the last fifth
 
 struct Schedule {
     Decay decay = Decay::cosine;
-    // The last step's rate is lr * final_fraction, if it comes two steps after the warm-up or later.
+    // The last step's rate is lr * final_fraction, if at least two steps follow the warmup.
     double lr = 1e-3, final_fraction = 0.1;
     int64_t warmup = 0, steps = 0;
     bool operator==(const Schedule&) const = default;
 };
 inline int64_t default_warmup(int64_t steps) { return std::min<int64_t>(700, steps / 10); }
-inline Decay decay_named(const std::string& name) {    // a choice of --lr-schedule
+inline Decay decay_named(const std::string& name) {    // a value of --lr-schedule
     return name == "cosine"   ? Decay::cosine
            : name == "linear" ? Decay::linear
            : name == "wsd"    ? Decay::wsd
                               : Decay::constant;
 }
 
-// Learning rate of step 0 .. steps-1. Warm-up is linear and reaches lr at step warmup-1.
+// Learning rate of step 0 .. steps-1. The warmup is linear and reaches lr at step warmup-1.
 inline double learning_rate(const Schedule& s, int64_t step) {
     if (step < s.warmup) return s.lr * double(step + 1) / double(s.warmup);
     int64_t from = s.decay == Decay::wsd ? std::max(s.warmup, s.steps - std::max<int64_t>(2, s.steps / 5)) : s.warmup;
@@ -36,10 +36,10 @@ inline double learning_rate(const Schedule& s, int64_t step) {
     return s.lr;
 }
 
-// How many standard deviations a value lies from the mean of the last WINDOW ones. Values that are not finite get an
-// infinite score and never enter the window, so that a NaN cannot blind it.
+// Distance of a value from the mean of the last WINDOW values, in standard deviations. Values that
+// are not finite score infinity and never enter the window, as one NaN would disable detection.
 struct OutlierDetector {
-    static constexpr int WINDOW = 128, MIN_VALUES = 32;    // below WARM values nothing is an outlier
+    static constexpr int WINDOW = 128, MIN_VALUES = 32;    // fewer than MIN_VALUES: no outliers
     double window[WINDOW] = {};
     int64_t seen = 0;
 
@@ -56,7 +56,7 @@ struct OutlierDetector {
     void add(double x) {
         if (std::isfinite(x)) window[seen++ % WINDOW] = x;
     }
-    // The smallest of the last n values, n <= WINDOW; minus infinity below n of them.
+    // The smallest of the last n values, n <= WINDOW; minus infinity before there are n.
     double min_of_last(int n) const {
         double least = seen < n ? -INFINITY : INFINITY;
         for (int64_t i = seen; i-- > std::max<int64_t>(0, seen - n);) least = std::min(least, window[i % WINDOW]);
@@ -65,7 +65,7 @@ struct OutlierDetector {
     bool operator==(const OutlierDetector&) const = default;
 
   private:
-    std::pair<double, double> moments() const {    // mean, standard deviation; 0, 0 below WARM values
+    std::pair<double, double> moments() const {    // mean, standard deviation; 0 before MIN_VALUES
         const int n = int(std::min<int64_t>(seen, WINDOW));
         double mean = 0, var = 0;
         if (n < MIN_VALUES) return {0, 0};
