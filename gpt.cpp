@@ -1,4 +1,4 @@
-// gpt.cpp - the model, once: forward, loss, backward. (model/decoder.cpp generates with its parts.)
+// gpt.cpp - the model, written once: forward, loss, backward. model/decoder.cpp generates with it.
 #include "gpt.h"
 #include "base/philox.h"
 
@@ -7,10 +7,10 @@
 #include "model/kv_cache.h"
 #include "model/weights.h"
 
-// ---- what a block's steps are --------------------------------------------------------------------------------------
+// ---- a block's steps and their operands -----------------------------------------------------------------------------
 
-// Products between the first and the last block are fp8's while training, if the table has them. Errors of these two
-// cost the most; the embedding and the head, next to them, do not round to 8 bits either.
+// If the table has fp8 products, training uses them in all blocks but the first and the last, where
+// rounding errors cost the most. The embeddings and the head are not rounded to 8 bits either.
 Precision Gpt::precision_of(int l) const {
     const bool fp8 = op.fp8 && pass.training && l > 0 && l + 1 < c.L;
     return fp8 ? Precision::fp8 : pass.precision;
@@ -19,7 +19,7 @@ Precision Gpt::precision_of(int l) const {
 Dropout Gpt::dropout(DropoutSite where, int l) const {
     const float rate = where == DropoutSite::probabilities ? plan.attention_dropout : plan.dropout;
     constexpr uint64_t STREAM = 0x64726F70,
-                       SITES_PER_STEP = 1 << 12;    // no other stream of the seed; more than a step has
+                       SITES_PER_STEP = 1 << 12;    // dropout's own stream; at least 3*L + 1
     const Philox4 seed =
         philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(3 * l + int(where)));
     const int64_t first = where == DropoutSite::probabilities ? pass.first_sequence
@@ -65,7 +65,7 @@ FfnStep Gpt::ffn(int l) const {
             t.shared_gate,
             p.shared_gatew ? t.shared_act : t.fcg};
 }
-// After a branch's norm there is one if the model's blocks have norms there.
+// The norm at the end of a branch, for models with post-norm or sandwich norms.
 static NormStep branch_norm(const Config& c, const Parameter* w, const Parameter* b, float* mean, float* rstd) {
     return {c.post_norm() ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), w, b, mean, rstd};
 }
@@ -124,12 +124,14 @@ void Gpt::forward(bool training) {
 }
 
 void Gpt::embed_forward(const KvCache* cache) {
+    // x = dropout(norm(scale * (wte[token] + positions))); most models have no norm here.
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     Activation* x = c.embed_norm ? embedded : a[0].x;
     op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C, cache ? cache->pos : nullptr);
     scale_and_drop(op, x, c.embed_scale, int64_t(N) * C, {});
     if (c.embed_norm) op.stream_norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
     scale_and_drop(op, a[0].x, 1, int64_t(N) * C, dropout(DropoutSite::embeddings));
+    // T5's position bias, which all blocks share.
     relative_bias_forward(op, bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
 }
 
@@ -139,11 +141,11 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
     const Activations& t = a[size_t(l)];
     const Precision precision = precision_of(l);
     const int C = c.C, N = pass.B * pass.S;
-    // Generation keeps nothing for a backward pass: what lies between two operations need not exist.
+    // Generation has no backward pass: fused operations may leave out intermediate results.
     const bool generates = cache || part == BlockPart::after_attention;
     const bool keep = !generates || c.parallel == Parallel::one;
 
-    // Attention branch.
+    // Attention branch: norm, qkv projection, attention.
     if (part != BlockPart::after_attention) {
         norm_linear(op, t.qkv, t.ln1, t.x, norm1(l), {p.qkvw, p.qkvb}, N, C, c.qkv_width(), precision,
                     keep || p.decayw);
@@ -151,14 +153,14 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
         else softmax_attention(l, cache);
     }
     if (part == BlockPart::attention) return;
-    // Residual.
+    // Output projection and residual.
     branch_add(op, t.x2, t.x, attention_branch(l), N, C);
 
-    // Feed-forward branch: dense, experts, or both.
+    // Feed-forward branch: norm, then a dense ffn, experts, or both.
     const Activation* x = c.parallel == Parallel::none ? t.x2 : t.x;
     norm_ffn_forward(op, t.ln2, x, norm2(l), ffn(l), N, keep || c.has_experts(l));
     if (c.has_experts(l)) experts_forward(l, part != BlockPart::recomputed);
-    // Residual.
+    // Down projection and residual.
     branch_add(op, out, t.x2, ffn_branch(l), N, C);
 }
 
@@ -167,6 +169,7 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S;
     const Heads h = heads(l);
+    // RoPE; in generation also attention over the cache, which gets the call's keys and values.
     if (cache) {
         Heads past = h;
         past.keys = past.queries = nullptr;
@@ -177,10 +180,12 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
         rope_forward(op, t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, h,
                      c.rope(l));
     }
-    // Positions of a prefix see each other: what attention_cached computed for them is computed again.
+    // Attention within the call. In generation only for a bidirectional prefix, because attention
+    // over the cache is causal: this overwrites its result.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
 }
+// Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
 void Gpt::linear_attention(int l, KvCache* cache) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -194,7 +199,7 @@ void Gpt::linear_attention(int l, KvCache* cache) {
     else op.linear_attention_forward(t.atty, t.lse, t.qkv_rot, t.decay_gates, B, S, h);
 }
 
-// All but the sum of the experts' outputs, which branch_add computes.
+// The experts' outputs, one row per token and chosen expert; branch_add combines them.
 void Gpt::experts_forward(int l, bool counts) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -203,8 +208,10 @@ void Gpt::experts_forward(int l, bool counts) {
     CHECK(B <= plan.B || plan.mode == RunMode::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
     counts &= pass.training && step.router_totals;
     double* totals = counts ? step.router_totals + l * (r.E + 2) : nullptr;
+    // Router: each token's K experts and their factors.
     op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E, {});
     op.router_forward(t.factors, t.routes, totals, t.router_logits, r, B, S);
+    // The experts' ffn, on rows ordered by expert.
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_forward(t.expert_up, gathered, p.expert_upw, t.routes, r, N, C, c.expert_up_width());
     op.activation_forward(t.expert_act, t.expert_up, c.activation, c.gated, N * r.K, F);
@@ -212,7 +219,7 @@ void Gpt::experts_forward(int l, bool counts) {
 }
 
 void Gpt::final_norm() {
-    // If norms follow sums, the last block's is the final one.
+    // With post-norm, the last block's norm is already the final one.
     const NormStep::Kind kind = c.sum_norm() ? NormStep::Kind::none : NormStep::Kind::norm;
     norm_forward(op, lnf, x_last, {kind, c.norm_of(), w.lnfw, w.lnfb, mean_f, rstd_f}, pass.B * pass.S, c.C);
 }
@@ -242,7 +249,7 @@ void Gpt::loss(bool train, float scale) {
     step.targets += pass.targets;
 }
 
-// ---- backward: the forward read from the bottom up ------------------------------------------------------------------
+// ---- backward: the forward's steps in reverse order -----------------------------------------------------------------
 
 void Gpt::backward(bool last) {
     const int64_t n = int64_t(pass.B) * pass.S * c.C;
@@ -264,12 +271,12 @@ void Gpt::backward(bool last) {
     store.gradients_done(0, last);
 }
 
-// What plan.recompute did not keep of a block.
+// Computes the activations of block l that plan.recompute did not keep.
 void Gpt::recompute(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S, N = B * S;
-    // The last product is needed if a norm reads it; dt is free here.
+    // The block's last product is needed only if a norm reads it; dt is free here.
     if (plan.recompute == Recompute::blocks)
         return block_forward(l, c.post_norm() ? dt : nullptr, nullptr, BlockPart::recomputed);
     if (plan.recompute == Recompute::none) return;
@@ -292,7 +299,8 @@ void Gpt::block_backward(int l) {
     const Precision precision = precision_of(l);
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
 
-    // Feed-forward branch. Parallel branches read the same x: nothing is added to dx before both have read it.
+    // Feed-forward branch: residual and down projection, ffn, experts, norm. Parallel branches have
+    // one input x, so dx must not change before both branches have read it.
     Activation* const dffn_in = c.parallel == Parallel::none ? dt : dffn;
     const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.post2w, d.post2b, ffn_branch(l), N, C);
     const FfnGradients to = {store.into(d.fcw), d.fcb,      store.into(d.fc2w), d.fc2b,   store.into(d.shared_gatew),
@@ -301,7 +309,7 @@ void Gpt::block_backward(int l) {
     if (c.has_experts(l)) experts_backward(l, dffn_in, dy);
     if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x2, norm2(l), N, C);
 
-    // Attention branch.
+    // Attention branch: residual and output projection, attention, RoPE, qkv projection.
     dy = branch_backward(op, {dx, dbranch, dt}, d.post1w, d.post1b, attention_branch(l), N, C);
     op.linear_backward(dt, store.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C, precision);
     Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
@@ -314,19 +322,20 @@ void Gpt::block_backward(int l) {
     op.linear_backward(dt, store.into(d.qkvw), d.qkvb, dqkv_or_dup, t.ln1, p.qkvw, N, C, h.qkv_width(), precision);
     add_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
 
-    // Norms of the block's input, which both branches read if they are parallel.
+    // Norms of the block's input; both branches read it if they are parallel.
     if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, int64_t(N) * C, {});
     if (c.parallel == Parallel::two) norm_backward(op, dx, d.ln2w, d.ln2b, dffn, t.x, norm2(l), N, C);
     norm_backward(op, dx, d.ln1w, d.ln1b, dt, t.x, norm1(l), N, C);
 }
 
-// to: the gradient of the ffn's input. Assigned, or added to if a dense ffn beside the experts has filled it.
+// to: gradient of the ffn's input. Assigned, or added if the layer's dense ffn has assigned it.
 void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int B = pass.B, S = pass.S, C = c.C, F = c.expert_ffn, N = B * S;
+    // The experts' ffn.
     op.experts_combine_backward(dgathered, dfactors, dy, t.expert_out, t.factors, t.routes, r, N, C);
     op.experts_backward(dactivated, store.into(d.expert_downw), dgathered, t.expert_act, p.expert_downw, t.routes, r, N,
                         F, C);
@@ -334,11 +343,12 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_backward(dgathered, store.into(d.expert_upw), dqkv_or_dup, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
+    // Router: gradients of its factors, the balance loss and the z loss.
     const float per_position = 1 / float(step.positions ? step.positions : int64_t(N) * plan.ranks);
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
                        plan.router_z_loss * per_position, B, S);
     op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
-    // The router's part: dgathered has been read.
+    // dgathered is free from here on.
     add_linear_backward(op, to, dgathered, store.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
 }
 

@@ -1,6 +1,6 @@
-// gpt.h - the model: weights and activations in, loss and gradients out. All computation is a table's operations
-// (layers/ops.h), so the same code trains and generates on every device and in every type. Batches, memory, generation
-// and the optimizer's step are model/'s.
+// gpt.h - the model: weights and activations in, loss and gradients out. All computation goes
+// through a table of operations (layers/ops.h), so one source trains and generates on every device
+// and in every dtype. model/ has batches, memory layout, generation and the optimizer's step.
 #pragma once
 #include <functional>
 
@@ -12,33 +12,33 @@
 struct ParamStore;
 struct KvCache;
 
-// The forward pass that ran last, as its loss and its backward pass find it.
+// State of the last forward pass, which loss() and backward() read.
 struct Pass : Batch::Sizes {
-    bool training = false;    // dropout applies, products may be fp8's, the router's choices are counted
-    // prefill: rows' sums are a prompt's, not those of a token that comes alone (Pages::Sums)
+    bool training = false;    // dropout applies, products may use fp8, router counts are kept
+    // prefill: products sum in a prompt's order, not in a decode step's (Pages::SumOrder)
     Precision precision = Precision::prefill;
-    int64_t first_sequence = 0;    // training: the batch's first one within the step
+    int64_t first_sequence = 0;    // the batch's first sequence, numbered within the training step
 };
-// What the passes of a training step share. model/train_step.h begins it.
+// State shared by all passes of a training step. TrainStep::begin (model/train_step.h) sets it.
 struct StepState {
-    double* loss = nullptr;                // device: losses are added
-    double* router_totals = nullptr;       // device (L,E+2): router_forward's; null: no experts
-    int64_t targets = 0, sequences = 0;    // so far: targets that count, sequences of forward passes
-    int64_t positions = 0;                 // in the whole step, on all ranks; 0: those of one batch on each
-    // Dropout depends on the run's seed, the step's number and a sequence's number within the step alone, as the loader
-    // counts it: ranks and batches may divide a step in any way.
+    double* loss = nullptr;                // device: running sum of losses
+    double* router_totals = nullptr;       // device (L,E+2): router_forward's totals; null without experts
+    int64_t targets = 0, sequences = 0;    // so far: counted targets, sequences passed forward
+    int64_t positions = 0;                 // whole step, all ranks; 0: one batch per rank
+    // Dropout depends only on the run's seed, the step's number and the sequence's number within
+    // the step (the loader's order): neither the number of ranks nor the batch size matters.
     uint64_t seed = 0;
     int64_t number = 0;
 };
 
-// The passes hand work to the device and return at once. Functions that return numbers wait for them.
+// Passes queue work on the device and return at once; functions that return numbers wait for it.
 struct Gpt {
     const Table op;
     Config c;
     Plan plan;
-    Params<Parameter> w;    // named pointers to the parameters
-    Params<Gradient> dw;    // and to where their gradients are computed
-    ParamStore& store;      // which owns them
+    Params<Parameter> w;    // parameters by name
+    Params<Gradient> dw;    // buffers in which their gradients are computed
+    ParamStore& store;      // owns the parameters
     Batch batch{op};
     Pass pass;
     StepState step;
@@ -46,17 +46,17 @@ struct Gpt {
     Gpt(const Table& table, ParamStore& store) : op(table), store(store) {}
     Gpt(const Gpt&) = delete;
 
-    // The batch that was uploaded, up to the final norm.
+    // Runs the uploaded batch through the blocks and the final norm.
     void forward(bool training = false);
-    // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
-    // step). Chunk by chunk: the logits of all positions never exist at once.
+    // Losses of the batch. With train, also the head's gradients times scale: 1 / the step's number
+    // of targets. Works in chunks of head_rows positions, as all logits (N,Vp) would not fit.
     void loss(bool train, float scale);
-    // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
-    // to the other ranks as soon as it is done.
+    // Adds the gradients of all parameters; call after forward(true) and loss(true). last: the
+    // step's last batch, in which each bucket is reduced over the ranks as soon as it is complete.
     void backward(bool last = true);
-    // The parts of a forward pass, for model/decoder.cpp. cache null: no generation; else positions, keys and values
-    // are the cache's.
-    // recomputed: whole, for a backward pass: nothing is counted twice. out null: without the last product
+    // The parts of a forward pass, for model/decoder.cpp. cache: null, or positions, keys, values.
+    // recomputed: a whole block run again for the backward pass, without counting router statistics
+    // twice. out null: the block's last product is left out.
     enum class BlockPart { whole, attention, after_attention, recomputed };
     void embed_forward(const KvCache* cache);
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
@@ -64,43 +64,41 @@ struct Gpt {
     void head_forward(Activation* logits, const Input* x, int rows);
     FfnStep ffn(int l) const;
 
-    // Called, if it is set, in each block with softmax after its attention, while a[l].turned holds what that has read.
+    // If set, called after each softmax attention, while a[l].qkv_rot still holds its inputs.
     std::function<void(int l)> after_attention;
 
     // Activations and their gradients.
     std::vector<Activations> a;                    // (L); blocks share buffers that are not kept
-    Activation* embedded = nullptr;                // (N,C): before the norm, if there is one
+    Activation* embedded = nullptr;                // (N,C): embeddings before their norm
     float *mean_e = nullptr, *rstd_e = nullptr;    // (N)
     Activation* x_last = nullptr;                  // (N,C): the last block's output
-    Input* lnf = nullptr;                          // (N,C): x_last normed; where a norm is its end: x_last, or a copy
+    Input* lnf = nullptr;                          // (N,C): x_last normed; under post-norm x_last itself or a copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
-    Activation* dx = nullptr;                                         // (N,C): gradients of the residual stream
-    Activation* dt = nullptr;             // (N,max(C,NH*HS)): gradient of what is added to it
-    Activation* dqkv_or_dup = nullptr;    // (N,max(F or 2*F,(NH+2*NKV)*HS, decay gates)); (N*K,up width)
-    Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dwide if it gates nothing
-    Activation* dbranch = nullptr;        // (N,C): gradient of what a branch's norm or factor reads; later what
-                                          // attention's input gets through the decay gates
-    Activation* dffn = nullptr;           // (N,C): gradient of the ffn's input, if attention reads the same one
-    Input* gathered = nullptr;            // (N*K,C): what goes to experts
-    Activation* dgathered = nullptr;      // (N*K,C): its gradient; before and after that (N,C): what the shared
-                                          // expert's gate and the router add to the ffn's input's gradient
+    Activation* dx = nullptr;                                         // (N,C): gradient of the residual stream
+    Activation* dt = nullptr;                                         // (N,max(C,NH*HS)): gradient inside a branch
+    Activation* dqkv_or_dup = nullptr;    // (N,max(F or 2*F, (NH+2*NKV)*HS + decay gates)) or (N*K,up width)
+    Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dqkv_or_dup if not gated
+    Activation* dbranch = nullptr;        // (N,C): gradient of the input of a branch's norm or factor; later scratch
+    Activation* dffn = nullptr;           // (N,C): gradient of the ffn's input in parallel blocks
+    Input* gathered = nullptr;            // (N*K,C): the experts' inputs
+    Activation* dgathered = nullptr;      // (N*K,C): its gradient; before and after, (N,C) scratch
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dfactors = nullptr;                                     // (N,K)
-    float* cos_sin[2] = {};                  // (plan.S,2,rope_dims/2), one after the other: Config::table_of
+    float* cos_sin[2] = {};                  // (plan.S,2,rope_dims/2) each; by Config::rope_table_of
     Parameter* sinusoids = nullptr;          // (T,C), in place of wpe
-    const Parameter* positions = nullptr;    // added to embeddings: wpe, from its first position on, or sinusoids
-    // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
-    Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_REACH+1)
-    int* bucket = nullptr;                         // (2*RELATIVE_REACH+1)
+    const Parameter* positions = nullptr;    // added to embeddings: rows of wpe, or sinusoids
+    // T5's relative position bias (Heads::bias), its gradient, the bucket of each distance.
+    Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
+    int* bucket = nullptr;                         // (2*RELATIVE_MAX_DISTANCE+1)
     Activation* head = nullptr;                    // (head_rows,Vp): logits, then their gradients
-    int head_rows = 0;                             // rows of logits that exist at a time
+    int head_rows = 0;                             // positions per chunk of logits
 
   private:
-    // Where dropout draws, each with another stream; layer l has three.
+    // Dropout sites, each with random numbers of its own; a layer has the last three.
     enum class DropoutSite { embeddings, probabilities, attention, ffn };
     Precision precision_of(int l) const;
     Dropout dropout(DropoutSite where, int l = 0) const;
-    Heads heads(int l) const;    // with the batch's spans and dropout
+    Heads heads(int l) const;    // with the batch's spans and dropout's seed
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;
     Branch attention_branch(int l) const;

@@ -1,4 +1,4 @@
-// main.cpp - commands by name, --help, --version; the only place that ends the process.
+// main.cpp - the table of commands, --help, --version; the only file that ends the process.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -16,20 +16,21 @@
 #include "layers/cpu.h"
 
 namespace {
-// Without these three a command's first file would have one of their numbers, and what is meant for people would be
-// written into it. A standard output that was closed still refuses results: the null device is open for reading there.
+// If one of the three standard files is closed, a command's first file would get its number, and
+// messages would be written into it. A closed standard output still refuses results: it becomes a
+// read-only null device.
 void open_standard_files() {
     for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
-[[noreturn]] void end_without(const char* what) {    // which may be memory: nothing is allocated here
+[[noreturn]] void end_without(const char* what) {    // must not allocate: memory may be used up
     for (const char* part : {"flatgpt: out of ", what,
                              ": the machine or a limit of this process (ulimit) has no more; "
                              "checkpoints stay as they are\n"})
         fputs(part, stderr);
     quick_exit(int(Exit::device));
 }
-// A page of a mapped file (File::map) cannot be read. Only what is safe within a signal's handler is called.
+// SIGBUS: a page of a mapped file (File::map) cannot be read. Only async-signal-safe calls.
 [[noreturn]] void end_without_file(int) {
     constexpr std::string_view text =
         "flatgpt: the model's file became shorter while it was read, or its disk failed; "
@@ -37,7 +38,7 @@ void open_standard_files() {
     (void)!write(STDERR_FILENO, text.data(), text.size());
     _exit(int(Exit::io));
 }
-// Standard libraries throw where the system has no more threads or memory. Other exceptions are our mistakes.
+// Standard libraries throw if threads or memory run out. Other exceptions are our mistakes.
 void end_by_exception() {
     try {
         if (std::current_exception()) throw;
@@ -48,14 +49,14 @@ void end_by_exception() {
     }
     abort();
 }
-// Before the first static object allocates.
+// Runs before the first static object allocates.
 [[gnu::constructor(101)]] void set_handlers() {
     std::set_new_handler([] { end_without("memory"); });
     std::set_terminate(end_by_exception);
 }
 
 std::string version() { return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices(); }
-// A message of lines; at a terminal they break between words, but for a command to copy, which is indented.
+// Prints a message, wrapped at a terminal, except indented lines: commands to copy.
 void say(const std::string& message) {
     for (size_t at = 0, end; at <= message.size(); at = end + 1) {
         end = std::min(message.find('\n', at), message.size());
@@ -85,8 +86,8 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
 int main(int argc, char** argv) {
     open_standard_files();
     cpu_spin_less(argv);
-    signal(SIGPIPE, SIG_DFL);    // `flatgpt ... | head` ends quietly, whatever the parent process ignores
-    signal(SIGXFSZ, SIG_IGN);    // a write beyond `ulimit -f` fails like one to a full disk
+    signal(SIGPIPE, SIG_DFL);    // `flatgpt ... | head` ends without a message
+    signal(SIGXFSZ, SIG_IGN);    // a write beyond `ulimit -f` then returns an error
     signal(SIGBUS, end_without_file);
     std::vector<Command> commands = ::commands();
     commands.push_back(help_command(&commands));

@@ -1,4 +1,4 @@
-// train_gpt.cu - `flatgpt train`: the step loop. No kernels: without nvcc it compiles as plain C++.
+// train_gpt.cu - `flatgpt train`: the step loop. No kernels: it also compiles as plain C++.
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 #include "train/train.h"
 
 namespace {
-// The first signal asks for a checkpoint at the end of the step; SA_RESETHAND makes the second one final.
+// The first signal requests a checkpoint after the step; SA_RESETHAND makes the second one fatal.
 volatile sig_atomic_t stop_signal = 0, print_on_signal = 0;
 void catch_signals(bool prints) {
     print_on_signal = prints;
@@ -25,7 +25,7 @@ void catch_signals(bool prints) {
     };
     action.sa_flags = SA_RESETHAND;
     for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaction(s, &action, nullptr);
-    signal(SIGPIPE, SIG_IGN);    // a reader of stderr that goes away must not cost the run
+    signal(SIGPIPE, SIG_IGN);    // a closed stderr pipe must not end the run
 }
 
 std::string shell_quoted(const std::string& text) {
@@ -39,7 +39,7 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // predicts one rank, wherever it runs; under a launcher rank 0 prints it
+    if (o.dry_run) {    // predicts one rank; under a launcher, rank 0 prints
         const Result<RankInfo> here = comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
         ranks.info.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
@@ -52,16 +52,16 @@ Status Trainer::run() {
     if (s.ok()) catch_signals(!progress.quiet);
     if (s.ok()) s = loop();
     if (!ranks.coordinator) return s;
-    if (all_ranks_end) ranks.coordinator->barrier();                                   // nobody is taken for dead
+    if (all_ranks_end) ranks.coordinator->barrier();                                   // no rank is reported as failed
     else if (!s.ok()) ranks.coordinator->abort(s);                                     // ends this process
-    if (all_ranks_end && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 says it
+    if (all_ranks_end && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 prints it
     if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
     return s;
 }
 
 // ---- the step loop --------------------------------------------------------------------------------------------------
 
-// Above every signal's number: rank 0's clock says that a checkpoint is due, which all ranks must write together.
+// Above every signal's number: a checkpoint is due by rank 0's clock; all ranks write it.
 constexpr int SAVE_DUE = 1024;
 
 int Trainer::stop_flags() const {
@@ -69,12 +69,12 @@ int Trainer::stop_flags() const {
     return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
 }
 
-// Gives the device one update's work, from `accumulate` batches. An update that is not finite or over a limit never
-// reaches the weights: the device itself sees to that.
+// Queues one update of `accumulate` batches on the device. step_verdict skips an update on the
+// device itself if it is not finite or exceeds a limit.
 Status Trainer::issue() {
     Model& g = *device.model;
     const int S = o.seq_len;
-    // The step's first sequence, of all that the run has had.
+    // The step's first sequence, counted from the run's beginning.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
     const int64_t all = objective.targets(first, o.total_batch / S, S);
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
@@ -107,7 +107,7 @@ Step Trainer::outcome() {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
     }
-    if (ranks.count() == 1) stop = stop_signal, save_due = stop_flags() >= SAVE_DUE;    // none has to be told
+    if (ranks.count() == 1) stop = stop_signal, save_due = stop_flags() >= SAVE_DUE;    // no reports
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
     state.grad_norm.add(s.norm);
@@ -133,7 +133,7 @@ double Trainer::busiest_expert() const {
     return most;
 }
 
-// By layer that has experts: each one's share of the rows; the mean of the sequences' balance, and of lse^2.
+// Per layer with experts: each expert's fraction of rows, mean balance of sequences, mean lse^2.
 std::string Trainer::experts_json() const {
     std::string load, balance, z;
     const double rows = double(o.total_batch) * config.experts_used;
@@ -151,23 +151,23 @@ std::string Trainer::experts_json() const {
            "],\"expert_balance\":[" + balance.substr(1) + "],\"router_z\":[" + z.substr(1) + "]";
 }
 
-// Guessing has a loss of ln V. New weights of 8192 channels with logits that are not scaled begin 1.6 above that.
+// A random guess has loss ln V; random weights (8192 channels, unscaled logits) begin 1.6 above.
 double Trainer::guess_limit() const { return std::log(double(config.V)) + 2; }
-constexpr int GUESS_STEPS = 20;    // a few steps above it may be those of a large rate, or of other data
+constexpr int GUESS_STEPS = 20;    // fewer may be due to a large rate or new data
 
 Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
-    if (state.step == first_step + 1)    // measured: all that a step takes is held now
+    if (state.step == first_step + 1)    // after a step, all its memory is allocated
         device_bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops_per_token / ranks.count();    // FLOP/s of each device
-    // Shares of the peak by the device's properties, and of a large product measured at the start.
+    // Fractions of the device's nominal peak, and of a large product's speed measured at the start.
     const std::string speed =
         device.gpu && device.peak > 0
             ? formatted("MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak, 100 * work / measured_peak)
             : formatted("%.0f GFLOP/s", work / 1e9);
-    // What a terminal of 80 columns cuts off comes last.
+    // The least important fields come last, because a terminal of 80 columns cuts them off.
     progress.line(formatted("step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
                             val_text.c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
@@ -192,16 +192,16 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     return write_rows();
 }
 
-// Writes state.unwritten in one piece or not at all. A row whose validation failed lacks its final '}': the file gets
-// it closed, for readers, but it stays in state.unwritten and outside metrics_bytes, so that a resumed run cuts the
-// file there and writes the row again with its validation.
+// Writes state.unwritten in one piece or not at all. A row whose validation failed lacks its final
+// '}'. In the file it gets one, for readers, but it stays in state.unwritten and outside
+// metrics_bytes: a resumed run cuts the file there and writes the row again, validated.
 Status Trainer::write_rows() {
     const bool open = !state.unwritten.ends_with('\n');
     const std::string rows = state.unwritten + (open ? "}\n" : "");
     if (metrics && fwrite(rows.data(), 1, rows.size(), metrics) != rows.size()) {
         const Status failed = fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
         clearerr(metrics);
-        [[maybe_unused]] const int cut = ftruncate(fileno(metrics), state.metrics_bytes);    // open_metrics cuts, too
+        [[maybe_unused]] const int cut = ftruncate(fileno(metrics), state.metrics_bytes);    // open_metrics also cuts
         return failed;
     }
     if (open) return {};
@@ -210,7 +210,7 @@ Status Trainer::write_rows() {
     return {};
 }
 
-// The checkpoint was written after a row of metrics.jsonl, a validation or a sample had failed.
+// For checkpoints written after a row of metrics.jsonl, a validation or a sample had failed.
 Status Trainer::catch_up() {
     if (!state.unwritten.ends_with('\n')) {
         const Status done = validate_and_sample();
@@ -221,7 +221,7 @@ Status Trainer::catch_up() {
     return write_rows();
 }
 
-// A failed write is a warning, not the end: the older checkpoints are whole, and the next write may succeed.
+// A failed write is only a warning: older checkpoints are whole, and the next write may succeed.
 Status Trainer::save() {
     CHECK(issued == state.step, "a step is on its way");
     Model& g = *device.model;
@@ -233,7 +233,7 @@ Status Trainer::save() {
     state.algorithms = device_choices();
     saved_at = now_seconds(), save_due = false;
     Status written;
-    if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint will count on these bytes
+    if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint relies on these bytes
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
     written = ranks.agree(written);
     if (written.ok()) {
@@ -243,7 +243,7 @@ Status Trainer::save() {
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
-        if (o.keep_best && state.best_step == state.step)    // it is not there
+        if (o.keep_best && state.best_step == state.step)    // no such checkpoint
             std::tie(state.best_step, state.best_loss) = previous_best;
         return written;
     }
@@ -268,7 +268,7 @@ bool Trainer::due_after(int64_t steps) const {
     return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every);
 }
 
-// Validation, sample: at their steps and at the end. They only read the weights. A resumed run repeats what failed.
+// Validates and samples when due and at the end. Only reads weights: a resumed run can repeat it.
 Status Trainer::validate_and_sample() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
@@ -286,11 +286,11 @@ Status Trainer::validate() {
         const double seconds = now_seconds() - began;
         if (seconds > 2) progress.line(countdown_text("validation", "windows", done, windows, seconds));
     };
-    Objective fixed = objective;    // the same draws each time, those of eval
+    Objective fixed = objective;    // fixed random draws, equal to eval's
     fixed.seed = Objective{}.seed;
     const double loss =
         TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.coordinator.get(), fixed)).loss;
-    const bool better = loss < state.best_loss;    // never where it is not finite
+    const bool better = loss < state.best_loss;    // false unless finite
     previous_best = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;
     if (better) state.best_loss = loss, state.best_step = state.step;
@@ -299,16 +299,16 @@ Status Trainer::validate() {
     return {};
 }
 
-// What fails on one rank ends it at once: it cannot save alone.
+// A rank that fails alone ends without a checkpoint, because saving needs all ranks.
 Status Trainer::save_before_exit(Status why) {
     if (ranks.count() > 1 && !all_ranks_end) return why;
     for (; state.step < issued; last_step_end = now_seconds()) (void)report(outcome(), now_seconds() - last_step_end);
-    if (state.step > first_step) (void)save();    // whose own failure has been noted
+    if (state.step > first_step) (void)save();    // save notes its own failure
     return why;
 }
 
 Status Trainer::diverged() {
-    std::string who;    // the ranks whose own loss it was, if it was not everyone's
+    std::string who;    // ranks with such a loss, if not all
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
         if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.coordinator->name(r);
@@ -322,7 +322,7 @@ Status Trainer::diverged() {
 }
 
 Status Trainer::stopped() {
-    std::string who;    // several, as launchers signal all: the first
+    std::string who;    // the first, as launchers signal all ranks
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
         if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.coordinator->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
@@ -331,9 +331,9 @@ Status Trainer::stopped() {
                 " train --config " + shell_quoted(o.out + "/run.toml") + " --resume auto"};
 }
 
-// The device is given one step more than the one whose outcome is awaited, so that it never waits for the host; not
-// where something happens between the two, and not where the outcomes decide about the next one's limits. Whatever
-// decides about the way is the same on every rank.
+// One more step is queued while the previous one's outcome is awaited, so that the device never
+// waits for the host; except if work is due between the two, or if outcomes set the next step's
+// limits. All these conditions are equal on every rank.
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
@@ -348,10 +348,10 @@ Status Trainer::loop() {
         if (all_ranks_end) return saved;    // the ranks are apart
     }
     auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
-    while (goes_on() || issued > state.step) {    // what has been given to the device is awaited
+    while (goes_on() || issued > state.step) {    // also waits for queued steps
         if (ranks.coordinator)
             ranks.coordinator->activity.enter("a step"), ranks.coordinator->activity.step = state.step + 1;
-        // A shard that turns out bad must not cost the steps before it: those are saved first.
+        // A bad shard must not cost the steps before it, so they are saved first.
         if (issued == state.step) {
             last_step_end = now_seconds();
             if (Status s = issue(); !s.ok()) return save_before_exit(s);

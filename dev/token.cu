@@ -195,7 +195,7 @@ template <int G> __device__ inline void rope_heads(bf16* own, const Call& c, int
     RopeVector<8, false> piece(c.rope, lane);
     const Rotation<8> rotation(c.rope, piece, c.rope.rotation(0));
     piece.load(c.qkv + (i < G ? kv * G + i : c.s.NH + kv) * HS);
-    rotation.rope(piece);
+    rotation.rotate(piece);
     piece.store(own + i * HS);
 }
 
@@ -358,7 +358,7 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
               t.w,
               {},
               {t.w.nw, t.w.nb, s.norm(), s.C},
-              RopeCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.rope()),
+              RopeCall::of<8>(t.cos_sin, t.pos, 1, 1, s.heads(), s.rope()),
               s.act(),
               LOG2E * s.heads().score_scale(),
               t.tok,

@@ -145,10 +145,10 @@ template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     double upto = sums.to_here - sum;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const int64_t place = list * PART + mine + i;
+        const int64_t index = list * PART + mine + i;
         upto += weight[i];
-        to.sum[place] = way == Way::likelihood || weight[i] > 0 ? upto : -INFINITY;
-        if (way == Way::likelihood) to.score[place] = own[i].score, to.id[place] = own[i].id;
+        to.sum[index] = way == Way::likelihood || weight[i] > 0 ? upto : -INFINITY;
+        if (way == Way::likelihood) to.score[index] = own[i].score, to.id[index] = own[i].id;
     }
     length = block_sums(length).all;
     if (threadIdx.x == 0) to.base[list] = base, to.all[list] = sums.all, to.length[list] = length;
@@ -228,9 +228,9 @@ template <class Value, class Enough> __device__ int cut(List& list, Value value,
         if (left.all == 1) break;
 #pragma unroll
         for (int i = 0; i < PIVOTS; i++) {    // spread over the vocabulary and over each list
-            const int place = int(left.all * (2 * i + 1LL) / (2 * PIVOTS)) - (left.to_here - length);
-            if (place < 0 || place >= length) continue;
-            const int n = early + (left.all <= PIVOTS ? place : length * (2 * (5 * i % PIVOTS) + 1) / (2 * PIVOTS));
+            const int rank = int(left.all * (2 * i + 1LL) / (2 * PIVOTS)) - (left.to_here - length);
+            if (rank < 0 || rank >= length) continue;
+            const int n = early + (left.all <= PIVOTS ? rank : length * (2 * (5 * i % PIVOTS) + 1) / (2 * PIVOTS));
             pivots[i] = {list.score[n], int(threadIdx.x), n};
         }
         __syncthreads();

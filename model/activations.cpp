@@ -1,4 +1,4 @@
-// activations.cpp - the rows of a model's arrays, and where they lie.
+// activations.cpp - one row per array of a model's passes, and the arrays' layout in memory.
 #include "model/activations.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ template <class X> struct ActivationRow {
     X* Activations::*field;
     int64_t per_token;                     // 0: the model has no such step
     Recompute kept_up_to;                  // the strongest recomputation that still keeps it
-    X* Activations::*instead = nullptr;    // what is read where there is none; null: nothing
+    X* Activations::*instead = nullptr;    // array to use instead; null: none
 };
 
-// What block l keeps for its backward, per token. first: the ffn's first product is stored.
+// Block l's activations, elements per token. first: the ffn's first product is stored.
 std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, bool first) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
@@ -34,7 +34,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::shared_gate, gates, cheap},
             {&A::out2, post, cheap}};
 }
-// own: products read a type of their own: where nothing is normed ln1 and ln2 are copies.
+// own: products read another type than T, so without a norm ln1 and ln2 are copies.
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
@@ -63,9 +63,10 @@ std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
             {&A::post_rstd2, post, cheap}};
 }
 
-// Each block's arrays. What a block does not keep, all share: the largest, which the first one has that needs it.
+// Assigns each block's arrays. Blocks share an array that is not kept: the first block that needs
+// it reserves the largest size of any block.
 template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows_of) {
-    const bool train = g.plan.mode == RunMode::train;    // else nobody reads a block's activations again
+    const bool train = g.plan.mode == RunMode::train;    // else no activation outlives its block
     std::vector<decltype(rows_of(g.c, 0))> rows;
     for (int l = 0; l < g.c.L; l++) rows.push_back(rows_of(g.c, l));
     std::vector<int> holder(rows[0].size(), -1);
@@ -81,7 +82,7 @@ template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows
             else at.reserve(field, N * most), holder[i] = l;
         }
 }
-// Where rows go: of each block that the backward reads again.
+// The routes of tokens to experts, for each block that the backward pass reads again.
 void place_routes(Layout& at, Gpt& g, int64_t N) {
     const Config& c = g.c;
     const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;
@@ -115,7 +116,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
     });
     lay_out_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
     lay_out_rows(at, g, N, statistic_rows);
-    auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type
+    auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // only if both types are equal
     for (Activations& a : g.a) {
         if (!c.pre_norm() && !own) a.ln1 = as_input(a.x), a.ln2 = as_input(a.x2);
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
@@ -149,7 +150,7 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
     at.reserve(g.dx, N * c.C);
     at.reserve(g.dt, N * std::max(c.C, c.attention_width()));
     const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
-    const int gates = c.heads(0).gates();    // the first layer has no softmax, if any has none
+    const int gates = c.heads(0).gates();    // linear attention, if any, includes layer 0
     at.reserve(g.dqkv_or_dup,
                std::max({N * c.max_up_width(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
     if (c.gated) at.reserve(g.dactivated, std::max(N * c.max_up_width() / 2, rows * c.expert_ffn));
@@ -168,7 +169,7 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
 void lay_out_logits(Layout& at, Gpt& g) {
     const int64_t N = int64_t(g.plan.B) * g.plan.S;
     at.purpose("logits");
-    // Half of all rows at a time, as many as logits_bytes holds at most; from 256 rows on products are at speed.
+    // At most half of all rows and logits_bytes; from 256 rows on products reach full speed.
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     at.reserve(g.head, int64_t(g.head_rows) * g.c.Vp());

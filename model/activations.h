@@ -1,37 +1,38 @@
-// activations.h - the arrays of a model's passes: one row per array says its size and whether the backward pass finds
-// it or computes it again.
+// activations.h - the arrays of a model's passes. In activations.cpp one row per array gives its
+// size and whether it is kept for the backward pass or computed again.
 #pragma once
 #include "model/plan.h"
 
 struct Gpt;
 
-// What a block's forward leaves for its backward. Where a model has no such step, an array is the one that the step
-// would have read, or its copy for products (Table::own_inputs), and null if nothing reads it.
+// A block's activations, which its backward pass reads. If the model lacks the step that computes
+// an array, the pointer is the step's input, a copy of that in the products' type
+// (Table::has_input_type), or null if nothing reads it.
 struct Activations {
     Activation* x;                // (N,C): the block's input
     Input* ln1;                   // (N,C): normed
-    Activation *qkv, *qkv_rot;    // (N,(NH+2*NKV)*HS), the same normed and rotated
+    Activation *qkv, *qkv_rot;    // (N,(NH+2*NKV)*HS); after QK-norm and RoPE
     Input* atty;                  // (N,NH*HS)
     Activation* decay_gates;      // (N,Heads::gates())
-    Activation* out1;             // (N,C): attention's projection, or its sum with x, before its norm
-    Activation* x2;               // (N,C): with attention's branch added
+    Activation* out1;             // (N,C): input of the attention branch's norm
+    Activation* x2;               // (N,C): x plus attention branch
     Input* ln2;                   // (N,C): normed
     Activation* fch;              // (N,F or 2*F): the ffn's first product
     Input* fcg;                   // (N,F): activated
     Activation* router_logits;    // (N,E)
-    Gradient* factors;            // (N,K): weight of each chosen expert's output; float where gradients are
+    Gradient* factors;            // (N,K): weight of each chosen expert's output
     Routes routes;
-    Activation *expert_up, *expert_out;      // as fch, out2, in slots: (N*K,...)
+    Activation *expert_up, *expert_out;      // (N*K,...): as fch, out2, in permuted rows
     Input* expert_act;                       // as fcg
     Activation* shared_gate;                 // (N): the shared expert's gate
-    Input* shared_act;                       // (N,F): fcg times its sigmoid
-    Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
+    Input* shared_act;                       // (N,F): fcg * sigmoid(shared_gate)
+    Activation* out2;                        // (N,C): input of the ffn branch's norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
+    float *qk_rstd, *lse;                    // (N,rstd_count()); (B,NH,S), in linear attention each row's factor
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
 
-// Lays out memory. Called twice: with base null to count bytes, then to give pointers.
+// Lays out memory in two passes: with base null it counts bytes, then it assigns pointers.
 struct Layout {
     const Table& op;
     char* base = nullptr;
@@ -39,7 +40,8 @@ struct Layout {
     std::vector<MemoryRow> purposes = {};
 
     void purpose(const char* name) {
-        // Arrays a power of two apart share cache sets: each purpose starts 17 more cache lines into its page.
+        // Arrays a power of two apart would compete for cache sets, so each purpose starts 17 more
+        // cache lines into its page.
         used = round_up(used, 4096) + 64 * 17 * int64_t(purposes.size());
         purposes.push_back({name, used});
     }

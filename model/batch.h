@@ -1,4 +1,4 @@
-// batch.h - the batch that a pass reads on the device, and the next one, which is uploaded while the device works.
+// batch.h - the batch that passes read on the device, and the next one, uploaded meanwhile.
 #pragma once
 #include "model/plan.h"
 #include "model/spans.h"
@@ -8,20 +8,19 @@ class Batch {
     struct Sizes {
         int B = 0, S = 0;
         int64_t targets = 0;    // positions whose target counts
-        bool spans = false;     // keys() and queries() say which positions a position sees
+        bool spans = false;     // keys() and queries() define the attention mask
     };
     explicit Batch(const Table& op) : op(op) {}
     void configure(const Plan& plan, MaskKind mask);
 
-    // Uploads the next batch, perhaps while the device still works on the one before. tok null: only the sizes, for a
-    // table that only counts.     tok, target (B,S), host; target null: none; a target below 0 does not count
-    // spans (B,S): null: as the model's mask says of whole sequences without a prefix
+    // Uploads the next batch, also while the device works on the last one. tok null: sizes alone,
+    // for a CostTable. tok, target (B,S), host; target may be null, and a target below 0 is ignored
+    // spans (B,S); null: whole sequences under the model's mask, without prefixes
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
-    // The batch that was uploaded becomes the one that passes read.
+    // Makes the uploaded batch the one that passes read.
     Sizes use_uploaded();
 
-    // Device memory: input and staged have ints() each. input: tok (N), target (N), and where there may be spans, keys
-    // (N) and queries (N).
+    // Device memory, ints() each: tok (N), target (N); with spans also keys (N), queries (N).
     int *input = nullptr, *staged = nullptr;
     int64_t ints() const { return (may_span ? 6 : 2) * most; }
     int* tok() const { return input; }

@@ -1,4 +1,4 @@
-// config.cpp - what a configuration means, and what is done with all of its rows alike.
+// config.cpp - derived properties, checks, overrides and listings of a configuration.
 #include "config.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ bool Config::windowed(int l) const {
     return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
 }
 bool Config::has_rope(int l) const {
-    // What elu makes of a vector, and what decays channel by channel, does not turn with it.
+    // RoPE needs dot products that depend on distance alone: neither elu's feature map nor gated's
+    // decay by channel commutes with the rotation.
     if (recurrent(l) && linear != LinearAttention::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
@@ -26,7 +27,7 @@ void Config::fill_experts() {
     if (!experts_used) experts_used = std::min(2, experts);
     if (expert_ffn) return;
     expert_ffn = std::max(1, F / experts_used);
-    if (experts_every == 1) F = expert_ffn;    // no layer has another
+    if (experts_every == 1) F = expert_ffn;    // no layer has a dense ffn
 }
 int Config::recurrent_layers_below(int l) const {
     int n = 0;
@@ -91,14 +92,14 @@ std::string value_text(const Config& c, const ConfigRow& row) {
     else std::to_chars(number, number + 31, int64_t(value));
     return number;
 }
-// A field as a flag says it: "--position rope".
+// A field as a flag: "--position rope".
 std::string flag_text(const Config& c, const ConfigRow::Member& member) {
     const ConfigRow& row = config_row(member);
     return std::string(row.flag) + " " + value_text(c, row);
 }
 }    // namespace
 
-// What goes with attention without softmax.
+// Fields that exclude linear attention.
 static Status linear_check(const Config& c) {
     if (c.linear == LinearAttention::none) return {};
     const std::string linear = flag_text(c, &Config::linear), position = flag_text(c, &Config::position);
@@ -107,7 +108,7 @@ static Status linear_check(const Config& c) {
         return fail(Exit::usage, "%s, %s: %s; expected one of them", linear.c_str(), other.c_str(), why);
     };
     if (c.softmax_every == 1)
-        return fail(Exit::usage, "--softmax-every 1, %s: no layer would be left for it; expected 0, or 2 and more",
+        return fail(Exit::usage, "--softmax-every 1, %s: all layers would have softmax; expected 0, or 2 and more",
                     linear.c_str());
     if (c.softmax_every > c.L)
         return fail(Exit::usage, "--softmax-every %d: none of the %d layers would have softmax; leave it out",
@@ -116,13 +117,13 @@ static Status linear_check(const Config& c) {
         return fail(Exit::usage, "%s, head size %d: its states are head size x head size; 256 at most", linear.c_str(),
                     c.HS);
     if (c.position == Position::alibi || c.position == Position::t5)
-        return refused(position, "its biases are softmax's");
+        return refused(position, "its biases are for softmax's scores");
     if (c.score_cap != 0) return refused(flag_text(c, &Config::score_cap), "the cap is for softmax's scores");
     if (c.mask_kind != MaskKind::causal)
         return refused(c.mask_kind == MaskKind::prefix ? "--objective prefix" : "--objective mlm",
-                       "a state holds only what comes before");
+                       "a state holds only earlier positions");
     if (c.window && !c.softmax_every)
-        return fail(Exit::usage, "--window %d, %s: no layer has softmax, whose window it is", c.window, all.c_str());
+        return fail(Exit::usage, "--window %d, %s: windows are for softmax, which no layer has", c.window, all.c_str());
     return {};
 }
 
@@ -132,7 +133,7 @@ Status config_check(const Config& c) {
                     c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
-        // A float field's value at a bound is the bound in float; ints' bounds are the same in float.
+        // A bound is rounded to float, as the fields are; bounds of ints are exact in float.
         if (!(value >= double(float(row.min)) && value <= double(float(row.max))))
             return fail(Exit::usage, "%s: expected %.15g to %.15g, found %.15g", words(row).c_str(), row.min, row.max,
                         value);
@@ -149,13 +150,13 @@ Status config_check(const Config& c) {
     if (c.experts && c.experts_every > c.L)
         return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
                     c.experts_every, c.L, c.L);
-    const int max_experts = 1 << 16, with_experts = c.L / c.experts_every;    // names of their tensors are held
+    const int max_experts = 1 << 16, with_experts = c.L / c.experts_every;    // bounds the table of tensor names
     if (int64_t(c.experts) * with_experts > max_experts)
         return fail(Exit::usage, "--experts %d: %d layers have them; %d in all at most", c.experts, with_experts,
                     max_experts);
-    // What no family has, and the pages of gpt.cpp do not carry.
+    // Combinations that no family has and gpt.cpp does not compute.
     auto either = [](bool both, const std::string& what) {
-        return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
+        return both ? fail(Exit::usage, "%s: they exclude each other; expected one of them", what.c_str()) : Status{};
     };
     const std::string norm_placement = flag_text(c, &Config::norm_placement),
                       position = flag_text(c, &Config::position);
@@ -170,7 +171,8 @@ Status config_check(const Config& c) {
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
-        if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
+        if (value && !c.window)
+            return fail(Exit::usage, "%s %d needs --window: without, attention reads all positions", option, value);
     if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "%s, --objective %s: its slopes are for keys before the query; expected another "
@@ -195,9 +197,9 @@ Status config_check(const Config& c) {
     return {};
 }
 
-// ---- what flags ask for ---------------------------------------------------------------------------------------------
+// ---- overrides by flags --------------------------------------------------------------------------------------------
 
-static const char* const AS_MODEL = "model";    // asks for nothing
+static const char* const AS_MODEL = "model";    // no override
 
 ConfigOverrides no_overrides() {
     ConfigOverrides none;
@@ -206,7 +208,8 @@ ConfigOverrides no_overrides() {
     return none;
 }
 
-// The words of a field that flags say by words: its kinds' names, or false and true; before them, AS_MODEL.
+// Choices of a field's flag: AS_MODEL, then the names of its values, or false and true. None for
+// numbers: AS_MODEL alone.
 static std::vector<std::string> flag_words(const ConfigRow& row) {
     std::vector<std::string> words = {AS_MODEL};
     for (auto& names : row.choices) words.push_back(names[0]);
@@ -229,7 +232,7 @@ std::vector<Flag> config_flags(ConfigOverrides& overrides) {
     return flags;
 }
 
-// What is asked of row i; nothing where its flag was not given.
+// The override of row i; none if its flag was not given.
 static std::optional<double> override_value(const ConfigOverrides& overrides, size_t i) {
     const ConfigRow& row = config_rows()[i];
     if (overrides.words[i] != AS_MODEL) {
@@ -268,7 +271,7 @@ Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
         TRY(needs_check(c, rows[i]));
         if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope &&
             c.linear != LinearAttention::none && c.rope_unused())
-            return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
+            return fail(Exit::usage, "--position rope: no layer rotates with %s in all layers; leave it out",
                         flag_text(c, &Config::linear).c_str());
     }
     if (overrides.F && c.experts && c.experts_every == 1 && (overrides.expert_ffn || c.F != c.expert_ffn))
@@ -277,7 +280,7 @@ Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
     return config_check(c);
 }
 
-// Where heads have another size, the same part of them turns.
+// Rotated channels for another head size: the same fraction.
 static int rotary_dims(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
 Config config_with(const Config& base, const ConfigOverrides& overrides) {
@@ -296,14 +299,14 @@ Config config_with(const Config& base, const ConfigOverrides& overrides) {
     if (overrides.HS && base.rope_dims) c.rope_dims = rotary_dims(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
-    else if (c.F != base.F && !overrides.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
-    // F was the experts' width, as no layer had another.
+    else if (c.F != base.F && !overrides.expert_ffn) c.expert_ffn = 0;    // derived from F again
+    // F was the experts' width, because no layer had a dense ffn.
     if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !overrides.F) c.F = now.F;
     c.fill_experts();
-    // One expert's factor over their sum is 1: the router would not learn from the loss.
+    // A single expert's normalised factor is always 1: the router would not learn from the loss.
     if (c.experts_used == 1 && base.experts_used != 1 && !asks(&Config::experts_normalised))
         c.experts_normalised = false;
-    // Where no layer turns, a family's rotation is left out.
+    // If no layer rotates, the family's RoPE is dropped.
     if (c.rope_unused() && c.linear != LinearAttention::none && !asks(&Config::position))
         c.position = Position::none, c.rope_dims = 0;
     return c;
@@ -340,14 +343,13 @@ std::vector<Flag> context_extension_flags(ContextExtension& to) {
              0, 1 << 20},
             {.name = "--rope-scaling",
              .to = &to.scaling,
-             .help = "where positions turn: how they are slowed",
+             .help = "for models with RoPE: how its frequencies are scaled",
              .choices = flag_words(config_row(&Config::rope_scaling)),
              .needs = {"--context"},
              .level = Level::expert},
             {.name = "--rope-factor",
              .to = &to.factor,
-             .help = "by how much they are slowed; 0: the new context over "
-                     "the old one",
+             .help = "the factor; 0: new context / trained context",
              .min = 0,
              .max = 1e6,
              .needs = {"--context"},

@@ -1,4 +1,4 @@
-// config.h - what a model is: its sizes and kinds, one row per field.
+// config.h - a model's configuration: sizes and kinds, one row per field.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -13,41 +13,41 @@ extern const Family GPT2;
 
 enum class NormKind { layer, rms };
 enum class NormPlacement {
-    pre,
-    branch,
-    sandwich,
-    post
-};                                             // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
+    pre,         // x + f(n(x))
+    branch,      // x + n(f(x))
+    sandwich,    // x + n'(f(n(x)))
+    post         // n(x + f(x))
+};
 enum class RouterKind { softmax, sigmoid };    // Router::sigmoid
-enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
+enum class Parallel { none, one, two };        // attention and ffn share an input: one norm, or two
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
-// T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
+// T5's position bias: buckets; distance from which all share the last one. Raffel et al. 2020.
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
-// Which positions of its text one sees: those before it; also all of the text's prefix; all.
+// Keys that a query attends to in its text: up to its position; also the whole prefix; all.
 enum class MaskKind { causal, prefix, all };
-// How RoPE's angles are scaled; model/rope_table.h names the sources.
+// Scaling of RoPE's frequencies for longer contexts; sources: model/rope_table.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
-// What a model is. The defaults are GPT-2's; a family's are in its row. A new kind needs a field here, its row in
-// config_rows.cpp, and its meaning in gpt.cpp. Defaults that follow from earlier fields are written so.
+// A model's configuration. The defaults are GPT-2's; those of a family are in its row. A new kind
+// needs a field here, a row in config_rows.cpp and its computation in gpt.cpp.
 struct Config {
     int V = 50257;    // vocabulary
-    int T = 1024;     // context: the most positions of a sequence
+    int T = 1024;     // context: positions of a sequence, at most
     int L = 12;       // blocks
     int NH = 12;      // query heads
     int C = 768;      // channels
     int F = 4 * C;    // ffn width
     float norm_eps = 1e-5f;
-    int NKV = NH;                                   // key/value heads; query heads h share h / (NH / NKV)
+    int NKV = NH;                                   // key/value heads; query head h uses h / (NH / NKV)
     int HS = NH > 0 && C % NH == 0 ? C / NH : 0;    // head size; attention is NH * HS wide
-    Act activation = Act::gelu_tanh;                // the ffn's
-    bool gated = false;                             // act(gate) * up
-    // Experts, in every N-th layer in place of the ffn. Their matrices have no biases.
+    Act activation = Act::gelu_tanh;
+    bool gated = false;    // act(gate) * up
+    // Experts replace the ffn in every experts_every-th layer. Their matrices have no biases.
     int experts = 0, experts_used = 0;    // Router::E, K; 0: none
     int expert_ffn = 0;                   // an expert's width
     int experts_every = 1;
-    int shared_ffn = 0;          // width of an expert that every position has; 0: none
-    bool shared_gate = false;    // its output times sigmoid(x w)
+    int shared_ffn = 0;          // width of the shared expert; 0: none
+    bool shared_gate = false;    // its output is multiplied by sigmoid(x w)
     RouterKind router = RouterKind::softmax;
     bool experts_normalised = true;    // Router::normalise
     // Norms.
@@ -55,59 +55,60 @@ struct Config {
     NormPlacement norm_placement = NormPlacement::pre;
     Parallel parallel = Parallel::none;
     bool norm_weight = true, norm_bias = true;
-    bool norm_plus = false;     // weights are w + 1
-    bool embed_norm = false;    // the embeddings are normed
+    bool norm_plus = false;     // the factor is w + 1 (Gemma)
+    bool embed_norm = false;    // a norm follows the embeddings
     QkNormRope::QkNorm qk_norm = QkNormRope::QkNorm::none;
     // Attention.
-    int window = 0;                       // positions that a query sees, itself included; 0: no limit
-    int global_every = 0;                 // every N-th layer has no window; 0: all have it
-    bool global_first = false;            // the first of N, not the last
-    int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
+    int window = 0;                       // visible positions, the query's own included; 0: all
+    int global_every = 0;                 // every N-th layer has no window; 0: none
+    bool global_first = false;            // first, not last, of every N layers
+    int stride = 0, global_tokens = 0;    // Heads::stride, global_tokens; need a window
     MaskKind mask_kind = MaskKind::causal;
     float score_scale = 0, score_cap = 0;              // Heads::scale, Heads::softcap
-    LinearAttention linear = LinearAttention::none;    // what attention is in place of softmax
-    int softmax_every = 0;    // where it is: every N-th layer has softmax all the same; 0: none
-    // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
+    LinearAttention linear = LinearAttention::none;    // replaces softmax attention
+    int softmax_every = 0;                             // then every N-th layer keeps softmax; 0: none
+    // Which products have biases: qkv, attention's output projection, the ffn's two, the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
-    bool tied = true;                           // the head is wte
-    int mask = -1;                              // the token that stands for one to be guessed; -1: none
-    float embed_scale = 1, branch_scale = 1;    // factors of the embeddings, and of what is added to the residual
-    float logit_scale = 1, logit_cap = 0;       // Logits
+    bool tied = true;                           // the head's weights are wte
+    int mask = -1;                              // mask token for masked prediction; -1: none
+    float embed_scale = 1, branch_scale = 1;    // factors of embeddings, of branch outputs
+    float logit_scale = 1, logit_cap = 0;       // as in Logits (layers/ops.h)
     // Positions.
     Position position = Position::learned;
     int position_offset = 0;    // rows of wpe before position 0
-    int rope_dims = 0;          // the first of each head's channels, which turn; 0 without RoPE
+    int rope_dims = 0;          // rotated channels per head, its first ones
     bool rope_interleaved = false;
-    int rope_skip_every = 0;                          // every N-th layer does not turn; 0: all do
-    float rope_theta = 1e4f, rope_local_theta = 0;    // local: of layers with a window, unscaled; 0: like the others
+    int rope_skip_every = 0;                          // every N-th layer has no RoPE; 0: none
+    float rope_theta = 1e4f, rope_local_theta = 0;    // local: windowed layers, unscaled; 0: rope_theta
     RopeScaling rope_scaling = RopeScaling::none;
-    float rope_factor = 1, rope_low = 1, rope_high = 4;    // low, high: llama3's factors; yarn's beta_slow, beta_fast
-    int rope_original = 0;                                 // context before scaling; 0: T
+    float rope_factor = 1, rope_low = 1, rope_high = 4;    // low, high: llama3; beta_slow, beta_fast: yarn
+    int rope_original = 0;                                 // trained context; 0: T
     float rope_magnitude = 0;                              // yarn's factor on cosines and sines; 0: 1 + ln(factor) / 10
-    const Family* family = &GPT2;                          // its files use this family's names
+    const Family* family = &GPT2;                          // gives keys and names in files
 
-    // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
+    // Rows of wte in memory, padded with zeros: GEMMs are fastest at multiples of 128, but in a
+    // small model so much padding would cost too much.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    int default_length() const { return std::min(T, 2048); }    // a sequence, where nobody says how long
-    // Layer l: it has no softmax; it has the window; it turns; its heads and its turn.
+    int default_length() const { return std::min(T, 2048); }
+    // Properties of layer l. recurrent: it has linear attention, not softmax.
     bool recurrent(int l) const {
         return linear != LinearAttention::none && !(softmax_every && (l + 1) % softmax_every == 0);
     }
     bool windowed(int l) const;
     bool has_rope(int l) const;
-    bool rope_unused() const;    // position says rope, but no layer turns
+    bool rope_unused() const;    // position is rope, but no layer rotates
     Heads heads(int l) const;
     QkNormRope rope(int l) const;
-    int recurrent_layers_below(int l) const;    // layers below l without softmax
-    int rope_table_of(int l) const;    // which table of angles layer l reads: 1 where its window gives it others
-    int layer_of_rope_table(int table) const;    // a layer that reads this table; -1: there is none
+    int recurrent_layers_below(int l) const;
+    int rope_table_of(int l) const;              // 0; 1 for windowed layers with their own theta
+    int layer_of_rope_table(int table) const;    // first layer that reads it; -1: none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
-    bool has_experts(int l) const { return experts && (l + 1) % experts_every == 0; }    // layer l has experts
-    int ffn_width(int l) const { return has_experts(l) ? shared_ffn : F; }    // what every position has; 0: nothing
-    int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }      // the first product: gate, then up
+    bool has_experts(int l) const { return experts && (l + 1) % experts_every == 0; }
+    int ffn_width(int l) const { return has_experts(l) ? shared_ffn : F; }    // dense ffn or shared expert
+    int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }      // gate, then up
     int max_up_width() const { return (gated ? 2 : 1) * std::max(experts && experts_every == 1 ? 0 : F, shared_ffn); }
     int expert_up_width() const { return (gated ? 2 : 1) * expert_ffn; }
     bool gates_shared_expert(int l) const { return has_experts(l) && shared_ffn && shared_gate; }
@@ -116,22 +117,19 @@ struct Config {
             .E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid, .normalise = experts_normalised};
     }
     bool pre_norm() const { return norm_placement == NormPlacement::pre || norm_placement == NormPlacement::sandwich; }
-    bool post_norm() const {
-        return norm_placement != NormPlacement::pre;
-    }    // a branch's output is normed, or its sum
-    bool sum_norm() const {
-        return norm_placement == NormPlacement::post;
-    }                                  // the sum: the last one is the final norm
-    Config family_defaults() const;    // the family's kinds at these V, T, L, NH, C
+    // A norm follows each branch, or its sum with the residual; the last sum's is the final norm.
+    bool post_norm() const { return norm_placement != NormPlacement::pre; }
+    bool sum_norm() const { return norm_placement == NormPlacement::post; }
+    Config family_defaults() const;    // the family's fields for these V, T, L, NH, C
     void derive();                     // sets the fields that follow from others
-    void fill_experts();    // where there are experts: how many are used, how wide they are, if nothing says it
+    void fill_experts();               // experts_used and expert_ffn where they are 0
     bool operator==(const Config&) const = default;
 };
 
-// One row per field. The rows drive flags, config.json both ways, range checks, messages and listings.
+// One row per field. Rows drive flags, config.json both ways, range checks, messages, listings.
 struct ConfigRow {
-    // required: in every config.json. The others need not be there. Listings have required and usual ones always, some
-    // where they are not 0, rare ones where they are not as in family_defaults().
+    // required: each config.json must have the field. Listings show required and usual fields
+    // always, `some` unless 0, `rare` if different from family_defaults().
     enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlacement Config::*, Parallel Config::*, QkNormRope::QkNorm Config::*, Position Config::*,
@@ -139,14 +137,14 @@ struct ConfigRow {
         Member;
     Member member;
     const char* name;    // "kv_heads"; null: never listed
-    bool counted;        // people say "6 layers", but "context 256"
+    bool counted;        // listed as "6 layers", not as "layers 6"
     const char* flag;    // option of train and bench; null: none
-    const char* key;     // in config.json, where no key of the family says it
-    const char* gguf;    // the key after the architecture's name; null: the architecture implies it
+    const char* key;     // in config.json, if the family has no key
+    const char* gguf;    // key after the architecture's name; null: implied
     double min, max;
     Presence presence;
-    const char* help;    // the flag's
-    // For a field with kinds: the names of each value; the first one is written.
+    const char* help;    // help text of the flag
+    // Enumerations: the names of each value, the first of them for writing.
     std::vector<std::vector<std::string>> choices = {};
     // A rule (base/command.h) on another row's flag. The model has what it names, whether by the flag or by itself.
     const char* needs = "";
@@ -156,33 +154,33 @@ const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 
-Status config_check(const Config& c);                    // exit 2: which field is impossible, and why
+Status config_check(const Config& c);                    // exit 2: an impossible field, and why
 Result<Config> config_named(const std::string& name);    // a preset, dN or a family's FAMILY:dN. Exit 2
 std::string config_names();                              // "gpt2, gpt2-medium, ..., dN": for help
 
-// What flags ask for: whole numbers in the fields themselves, others by their rows' places in config_rows(). 0 and
-// "model" where a flag was not given.
+// Values of flags: integers in Config's fields; the others by index in config_rows(), floats in
+// `numbers`, enumerations and bools in `words`. A flag that was not given has 0 or "model".
 struct ConfigOverrides : Config {
     std::vector<double> numbers;
-    std::vector<std::string> words;    // where a field has kinds, or is a bool
+    std::vector<std::string> words;
 };
 ConfigOverrides no_overrides();
 std::vector<Flag> config_flags(ConfigOverrides& overrides);
-// Exit 2: an option that is asked for has no effect in c without another one.
+// Exit 2: a given option has no effect in c without another one.
 Status check_overrides(const ConfigOverrides& overrides, const Config& c);
-// base with what is asked for. Fields that follow from others are computed again if those have changed.
+// base with the overrides. Derived fields are computed again if their sources have changed.
 Config config_with(const Config& base, const ConfigOverrides& overrides);
 
-// A model run with another context than it was trained with.
+// Options to run a model with another context than it was trained with.
 struct ContextExtension {
-    int context = 0;                  // 0: its own
-    std::string scaling = "model";    // as --rope-scaling names it, or the model's own
-    double factor = 0;                // 0: the new context over the old one
+    int context = 0;                  // 0: the model's
+    std::string scaling = "model";    // a value of --rope-scaling; "model": unchanged
+    double factor = 0;                // 0: new context / trained context
 };
-Status extend_context(Config* c,
-                      const ContextExtension& to);    // exit 2: its positions end with its context, or do not turn
+// Exit 2: learned positions end with the trained context; scaling needs RoPE.
+Status extend_context(Config* c, const ContextExtension& to);
 std::vector<Flag> context_extension_flags(ContextExtension& to);
 
-// The fields to list (ConfigRow::Presence). With `other`: those that differ from it.
+// The fields to list (ConfigRow::Presence); given `other`, only fields that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

@@ -1,7 +1,7 @@
-// config_rows.cpp - the rows of a configuration: one for each field.
+// config_rows.cpp - one row per field of a configuration.
 #include "config.h"
 
-// A field that no family's file holds under one key. Its key is its name, marked as ours.
+// A field that no family's config.json has under one key: its key there is flatgpt_ and its name.
 static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
                       double min, double max, std::vector<std::vector<std::string>> choices = {},
                       const char* needs = "") {
@@ -19,16 +19,16 @@ static std::vector<ConfigRow> expert_rows() {
          "experts in place of the feed-forward part, without biases; a router gives each token to some of them; 0: the "
          "model's, none in a new one"},
         {&C::experts_used, "experts_used", false, "--experts-used", "flatgpt_experts_used", "expert_used_count", 0,
-         Router::MAX_EXPERTS, some, "those that a token is given to; 0: the model's, 2 in a new one", {}, "--experts"},
+         Router::MAX_EXPERTS, some, "experts per token; 0: the model's, 2 in a new one", {}, "--experts"},
         {&C::expert_ffn, "expert_ffn", false, "--expert-ffn", "flatgpt_expert_ffn", "expert_feed_forward_length", 0,
          1 << 18, rare, "width of each; 0: the model's (in a new one feed-forward width / experts used: as many FLOPs "
          "as without)", {}, "--experts"},
         {&C::experts_every, "experts_every", false, "--experts-every", "flatgpt_experts_every", nullptr, 1, 1024, rare,
          "every N-th layer has them; 0: the model's, all in a new one", {}, "--experts"},
         {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
-         0, 1 << 18, some, "width of one more that every token has; 0: the model's, none in a new one", {},
+         0, 1 << 18, some, "width of a shared expert; 0: the model's, none in a new one", {},
          "--experts"},
-        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "a sigmoid of the token gates it", 0, 1, {},
+        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "its output is multiplied by a sigmoid gate", 0, 1, {},
               "--shared-ffn"),
         FLATGPT_KEY(&C::router, "router", "--router", "how the experts' factors are computed", 0, 1,
               {{"softmax"}, {"sigmoid"}}, "--experts"),
@@ -49,9 +49,9 @@ static std::vector<ConfigRow> window_rows() {
         {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
          "every N-th layer has none; 0: the model's, none in a new one", {}, NO_WINDOW},
         {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
-         "attention also sees every N-th position before it; 0: the model's, none in a new one", {}, NO_WINDOW},
+         "attention also reads every N-th position before it; 0: the model's, none in a new one", {}, NO_WINDOW},
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
-         rare, "attention also sees the first N positions; 0: the model's, none in a new one", {}, NO_WINDOW},
+         rare, "attention also reads the first N positions; 0: the model's, none in a new one", {}, NO_WINDOW},
     };
     // clang-format on
 }
@@ -60,7 +60,7 @@ static std::vector<ConfigRow> linear_rows() {
     // clang-format off
     return {
         FLATGPT_KEY(&C::linear, "linear_attention", "--linear-attention",
-              "attention without softmax: a state of constant size in place of the keys and values before", 0, 3,
+              "attention without softmax: a state of constant size replaces the key/value cache", 0, 3,
               {{"none"}, {"elu"}, {"retention"}, {"gated"}}),
         {&C::softmax_every, "softmax_every", false, "--softmax-every", "flatgpt_softmax_every", nullptr, 0, 1024,
          ConfigRow::rare, "every N-th layer has softmax; 0: the model's, none in a new one", {},
@@ -72,18 +72,19 @@ static std::vector<ConfigRow> position_rows() {
     using C = Config;
     // clang-format off
     return {
-        FLATGPT_KEY(&C::position, "position", "--position", "how positions are told apart", 0, 5,
+        FLATGPT_KEY(&C::position, "position", "--position", "kind of position encoding", 0, 5,
               {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}}),
         KIND(&C::position_offset, "position_offset", 0, 1024),
         KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
         KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
         KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
-        FLATGPT_KEY(&C::rope_theta, "rope_theta", "--rope-theta", "base of rotation's wavelengths; 0: the model's", 1.01,
+        FLATGPT_KEY(&C::rope_theta, "rope_theta", "--rope-theta", "base of RoPE's frequencies; 0: the model's", 1.01,
               1e12, {}, "--position rope"),
         KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
-        FLATGPT_KEY(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
+        FLATGPT_KEY(&C::rope_scaling, "rope_scaling", "--rope-scaling",
+              "how RoPE's frequencies are scaled for a longer context", 0, 5,
               {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}, {"ntk"}}),
-        FLATGPT_KEY(&C::rope_factor, "rope_factor", "--rope-factor", "by how much; 0: the model's", 1, 1e6, {},
+        FLATGPT_KEY(&C::rope_factor, "rope_factor", "--rope-factor", "the factor; 0: the model's", 1, 1e6, {},
               "--rope-scaling"),
         KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
         KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
@@ -109,7 +110,7 @@ const std::vector<ConfigRow>& config_rows() {
          "attention heads; 0: the model's"},
         {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
          "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
-        FLATGPT_KEY(&C::activation, "activation", "--activation", "what follows the feed-forward part's first product", 0, 4,
+        FLATGPT_KEY(&C::activation, "activation", "--activation", "activation function of the feed-forward part", 0, 4,
              {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
         {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
          0.1, rare, ""},
@@ -118,19 +119,21 @@ const std::vector<ConfigRow>& config_rows() {
         {&C::HS, "head_size", false, "--head-size", "head_dim", "attention.key_length", 1, 1 << 16, rare,
          "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
         // Kinds.
-        FLATGPT_KEY(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
+        FLATGPT_KEY(&C::gated, "gated", "--gated",
+              "the activated product gates a second one (with silu: SwiGLU)", 0, 1),
         FLATGPT_KEY(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
         FLATGPT_KEY(&C::norm_placement, "norm_place", "--norm-place",
               "norms before attention and feed-forward, after them, both, or after their sum with the residual (as in "
-              "2017; wants a --warmup)",
+              "2017; needs a --warmup)",
               0, 3, {{"pre"}, {"branch"}, {"sandwich"}, {"post"}}),
         FLATGPT_KEY(&C::parallel, "parallel", "--parallel",
-              "attention and feed-forward side by side, behind one norm or two", 0, 2, {{"none"}, {"one"}, {"two"}}),
+              "attention and feed-forward in parallel, after one norm or two", 0, 2, {{"none"}, {"one"}, {"two"}}),
         KIND(&C::norm_weight, "norm_weight", 0, 1),
         KIND(&C::norm_bias, "norm_bias", 0, 1),
         KIND(&C::norm_plus, "norm_plus_one", 0, 1),
         KIND(&C::embed_norm, "embedding_norm", 0, 1),
-        FLATGPT_KEY(&C::qk_norm, "qk_norm", "--qk-norm", "RMSNorm of queries and keys, of each head or all at once", 0, 2,
+        FLATGPT_KEY(&C::qk_norm, "qk_norm", "--qk-norm",
+              "RMSNorm of queries and keys: over each head or over all heads", 0, 2,
               {{"none"}, {"head"}, {"all"}}),
         KIND(&C::global_first, "global_first", 0, 1),
         KIND(&C::mask_kind, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
@@ -143,9 +146,9 @@ const std::vector<ConfigRow>& config_rows() {
         KIND(&C::up_bias, "ffn_bias", 0, 1),
         KIND(&C::down_bias, "ffn_output_bias", 0, 1),
         KIND(&C::head_bias, "head_bias", 0, 1),
-        FLATGPT_KEY(&C::tied, "tied", "--tied", "the head is the table of embeddings", 0, 1),
+        FLATGPT_KEY(&C::tied, "tied", "--tied", "the head shares the embedding matrix", 0, 1),
         FLATGPT_KEY(&C::embed_scale, "embedding_scale", "--embedding-scale",
-              "factor of the embeddings; 0: the model's (of sinusoidal positions the root of the channels)", -1e6, 1e6),
+              "factor of the embeddings; 0: the model's (sinusoidal positions: sqrt(channels))", -1e6, 1e6),
         KIND(&C::branch_scale, "residual_scale", -1e6, 1e6),
         KIND(&C::logit_scale, "logit_scale", -1e6, 1e6),
         KIND(&C::logit_cap, "logit_softcap", 0, 1000000.0),

@@ -1,9 +1,10 @@
-// cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. operations.inc holds the formulas; what they
-// share is here. MFU, GFLOP/s, floors, forecasts and the sizes of scratch come from calls that it counts.
+// cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. operations.inc has the
+// formulas, this file their common parts. MFU, GFLOP/s, floors, forecasts and scratch sizes derive
+// from these costs.
 //
-// FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention, only pairs of positions that see
-// each other count. Recomputation is left out, and so are exponentials and the sums of norms. The head's product is Vp
-// wide, as it runs.
+// FLOPs are those that the maths needs: 2 per multiply-add of a product; in attention only visible
+// pairs of positions. Recomputation, exponentials and the sums of norms are left out. The head's
+// product counts with its padded width Vp.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,8 +14,8 @@
 #include "layers/ops.h"
 
 struct Cost {
-    CallSizes call = {};      // its operation is set by the caller
-    double products = 0;      // FLOPs of matrix products, by what the device has for them
+    CallSizes call = {};      // the caller sets its operation
+    double products = 0;      // FLOPs of matrix products
     double arithmetic = 0;    // FLOPs of other arithmetic: attention in fp32
     double bytes = 0;
     double flops() const { return products + arithmetic; }
@@ -23,7 +24,7 @@ struct Cost {
 
 class CostModel {
   public:
-    // Reads numbers that lie on the device; false: their values are not known.
+    // Reads values from device memory; false: they are unknown.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> ReadDevice;
     CostModel(const Table& op, ReadDevice read_device)
         : e(double(element_bytes(op.activation))), i(double(element_bytes(op.input))),
@@ -31,28 +32,28 @@ class CostModel {
           g(double(element_bytes(op.gradient))), is_bf16(op.parameter == Element::bf16),
           read_device(std::move(read_device)) {}
 
-    // What a call of each operation costs.
+    // One function per operation: the cost of a call.
     typedef Activation T;
     typedef Input I;
     typedef Parameter P;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic warning "-Wshadow"    // an argument named e, i, p or g would be taken for the member
+#pragma GCC diagnostic warning "-Wshadow"    // an argument e, i, p or g would hide a member
 #define OPERATION(name, need, arguments, ...) \
     Cost name arguments const { return __VA_ARGS__; }
 #include "layers/operations.inc"
 #undef OPERATION
 #pragma GCC diagnostic pop
 
-    // Pairs of a query at p..p+S-1 and a key that it sees, of one sequence.
+    // Visible (query, key) pairs of one sequence, with queries at p..p+S-1.
     static double pairs(int p, int S, int window) {
         auto triangle = [](double n) { return n * (n + 1) / 2; };
         if (!window || p + S <= window) return triangle(p + S) - triangle(p);
-        const double growing = std::max(0, window - p);    // queries that see fewer than `window` keys
+        const double growing = std::max(0, window - p);    // queries with fewer than `window` keys
         return growing > 0 ? triangle(window) - triangle(p) + (S - growing) * window : double(S) * window;
     }
 
-    // The same for keys of the pattern, before the window.
+    // Visible pairs whose key is before the window: Heads::stride and global_tokens.
     static double pattern(int p, int S, const Heads& h) {
         double n = 0;
         for (int i = p; i < p + S && (h.stride || h.global_tokens); i++) {
@@ -64,7 +65,7 @@ class CostModel {
     }
 
   private:
-    double e, i, p, g;    // bytes of an element: of T, I, P (packed ones: as fp32) and Grad<P>
+    double e, i, p, g;    // bytes per element of T, I, P (packed: fp32), Grad<P>
     bool is_bf16;         // products multiply bf16
     ReadDevice read_device;
 
@@ -73,25 +74,24 @@ class CostModel {
     static Cost routed(int B, int S, const Router& r, double bytes) {
         return {{.rows = B * S, .in = r.E, .out = r.K, .B = B, .S = S}, 0, 0, bytes};
     }
-    // So many products of (N,C) and (C,OC).
+    // `products` matrix products of (N,C) and (C,OC).
     static Cost linear(int products, int N, int C, int OC, const void* bias, Precision precision, double bytes) {
         return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr, .precision = precision},
                 2.0 * products * N * C * OC,
                 0,
                 bytes};
     }
-    // Numbers of a matrix' gradient that are written, and those that are read before, with its bias's.
+    // Gradient elements of a matrix and its bias that are written, plus, with add, read before.
     static double gradients(int C, int OC, bool add, const void* db) {
         return (add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
     }
     static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
-    // QK-norm's weights.
     static double qk_norm_weights(const Heads& h, const QkNormRope& t) {
         return t.norm == QkNormRope::QkNorm::none  ? 0
                : t.norm == QkNormRope::QkNorm::all ? (h.NH + h.NKV) * h.HS
                                                    : 2 * h.HS;
     }
-    // Angles are read once for all sequences.
+    // cos and sin are read once for all sequences.
     static Cost rope(int B, int S, const Heads& h, const QkNormRope& t, double bytes) {
         CallSizes call = heads(B, S, h);
         call.rows = B * S, call.rope = t;
@@ -101,29 +101,30 @@ class CostModel {
     // Expected number of different tokens among N random ones: V (1 - (1 - 1/V)^N).
     static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }
     static CallSizes heads(int B, int S, const Heads& h) { return {.B = B, .S = S, .heads = h}; }
-    // Bytes of q, k, v and y of a position; and with dqkv and dy.
+    // Bytes per position of q, k, v and y; backward also of dqkv and dy.
     double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
     double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 
-    // flops: for each element of a pair's product. Forward: q k and p v. Backward: dv, dp, dq, dk; the scores again are
-    // left out. With bf16 these are products: tensor cores', or the CPU's own where it has them; else plain arithmetic.
+    // flops: per channel of a visible pair. Forward q k and p v; backward dv, dp, dq and dk,
+    // without recomputed scores. With bf16 they count as products, since they run on tensor cores
+    // or the CPU's bf16 units, else as plain arithmetic.
     Cost attention(double flops, double bytes_of_a_row, int B, int S, const Heads& h) const {
         const double all = flops * h.NH * h.HS * visible_pairs(B, S, h);
         const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
     }
-    // What attention_backward computes too is left out.
+    // Leaves out the part that attention_backward also computes.
     Cost bias_gradient(int B, int S, const Heads& h) const {
         const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
     }
-    // A state is read once for each query, and updated once for each key; backward is twice that.
+    // A state is read once per query and updated once per key; the backward pass does both twice.
     static Cost recurrence(int passes, int B, int S, const Heads& h, double bytes) {
         return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
     }
-    // All sequences count as the first one. Cost: what is in the cache is read once, and what is new is written.
+    // All sequences count as long as the first one. Cached keys and values are read once.
     Cost cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
-        int first = cache.width * cache.SIZE - S;    // the last that can be, where nobody knows
+        int first = cache.width * cache.SIZE - S;    // a full cache, if unknown
         (void)read_device(&first, pos, sizeof first);
         const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
         CallSizes call = heads(B, S, h);
@@ -138,7 +139,7 @@ class CostModel {
         work.call.rope = t, work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t);
         return work;
     }
-    // Pairs in all sequences. Spans that are not known count as causal ones.
+    // Visible pairs of all sequences; unknown spans count as causal.
     double visible_pairs(int B, int S, const Heads& h) const {
         std::vector<Span> keys(h.keys ? size_t(B) * size_t(S) : 0);
         if (keys.empty() || !read_device(keys.data(), h.keys, int64_t(keys.size() * sizeof(Span))))

@@ -1,4 +1,4 @@
-// cost_table.cpp - observed tables, the one that counts, and the model run over it.
+// cost_table.cpp - observed tables, the counting table, and the model run over it.
 #include "cost_table.h"
 
 #include <cstdlib>

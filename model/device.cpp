@@ -1,5 +1,5 @@
-// device.cpp - from --device, --dtype and --threads to a model on a device. The only file that knows which backends
-// were built.
+// device.cpp - opens the device that --device, --dtype and --threads select. Only this file depends
+// on which backends were built.
 #include "device.h"
 
 #include "comm/comm.h"
@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "layers/cuda.h"
 
-#ifndef HAVE_CUDA    // built without nvcc: no device, and why
+#ifndef HAVE_CUDA    // built without nvcc: stubs that give the reason
 static const char without[] = "this binary was built without CUDA: make found no nvcc, or was told NVCC=";
 std::vector<CudaDevice> cuda_devices(std::string* why) {
     *why = without;
@@ -56,7 +56,7 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
 namespace {
 Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     if (o.dtype == "tf32" || is_fp8(gpu_dtype(o.dtype)))
-        return fail(Exit::usage, "--dtype %s is a GPU's; a CPU has fp32 and bf16", o.dtype.c_str());
+        return fail(Exit::usage, "--dtype %s needs a GPU; a CPU has fp32 and bf16", o.dtype.c_str());
     if (o.dtype == "bf16" && !cpu_has_bf16())
         return fail(Exit::device,
                     "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");
@@ -90,7 +90,7 @@ Result<Device> open_cuda(const DeviceOptions& o, bool train, int index) {
     return d;
 }
 
-// Random numbers, piece by piece the same: a product of zeros draws less power and is faster.
+// Fills with random numbers, repeated by chunk: a product of zeros draws less power and is faster.
 void fill(const Table& op, void* to, Element type, int64_t n) {
     const int64_t PIECE = 1 << 16, bytes = PIECE * element_bytes(type);
     std::vector<float> numbers(size_t{PIECE});
@@ -145,7 +145,7 @@ Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
     return open_cuda(o, train, devices[at].index);
 }
 
-static const char* const DTYPES[] = {"fp32", "tf32", "bf16", "fp8", "fp8-block"};    // in Dtype's order
+static const char* const DTYPES[] = {"fp32", "tf32", "bf16", "fp8", "fp8-block"};    // in the order of Dtype
 const char* dtype_name(Dtype dtype) { return DTYPES[int(dtype)]; }
 Dtype gpu_dtype(const std::string& name) {
     for (Dtype d : {Dtype::fp32, Dtype::tf32, Dtype::fp8, Dtype::fp8_block})

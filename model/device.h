@@ -1,4 +1,4 @@
-// device.h - from --device, --dtype and --threads to a model on a device.
+// device.h - opens the device that --device, --dtype and --threads select.
 #pragma once
 #include "base/command.h"
 #include "model/model.h"
@@ -10,29 +10,30 @@ struct DeviceOptions {
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype);
 
 struct Device {
-    std::unique_ptr<Model> model;    // empty; its type and device are chosen
+    std::unique_ptr<Model> model;    // not allocated yet
     std::string text;                // "cpu bf16 (AMX), 2 threads"
     bool gpu = false;
-    Dtype dtype = Dtype::fp32;    // the products' type
-    double peak = 0;              // a GPU's dense FLOP/s of bf16 products, whatever the type, by its clock; 0: unknown
-    int64_t context_bytes = 0;    // GPU memory that the driver takes before any allocation
-    int64_t total_bytes = 0;      // GPU memory in total
-    bool planned = false;         // a GPU that is not here (train/gpu_plan.h): it has sizes, no operations
-    double bandwidth = 0, link = 0;    // a planned GPU's bytes/s: of its memory, to other GPUs of its machine
+    Dtype dtype = Dtype::fp32;         // of products
+    double peak = 0;                   // GPU: dense bf16 FLOP/s at its clock; 0: unknown
+    int64_t context_bytes = 0;         // GPU memory of the driver and its context
+    int64_t total_bytes = 0;           // GPU memory in total
+    bool planned = false;              // an absent GPU (train/gpu_plan.h): sizes only
+    double bandwidth = 0, link = 0;    // planned GPU: memory, link to others; bytes/s
 };
-// train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32; a GPU's products are by the fastest
-// of the library's algorithms. Otherwise auto is bf16 on a GPU, fp32 on the CPU; products are by the first algorithm
-// that runs. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no
-// such device.
+// train: --dtype auto is bf16 on a GPU and on a CPU with bf16 products, else fp32; a GPU's products
+// use the library's fastest algorithm. Otherwise auto is bf16 on a GPU, fp32 on a CPU, and products
+// use the first algorithm that runs. local_rank: index of the GPU, ignored if only one is visible.
+// exit 5: no such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
-const char* dtype_name(Dtype dtype);         // as --dtype has it
+const char* dtype_name(Dtype dtype);         // its name in --dtype
 Dtype gpu_dtype(const std::string& name);    // auto: bf16
-// exit `code`: a GPU of this capability (89: sm_89) multiplies no such type
+// exit `code`: a GPU of this capability (89: sm_89) has no products of this type
 Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code);
-double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
+double measure_peak(const Device& d);    // FLOP/s of a large product; CPU: 0
 
-// The algorithms that a GPU's library was found fastest with: a resumed run must use the same. "" on the CPU.
+// The algorithms that were measured fastest for a GPU's products; "" on the CPU. A resumed run uses
+// them again, because others would round differently.
 std::string device_choices();
 void device_choose(const std::string& choices);
-// For people: the GPUs, a line each, or why there is none; the CPU's instruction sets.
+// Text: each GPU, or why there is none, and the CPU's instruction sets.
 std::string describe_devices();

@@ -1,4 +1,4 @@
-// families.cpp - GPT-2's row, the list of all families, and models by name.
+// families.cpp - GPT-2's row, the list of all families, models by name.
 #include "families.h"
 
 #include <cctype>
@@ -10,7 +10,7 @@ const Family GPT2 = {
     .architecture = "GPT2LMHeadModel",
     .keys = {{"vocab_size", &Config::V},
              {"n_positions", &Config::T},
-             {"n_ctx", &Config::T},    // llama.cpp's converter asks for it
+             {"n_ctx", &Config::T},    // llama.cpp's converter needs it
              {"n_embd", &Config::C},
              {"n_layer", &Config::L},
              {"n_head", &Config::NH},
@@ -82,7 +82,8 @@ Config Config::family_defaults() const {
     return c;
 }
 void Config::derive() {
-    // A gated ffn has three matrices: with 8/3 C as many parameters as 4 C has with two (Shazeer 2020).
+    // A gated ffn has three matrices: width 8/3 C has as many parameters as 4 C with two (Shazeer
+    // 2020).
     F = gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
     NKV = NH;
     HS = NH > 0 && C % NH == 0 ? C / NH : 0;
@@ -117,14 +118,14 @@ std::string config_names() {
     return names + "dN (a GPT-2 with N layers and 64 N channels), FAMILY:dN (FAMILY is one of " + types + ")";
 }
 
-// "GPT-NeoX", "gptneox" and "gpt_neox" are one name.
+// Normalises a name: "GPT-NeoX", "gptneox" and "gpt_neox" are equal.
 static std::string letters(const std::string& name) {
     std::string text;
     for (char c : name)
         if (!strchr("-_.", c)) text += char(tolower(static_cast<unsigned char>(c)));
     return text;
 }
-// The family of FAMILY:dN; null: none has this name.
+// The family of FAMILY:dN; null: unknown name.
 static const Family* family_named(const std::string& name) {
     for (const Family* family : families()) {
         if (letters(name) == letters(family->type)) return family;

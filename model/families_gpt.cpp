@@ -1,4 +1,4 @@
-// families_gpt.cpp - the families around GPT-2: LayerNorm and an ffn without gates; positions and names of their own.
+// families_gpt.cpp - families like GPT-2: LayerNorm, ungated ffn; their own positions and names.
 #include "families.h"
 
 namespace {
@@ -148,7 +148,7 @@ const std::vector<Family> ROWS = {
      .keys = {{"vocab_size", &C::V},
               {"seq_length", &C::T, ConfigKey::as_is, 2048},
               {"hidden_size", &C::C},
-              {"n_embed", &C::C},    // its older name
+              {"n_embed", &C::C},    // older name
               {"n_layer", &C::L},
               {"num_hidden_layers", &C::L},
               {"n_head", &C::NH},
@@ -171,7 +171,7 @@ const std::vector<Family> ROWS = {
      .prefixes = {"transformer."},
      .presets = {{"bloom-560m", 250880, 2048, 24, 16, 16, 64, 1024, 4096}}},
     {.type = "mpt",
-     .architecture = "MPTForCausalLM",    // llama.cpp asks for this spelling
+     .architecture = "MPTForCausalLM",    // spelling that llama.cpp expects
      .kinds = kinds([](Config& c) {
          no_biases(c);
          c.norm_bias = false, c.activation = Act::gelu, c.position = Position::alibi;

@@ -1,4 +1,4 @@
-// kv_cache.cpp - generation's cache: pages, memory, growth.
+// kv_cache.cpp - the key/value cache: pages, memory, growth.
 #include "model/kv_cache.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ void PageTable::resize(int sequences, int pages) {
     ref_counts.assign(size_t(pages), 0);
     free_pages = pages;
 }
-// The first that is free from `preferred` on.
+// The first free page from `preferred` on.
 int PageTable::allocate_page(int preferred) {
     CHECK(free_pages > 0, "all of the cache's %zu pages are in use", ref_counts.size());
     size_t page = size_t(preferred) % ref_counts.size();
@@ -34,7 +34,7 @@ void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
         page = own;
     }
     s.pos += more;
-    // Each sequence has a range of its own to begin with.
+    // Sequences start in ranges of their own, so that their pages are consecutive.
     const int begin = int(int64_t(ref_counts.size()) * b / sequences());
     for (; !ref_counts.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
         s.pages.push_back(allocate_page(s.pages.empty() ? begin : s.pages.back() + 1));
@@ -76,7 +76,7 @@ void PageTable::copy_sinks(int b, int n, std::vector<Copy>& copies) {
     for (int i = 0; i < n; i++) {
         int& page = s.pages[size_t(i)];
         if (!before) {
-            page = allocate_page(page);    // what it was is held as `first`
+            page = allocate_page(page);    // the original stays in `first`
         } else if (ref_count(page) > 1) {
             release_page(page);
             page = allocate_page(page);
@@ -88,24 +88,24 @@ void PageTable::copy_sinks(int b, int n, std::vector<Copy>& copies) {
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 static bool has_scales(Element type) { return type == Element::fp8 || type == Element::int8; }
-// A layer's part of a page: keys, values, and their factors.
+// A layer's bytes of a page: keys, values, and their scales.
 static int64_t layer_bytes(const Config& c, Element type) {
     const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
     return 2 * rows * (c.HS * element_bytes(type) + (has_scales(type) ? int64_t(sizeof(float)) : 0));
 }
 static int paged_layers(const Config& c) { return c.L - c.recurrent_layers_below(c.L); }
 int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * layer_bytes(c, type); }
-// Numbers of a sequence's states.
+// Elements of a sequence's states.
 static int64_t state_numbers(const Config& c) { return c.recurrent_layers_below(c.L) * c.heads(0).state(); }
 int64_t cache_bytes(const Config& c, Element type) {
     return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
 }
 
-// A table of positions ends with the context; a stride counts positions from the first.
+// A position table ends with the context; a stride counts positions from the first one.
 const char* why_no_eviction(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";
-    if (c.mask_kind != MaskKind::causal) return "the model's prompts see all of themselves at once";
+    if (c.mask_kind != MaskKind::causal) return "the model's prompts have bidirectional attention";
     if (c.stride) return "the model's attention has a stride";
     return nullptr;
 }
@@ -147,9 +147,9 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     pages = !paged ? 0 : kind.pages ? kind.pages : count * width + rotated;
     table.resize(count, pages);
     table.states = c.linear != LinearAttention::none;
-    const int copied = std::max(count, rotated);    // pages at once
+    const int copied = std::max(count, rotated);    // pages copied at once
     const int64_t row_bytes = paged_layers(c) * round_up(pages * layer_bytes(c, type), 64);
-    state_bytes = state_numbers(c) * element_bytes(op->gradient);    // floats, but for the reference
+    state_bytes = state_numbers(c) * element_bytes(op->gradient);    // float; double in the reference
     const int64_t states_bytes = round_up(count * state_bytes, 64);
     const int64_t angles_bytes = round_up(cos_sin_bytes(c, kind.evicts ? most : positions), 64);
     const int64_t turns_bytes = round_up(cos_sin_bytes(c, rotated), 64);
@@ -199,10 +199,10 @@ States KvCache::states(int l) const {
 
 // ---- growing --------------------------------------------------------------------------------------------------------
 
-// Gives up what finds no room beside the running sequences' next positions.
+// Evicts the oldest pages of running sequences that would outgrow the cache.
 void KvCache::evict_pages(const std::vector<int>& lengths) {
     std::vector<PageTable::Copy> rotated;
-    std::vector<int> evicted;    // by each turned page's sequence
+    std::vector<int> evicted;    // evicted positions, by rotated page
     for (size_t i = 0; i < lengths.size(); i++) {
         const int b = running[i], before = table[b].evicted, more = lengths[i];
         while (kind.evicts && table[b].length() + more > positions) {
@@ -219,8 +219,8 @@ void KvCache::evict_pages(const std::vector<int>& lengths) {
     if (!rotated.empty()) rotate_sinks(rotated, evicted);
 }
 
-// The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours.
-// They are turned from what they were at first: errors do not add up.
+// Rotates the sinks' keys by the number of evicted positions, so that they directly precede the
+// window. Each time the original keys are rotated, so that rounding errors do not add up.
 void KvCache::rotate_sinks(const std::vector<PageTable::Copy>& rotated, const std::vector<int>& evicted) {
     upload_copies(rotated);
     for (int i : {0, 1})

@@ -9,8 +9,8 @@
 namespace {
 bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
 
-// Neighbours of one format become one part. A matrix of experts has parts of each expert's own: its panels are no other
-// one's.
+// Merges consecutive rows of one format into a part. Each expert has parts of its own, because a
+// panel must not span two experts.
 std::vector<PackedPart> parts_of(const Tensor& t, const WeightFormats& stored) {
     std::vector<FormatRows> rows = stored ? stored(t) : std::vector<FormatRows>{};
     if (rows.empty()) rows = {{t.rows, BlockType::f32}};
@@ -63,7 +63,7 @@ void PackedWeights::assign(char* memory) {
 
 bool PackedWeights::use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
                         std::shared_ptr<const void> file) {
-    constexpr int SPREAD = 8;    // the first tokens but one, each of which packs one matrix of so many
+    constexpr int SPREAD = 8;    // tokens over which packing is spread, after the first
     Entry& e = entry(offset);
     bool fits = file && !in_blocks(format.type) && !e.parts.empty();
     for (const PackedPart& p : e.parts) fits &= p.format == format.type;
@@ -109,7 +109,7 @@ void PackedWeights::write_row(const Entry& e, int64_t row, int64_t col, int64_t 
     pack(*part, e.tensor.cols, row - part->first, col, n, packed.data());
 }
 void PackedWeights::write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks) {
-    while (n > 0) {    // tensor by tensor
+    while (n > 0) {
         const Entry& e = entry(offset);
         const int64_t cols = e.tensor.cols, at = offset - e.tensor.offset;
         const int64_t count = std::min(n, e.tensor.size() - at);

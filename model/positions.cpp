@@ -23,7 +23,7 @@ std::vector<int> relative_buckets(bool both_sides) {
     std::vector<int> all;
     for (int d = -RELATIVE_MAX_DISTANCE; d <= RELATIVE_MAX_DISTANCE; d++) {
         const int n = both_sides ? std::abs(d) : std::max(-d, 0), first = both_sides && d > 0 ? buckets : 0;
-        // 1e-9: a distance where a bucket begins is not to fall short of it.
+        // 1e-9: rounding must not move a bucket's first distance into the bucket below.
         const double part = n < exact ? 0
                                       : std::log(double(n) / exact) / std::log(double(RELATIVE_MAX_DISTANCE) / exact);
         const int far = exact + int(part * (buckets - exact) + 1e-9);

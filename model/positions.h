@@ -1,14 +1,15 @@
-// positions.h - numbers that tell positions apart and are not learned. RoPE's are in rope.h.
+// positions.h - fixed position tables: sinusoids, T5's buckets. RoPE: rope_table.h.
 #pragma once
 #include <vector>
 
 #include "config.h"
 
-// What is added to a token's embedding at each position: (positions, C), channels 2i and 2i+1 the sine and cosine of
-// position * 10000^(-2i/C). Vaswani et al. 2017, section 3.5. The embeddings' scale, which multiplies both, is taken
-// off.
+// Position embeddings (positions, C): channels 2i and 2i+1 are sine and cosine of position *
+// 10000^(-2i/C). Vaswani et al. 2017, section 3.5. Divided by embed_scale, which gpt.cpp applies to
+// their sum with the token's embedding.
 std::vector<float> sinusoids(const Config& c, int positions);
-// T5's bucket of each distance, the key's position less the query's, from -RELATIVE_REACH to RELATIVE_REACH: half of
-// them hold one distance each, the others ever more. both_sides: keys behind the query have buckets of their own; else
-// there are none, and all count as at distance 0. Raffel et al. 2020; _relative_position_bucket of transformers.
+// T5's bucket of each distance (key's position - query's) from -RELATIVE_MAX_DISTANCE to
+// RELATIVE_MAX_DISTANCE: half of the buckets hold one distance each, the others logarithmic ranges.
+// both_sides: keys after the query have half of the buckets; else they share distance 0's. Raffel
+// et al. 2020; transformers' _relative_position_bucket.
 std::vector<int> relative_buckets(bool both_sides);

@@ -8,7 +8,7 @@
 namespace {
 constexpr double TAU = 2 * std::numbers::pi;
 
-// The pair i that turns n times over the context that the model was first trained with; a fraction.
+// The (fractional) index of the pair that makes n full rotations over the trained context.
 double yarn_correction_dim(double n, const Config& c, double context) {
     return c.rope_dims * std::log(context / (n * TAU)) / (2 * std::log(double(c.rope_theta)));
 }
@@ -28,11 +28,11 @@ double rope_ramp(const Config& c, int i, double f) {
     const double context = c.rope_original ? c.rope_original : c.T;
     switch (c.rope_scaling) {
         case RopeScaling::linear: return 0;
-        case RopeScaling::llama3: {    // by turns over the old context: those below low are slowed in full
+        case RopeScaling::llama3: {    // by rotations over the trained context: below rope_low scaled in full
             const double rotations = context * f / TAU;
             return std::clamp((rotations - c.rope_low) / (double(c.rope_high) - c.rope_low), 0.0, 1.0);
         }
-        case RopeScaling::yarn: {    // by the pair's number, from the one that turns `high` times to that of `low`
+        case RopeScaling::yarn: {    // by pair index, between the pairs with rope_high and rope_low rotations
             const double first = std::max(std::floor(yarn_correction_dim(c.rope_high, c, context)), 0.0);
             double last = std::min(std::ceil(yarn_correction_dim(c.rope_low, c, context)), double(c.rope_dims - 1));
             if (first == last) last += 0.001;

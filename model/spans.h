@@ -1,17 +1,17 @@
-// spans.h - who sees whom in a sequence, as spans of keys and of queries (layers/ops.h).
+// spans.h - attention masks of packed sequences, as spans of keys and of queries (layers/ops.h).
 #pragma once
 #include <vector>
 
 #include "model/config.h"
 
-// A text within a sequence: it begins at `from` and ends where the next one begins. Its prefix ends before `prefix`.
+// A text within a sequence: from `from` to the next text's begin. Its prefix ends before `prefix`.
 struct Text {
     int from = 0, prefix = 0;
 };
 struct Spans {
     std::vector<Span> keys, queries;    // (B,S)
-    // One more sequence of S positions, of these texts: the first one begins at 0. Positions of different texts do not
-    // see each other. Within one, a position sees those before it and itself; with MaskKind::prefix those of the
-    // prefix, too; with MaskKind::all the whole text.
+    // Adds a sequence of S positions that consists of these texts, the first from 0 on. A query
+    // attends within its text only: to positions up to its own; with MaskKind::prefix also to the
+    // whole prefix; with MaskKind::all to the whole text.
     void add(const std::vector<Text>& texts, int S, MaskKind mask_kind);
 };

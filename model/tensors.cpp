@@ -1,4 +1,4 @@
-// tensors.cpp - one row per tensor: where it lies, how it begins, what files call it.
+// tensors.cpp - one row per tensor: its offset, initial value and names in files.
 #include "tensors.h"
 
 #include <algorithm>
@@ -12,11 +12,11 @@ template <class S, class T> struct Row {
     bool exists;
     T* S::*field;
     const char* name;
-    std::vector<int64_t> parts;    // rows that a family may hold as tensors of their own
+    std::vector<int64_t> parts;    // row counts of parts that files may separate
     int64_t cols;                  // 0: a vector
     Init init;
-    int64_t padding = 0;    // further rows, in memory only
-    int experts = 1;        // so many matrices of these parts
+    int64_t padding = 0;    // additional rows, in memory only
+    int experts = 1;        // number of such matrices
 };
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
@@ -68,7 +68,7 @@ template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
             {!c.sum_norm() && c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
-// The tensor of a row, as the family calls it. block: -1 outside of blocks.
+// A row's tensor, with the family's names. block: -1 outside of blocks.
 template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name,
@@ -81,7 +81,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;
     t.rows = t.file_rows + row.padding;
-    // "qkvw" is ".weight" of the name for "qkv", wte that of the name for itself.
+    // "qkvw" is "qkv"'s name and ".weight"; "wte" is its own name and ".weight".
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
@@ -91,7 +91,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     if (name == names.end())
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
     const bool whole = name != names.end() && name->file.size() == 1;
-    if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // files have it under our name
+    if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // our name in files
         t.pieces = {{t.name, 0, t.file_rows}};
         return t;
     }
@@ -111,7 +111,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     return t;
 }
 
-// Visits every row in memory order: visit(tensor with its bucket and offset; pointer-to-member; its struct).
+// Visits every row in memory order: visit(tensor with bucket and offset, pointer to member,
+// struct).
 template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
     int64_t offset = 0;
     auto step = [&](const auto& row, auto* owner, int block, int bucket) {

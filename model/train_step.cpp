@@ -1,4 +1,4 @@
-// train_step.cpp - what begins a step, the optimizer at its end, and its outcome.
+// train_step.cpp - an optimizer step: its beginning, its update, its outcome.
 #include "model/train_step.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ void TrainStep::update(const AdamW& adam, const Limits& limits, uint64_t seed, i
     op.step_verdict(verdict, totals.loss, 1 / all, totals.squares, squares, adam, limits);
     for (const Partition& s : store.updates()) {
         float* master = store.master ? store.master + s.local_first : nullptr;
-        // Each share has a seed of its own, as elements are counted from 0.
+        // adamw numbers elements from 0, so each partition needs a seed of its own.
         op.adamw(op.at(store.params, s.first), master, store.m + s.local_first, store.v + s.local_first,
                  store.partition_gradients(s), store.decays + s.first / 64, s.size, verdict, adam,
                  seed + uint64_t(s.first));
@@ -55,7 +55,7 @@ void TrainStep::update(const AdamW& adam, const Limits& limits, uint64_t seed, i
     }
     char* to = results + updates % 2 * result_bytes();
     op.download_async(to, verdict, int64_t(sizeof(Step)));
-    // The reports, and what follows them: the routers' totals.
+    // The reports and, behind them, the router totals.
     op.download_async(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
     marks[updates++ % 2] = op.mark();
 }

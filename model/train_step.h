@@ -1,4 +1,4 @@
-// train_step.h - an optimizer step: begin, then batches' passes, then update; finish gives its outcome later.
+// train_step.h - an optimizer step: begin, each batch's passes, update; finish returns the outcome.
 #pragma once
 #include "gpt.h"
 #include "model/weights.h"
@@ -8,20 +8,20 @@ class TrainStep {
     TrainStep(Gpt& g, ParamStore& store) : g(g), store(store), op(g.op) {}
     TrainStep(const TrainStep&) = delete;
     ~TrainStep();
-    void lay_out(Layout& at);    // the device's memory
-    bool allocate();             // the host's; false: there is none
+    void lay_out(Layout& at);    // in device memory
+    bool allocate();             // host memory; false: out of memory
 
-    // targets: those that count in the whole step, on all ranks; 0: as many on each rank as on this one. positions:
-    // likewise, all of them; 0: the batch's. seed, number: StepState's.
+    // targets: counted targets of the whole step on all ranks; 0: every rank has as many as this
+    // one. positions, seed, number: as in StepState (gpt.h).
     void begin(int64_t targets = 0, uint64_t seed = 0, int64_t number = 0, int64_t positions = 0);
-    double grad_norm();    // global; one rank's alone
-    // Applies the optimizer, unless the step is over its limits. seed: for stochastic rounding; signal: passed to the
-    // other ranks. At most two updates may be pending.
+    double grad_norm();    // global norm; one rank only
+    // Runs the optimizer, unless the step exceeds its limits. seed: for stochastic rounding.
+    // signal: sent to all ranks in their reports. At most two updates may be pending.
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
-    // The outcome of the oldest update that is pending, and what each rank reported in it.
-    // router_totals: router_forward's in the step, (L,E+2)
+    // Waits for the oldest pending update and returns its outcome and every rank's report.
+    // router_totals (L,E+2): router_forward's totals of the step
     Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* router_totals = nullptr);
-    void set_updates(int64_t updates);    // the optimizer's step count, when a run goes on
+    void set_updates(int64_t updates);    // the optimizer's step count, on resume
 
     StepTotals totals;
 
@@ -31,7 +31,7 @@ class TrainStep {
     ParamStore& store;
     const Table& op;
     Step* verdict = nullptr;    // on the device
-    char* results = nullptr;    // (2) on the host: Step, (ranks) of RankReport, the routers' totals
+    char* results = nullptr;    // host, 2 x (Step, RankReport (ranks), router totals)
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    int64_t all_targets = 0;    // as begin was told
+    int64_t all_targets = 0;    // begin's `targets`
 };

@@ -1,11 +1,11 @@
-// weights.cpp - what each rank has of the flat buffers, and how it changes hands.
+// weights.cpp - each rank's part of the flat buffers, and its exchange with other ranks.
 #include "base/philox.h"
 #include "model/weights.h"
 
 #include <algorithm>
 #include <cmath>
 
-// ---- who has what ---------------------------------------------------------------------------------------------------
+// ---- partitions ----------------------------------------------------------------------------------------------------
 
 void ParamStore::set_layout(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_comm_dtype) {
     rank = its_rank, ranks = its_ranks, zero = its_zero, comm_dtype = its_comm_dtype;
@@ -48,8 +48,8 @@ void ParamStore::clear_gradients() {
         if (e.size) op.zero(op.at(grads, e.first), op.bytes(grads, e.size));
 }
 
-// Zero 2 computes in a cleared work buffer. This rank puts the sum so far there, as its share, and so gets it back with
-// the next sum over the ranks.
+// Zero 2 computes in a cleared work buffer. This rank first copies its partition's sum so far into
+// it, so that the next sum over the ranks includes it.
 void ParamStore::gradients_begin(int k) {
     if (zero < 2) return;
     if (comm) comm->join(work_mark[work_buffer(k)]);
@@ -59,7 +59,7 @@ void ParamStore::gradients_begin(int k) {
 }
 
 void ParamStore::gradients_done(int k, bool last) {
-    if (k == 0) first_batch = false;    // the embeddings come last
+    if (k == 0) first_batch = false;    // bucket 0, the embeddings, is the last
     if (!comm || !(last || zero == 2)) return;
     const Partition s = partition(k);
     if (zero) comm->reduce_scatter(partition_gradients(s), gradients(k), s.size, op.gradient, comm_dtype);
@@ -67,8 +67,8 @@ void ParamStore::gradients_done(int k, bool last) {
     work_mark[work_buffer(k)] = comm->mark();
 }
 
-// Every rank squares its own shares, also where it has the others' gradients: the same sum with and without ZeRO. All
-// ranks get the same totals, so they come to the same verdict.
+// Every rank squares its own partitions alone, even if it has all gradients, so sums are equal with
+// and without ZeRO. All ranks get equal totals and so reach the same verdict.
 int ParamStore::sum(const StepTotals& totals, int signal) {
     if (!comm) {
         op.sum_of_squares(totals.squares, grads, flat);
@@ -153,7 +153,7 @@ void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* f
     }
 }
 
-// One bucket after the other: its shares meet where its gradients are computed.
+// Gathers one bucket after the other, in the buffer in which its gradients are computed.
 void ParamStore::collect() {
     for (StateKind part : {StateKind::weights, StateKind::m, StateKind::v}) {
         if (!sharded(part)) continue;
@@ -185,9 +185,9 @@ uint64_t ParamStore::hash() const {
     return h;
 }
 
-// ---- new weights ----------------------------------------------------------------------------------------------------
+// ---- random weights ------------------------------------------------------------------------------------------------
 
-// Random weights are the same whatever the number of ranks and threads.
+// The weights depend on the seed alone, not on the number of ranks or threads.
 void ParamStore::init(const Config& c, uint64_t seed) {
     const std::vector<Tensor> tensors = config_tensors(c, ranks);
     const int64_t CHUNK = 1 << 20;
@@ -195,7 +195,7 @@ void ParamStore::init(const Config& c, uint64_t seed) {
     for (size_t i = 0; i < tensors.size(); i++) {
         const Tensor& t = tensors[i];
         const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
-        const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // rows that pad the vocabulary stay zero
+        const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // the vocabulary's padding stays zero
         for (int64_t from = 0; from < size; from += CHUNK) {
             const int64_t n = std::min(CHUNK, size - from);
 #pragma omp parallel for schedule(static)

@@ -1,100 +1,101 @@
-// weights.h - the parameters of a model, their gradients and the optimizer's state in flat buffers, and which part of
-// them each rank has.
+// weights.h - a model's parameters, gradients and optimizer state in flat buffers, and their
+// partition among the ranks.
 //
-// Every rank computes gradients of all parameters from its own sequences. They are summed over the ranks bucket by
-// bucket (tensors.h), beside the computation. With ZeRO (Rajbhandari et al. 2020) a bucket is divided into one share
-// for each rank:
-//   zero 0  Each rank gets the whole sum and updates all parameters.                    all-reduce
-//   zero 1  Each rank gets the sum of its share, keeps AdamW's state for its share alone, updates it, and gathers the
-//           others' parameters.                                                         reduce-scatter, all-gather
-//   zero 2  Each rank also keeps the gradients of its share alone. A bucket's gradients are computed in a work buffer,
-//           and summed after every batch of a step instead of only after the last one.
+// Every rank computes gradients of all parameters from its own sequences. They are summed over the
+// ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
+// al. 2020) each bucket is divided into one partition per rank:
+//   zero 0  Each rank gets the whole sum and updates all parameters.                 all-reduce
+//   zero 1  Each rank gets the sum of its partition, keeps AdamW's state for it alone, updates it,
+//           and gathers the other parameters.                        reduce-scatter, all-gather
+//   zero 2  Each rank also keeps the gradients of its partition alone. A bucket's gradients are
+//           computed in a work buffer and summed after every batch of a step, not only the last.
 #pragma once
 #include <map>
 
 #include "comm/comm.h"
 #include "model/packed_weights.h"
 
-// The flat buffers as files and tests see them: float, whatever their type. weights: the masters, if there are any.
+// The flat buffers, for files and tests: as floats, whatever their type. weights: masters, if any.
 enum class StateKind { weights, gradients, m, v };
 
-// What each rank tells all others in a step's update, so that all decide alike.
+// A rank's report to all others in a step's update, so that all decide alike.
 struct RankReport {
-    double loss;      // its own, summed over its tokens
-    double signal;    // as given to TrainStep::update
+    double loss;      // sum over its tokens
+    double signal;    // argument of TrainStep::update
 };
-// Summed over the ranks in one message, so contiguous on the device.
+// Contiguous in device memory, because one all-reduce sums them.
 struct StepTotals {
-    double *loss = nullptr, *squares = nullptr;    // (1)  (buckets): the gradients' sums of squares
+    double *loss = nullptr, *squares = nullptr;    // (1); (buckets): sums of squared gradients
     RankReport* reports = nullptr;                 // (ranks)
-    double* router_totals = nullptr;               // (L,E+2): router_forward's, by layer
+    double* router_totals = nullptr;               // (L,E+2): router_forward's totals
     int64_t router_totals_count = 0;               // 0: no experts
 };
 
-// The part of a bucket that this rank updates.
+// This rank's partition of a bucket.
 struct Partition {
-    int bucket;             // -1: all of them
-    int64_t first, size;    // elements; first: in a buffer of all parameters
-    int64_t local_first;    // its first element in a buffer of this rank's shares alone
+    int bucket;             // -1: all buckets
+    int64_t first, size;    // elements; first: in a full buffer
+    int64_t local_first;    // first element in a buffer of partitions
 };
 
 struct ParamStore {
     const Table& op;
     Comm* comm = nullptr;    // null: a single process. Set before the first step
     int rank = 0, ranks = 1, zero = 0;
-    Element comm_dtype = Element::f32;    // type in which gradients travel
+    Element comm_dtype = Element::f32;    // type in which gradients are reduced
     std::vector<Bucket> buckets;
     std::vector<int> owners;    // the rank that saves each bucket
-    int64_t flat = 0;           // elements of a buffer of all parameters
+    int64_t flat = 0;           // elements of a full buffer
 
-    PackedWeights packed;    // in place of the flat parameters, if the table wants them packed
+    PackedWeights packed;    // replaces params if the table's parameters are packed
 
-    Parameter* params = nullptr;                            // (flat): what the passes read
+    Parameter* params = nullptr;                            // (flat): read by the passes
     Gradient* grads = nullptr;                              // (flat), with zero 2 (flat / ranks)
-    Gradient* work[3] = {};                                 // zero 2: each holds one bucket; see work_buffer
+    Gradient* work[3] = {};                                 // zero 2: one bucket each; see work_buffer
     float *master = nullptr, *m = nullptr, *v = nullptr;    // (flat), with zero (flat / ranks). master null: none
-    uint8_t* decays = nullptr;                              // (flat / 64): AdamW's weight decay applies
+    uint8_t* decays = nullptr;                              // (flat / 64): 1 if AdamW decays the block
 
     explicit ParamStore(const Table& op) : op(op) {}
     ParamStore(const ParamStore&) = delete;
     void set_layout(const Config& c, int rank, int ranks, int zero, Element comm_dtype);
     Partition partition(int bucket) const;
-    std::vector<Partition> updates()
-        const;    // what this rank updates: all in one piece, with zero a share of each bucket
-    Gradient* gradients(int bucket) const;                      // where they are computed
-    Gradient* partition_gradients(const Partition& s) const;    // where this rank's sum is kept
-    // A product's gradient (Tensor::product): assigned in a step's first batch, so that nobody needs to clear it.
+    // This rank's updates: everything in one piece; with ZeRO its partition of each bucket.
+    std::vector<Partition> updates() const;
+    Gradient* gradients(int bucket) const;                      // buffer in which they are computed
+    Gradient* partition_gradients(const Partition& s) const;    // buffer of the sum over ranks
+    // A product's gradient (Tensor::product): assigned in a step's first batch, so never cleared.
     GradTarget<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
-    // Zero 2's work buffers: one for the embeddings, two that the blocks use in turns.
+    // Zero 2's work buffers: one for the embeddings, two that the blocks use alternately.
     static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
 
-    // ---- a step: clear, then for each batch and bucket begin and done, then sum and, of each update, done
+    // ---- a step: clear; per batch and bucket begin and done; sum; per update done
 
-    void clear_gradients();                        // all but those that the first batch assigns
-    void gradients_begin(int bucket);              // about to be computed
-    void gradients_done(int bucket, bool last);    // computed; last: in the step's last batch
-    // After all gradients: waits for them, fills the squares and this rank's report, sums. Returns how many squares.
+    void clear_gradients();                        // except gradients that the first batch assigns
+    void gradients_begin(int bucket);              // before they are computed
+    void gradients_done(int bucket, bool last);    // after; last: the step's last batch
+    // After all gradients: waits for them, computes squares and this rank's report, and sums them
+    // over the ranks. Returns the number of squares.
     int sum(const StepTotals& totals, int signal);
-    void update_done(const Partition& s);    // its parameters are updated: the others get them
-    void await_parameters(int bucket);       // they are complete
+    void update_done(const Partition& s);    // its parameters are updated: gathers them
+    void await_parameters(int bucket);       // waits until they are complete
     void await() const {
         if (comm) comm->join(comm->mark());
-    }    // for everything
+    }    // waits for all communication
 
     // ---- for files
 
-    void init(const Config& c, uint64_t seed);    // new weights
+    void init(const Config& c, uint64_t seed);    // random weights
 
-    bool sharded(StateKind part) const;                             // this rank has only its shares
-    bool holds(StateKind part, int64_t offset, int64_t n) const;    // write would keep some of it
-    // read: of a sharded part, only what collect has brought: the buckets that this rank owns, until forget.
-    // collect: called by all ranks together, between steps; it overwrites the gradients.
-    // Packed weights are written as fp32 and read as whole rows.
+    bool sharded(StateKind part) const;                             // this rank has only its partitions
+    bool holds(StateKind part, int64_t offset, int64_t n) const;    // write would store part of it
+    // Sharded parts can be read only between collect and forget, and only in buckets that this rank
+    // owns. All ranks call collect together, between steps; it overwrites the gradients. Packed
+    // weights are written as fp32 and read in whole rows.
     void read(StateKind part, int64_t offset, int64_t n, float* to) const;
     void write(StateKind part, int64_t offset, int64_t n, const float* from);
     void collect();
     void forget() { collected.clear(); }
-    uint64_t hash() const;    // the hash of the parameters that the passes read: the same on all ranks
+    uint64_t hash() const;    // of params; equal on all ranks
 
   private:
     struct Buffer {
@@ -108,9 +109,9 @@ struct ParamStore {
     struct Elements {
         int64_t first, size;
     };
-    std::vector<Elements> cleared;        // what clear_gradients clears: where no product assigns
-    bool first_batch = false;             // products assign
-    int64_t work_mark[3] = {};            // the last message sent from each work buffer
+    std::vector<Elements> cleared;        // ranges that clear_gradients clears
+    bool first_batch = false;             // products assign gradients
+    int64_t work_mark[3] = {};            // mark of each work buffer's last message
     std::vector<int64_t> params_ready;    // marks, by bucket
-    std::map<std::pair<StateKind, int>, std::vector<float>> collected;    // by part and bucket
+    std::map<std::pair<StateKind, int>, std::vector<float>> collected;
 };

@@ -144,7 +144,7 @@ TEST_CASE("cuda command line: fp8 is for training on new GPUs, and for sizes tha
         CHECK(contains(r.err, why));
     };
     refused(5, "needed is 8.9", {}, old);
-    refused(2, "is a GPU's", {"--device", "cpu"}, newer);
+    refused(2, "needs a GPU", {"--device", "cpu"}, newer);
     refused(2, "at least 3 blocks", {"--layers", "2"}, newer);
     refused(2, "multiples of 16", {"--seq-len", "28"}, newer);
     refused(2, "multiples of 16", {"--channels", "40"}, newer);

@@ -182,7 +182,7 @@ TEST_CASE("recurrent: options that do not go together are refused, and both are 
     refused({"--objective", "prefix"}, "--linear-attention gated, --objective prefix");
     refused({"--objective", "mlm"}, "--linear-attention gated, --objective mlm");
     refused({"--window", "8"}, "--window 8, --linear-attention gated without --softmax-every");
-    refused({"--position", "rope"}, "--position rope: nothing turns with --linear-attention gated in all layers");
+    refused({"--position", "rope"}, "--position rope: no layer rotates with --linear-attention gated in all layers");
     refused({"--softmax-every", "20"}, "--softmax-every 20: none of the ");
     refused({"--softmax-every", "1"}, "--softmax-every 1, --linear-attention gated");
     refused({"--head-size", "300"}, "--linear-attention gated, head size 300");

@@ -1,5 +1,5 @@
-// forecast.cpp - the forecast: the model's own step over a table that counts, with two clocks instead of a device and a
-// wire.
+// forecast.cpp - the forecast: the model's own step over a CostTable, with two clocks in place of a
+// device and a link.
 #include "forecast.h"
 
 #include <algorithm>
@@ -7,9 +7,10 @@
 
 // ---- one collective -------------------------------------------------------------------------------------------------
 
-// A ring through all ranks carries (ranks - 1) / ranks of the bytes past every rank. As many rings as a machine has
-// ranks, each leaving the machine at another one, share the bytes: a rank sends 1 / node of its machine's bytes to
-// other machines, the rest within. Both kinds of links work at once: the slower one counts.
+// In a ring through all ranks, each rank passes on (ranks - 1) / ranks of the bytes. A machine has
+// as many rings as ranks, each leaving it at another rank, so a rank sends 1 / node of its
+// machine's bytes to other machines and the rest within. Both kinds of links work at once, so the
+// slower one counts.
 double collective_seconds(const Cluster& k, int ranks, int passes, double bytes) {
     if (ranks == 1) return 0;
     const double node = std::min(k.node, ranks), nodes = ranks / node;
@@ -24,7 +25,8 @@ double collective_seconds(const Cluster& k, int ranks, int passes, double bytes)
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
 namespace {
-// The device does one call after the other, the wire one message after the other beside it: a clock of each.
+// The device runs one call after the other, and beside it the link sends one message after the
+// other: a clock for each.
 class Clocks final : public CostComm {
   public:
     Forecast f;
@@ -45,10 +47,10 @@ class Clocks final : public CostComm {
   private:
     struct Message {
         double arrives;
-        double Forecast::*waiting;    // for which of its numbers the device waits until then
+        double Forecast::*waiting;    // Forecast field that the waiting counts to
     };
     const Cluster& k;
-    double device = 0, link_time = 0;    // seconds until they have done what they were given
+    double device = 0, link_time = 0;    // seconds at which their queues are empty
     std::vector<Message> messages = {{0, &Forecast::waiting_for_gradients}};    // by mark
 
     void message(Kind kind, double whole, Element type) override {
@@ -71,8 +73,8 @@ Forecast forecast(const Workload& w, const Cluster& k) {
     if (w.plan.ranks > 1) model.store.comm = &clocks;
     if (!model.allocate(w.c, w.plan).ok()) return {.work = INFINITY};
     count.each = [&](const Cost& x) { clocks.work(x); };
-    run_counted_step(model,
-                     w.accumulate);    // the next one begins as all others do: while this one's parameters arrive
+    // The second step counts: like all others, it begins while the last one's parameters arrive.
+    run_counted_step(model, w.accumulate);
     clocks.f = {};
     run_counted_step(model, w.accumulate);
     return clocks.f;

@@ -1,4 +1,4 @@
-// gpu_plan.cpp - the table of GPUs, and what the CUDA backend would be on them.
+// gpu_plan.cpp - the table of GPUs, and the CUDA backend's table on each.
 #include "gpu_plan.h"
 
 #include "layers/cuda.h"
@@ -8,41 +8,44 @@
 
 namespace {
 constexpr double GB = 1e9, TFLOPS = 1e12;
-// By NVIDIA's data sheets, bf16 without sparsity, sums in fp32. A sheet's GB are taken as 1e9 bytes, which is safe:
-// cudaMemGetInfo shows 85.0e9 bytes of an H100's 80 GB, and 47.7e9 of an L40S' 48, whose ECC takes a part. A link is
-// one direction of NVLink, else of PCIe x16.
+// From NVIDIA's data sheets; bf16 without sparsity, fp32 accumulation. A sheet's GB count as 1e9
+// bytes, which is safe: cudaMemGetInfo shows 85.0e9 bytes for an H100's 80 GB, and 47.7e9 for an
+// L40S's 48, part of which holds ECC. A link is one direction of NVLink, or of PCIe x16.
 const Gpu GPUS[] = {
-    // H100 Tensor Core GPU data sheet (2023): SXM5 1,979 TFLOPS with sparsity, 3.35 TB/s, NVLink 900 GB/s; PCIe 1,513,
-    // 2 TB/s, PCIe 5.0. Multiprocessors: H100 architecture paper (2022).
+    // H100 Tensor Core GPU data sheet (2023): SXM5 1,979 TFLOPS with sparsity, 3.35 TB/s, NVLink
+    // 900 GB/s; PCIe 1,513, 2 TB/s, PCIe 5.0. Multiprocessors: H100 architecture paper (2022).
     {"h100", "H100 SXM 80 GB", 90, 132, 80 * GB, 989 * TFLOPS, 3350 * GB, 450 * GB},
     {"h100-pcie", "H100 PCIe 80 GB", 90, 114, 80 * GB, 756 * TFLOPS, 2000 * GB, 64 * GB},
     // H200 Tensor Core GPU data sheet (2024): 141 GB, 4.8 TB/s, products as H100 SXM.
     {"h200", "H200 SXM 141 GB", 90, 132, 141 * GB, 989 * TFLOPS, 4800 * GB, 450 * GB},
-    // HGX B200, Blackwell architecture brief (2024): 2.25 PFLOPS, 180 GB, up to 8 TB/s, NVLink 1.8 TB/s.
+    // HGX B200, Blackwell architecture brief (2024): 2.25 PFLOPS, 180 GB, 8 TB/s, NVLink 1.8 TB/s.
     {"b200", "B200 180 GB", 100, 148, 180 * GB, 2250 * TFLOPS, 8000 * GB, 900 * GB},
-    // A100 Tensor Core GPU data sheet (2021): 312 TFLOPS, 1,555 and 2,039 GB/s (SXM), NVLink 600 GB/s.
+    // A100 Tensor Core GPU data sheet (2021), SXM: 312 TFLOPS, 1,555 and 2,039 GB/s, NVLink 600
+    // GB/s.
     {"a100-40", "A100 SXM 40 GB", 80, 108, 40 * GB, 312 * TFLOPS, 1555 * GB, 300 * GB},
     {"a100-80", "A100 SXM 80 GB", 80, 108, 80 * GB, 312 * TFLOPS, 2039 * GB, 300 * GB},
-    // A40 data sheet (2021): 149.7 TFLOPS, 696 GB/s. A10 data sheet (2021): 125 TFLOPS, 600 GB/s. Both PCIe 4.0.
+    // A40 data sheet (2021): 149.7 TFLOPS, 696 GB/s. A10's (2021): 125 TFLOPS, 600 GB/s. PCIe 4.0.
     {"a40", "A40 48 GB", 86, 84, 48 * GB, 149.7 * TFLOPS, 696 * GB, 32 * GB},
     {"a10", "A10 24 GB", 86, 72, 24 * GB, 125 * TFLOPS, 600 * GB, 32 * GB},
-    // L40S data sheet (2023): 362.05 TFLOPS, 864 GB/s. L4 data sheet (2023): 242 with sparsity, 300 GB/s. PCIe 4.0.
+    // L40S data sheet (2023): 362.05 TFLOPS, 864 GB/s. L4's (2023): 242 with sparsity, 300 GB/s.
+    // PCIe 4.0.
     {"l40s", "L40S 48 GB", 89, 142, 48 * GB, 362 * TFLOPS, 864 * GB, 32 * GB},
     {"l4", "L4 24 GB", 89, 58, 24 * GB, 121 * TFLOPS, 300 * GB, 32 * GB},
-    // GA102 architecture paper (2020): 71 TFLOPS. Ada architecture paper (2022): 165.2. RTX Blackwell
-    // architecture paper (2025): 209.5. PCIe 4.0, 4.0, 5.0.
+    // GA102 architecture paper (2020): 71 TFLOPS. Ada architecture paper (2022): 165.2. RTX
+    // Blackwell architecture paper (2025): 209.5. PCIe 4.0, 4.0, 5.0.
     {"rtx3090", "GeForce RTX 3090 24 GB", 86, 82, 24 * GB, 71 * TFLOPS, 936 * GB, 32 * GB},
     {"rtx4090", "GeForce RTX 4090 24 GB", 89, 128, 24 * GB, 165.2 * TFLOPS, 1008 * GB, 32 * GB},
     {"rtx5090", "GeForce RTX 5090 32 GB", 120, 170, 32 * GB, 209.5 * TFLOPS, 1792 * GB, 64 * GB},
-    // Too old for this backend, and said so.
+    // Too old for this backend; listed for their own message.
     {"v100", "V100", 70, 80, 32 * GB, 0, 900 * GB, 150 * GB},
     {"t4", "T4", 75, 40, 16 * GB, 0, 320 * GB, 16 * GB},
 };
-constexpr int OLDEST = 80;    // cuda_devices refuses what is older
-// What the driver and its context take of a GPU's memory before the first allocation: nobody knows it without the GPU.
+constexpr int OLDEST = 80;    // cuda_devices refuses older ones
+// GPU memory of the driver and its context before the first allocation: a guess, as it depends on
+// the GPU and the driver.
 constexpr int64_t DRIVER_BYTES = int64_t(600) << 20;
 
-std::string plain(const std::string& name) {    // "RTX 4090", "rtx-4090" and "rtx4090" are one name
+std::string plain(const std::string& name) {    // "RTX 4090", "rtx-4090", "rtx4090" become equal
     std::string text;
     for (char c : name)
         if (c != ' ' && c != '-' && c != '_') text += char(tolower(static_cast<unsigned char>(c)));
@@ -79,7 +82,7 @@ Result<Gpu> gpu_named(const std::string& name) {
 // ---- the device -----------------------------------------------------------------------------------------------------
 
 namespace {
-Gpu planned;    // global, as functions of a table take no context
+Gpu planned;    // global: a table's functions take no context
 template <class T> int64_t scratch_bytes(const CallSizes& call) {
     return cuda_call_scratch(call, sizeof(T), planned.multiprocessors, planned.capability == 90);
 }

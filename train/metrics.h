@@ -1,11 +1,11 @@
-// metrics.h - reading metrics.jsonl: one JSON object a step.
+// metrics.h - reads metrics.jsonl: one JSON object per step.
 #pragma once
 #include <functional>
 #include <string>
 
 #include "files/json.h"
 
-// Each object to `row`, with file and line. path: the file, or the run that holds it. A last line that is no JSON is
-// what a killed run leaves, and passed over. Exit 3, 4; or what row returns.
+// Calls row(object, "file:line") for each object. path: the file, or the run's directory. A last
+// line that is no JSON is ignored, because a killed run may leave one. Exit 3 or 4; or row's.
 Status read_metrics(const std::string& path,
                     const std::function<Status(const nlohmann::json& object, const std::string& where)>& row);

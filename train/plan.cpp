@@ -1,4 +1,4 @@
-// plan.cpp - `flatgpt train` up to the first step: flags, model, data, run directory, resume.
+// plan.cpp - `flatgpt train` before the first step: ranks, device, batch, data, run directory.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -33,7 +33,7 @@ Trainer::~Trainer() {
     if (lock >= 0) close(lock);
 }
 
-// TOML without some of its rows.
+// TOML text without the rows of some keys.
 static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
     std::istringstream rows(toml);
     std::string rest;
@@ -43,7 +43,7 @@ static std::string without(const std::string& toml, const std::vector<std::strin
     return rest;
 }
 
-// Who has a run's directory, as its process wrote it into the lock.
+// The holder of a run's directory, as its lock file names it.
 static std::string lock_holder(const std::string& path) {
     const Result<std::string> text = read_file(path, 4096);
     return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
@@ -74,7 +74,7 @@ Status Trainer::check_same_on_ranks(const std::string& text) {
     return {Exit::peer, differs};
 }
 
-// The binary and every flag but those that tell one rank from another.
+// Compares the binary, and every flag that must not differ between ranks.
 Status Trainer::check_same_config() {
     if (!ranks.coordinator) return {};
     uint64_t binary = FNV_OFFSET_BASIS;
@@ -92,14 +92,15 @@ Status Trainer::check_same_start() {
                                          (unsigned long long)device.model->store.hash()));
 }
 
-// A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
+// Rank 0 alone times the algorithms of a GPU's products, as each shape first occurs in a trial
+// step; all ranks use its choices.
 void Trainer::broadcast_algorithms() {
     if (!ranks.coordinator || !device.gpu || ranks.count() == 1) return;
     Model& g = *device.model;
     if (ranks.first()) {
         g.store.comm = nullptr;
         g.train.begin();
-        for (int i = 0; i < std::min(accumulate, 2); i++) {    // the first batch assigns gradients, the others add
+        for (int i = 0; i < std::min(accumulate, 2); i++) {    // first batch: assigns gradients; others: add
             g.batch.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
             g.forward(true);
             g.loss(true, 1);
@@ -111,7 +112,7 @@ void Trainer::broadcast_algorithms() {
     device_choose(ranks.coordinator->broadcast(device_choices()));
 }
 
-// Ranks that their launcher has not bound to cores of their own divide those of the machine.
+// Divides the machine's cores among its ranks, unless the launcher has bound each rank to some.
 void Trainer::share_cores() {
     cpu_set_t mine;
     if (o.device.threads || ranks.info.local_ranks == 1 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
@@ -122,15 +123,15 @@ void Trainer::share_cores() {
 
 // ---- set-up ---------------------------------------------------------------------------------------------------------
 
-// What fails on every rank, such as a wrong flag, ends each with its own exit code; what fails on one ends the others
-// with exit 7.
+// An error on every rank, such as a wrong flag, ends each with its own exit code; an error on one
+// rank ends the others with exit 7.
 Status Trainer::agreed(const Status& mine) {
     Status all = ranks.agree(mine);
     all_ranks_end = !all.ok();
     return all;
 }
 
-// A run that asked for fp8 and would have none of it is a mistake.
+// Refuses fp8 if no product would use it.
 static Status check_fp8(const Device& device, const Config& c, int B, int S) {
     if (!is_fp8(device.dtype)) return {};
     const char* type = dtype_name(device.dtype);
@@ -148,7 +149,7 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
 }
 
 Status Trainer::set_up() {
-    // Who was started where, by flags, is no part of the run: it may go on by a launcher, or alone.
+    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone.
     o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
     TRY(check_same_config());
     TRY(find_start());
@@ -158,8 +159,8 @@ Status Trainer::set_up() {
                                       : open_device(o.device, true, ranks.info.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
-    TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // GPUs here, CPUs there
-    // A rank that does not come through NCCL's beginnings has left already.
+    TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // e.g. one rank has no GPU
+    // A rank on which NCCL does not start ends at once, without agreeing with the others.
     if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
@@ -192,15 +193,15 @@ Status Trainer::set_up() {
     return {};
 }
 
-// "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher
+// "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher.
 std::string Trainer::launcher_text() const {
     if (ranks.info.launcher.empty()) return "";
     return counted(ranks.count(), "rank") + " by " + ranks.info.launcher +
            (ranks.comm ? " and " + ranks.comm->name() : "") + (ranks.count() > 1 ? ", each " : ", ");
 }
 
-// A small model may read a text several times: up to 4 times is nearly as good as new text, the 16th time brings half
-// of that, the 40th nothing (Muennighoff et al. 2023).
+// Repeated data is worth nearly as much as new data up to 4 epochs, half at the 16th, nothing at
+// the 40th (Muennighoff et al. 2023).
 void Trainer::warn_of_repetition() {
     const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
@@ -230,8 +231,8 @@ Status Trainer::choose_batch() {
     if (o.total_batch % o.seq_len)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
                     o.seq_len);
-    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the
-    // ranks of a machine share it.
+    // Free memory less a twentieth, because the allocator rounds up and other processes need some.
+    // On CPUs the ranks of a machine share it.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
@@ -243,7 +244,7 @@ Status Trainer::choose_batch() {
     if (need(1) > free)
         return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
                     human_bytes(double(need(1))).c_str(), human_bytes(double(free)).c_str());
-    int fits = 1;    // more sequences never need less
+    int fits = 1;    // need(B) never decreases
     for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
         const int B = (fits + over) / 2;
         (need(B) <= free ? fits : over) = B;
@@ -252,13 +253,14 @@ Status Trainer::choose_batch() {
     return {};
 }
 
-// What the command line left open (`unset`), as it was settled: a resumed run takes the same, by however many ranks.
+// Replaces a value that the command line left open (`unset`) in run.toml by the chosen one, so that
+// a resumed run uses it with any number of ranks.
 void Trainer::resolve(const std::string& key, const std::string& unset, const std::string& value) {
     const size_t at = ("\n" + o.resolved).find("\n" + key + " = " + unset + "\n");
     if (at != std::string::npos) o.resolved.replace(at, key.size() + 3 + unset.size(), key + " = " + value);
 }
 
-// --batch auto: what fits on every rank, and divides the step.
+// --batch auto: the largest batch that fits on every rank and divides the step.
 void Trainer::agree_on_batch() {
     if (o.batch) return;
     if (ranks.coordinator) {
@@ -273,8 +275,9 @@ void Trainer::agree_on_batch() {
 }
 
 namespace {
-// A shard is in both --data and --val if it is the same file or, as a copy, has the same place in the same set. Exit 2:
-// some of --data's shards are. If all are, *same is set and the status is ok: a check that a model can learn by heart.
+// A shard is in both --data and --val if it is one file or, as a copy, has one set id and index.
+// Exit 2: some of --data's shards are. If all are, *same is set and the status is ok: such a run
+// checks that a model can memorise.
 Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
     std::map<std::array<uint64_t, 3>, const Shard*> known;
     auto keys = [](const Shard& s) {
@@ -286,7 +289,7 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
     };
     for (const Shard& s : train)
         for (const auto& key : keys(s)) known[key] = &s;
-    std::map<const Shard*, const Shard*> both;    // --data's, and the same one of --val
+    std::map<const Shard*, const Shard*> both;    // --data's shard, --val's
     for (const Shard& s : val)
         for (const auto& key : keys(s))
             if (const auto there = known.find(key); there != known.end()) both.emplace(there->second, &s);
@@ -302,7 +305,7 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
 }    // namespace
 
 Status Trainer::open_data() {
-    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
+    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the weights' own tokenizer
     const TokenizerSource tokenizer_source = {
         theirs                ? start + "'s"
         : o.tokenizer.empty() ? "gpt2, the default"
@@ -327,7 +330,7 @@ Status Trainer::open_data() {
 }
 
 Status Trainer::plan_steps() {
-    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens; all: on all ranks
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens per rank, on all ranks
     if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
@@ -336,7 +339,7 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
     accumulate = int(o.total_batch / all);
-    const bool known = o.steps || !o.data.empty();    // a dry run may have no data
+    const bool known = o.steps || !o.data.empty();    // a dry run may lack both
     if (o.steps == 0 && known) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
     if (o.warmup < 0) o.warmup = default_warmup(o.steps);
     if (o.warmup > o.steps && known)
@@ -346,8 +349,8 @@ Status Trainer::plan_steps() {
     return {};
 }
 
-// By rank 0 alone, as all that is written there but the tensors of checkpoints: for these every rank must see what
-// rank 0 sees. A network's file system may take a moment.
+// Only rank 0 writes to the directory, except that every rank writes tensors of checkpoints; so all
+// must share its file system. A network file system may show the lock late.
 Status Trainer::open_run() {
     TRY(agreed(ranks.first() ? lock_run() : Status{}));
     if (ranks.count() == 1) return {};
@@ -374,9 +377,9 @@ Status Trainer::lock_run() {
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
-    // main.cpp's handler for the end of memory ends the process by quick_exit, which then runs remove_empty_run.
+    // main.cpp's out-of-memory handler calls quick_exit, which then runs remove_empty_run.
     if (made) made_directory = o.out, std::at_quick_exit(remove_empty_run);
-    // A lock names its holder; a directory without one holds no run, and what it holds is another's.
+    // A run's lock names its holder; without one, files of these names belong to another program.
     const std::string last = lock_holder(path);
     for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
@@ -394,7 +397,7 @@ Status Trainer::lock_run() {
     const int n = snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
     if (ftruncate(lock, 0) != 0 || write(lock, holder, size_t(n)) != n || fsync(lock) != 0)
         return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
-    TRY(checkpoint_prune(o.out, 0));    // what a killed run left behind
+    TRY(checkpoint_prune(o.out, 0));    // leftovers of a killed run
     if (o.resume == "no" && !checkpoint_list(o.out).empty())
         return fail(Exit::usage,
                     "%s holds checkpoints already: --resume auto goes on from the newest, another --out starts afresh",
@@ -402,7 +405,7 @@ Status Trainer::lock_run() {
     return {};
 }
 
-void Trainer::remove_empty_run() {    // it allocates nothing
+void Trainer::remove_empty_run() {    // allocates nothing
     const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat rows;
     if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
@@ -418,8 +421,8 @@ Status Trainer::open_metrics() {
     const std::string readme = o.out + "/README.md", card = start.empty() ? "" : card_readme(checkpoint_card(start));
     if (!card.empty() && access(readme.c_str(), F_OK) != 0) TRY(replace_file(readme, card));
     metrics = fopen(jsonl.c_str(), "a");
-    if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // a row that the disk refuses is not tried again at the end
-    // What a killed run wrote after its last checkpoint will be written again.
+    if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // else a row that failed would be retried at exit
+    // Cuts rows after the last checkpoint: a resumed run writes them again.
     std::error_code error;
     state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
     if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)

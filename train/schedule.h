@@ -4,24 +4,24 @@
 
 #include "base/common.h"
 
-enum class Decay { cosine, linear, constant, wsd };    // wsd: warm-up, stable, then down over the last fifth
+enum class Decay { cosine, linear, constant, wsd };    // wsd: warmup, stable, decay over the last fifth
 
 struct Schedule {
     Decay decay = Decay::cosine;
-    // The last step's rate is lr * final_fraction, if it comes two steps after the warm-up or later.
+    // The last step's rate is lr * final_fraction, if at least two steps follow the warmup.
     double lr = 1e-3, final_fraction = 0.1;
     int64_t warmup = 0, steps = 0;
     bool operator==(const Schedule&) const = default;
 };
 inline int64_t default_warmup(int64_t steps) { return std::min<int64_t>(700, steps / 10); }
-inline Decay decay_named(const std::string& name) {    // a choice of --lr-schedule
+inline Decay decay_named(const std::string& name) {    // a value of --lr-schedule
     return name == "cosine"   ? Decay::cosine
            : name == "linear" ? Decay::linear
            : name == "wsd"    ? Decay::wsd
                               : Decay::constant;
 }
 
-// Learning rate of step 0 .. steps-1. Warm-up is linear and reaches lr at step warmup-1.
+// Learning rate of step 0 .. steps-1. The warmup is linear and reaches lr at step warmup-1.
 inline double learning_rate(const Schedule& s, int64_t step) {
     if (step < s.warmup) return s.lr * double(step + 1) / double(s.warmup);
     int64_t from = s.decay == Decay::wsd ? std::max(s.warmup, s.steps - std::max<int64_t>(2, s.steps / 5)) : s.warmup;

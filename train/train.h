@@ -1,5 +1,6 @@
-// train.h - the parts of `flatgpt train`: flags.cpp has the flags, setup.cpp all up to the first step, start.cpp what
-// it starts from, dry_run.cpp what a run would take, train_gpt.cu steps.
+// train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
+// start.cpp: resume, --from, model and tokenizer; dry_run.cpp: memory and speed forecast;
+// train_gpt.cu: step loop.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
@@ -13,7 +14,7 @@
 
 struct TrainOptions {
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
-    ConfigOverrides shape = no_overrides();    // what the flags ask of the model
+    ConfigOverrides shape = no_overrides();    // overrides of the model's configuration
     int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
     int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_tokens = 1000000, patience = 0,
             sample_every = 0, save_every = 0, seed = 1;
@@ -33,13 +34,13 @@ struct TrainOptions {
     CommOptions comm;
     int zero = 0;
     std::string reduce_dtype = "fp32";
-    int node_ranks = 0;                  // this and the next two are for a dry run; 0: the device's
-    double bandwidth = 0, tflops = 0;    // GB/s and TFLOP/s of a rank
-    std::string gpu;                     // the GPU that a dry run plans for, here or not
-    std::string resolved;                // run.toml
+    int node_ranks = 0;                  // dry run, as the next two; 0: the device's
+    double bandwidth = 0, tflops = 0;    // per rank: GB/s, TFLOP/s
+    std::string gpu;                     // dry run: the GPU to plan for
+    std::string resolved;                // contents of run.toml
 };
 
-int64_t resident_bytes();    // memory that this process holds now
+int64_t resident_bytes();    // resident memory of this process
 
 struct Trainer {
     TrainOptions o;
@@ -48,88 +49,87 @@ struct Trainer {
     Plan plan;
     Config config;
     Tokenizer tokenizer;
-    GenerationConfig generation;    // from where it starts
+    GenerationConfig generation;    // from the start's checkpoint
     Objective objective;
     Loader data, val;
     Schedule schedule;
-    TrainState state;    // after the last step whose outcome is known
+    TrainState state;    // as of the last finished step
     Progress progress;
-    std::string start;                    // a checkpoint's directory; empty: new weights
-    bool resuming = false;                // start is this run's own past
-    int start_vocabulary = 0;             // with --resize-vocab: what start has
-    bool above_guessing = false;          // the losses of the last steps lie far above a guess's
-    bool vocabulary_assumed = false;      // no option and no file names a vocabulary: GPT-2's is taken
-    bool all_ranks_end = false;           // all ranks end here, each by itself
-    int stop = 0;                         // the signal that ends the run, of whichever rank
+    std::string start;                    // checkpoint directory; empty: random weights
+    bool resuming = false;                // start is a checkpoint of this run
+    int start_vocabulary = 0;             // with --resize-vocab: start's vocabulary
+    bool above_guessing = false;          // recent losses are far above ln V
+    bool vocabulary_assumed = false;      // neither option nor file gives one: GPT-2's
+    bool all_ranks_end = false;           // every rank ends on its own; none is aborted
+    int stop = 0;                         // signal that ends the run, from any rank
     std::vector<RankReport> reports;      // in the last step
-    std::vector<double> router_totals;    // in the last step: the routers' totals, (L,E+2)
-    bool save_due = false;                // by --save-minutes, on rank 0's clock
+    std::vector<double> router_totals;    // (L,E+2): router_forward's totals of the last step
+    bool save_due = false;                // --save-minutes have passed on rank 0
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::string extra_metrics, val_text;    // more metrics of this step; the last validation loss
-    std::pair<int64_t, double> previous_best = {-1,
-                                                INFINITY};    // the best step and its loss before the last validation
+    std::string extra_metrics, val_text;                          // more metrics of this step; last validation loss
+    std::pair<int64_t, double> previous_best = {-1, INFINITY};    // step, loss: the best before the last validation
     double started = 0, last_step_end = 0,
-           saved_at = 0;                              // seconds: the loop; the last step's end; the last checkpoint
-    double flops_per_token = 0, measured_peak = 0;    // FLOPs of one token; the device's FLOP/s, measured
-    int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps given to the device; bytes: of its memory
+           saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
+    double flops_per_token = 0, measured_peak = 0;           // FLOPs; FLOP/s of a large product
+    int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps queued on the device
 
     ~Trainer();
     Status run();
 
     // train/plan.cpp
-    Status set_up();    // all before the loop
+    Status set_up();    // everything before the loop
     Status agreed(const Status& mine);
-    // The same text on every rank, line by line; else exit 7 saying who differs in what.
+    // Compares a text over the ranks, line by line. Exit 7: names a rank and the line that differs.
     Status check_same_on_ranks(const std::string& text);
     Status check_same_config();
     Status check_same_start();
-    void broadcast_algorithms();    // as rank 0's
+    void broadcast_algorithms();    // rank 0's algorithms to all ranks
     void share_cores();
-    Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
+    Status choose_batch();    // plan; --batch auto: the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);
     Status open_data();     // loaders
-    Status plan_steps();    // what follows from the data's size: steps, warm-up, the schedule
+    Status plan_steps();    // steps, warmup and schedule from the data's size
     void warn_of_repetition();
     std::string launcher_text() const;
     Status open_run();    // the directory, locked
     Status lock_run();
-    static void remove_empty_run();    // the directory that this process made for it, where no step is in it
+    static void remove_empty_run();    // a directory that this process made, without steps
     Status open_metrics();
 
     // train/start.cpp
     Result<ModelSource> newest(const std::string& path);
-    Status find_start();    // the checkpoint to resume, or --from: rank 0 decides
+    Status find_start();    // checkpoint to resume, or --from, by rank 0
     Status look_for_start();
-    Status extend_context();    // --context of a model that is here
+    Status extend_context();    // --context with an existing model
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();    // config and tokenizer
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // and the mask token
-    Status load();                // weights: resumed, --from, or new ones
+    Status load();                // weights: resumed, --from, or random
     Status load_resized();
     Status resume();
-    std::string new_rate(const TrainState& before) const;    // what another schedule does to the learning rate; or ""
+    std::string new_rate(const TrainState& before) const;    // note on a changed schedule; or ""
 
     // train/dry_run.cpp
     Status dry_run();
 
     // train_gpt.cu
     Status loop();
-    Status issue();                         // gives the device one more step
-    bool due_after(int64_t steps) const;    // something happens between this many steps and the next
+    Status issue();                         // queues one more step on the device
+    bool due_after(int64_t steps) const;    // work is due between this step and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
-    int stop_flags() const;    // what update takes: the signal that stops this rank, and whether to save
-    Step outcome();            // waits for the oldest step issued, and counts it
-    Status report(const Step& step, double seconds, bool whole = true);    // whole: what follows the step did not fail
+    int stop_flags() const;                                                // for update: stop signal, + SAVE_DUE
+    Step outcome();                                                        // waits for the oldest issued step
+    Status report(const Step& step, double seconds, bool whole = true);    // whole: validation and sample succeeded
     Status write_rows();                                                   // state.unwritten to metrics.jsonl
-    Status catch_up();                // what a resumed run has not written or not validated
-    double guess_limit() const;       // losses above it are far above those of guessing
-    double busiest_expert() const;    // its rows in the last step, over the mean of its layer
+    Status catch_up();                // on resume: unwritten rows, missing validation
+    double guess_limit() const;       // ln V + 2: well above a random guess's loss
+    double busiest_expert() const;    // rows of the busiest / mean of its layer
     std::string experts_json() const;
-    Status validate_and_sample();    // validation, sample
+    Status validate_and_sample();
     Status validate();
     Status save();
     Status finished();

@@ -81,7 +81,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
                     float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
                     const int t = t0 + tile_column(c), behind = w.row + tile_row(r) - stream.key(t);
                     const float x = score<SHAPED>(scores, s[r][c], slope, behind);
-                    ds = sight.visible(r, stream, t) ? ds * exp2f(x - lse2) : 0;
+                    ds = sight.is_visible(r, stream, t) ? ds * exp2f(x - lse2) : 0;
                     if (SHAPED) ds *= scores.cap_slope(scores.inside(s[r][c]));
                 }
             }
