@@ -132,5 +132,5 @@ template <class T> bool rope_by_vectors(Heads h, QkNormRope t) {
 }    // namespace
 
 // rope.cu: rope_forward of operations.inc.
-template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin, int B,
-                                     int S, const int* pos, Heads h, QkNormRope t);
+template <class T> void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* cos_sin,
+                                     int B, int S, const int* pos, Heads h, QkNormRope t);

@@ -114,7 +114,7 @@ struct Sm90Scratch {
         return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
     }
     static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // rows of a query tile
-    int64_t lse2, delta, dq_order, bytes;                                    // offsets (dq has 0); total
+    int64_t lse2, delta, dq_order, bytes;                                // offsets (dq has 0); total
     Sm90Scratch(int B, int S, Heads h) {
         const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));
         lse2 = tiles * 4 * rows(h.HS) * h.HS;

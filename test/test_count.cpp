@@ -252,7 +252,8 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             if (kind == 3) c.experts = 4, c.experts_used = 2, c.expert_ffn = 32;
             Measured measured(op);
             Model g(measured.table);
-            REQUIRE(g.allocate(c, {.mode = RunMode::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
+            REQUIRE(
+                g.allocate(c, {.mode = RunMode::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
             g.init(1);
             KvCache cache;
             REQUIRE(allocate_cache(g, cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());

@@ -6,11 +6,12 @@
 
 #include "base/common.h"
 
-#define CUBLASLT_FUNCTIONS(X)                                                                             \
-    X(GetVersion)                                                                                         \
-    X(GetStatusString) X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute)       \
-        X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) \
-            X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul)
+#define CUBLASLT_FUNCTIONS(X)                                                                                       \
+    X(GetVersion)                                                                                                   \
+    X(GetStatusString)                                                                                              \
+    X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate)              \
+        X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
+            X(MatmulAlgoGetHeuristic) X(Matmul)
 
 struct CublasLt {
 #define CUBLASLT_POINTER(f) decltype(&cublasLt##f) f = nullptr;
