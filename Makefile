@@ -5,6 +5,8 @@
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
 # make sass     what nvcc has made of the kernels: registers, order of instructions, against rules and a table
 # make gpu-time what every operation of bench should take on an H100, from these instructions
+# make check OP=norm  the tests and the selftest of one operation; make debug: build/debug/flatgpt, without optimisation
+# make compile_commands.json  for clangd and other tools that read it
 # make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
@@ -208,6 +210,16 @@ demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 chat: flatgpt
 	@dev/chat.sh $(ARGS)
+# One operation while it is being edited: its own test cases, then every table of the host against the reference.
+check: $(BUILD)/flatgpt $(BUILD)/test_all
+	$(if $(OP),,$(error make check: expected OP=, a word of test cases and of operations: make check OP=norm))
+	FLATGPT_EMU=none $(BUILD)/test_all -tc='$(OP)*'
+	$(BUILD)/flatgpt selftest --filter '$(OP)'
+debug:
+	$(MAKE) BUILD=build/debug OPT="-O0 -g3" NVCC= build/debug/flatgpt
+# Compilers' command lines, as a make that compiles everything would give them.
+compile_commands.json: Makefile
+	$(MAKE) -nB V=1 NVCC= NO_DEPS=1 flatgpt $(BUILD)/test_all | dev/compdb.py >$@
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh $(ARGS)
 ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -255,7 +267,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long ladders sass gpu-time bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall \
-        dist clean flatgpt
+.PHONY: test test-long check debug ladders sass gpu-time bench demo chat mutants asan asan-cuda tsan fuzz deps \
+        install uninstall dist clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -80,7 +80,7 @@ struct Axis {
         low = std::min(low, axis_value(v));
         high = std::max(high, axis_value(v));
     }
-    void settle() {    // a single value gets a range around it
+    void widen_if_single() {    // a single value gets a range around it
         double pad = high > low ? 0 : std::max(0.5, std::fabs(low) * 0.1);
         low -= pad;
         high += pad;
@@ -130,8 +130,8 @@ void print_curves(const std::vector<Curve>& curves, const CurveStyle& style) {
     for (auto& c : curves)
         for (auto* points : {&c.line, &c.marks})
             for (auto& p : *points) ax.cover(p.x), ay.cover(p.y);
-    ax.settle();
-    ay.settle();
+    ax.widen_if_single();
+    ay.widen_if_single();
     TerminalSize size = terminal_size();
     int height = style.height ? style.height : std::clamp(size.rows - 3, 12, 30);
     int width = style.width ? style.width : size.columns - 1;

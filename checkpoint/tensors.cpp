@@ -68,7 +68,8 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
             return {};
         };
         // Called in order: the first call reads the whole tensor, the last one frees it.
-        auto turned = [=, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable -> Status {
+        auto read_transposed = [=, host = std::vector<float>()](int64_t first, int64_t count,
+                                                                float* out) mutable -> Status {
             if (first == 0) {
                 std::vector<float> straight(size_t(rows * cols));
                 TRY(read(at, rows * cols, straight.data()));
@@ -80,7 +81,7 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
             return {};
         };
         TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
-        if (t.layout == FileLayout::transposed) source.fill = turned;
+        if (t.layout == FileLayout::transposed) source.fill = read_transposed;
         sources->push_back(std::move(source));
     }
 }
@@ -251,7 +252,7 @@ struct Loading {
         for (const Tensor& t : g.tensors) {
             if (!g.store.holds(part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
-                if (t.layout == FileLayout::transposed) turned(t, p);
+                if (t.layout == FileLayout::transposed) read_transposed(t, p);
                 else plain(t, p);
         }
         return failure.status();
@@ -323,7 +324,7 @@ struct Loading {
             }
         }
     }
-    void turned(const Tensor& t, const Piece& p) {
+    void read_transposed(const Tensor& t, const Piece& p) {
         constexpr int64_t ROWS = 32;    // block of the model's rows: two cache lines per file row
         const Found& f = found(p);
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type), all = p.rows * t.cols;
@@ -357,7 +358,7 @@ struct FromFiles {
         std::fill_n(to + n - padding, padding, 0.0f);
         for (const Piece& p : t.pieces) {
             const Found& f = w.tensors.at(bare_name(p.name, *c.family));
-            if (t.layout == FileLayout::transposed) TRY(turned(f, t, p, first, n, to));
+            if (t.layout == FileLayout::transposed) TRY(read_transposed(f, t, p, first, n, to));
             else
                 for (const Rows& r : rows_of(c, t, p)) {
                     const int64_t from = std::max(first, r.memory * t.cols);
@@ -381,7 +382,8 @@ struct FromFiles {
         return {};
     }
     // Reads whole rows of the model as columns of the file's matrix.
-    static Status turned(const Found& f, const Tensor& t, const Piece& p, int64_t first, int64_t n, float* to) {
+    static Status read_transposed(const Found& f, const Tensor& t, const Piece& p, int64_t first, int64_t n,
+                                  float* to) {
         const int64_t r0 = std::max(first / t.cols, p.first);
         const int64_t rows = std::min(ceil_div(first + n, t.cols), p.first + p.rows) - r0;
         if (rows <= 0) return {};

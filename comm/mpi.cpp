@@ -243,13 +243,13 @@ class CollectiveRunner {
     }
     // out = the sum of all ranks' chunks of this rank's row.
     template <class T, class W> void scatter(T* out, const Rows<T>& rows, int64_t column) {
-        const int64_t n = rows.length(rank, column), room = ranks * rows.chunk;
-        W* from = staged<W>(std::is_same_v<T, W> ? room : 2 * room);
+        const int64_t n = rows.length(rank, column), padded = ranks * rows.chunk;
+        W* from = staged<W>(std::is_same_v<T, W> ? padded : 2 * padded);
         auto received = [&](int r) { return bytes(from + r * rows.chunk, n); };
         if constexpr (std::is_same_v<T, W>) {
             exchange([&](int r) { return rows.piece(r, column); }, received);
         } else {
-            W* to = from + room;
+            W* to = from + padded;
             for (int r = 0; r < ranks; r++)
                 if (r != rank) convert(to + r * rows.chunk, rows.at(r, column), rows.length(r, column));
             exchange([&](int r) { return bytes(to + r * rows.chunk, rows.length(r, column)); }, received);

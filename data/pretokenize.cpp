@@ -341,8 +341,8 @@ size_t space_length(View text) {
     int tail = p[1] << 8 | p[2];
     if (p[0] == 0xE1) return tail == 0x9A80 ? 3 : 0;
     if (p[0] == 0xE3) return tail == 0x8080 ? 3 : 0;
-    bool line = tail == 0x80A8 || tail == 0x80A9, narrow = tail == 0x80AF || tail == 0x819F;
-    return (tail >= 0x8080 && tail <= 0x808A) || line || narrow ? 3 : 0;
+    bool line = tail == 0x80A8 || tail == 0x80A9, narrow_space = tail == 0x80AF || tail == 0x819F;
+    return (tail >= 0x8080 && tail <= 0x808A) || line || narrow_space ? 3 : 0;
 }
 bool space_before(View text, size_t at) {
     for (size_t n = 1; n <= 3 && n <= at; n++)

@@ -189,7 +189,7 @@ Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
     auto key = [](const GgufTensor& t) { return std::pair(t.at, t.bytes); };
     std::stable_sort(h->tensors.begin(), h->tensors.end(),
                      [&](const GgufTensor& a, const GgufTensor& b) { return key(a) < key(b); });
-    const int64_t room = std::max<int64_t>(file_bytes - h->data, 0);
+    const int64_t data_bytes = std::max<int64_t>(file_bytes - h->data, 0);
     int64_t end = 0;
     for (GgufTensor& t : h->tensors) {
         auto bad = [&](const char* what, int64_t found) {
@@ -199,8 +199,8 @@ Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
         if (!names.insert(t.name).second)
             return fail(Exit::input, "%s: tensor \"%s\" occurs twice", h->metadata.name.c_str(), t.name.c_str());
         if (t.at % alignment) return bad(formatted("expected a multiple of %lld", (long long)alignment).c_str(), t.at);
-        if (t.at > room || t.bytes > room - t.at)
-            return bad(formatted("expected its end within %lld bytes of data", (long long)room).c_str(), t.at);
+        if (t.at > data_bytes || t.bytes > data_bytes - t.at)
+            return bad(formatted("expected its end within %lld bytes of data", (long long)data_bytes).c_str(), t.at);
         if (t.at < end) return bad(formatted("expected an offset from %lld on", (long long)end).c_str(), t.at);
         end = t.at + t.bytes;
         t.at += h->data;

@@ -198,7 +198,7 @@ Status safetensors_write(const std::vector<TensorSource>& tensors,
 
     constexpr int64_t PIECE = 1 << 18;    // elements
     std::vector<float> wide;
-    std::vector<uint16_t> narrow;
+    std::vector<uint16_t> as_bf16;
     for (const TensorSource& t : tensors) {
         int64_t n = elements(t.shape);
         for (int64_t first = 0; first < n; first += PIECE) {
@@ -208,9 +208,9 @@ Status safetensors_write(const std::vector<TensorSource>& tensors,
             if (t.type == TensorType::f32) {
                 TRY(sink(wide.data(), count * 4));
             } else {
-                narrow.resize(size_t(count));
-                std::transform(wide.begin(), wide.end(), narrow.begin(), float_to_bf16);
-                TRY(sink(narrow.data(), count * 2));
+                as_bf16.resize(size_t(count));
+                std::transform(wide.begin(), wide.end(), as_bf16.begin(), float_to_bf16);
+                TRY(sink(as_bf16.data(), count * 2));
             }
         }
     }

@@ -76,10 +76,12 @@ struct FfnStep {
     int pre_width() const { return gated ? 2 * F : F; }
 };
 
-// Whether GELU is part of the ffn's products.
+// GELU is part of the ffn's products. row_gate: the shared expert's gate follows the activation.
+inline bool fuses_gelu(const Table& op, Act act, bool gated, bool row_gate, Precision precision) {
+    return op.linear_gelu_forward && act == Act::gelu_tanh && !gated && !row_gate && precision != Precision::fp8;
+}
 inline bool fuses_gelu(const Table& op, const FfnStep& f) {
-    return op.linear_gelu_forward && f.act == Act::gelu_tanh && !f.gated && !f.row_gate_w &&
-           f.precision != Precision::fp8;
+    return fuses_gelu(op, f.act, f.gated, f.row_gate_w, f.precision);
 }
 // Computes y and gated_y from pre.
 inline void ffn_activate(const Table& op, const FfnStep& f, int N) {

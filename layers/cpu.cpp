@@ -112,7 +112,7 @@ int64_t number_in(const std::string& path, const std::string& key = "") {
 }
 // Bytes left in a cgroup (v2 or v1). Inactive cached files count as used, but the kernel drops them
 // under memory pressure: they are added back.
-int64_t cgroup_room(const std::string& directory) {
+int64_t cgroup_free_bytes(const std::string& directory) {
     const int64_t limit =
         std::max(number_in(directory + "/memory.max"), number_in(directory + "/memory.limit_in_bytes"));
     const int64_t used =
@@ -124,7 +124,7 @@ int64_t cgroup_room(const std::string& directory) {
 int64_t free_bytes() {
     const int64_t kilobytes = number_in("/proc/meminfo", "MemAvailable:");
     int64_t least = kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
-    each_cgroup("memory", [&](const std::string& directory) { least = std::min(least, cgroup_room(directory)); });
+    each_cgroup("memory", [&](const std::string& directory) { least = std::min(least, cgroup_free_bytes(directory)); });
     return least;
 }
 

@@ -136,7 +136,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         });
     }
 }
-static int64_t forward_room(const CallSizes& c) {
+static int64_t forward_workspace(const CallSizes& c) {
     Router r;
     r.E = c.in;
     return c.B * pieces_of(c.S) * Piece::bytes(r);
@@ -167,6 +167,6 @@ static void backward(float* dlogits, const float* dfactors, Routes routes, const
     }
 }
 
-REGISTER_CPU_WITH_SCRATCH(router_forward, forward, forward_room)
+REGISTER_CPU_WITH_SCRATCH(router_forward, forward, forward_workspace)
 REGISTER_CPU(router_backward, backward)
 }    // namespace ISA

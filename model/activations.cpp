@@ -112,7 +112,8 @@ void lay_out_activations(Layout& at, Gpt& g) {
     g.a.assign(size_t(c.L), {});
     const bool own = g.op.has_input_type();
     lay_out_rows(at, g, N, [&](const Config& config, int l) {
-        return activation_rows(config, l, !fuses_gelu(g.op, g.ffn(l)) || g.op.linear_gelu_backward);
+        const bool fused = fuses_gelu(g.op, config.activation, config.gated, config.gates_shared_expert(l), {});
+        return activation_rows(config, l, !fused || g.op.linear_gelu_backward);
     });
     lay_out_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
     lay_out_rows(at, g, N, statistic_rows);

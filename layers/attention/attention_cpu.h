@@ -124,7 +124,7 @@ template <class WorkItems> struct Prefetcher {
     const WorkItems& work;
     int step, rate;    // threads; rows per call
     int item = -1, row = 0, to = 0;
-    int room = LEAD;    // rows that may still be prefetched
+    int budget = LEAD;    // rows that may still be prefetched
     Rows rows[WorkItems::COUNT] = {};
     // Exceeds the panel and the tile of queries that are packed at once. 160 to 256 measured alike.
     static constexpr int LEAD = 200;
@@ -136,9 +136,9 @@ template <class WorkItems> struct Prefetcher {
     void begin(int i) {
         if (item < i) enter(i);
     }
-    void used(int n) { room = least(room + n, LEAD); }
+    void used(int n) { budget = least(budget + n, LEAD); }
     INLINE_MEMBER void some() {
-        for (int n = rate; n > 0 && room > 0 && item < work.items; n--, room--) {
+        for (int n = rate; n > 0 && budget > 0 && item < work.items; n--, budget--) {
             for (int i = 0; i < WorkItems::COUNT; i++) fetch(rows[i].p + row * rows[i].stride, int(rows[i].bytes));
             if (++row == to) enter(item + step);
         }

@@ -42,10 +42,10 @@ struct Back {
     int B, S;
     Heads h;
 };
-constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
+constexpr int QUERY_TILE = 32;    // queries of a tile of dy^T or q^T
 // Rows of queries held for a head; pairs in a row of dy^T or q^T. Strips, pairs, tiles exceed S.
-INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
-INLINE int pairs_held(int S) { return padded(S / 2) + TURN; }
+INLINE int rows_held(int S) { return (S + QUERY_TILE) / 2 * 2; }
+INLINE int pairs_held(int S) { return padded(S / 2) + QUERY_TILE; }
 
 struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
@@ -238,10 +238,10 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     }
     // Tiles read whole panels of keys for TURN queries if one of these attends to any.
     auto strip_end = [&](int r) {
-        if (TILED<Set>) return tiles(limit(r / TURN * TURN + TURN - 1), PANEL) * PANEL;
+        if (TILED<Set>) return tiles(limit(r / QUERY_TILE * QUERY_TILE + QUERY_TILE - 1), PANEL) * PANEL;
         return masked ? limit(r / MR * MR + MR - 1) : 0;
     };
-    for (int r = 0; r < (TILED<Set> ? tiles(m, TURN) * TURN : m); r += half ? 2 : 1)
+    for (int r = 0; r < (TILED<Set> ? tiles(m, QUERY_TILE) * QUERY_TILE : m); r += half ? 2 : 1)
         probabilities<half, kind>(t, c, r, strip_end(r), scale_of(h) * LOG2E);
     if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, first, limit);
     // The first query that attends to key j, and the first that attends to none of the J keys.
@@ -253,7 +253,8 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
         const int r = masked ? begin : most(0, j - c.ahead);
         if (r >= end) continue;
         if constexpr (TILED<Set>) {
-            const int row = r / TURN * (TURN / 2), steps = (end + 1) / 2 - row, keys = padded(least(PANEL, c.n - j));
+            const int row = r / QUERY_TILE * (QUERY_TILE / 2), steps = (end + 1) / 2 - row,
+                      keys = padded(least(PANEL, c.n - j));
             const float *p = t.p + row * LDS + j, *ds = t.ds + row * LDS + j;
             for (int d = 0, to = j; d < P; d += 16, to += 16 * KB) {
                 const int64_t at = d * c.pairs + row;
@@ -316,9 +317,9 @@ void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int
 template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int j0) {
     auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
     for (int r = 0; r < pair.m; r++) {
-        const Span window = keys_of(c.h, c.S, b, i0 + r), see = pair.stream.of(window);
-        pair.first[r] = in_tile(see.from);
-        pair.before[r] = in_tile(see.to);
+        const Span window = keys_of(c.h, c.S, b, i0 + r), visible = pair.stream.of(window);
+        pair.first[r] = in_tile(visible.from);
+        pair.before[r] = in_tile(visible.to);
         pair.limit[r] = pair.stream.all ? pair.before[r] : in_tile(pair.stream.below(i0 + r + 1));
     }
 }

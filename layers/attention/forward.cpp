@@ -79,12 +79,12 @@ struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];
 };
 template <bool half>
-INLINE void online_softmax(float* s, const RowMask& see, float c, float* top, float* sums, float* o, int P) {
+INLINE void online_softmax(float* s, const RowMask& mask, float c, float* top, float* sums, float* o, int P) {
     vf m[GROUP], base[GROUP], total[GROUP];
-    auto part = [&](int r, int u, vf x, float fill) { return between(u, see.first[r], see.limit[r], x, fill); };
+    auto part = [&](int r, int u, vf x, float fill) { return between(u, mask.first[r], mask.limit[r], x, fill); };
 #pragma GCC unroll 4
     for (int r = 0; r < GROUP; r++) m[r] = set1(-INF);
-    for (int u = see.inner; u < see.outer; u += VW)
+    for (int u = mask.inner; u < mask.outer; u += VW)
 #pragma GCC unroll 4
         for (int r = 0; r < GROUP; r++) m[r] = max(load(s + r * LDS + u), m[r]);
     auto seen_max = [&](int u, int to) {
@@ -92,8 +92,8 @@ INLINE void online_softmax(float* s, const RowMask& see, float c, float* top, fl
 #pragma GCC unroll 4
             for (int r = 0; r < GROUP; r++) m[r] = max(part(r, u, load(s + r * LDS + u), -INF), m[r]);
     };
-    seen_max(see.from, see.inner);
-    seen_max(see.outer, see.end);
+    seen_max(mask.from, mask.inner);
+    seen_max(mask.outer, mask.end);
 #pragma GCC unroll 4
     for (int r = 0; r < GROUP; r++) {
         const float now = max(m[r]);
@@ -122,23 +122,23 @@ INLINE void online_softmax(float* s, const RowMask& see, float c, float* top, fl
             else store(s + r * LDS + u, low);
         }
     };
-    int u = see.from;
-    for (; u < see.inner; u += UNIT) put(u, false);
-    for (; u + UNIT <= see.outer; u += UNIT) put(u, true);
-    for (; u < see.end; u += UNIT) put(u, false);
+    int u = mask.from;
+    for (; u < mask.inner; u += UNIT) put(u, false);
+    for (; u + UNIT <= mask.outer; u += UNIT) put(u, true);
+    for (; u < mask.end; u += UNIT) put(u, false);
 #pragma GCC unroll 4
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
 // Makes scores of a query from products with keys from..end of the stream's tile at j0.
-INLINE void shape_scores(float* s, const RowMask& see, ScoreTransform shape, const Stream& stream, int j0, int query) {
-    for (int u = see.from; u < see.end; u += VW)
+INLINE void shape_scores(float* s, const RowMask& mask, ScoreTransform shape, const Stream& stream, int j0, int query) {
+    for (int u = mask.from; u < mask.end; u += VW)
         store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);
 }
 
 struct ForwardTiles {
     float *kt, *v, *q, *s, *o, *sums, *top;
-    Span see[QB];    // visible keys of each query, as stream indices
+    Span mask[QB];    // visible keys of each query, as stream indices
 };
 // Panels of keys. Each stream begins a new one.
 INLINE int panels(const Streams& streams) {
@@ -198,9 +198,9 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
     // Row r attends to keys first(r)..limit(r) of the tile; its strip is computed for
     // from(r)..limit(strip's last row).
     auto limit = [&](int r) {
-        return least(KB, (masked ? t.see[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
+        return least(KB, (masked ? t.mask[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
     };
-    auto first = [&](int r) { return masked ? most(0, t.see[least(r, m - 1)].from - j0) : 0; };
+    auto first = [&](int r) { return masked ? most(0, t.mask[least(r, m - 1)].from - j0) : 0; };
     auto from = [&](int r) { return first(r) / UNIT * UNIT; };
     const int all = limit(rows - 1);
     for (int p = from(0) / PANEL * PANEL; p < all; p += PANEL)
@@ -213,23 +213,23 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
         }
     for (int r = 0; r < rows; r += GROUP) {    // a group may span two strips of 16 rows
         const int last = r + GROUP - 1;
-        RowMask see = {from(r / R * R),
-                       tiles(first(last), VW) * VW,
-                       limit(r) / VW * VW,
-                       tiles(limit(last / R * R + R - 1), UNIT) * UNIT,
-                       {},
-                       {}};
-        if (see.end <= see.from) continue;
-        if (see.outer <= see.inner) see.inner = see.outer = see.from;
+        RowMask mask = {from(r / R * R),
+                        tiles(first(last), VW) * VW,
+                        limit(r) / VW * VW,
+                        tiles(limit(last / R * R + R - 1), UNIT) * UNIT,
+                        {},
+                        {}};
+        if (mask.end <= mask.from) continue;
+        if (mask.outer <= mask.inner) mask.inner = mask.outer = mask.from;
         for (int g = 0; g < GROUP; g++) {
-            see.first[g] = first(r + g);
-            see.limit[g] = limit(r + g);
+            mask.first[g] = first(r + g);
+            mask.limit[g] = limit(r + g);
             if (has_score_transform(c.h))
-                shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
+                shape_scores(t.s + (r + g) * LDS, mask, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)
                 c.y.with(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, [&](auto* y) { fetch(y, HS); });
         }
-        online_softmax<half>(t.s + r * LDS, see, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
+        online_softmax<half>(t.s + r * LDS, mask, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
     }
     if (c.h.dropout.rate > 0) drop<half>(t.s, c, at, from_stream.stream, j0, first, limit);
     for (int p = from(0) / DEPTH * DEPTH; p < all; p += DEPTH)
@@ -245,8 +245,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
 template <bool half, class Set> static void add_stream(const Call& c, ForwardTiles& t, Set& set,
                                                        Prefetcher<WorkItems>& ahead, const Queries& at,
                                                        const PackedStream& s) {
-    for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
-    const int from = t.see[0].from, last = t.see[at.m - 1].from, to = t.see[at.m - 1].to;
+    for (int r = 0; r < at.m; r++) t.mask[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
+    const int from = t.mask[0].from, last = t.mask[at.m - 1].from, to = t.mask[at.m - 1].to;
     const bool causal = s.stream.all && !c.h.keys;
     for (int j0 = from / KB * KB; j0 < to; j0 += KB)
         causal&& j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)

@@ -58,15 +58,15 @@ template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, c
             c.h.dropout, pair_row(c.h.dropout, b, i, c.h.NH), i0, m, {0, 1, c.S, true}, j0, [](int) { return 0; },
             [&](int) { return n; });
     for (int r = 0; r < m; r++) {
-        const Span see = keys_of(c.h, c.S, b, i0 + r);
-        const int from = pattern ? 0 : most(0, see.from - j0) / VW * VW, to = least(n, see.to - j0);
+        const Span visible = keys_of(c.h, c.S, b, i0 + r);
+        const int from = pattern ? 0 : most(0, visible.from - j0) / VW * VW, to = least(n, visible.to - j0);
         for (int u = from; u < to; u += VW) {
             const int distance = j0 + u - i0 - r;
             const vf z = shape(load(t.p + r * LDS + u), lanes() + distance).z;
             vf dp = load(t.dp + r * LDS + u);
             if (has_dropout) dp = kept_lanes(dp * factor, kept.lanes_of(r, u));
             const vf ds = exp2((z - lse[r]) * LOG2E) * (dp - t.delta[i0 + r]);
-            vf inside = between(u, most(0, see.from - j0), to, ds, 0);
+            vf inside = between(u, most(0, visible.from - j0), to, ds, 0);
             for (int k = 0; k < VW && pattern; k++)
                 if (u + k < to && in_pattern(c.h, j0 + u + k)) inside[k] = ds[k];
             add_along(sums, c.h.max_distance, distance, inside);

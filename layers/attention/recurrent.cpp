@@ -278,9 +278,9 @@ template <class F> void each_item(int B, const Heads& h, F f) {
     float* scratch = static_cast<float*>(cpu_scratch(scratch_of({.heads = h})));
 #pragma omp parallel
     {
-        const Workspace room(scratch + omp_get_thread_num() * floats, h.HS);
+        const Workspace workspace(scratch + omp_get_thread_num() * floats, h.HS);
 #pragma omp for schedule(dynamic)
-        for (int item = 0; item < B * h.NKV; item++) f(room, item / h.NKV, item % h.NKV);
+        for (int item = 0; item < B * h.NKV; item++) f(workspace, item / h.NKV, item % h.NKV);
     }
 }
 

@@ -126,11 +126,11 @@ template <class T, Walk W> struct Walker {
     static constexpr bool ALONG = W == Walk::y || W == Walk::dv;    // decays along the rows of S
     const Call<T>& c;
     const Out<T>& out;
-    const Workspace room;
+    const Workspace workspace;
     const int b, kv, e0, HS, P, in, columns;    // in: terms of a score; columns: of Z and out
     const bool elu;
     __device__ Walker(const Call<T>& c, const Out<T>& out, int b, int kv, int e0)
-        : c(c), out(out), room(&dynamic_shared<float>(), c.chunk(), c.pitch(), c.h.HS), b(b), kv(kv), e0(e0),
+        : c(c), out(out), workspace(&dynamic_shared<float>(), c.chunk(), c.pitch(), c.h.HS), b(b), kv(kv), e0(e0),
           HS(c.h.HS), P(c.pitch()), in(ALONG ? HS : c.wide()), columns(W == Walk::y ? c.wide() : HS), elu(c.elu()) {}
 
     // up = exp(b) of all channels, or of this block's columns.
@@ -143,7 +143,7 @@ template <class T, Walk W> struct Walker {
                 sum += c.h.linear == LinearAttention::gated
                            ? gate_decay(to_float(c.gates[c.gate(b, x.from + i, kv) + c0 + d]))
                            : retention();
-                room.up[i * P + d] = expf(sum);
+                workspace.up[i * P + d] = expf(sum);
             }
         }
     }
@@ -151,7 +151,7 @@ template <class T, Walk W> struct Walker {
         const float steps = c.h.NKV > 1 ? float(c.h.NKV - 1) : 1;
         return log1pf(-exp2f(-5 - 4 * float(kv) / steps));
     }
-    __device__ float up(int i, int d) const { return elu ? 1 : room.up[i * P + d]; }
+    __device__ float up(int i, int d) const { return elu ? 1 : workspace.up[i * P + d]; }
 
     // Loads rows of k~ or q~ from channel c0 on; of v with elu's ones; of g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
@@ -175,16 +175,18 @@ template <class T, Walk W> struct Walker {
              [&](int i, int d) { return c0 + d < c.wide() ? c.g[c.wide_row(b, x.from + i, head) + c0 + d] : 0; });
     }
     __device__ void load_key_side(const Chunk& x) const {
-        if constexpr (W == Walk::y) keys(room.r, P, x, 0, HS), values(room.z, PITCH, x, e0, E);
-        if constexpr (W == Walk::dq) values(room.r, P, x, 0, in), keys(room.z, PITCH, x, e0, E);
-        if constexpr (W == Walk::dk) values(room.l, P, x, 0, in);
-        if constexpr (W == Walk::dv) keys(room.l, P, x, 0, HS);
+        if constexpr (W == Walk::y) keys(workspace.r, P, x, 0, HS), values(workspace.z, PITCH, x, e0, E);
+        if constexpr (W == Walk::dq) values(workspace.r, P, x, 0, in), keys(workspace.z, PITCH, x, e0, E);
+        if constexpr (W == Walk::dk) values(workspace.l, P, x, 0, in);
+        if constexpr (W == Walk::dv) keys(workspace.l, P, x, 0, HS);
     }
     __device__ void load_query_side(const Chunk& x, int head) const {
-        if constexpr (W == Walk::y) queries(room.l, P, x, head, 0, HS);
-        if constexpr (W == Walk::dq) gradients(room.l, P, x, head, 0, in);
-        if constexpr (W == Walk::dk) gradients(room.r, P, x, head, 0, in), queries(room.z, PITCH, x, head, e0, E);
-        if constexpr (W == Walk::dv) queries(room.r, P, x, head, 0, HS), gradients(room.z, PITCH, x, head, e0, E);
+        if constexpr (W == Walk::y) queries(workspace.l, P, x, head, 0, HS);
+        if constexpr (W == Walk::dq) gradients(workspace.l, P, x, head, 0, in);
+        if constexpr (W == Walk::dk)
+            gradients(workspace.r, P, x, head, 0, in), queries(workspace.z, PITCH, x, head, e0, E);
+        if constexpr (W == Walk::dv)
+            queries(workspace.r, P, x, head, 0, HS), gradients(workspace.z, PITCH, x, head, e0, E);
     }
 
     // Scores of the chunk, with positions up to the row, or from the row on.
@@ -193,35 +195,35 @@ template <class T, Walk W> struct Walker {
         if (tile_row(t) >= x.n) return;
         Sums sums = {};
         multiply(
-            sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
-            [&](int k, int j) { return room.r[min(tile_column(t, j), x.n - 1) * P + k]; });
+            sums, in, [&](int i, int k) { return workspace.l[(tile_row(t) + i) * P + k]; },
+            [&](int k, int j) { return workspace.r[min(tile_column(t, j), x.n - 1) * P + k]; });
         each_sum(sums, t, [&](int i, int j, float sum) {
-            if (j < x.n) room.scores[i * PITCH + j] = (BACK ? j >= i : j <= i) ? sum : 0;
+            if (j < x.n) workspace.scores[i * PITCH + j] = (BACK ? j >= i : j <= i) ? sum : 0;
         });
     }
     __device__ void add_state(Sums& sums, const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) < x.n)
             multiply(
-                sums, in, [&](int i, int k) { return room.l[(tile_row(t) + i) * P + k]; },
-                [&](int k, int j) { return room.s[k * PITCH + tile_column(t, j)]; });
+                sums, in, [&](int i, int k) { return workspace.l[(tile_row(t) + i) * P + k]; },
+                [&](int k, int j) { return workspace.s[k * PITCH + tile_column(t, j)]; });
     }
     __device__ void add_chunk(Sums& sums, const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) < x.n)
             multiply(
-                sums, x.n, [&](int i, int k) { return room.scores[(tile_row(t) + i) * PITCH + k]; },
-                [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
+                sums, x.n, [&](int i, int k) { return workspace.scores[(tile_row(t) + i) * PITCH + k]; },
+                [&](int k, int j) { return workspace.z[k * PITCH + tile_column(t, j)]; });
     }
     // S = or += R^T Z; forward it is then multiplied by the chunk's decay.
     __device__ void update(const Chunk& x, bool add) const {
         for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
             Sums sums = {};
             multiply(
-                sums, x.n, [&](int i, int k) { return room.r[k * P + tile_row(t) + i]; },
-                [&](int k, int j) { return room.z[k * PITCH + tile_column(t, j)]; });
+                sums, x.n, [&](int i, int k) { return workspace.r[k * P + tile_row(t) + i]; },
+                [&](int k, int j) { return workspace.z[k * PITCH + tile_column(t, j)]; });
             each_sum(sums, t, [&](int d, int e, float sum) {
-                float& s = room.s[d * PITCH + e];
+                float& s = workspace.s[d * PITCH + e];
                 s = add ? s + sum : sum;
                 if (!BACK) s *= decay(x, d, e);
             });
@@ -234,7 +236,7 @@ template <class T, Walk W> struct Walker {
     }
     __device__ void decay_state(const Chunk& x) const {
         for (int at = int(threadIdx.x); at < in * E; at += THREADS)
-            room.s[at / E * PITCH + at % E] *= decay(x, at / E, at % E);
+            workspace.s[at / E * PITCH + at % E] *= decay(x, at / E, at % E);
     }
 
     __device__ void store_queries(const Sums& sums, const Chunk& x, int head) const {
@@ -261,7 +263,7 @@ template <class T, Walk W> struct Walker {
                 const int64_t at = c.k(b, s, kv) + e0 + e;
                 const float k = to_float(c.qkv[at]), dk = sum * feature_slope(elu, k) / up(i, e);
                 out.dqkv[at] = from_float<T>(dk);
-                room.scores[i * PITCH + e] = k * dk;
+                workspace.scores[i * PITCH + e] = k * dk;
             }
         });
     }
@@ -270,13 +272,13 @@ template <class T, Walk W> struct Walker {
         __syncthreads();
         const int e = int(threadIdx.x);
         if (e >= E || e0 + e >= HS) return;
-        float sum = x.alone ? 0 : room.later[e];
+        float sum = x.alone ? 0 : workspace.later[e];
         for (int i = x.n - 1; i >= 0; i--) {
             const int64_t at = c.gate(b, x.from + i, kv) + e0 + e;
-            sum += out.qdq[at] - room.scores[i * PITCH + e];
+            sum += out.qdq[at] - workspace.scores[i * PITCH + e];
             out.dgates[at] = from_float<T>(sum * gate_slope(to_float(c.gates[at])));
         }
-        room.later[e] = sum;
+        workspace.later[e] = sum;
     }
 
     __device__ void step(const Chunk& x) const {
@@ -317,7 +319,7 @@ template <class T, Walk W> struct Walker {
     }
     template <class F> __device__ void each_state(F f) const {
         for (int at = int(threadIdx.x); at < HS * E; at += THREADS)
-            if (e0 + at % E < columns) f(room.s[at / E * PITCH + at % E], offset(at / E, e0 + at % E));
+            if (e0 + at % E < columns) f(workspace.s[at / E * PITCH + at % E], offset(at / E, e0 + at % E));
     }
 };
 

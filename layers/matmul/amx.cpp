@@ -365,15 +365,15 @@ template <Then then, class X, class Y> struct Product {
                                 sums ? g.row_sums : nullptr);
     }
 
-    template <class Set> void work(Set& tiles, float* room) const {
+    template <class Set> void work(Set& tiles, float* workspace) const {
         const Panels r = share.resident, t = share.streamed;
         const int steps = steps_of(g.K);
-        float *own = room + resident_words(g.M, g.N, g.K), *out = own + GROUP * least(steps, MOST) * STEP;
+        float *own = workspace + resident_words(g.M, g.N, g.K), *out = own + GROUP * least(steps, MOST) * STEP;
         for (int r0 = r.from; r0 < r.to; r0 += share.part)
             for (int k0 = 0; k0 < steps; k0 += deep) {
                 const Depth k = {k0, least(deep, steps - k0), g.add || k0 > 0, k0 + deep >= steps};
                 const int n = least(share.part, r.to - r0);
-                pack_resident(room, r0, n, k);
+                pack_resident(workspace, r0, n, k);
                 int group = t.from, packed = group;    // panels group..packed-1 are packed
                 Leaving leaving;
                 for (int p = t.from; p < t.to; p++) {
@@ -385,7 +385,7 @@ template <Then then, class X, class Y> struct Product {
                     Prefetch asked;
                     if (streamed().along && p + 1 < t.to)
                         asked = next_panel(streamed(), (p + 1) * SIDE, 32 * k0, k.steps);
-                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, room, r0 * SIDE, n, out, leaving,
+                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, workspace, r0 * SIDE, n, out, leaving,
                           asked);
                 }
                 if (leaving.from) leave_now(leaving, k, SIDE, SIDE);
@@ -393,12 +393,12 @@ template <Then then, class X, class Y> struct Product {
         if (past_caches) __sync_synchronize();
     }
     static void run(const Form& g) {
-        float* room = static_cast<float*>(cpu_scratch(scratch(g.M, g.N, g.K)));
+        float* workspace = static_cast<float*>(cpu_scratch(scratch(g.M, g.N, g.K)));
 #pragma omp parallel
         {
             const int thread = omp_get_thread_num();
             const Product mine(g, thread, omp_get_num_threads());
-            with_tiles(g.tiles, [&](auto& tiles) { mine.work(tiles, room + thread * own_words(g.M, g.N, g.K)); });
+            with_tiles(g.tiles, [&](auto& tiles) { mine.work(tiles, workspace + thread * own_words(g.M, g.N, g.K)); });
         }
     }
 };

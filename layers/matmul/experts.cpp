@@ -107,14 +107,14 @@ static void gate_backward(float* dx, float* dgate, const float* dy, const P* x, 
     }
 }
 
-template <class P, Tiles tiles> static int64_t forward_room(const CallSizes& c) {
+template <class P, Tiles tiles> static int64_t forward_workspace(const CallSizes& c) {
     return forward_scratch<P, tiles>(c.rows, c.in, c.out);
 }
 template <class P, Tiles tiles> static int64_t backward_room(const CallSizes& c) {
     return backward_scratch<P, tiles>(c.rows, c.in, c.out);
 }
 
-REGISTER_CPU_TILES(experts_forward, forward, forward_room)
+REGISTER_CPU_TILES(experts_forward, forward, forward_workspace)
 REGISTER_CPU_TILES(experts_backward, backward, backward_room)
 REGISTER_CPU(experts_gather, gather<P>)
 REGISTER_CPU(experts_combine, combine)

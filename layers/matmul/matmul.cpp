@@ -189,17 +189,17 @@ template <class X, class Y> struct Product {
     void run() const {
         const bool mine_a = own_a();
         const int deep = depth(), high = tall(), unit = mine_a ? MICRO : ROWS;
-        float* room = static_cast<float*>(cpu_scratch(scratch()));
+        float* workspace = static_cast<float*>(cpu_scratch(scratch()));
 #pragma omp parallel
         {
             const int64_t id = omp_get_thread_num(), threads = omp_get_num_threads();
-            float* own = room + shared_words() + id * panel_words();
+            float* own = workspace + shared_words() + id * panel_words();
             int buffer = 0;
             for (int k0 = 0; k0 < g.K; k0 += deep)
                 for (int s0 = 0; s0 < shared_all(); s0 += high, buffer ^= 1) {
                     const int kn = least(deep, g.K - k0), size = least(high, shared_all() - s0);
                     const Block k = {k0, kn, (kn + PER - 1) / PER};
-                    float* shared = room + buffer * packed(high);
+                    float* shared = workspace + buffer * packed(high);
                     if (mine_a || !a_in_place()) {
 #pragma omp for schedule(static)
                         for (int i = 0; i < size; i += MICRO)

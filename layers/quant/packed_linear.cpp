@@ -162,12 +162,12 @@ static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
     const RowOffsets at = places(product, N);
     Prepared p = {product.x,   nullptr,      nullptr,    nullptr,   nullptr,       at.float_row,
                   at.pair_row, at.plane_row, at.int_row, product.C, product.ahead, nullptr};
-    float* room = static_cast<float*>(cpu_scratch(at.bytes));
-    if (at.copied) p.floats = p.copy = room;
-    if (at.need.pairs) p.pairs = room + at.pair_at;
-    if (at.need.planes) p.planes = room + at.plane_at;
-    if (at.need.ints) p.ints = reinterpret_cast<int8_t*>(room + at.int_at);
-    p.own = reinterpret_cast<char*>(room) + at.own_at;
+    float* workspace = static_cast<float*>(cpu_scratch(at.bytes));
+    if (at.copied) p.floats = p.copy = workspace;
+    if (at.need.pairs) p.pairs = workspace + at.pair_at;
+    if (at.need.planes) p.planes = workspace + at.plane_at;
+    if (at.need.ints) p.ints = reinterpret_cast<int8_t*>(workspace + at.int_at);
+    p.own = reinterpret_cast<char*>(workspace) + at.own_at;
     return p;
 }
 // Fills the prepared rows. Must be called by every thread of the team, which then has all rows.
@@ -463,12 +463,12 @@ void packed_experts(const PackedProduct& p, Routes routes, Router r) {
     with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
         const PackedPart* part = p.w->parts;
         for (int e = 0; e < r.E; e++) {
-            const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;
+            const int first_row = routes.offsets[e], rows = routes.offsets[e + 1] - first_row;
             const int64_t from = int64_t(e) * p.OC, to = from + p.OC;
             PackedProduct mine = p;
-            mine.y = p.y + int64_t(slot) * p.OC;
+            mine.y = p.y + int64_t(first_row) * p.OC;
             for (; part < p.w->parts + p.w->count && part->first < to; part++)
-                if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
+                if (rows > 0) part_product(mine, *part, x, first_row, rows, from, to);
         }
     });
     for (int i = 0; i < p.w->count; i++) {

@@ -32,10 +32,10 @@ std::vector<std::pair<std::string, Heads>> Rows::masks() {
 }
 
 void Rows::attention() {
-    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
-    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Input>(narrow);
-    auto dy = arrays<Activation>(narrow);
+    const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();
+    auto qkv = arrays<Activation>(qkv_elements), dqkv = arrays<Activation>(qkv_elements);
+    auto y = arrays<Input>(y_elements);
+    auto dy = arrays<Activation>(y_elements);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
     if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
     for (const auto& [name, heads] : masks()) {
@@ -94,13 +94,13 @@ void Rows::cached(int rows, Element type, const std::string& name) {
 
 // T5's position bias, whose gradient is an operation of its own.
 void Rows::biases() {
-    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
+    const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();
     Heads with = h;
     with.alibi = false, with.softcap = 0, with.max_distance = RELATIVE_MAX_DISTANCE;
     const int64_t numbers = int64_t(h.NH) * (2 * with.max_distance + 1);
-    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Input>(narrow);
-    auto dy = arrays<Activation>(narrow);
+    auto qkv = arrays<Activation>(qkv_elements), dqkv = arrays<Activation>(qkv_elements);
+    auto y = arrays<Input>(y_elements);
+    auto dy = arrays<Activation>(y_elements);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4), bias = arrays<float>(numbers);
     auto dbias = arrays<Gradient>(numbers);
     if (!dqkv[0] || !dbias[0]) return bench.short_of_memory("attention_bias_backward");
@@ -115,11 +115,11 @@ void Rows::biases() {
 // Attention without softmax, for any model.
 void Rows::recurrences() {
     if (h.HS > 256) return;
-    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
-    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Input>(narrow);
-    auto dy = arrays<Activation>(narrow);
-    auto gates = arrays<Activation>(narrow), dgates = arrays<Activation>(narrow);
+    const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();
+    auto qkv = arrays<Activation>(qkv_elements), dqkv = arrays<Activation>(qkv_elements);
+    auto y = arrays<Input>(y_elements);
+    auto dy = arrays<Activation>(y_elements);
+    auto gates = arrays<Activation>(y_elements), dgates = arrays<Activation>(y_elements);
     auto norms = arrays<float>(int64_t(N) * h.NH);
     const int rows = std::min(8, N);
     for (auto [name, kind] : {std::pair{"elu", LinearAttention::elu},
