@@ -1,8 +1,8 @@
 #!/bin/bash
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
 # Usage: mutants.sh [PATTERN | K/N]: only the rows that this regular expression matches; or each N-th, from the K-th on.
-# A row of mutants.txt: file ;; sed expression ;; test cases that must fail; and where only some CPUs run this line, ;;
-# their flag in /proc/cpuinfo. Kernels (layers/*.cu) are tested on the emulator.
+# A row of mutants.txt: file ;; function ;; change (dev/mutate.py explains both) ;; test cases that must fail; and where
+# only some CPUs run this line, ;; their flag in /proc/cpuinfo. Kernels (layers/*.cu) are tested on the emulator.
 #
 # Each worker has a tree of its own. The layers' loops are first compiled and tested for this CPU's best instruction set
 # alone; only a mutant that survives this is compiled for the others, too. Afterwards the objects from before are put back.
@@ -51,8 +51,10 @@ binary_of() {    # file, test cases
         *) echo build/test_all ;;
     esac
 }
-split() {    # row: sets file, change, cases, flag
-    IFS=$'\x1f' read -r file change cases flag <<<"${1// ;; /$'\x1f'}"
+split() {    # row: sets file, change (with its function), cases, flag
+    local function
+    IFS=$'\x1f' read -r file function change cases flag <<<"${1// ;; /$'\x1f'}"
+    change="$function: $change"
 }
 can_run() {    # file, flag: is it compiled, and can its tests run?
     [ -z "$2" ] || cpu "$2" || return
@@ -82,8 +84,9 @@ try() {    # tree, row: prints the verdict
         -o -name '*.avx2.o' -o -name '*.avx512.o' -o -name '*.avx512bf16.o' | grep -v "\.$best\.o$")
     cp -p "$tree/$file" "$tree/build/original"
     touch "$tree/build/began"
-    sed -i "$change" "$tree/$file"
-    if ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
+    if ! "$tree/dev/mutate.py" apply "$2" >"$tree/build/mutant" || ! cp "$tree/build/mutant" "$tree/$file"; then
+        echo "FAILED   $file: the mutant cannot be made: $change"
+    elif ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
     elif passes_best "$tree" "$binary" "$cases" && compile "$tree" "${goals[@]}" && passes "$tree" "$binary" "$cases"; then
         echo "SURVIVED $file: $change"
     elif grep -q FAILED "$tree/build/log"; then echo "caught   $file: $change"
@@ -96,13 +99,7 @@ try() {    # tree, row: prints the verdict
             (cd ../../before && xargs -0r cp -p --parents -t "$OLDPWD"))
 }
 
-while IFS= read -r row; do    # each row, whichever are tried
-    split "$row"
-    [ -f "$file" ] && ! sed "$change" "$file" | cmp -s - "$file" && continue
-    echo "FAILED   $file: the line to break is gone: $change"
-    gone=1
-done <dev/mutants.txt
-[ -z "${gone-}" ] || exit 1
+dev/mutate.py check || exit 1    # each row, whichever are tried
 
 rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
@@ -110,6 +107,7 @@ find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -
 remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
 compile $all/0 flatgpt build/test_all build/test_ranks build/emu/{flatgpt,launches,test_cuda,ladder_token} ||
     { tail $all/0/build/log; exit 1; }
+gone=
 shopt -s nocasematch
 for binary in build/test_all build/emu/test_cuda; do    # every row names a test case that its binary has
     mapfile -t names < <(cd $all/0 && "$binary" -ltc)
@@ -122,7 +120,7 @@ for binary in build/test_all build/emu/test_cuda; do    # every row names a test
     done <dev/mutants.txt
 done
 shopt -u nocasematch
-[ -z "${gone-}" ] || exit 1
+[ -z "$gone" ] || exit 1
 list=() clean_all= clean_cuda= skipped=0
 while IFS= read -r row; do
     [[ $row =~ $pattern ]] || continue
@@ -154,6 +152,8 @@ for ((w = 1; w < workers; w++)); do cp -a $all/0 $all/$w; done
     done
     wait
 } | tee $all/verdicts
+printf '\nNot caught:\n'
+grep -v ^caught $all/verdicts || echo none
 passed=$(grep -c ^caught $all/verdicts)
 failed=$((${#list[@]} - passed + $(grep -c "^FAILED   before" $all/verdicts)))
 echo

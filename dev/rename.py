@@ -89,14 +89,14 @@ class Renames:
                 glob, _, functions = entry.partition("@")
                 if not fnmatch.fnmatch(path, glob):
                     continue
-                if self.new.get(old, new) != new and not functions:
+                if text and not functions and self.new.get(old, new) != new:
                     fail(f"{path}: {old} becomes {self.new[old]} and {new}: limit one row to functions")
                 if functions:
                     exclude = functions.startswith("!")
                     ranges = [r for f in functions.lstrip("!").split("|") for r in function_ranges(text, f)]
                     if not ranges and text:
                         print(f"{path}: no function {functions} in which {old} could be renamed")
-                    self.limits[old].append((exclude, ranges, new))
+                    self.limits[old].append((exclude, ranges, new, functions.lstrip("!").split("|")))
                 else:
                     self.new[old] = new
                 if "strings" in notes:
@@ -105,8 +105,15 @@ class Renames:
                     self.allowed.add(new)
 
     def of(self, name, at):
-        for exclude, ranges, new in self.limits.get(name, ()):
+        for exclude, ranges, new, _ in self.limits.get(name, ()):
             if any(a <= at < b for a, b in ranges) != exclude:
+                return new
+        return self.new.get(name, name)
+
+    def of_function(self, name, function):
+        """In a row of mutants, which names its function: "Model::forward"."""
+        for exclude, _, new, functions in self.limits.get(name, ()):
+            if (function.split("::")[-1].split("#")[0] in functions) != exclude:
                 return new
         return self.new.get(name, name)
 
@@ -149,14 +156,15 @@ def clashes(text, renames, path):
 
 
 def rename_row(row, rows):
-    """A row of mutants: names change in all but its tests, the last fields."""
+    """A row of mutants: names change in its function and its change, not in its tests."""
     fields = row.split(" ;; ")
-    if row.startswith("#") or len(fields) < 3:
+    if row.startswith("#") or len(fields) < 4:
         return row
     renames = Renames(rows, fields[0], "")
-    keep = 1 if fields[1].startswith("s/") else 2
-    middle = [IDENTIFIER.sub(lambda w: renames.of(w[0], -1), f) for f in fields[1:1 + keep]]
-    return " ;; ".join([fields[0], *middle, *fields[1 + keep:]])
+    function = fields[1]
+    for i in (1, 2):
+        fields[i] = IDENTIFIER.sub(lambda w: renames.of_function(w[0], function), fields[i])
+    return " ;; ".join(fields)
 
 
 def rename_sass(row, rows, files):

@@ -148,7 +148,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         if (s.ok()) s = m.model->allocate(config, plan);
         if (s.ok()) s = checkpoint_weights(found, *m.model, true);
         if (packed)
-            m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->packed.formats().c_str(),
+            m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->store.packed.formats().c_str(),
                                  counted(cpu_threads(), "thread").c_str());
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;

@@ -61,7 +61,7 @@ struct Loaded {
         for (const Tensor& t : g->tensors) {
             const size_t at = all.size();
             all.resize(at + size_t(t.size()));
-            g->read(Part::weights, t.offset, t.size(), all.data() + at);
+            g->read(StateKind::weights, t.offset, t.size(), all.data() + at);
         }
         return all;
     }

@@ -16,7 +16,7 @@ struct SmallSpeaker {
     Model g{cpu_ops<float>()};
     explicit SmallSpeaker(int T, LinearAttention linear = LinearAttention::none) {
         const Config c{.V = CHAT_TOKENS, .T = T, .L = 2, .NH = 2, .C = 32, .F = 64, .linear = linear};
-        REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
+        REQUIRE(g.allocate(c, {RunMode::infer, 1, 8}).ok());
         g.init(1);
     }
 };

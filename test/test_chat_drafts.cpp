@@ -112,7 +112,7 @@ TEST_CASE("chat drafts: all of a prompt is computed as a prompt, an answer step 
     struct Seen final : Observer {
         std::vector<std::pair<int, bool>> calls;    // S, as steps
         using Observer::Observer;
-        void call(const Work& work, const std::function<void()>& run) override {
+        void call(const Cost& work, const std::function<void()>& run) override {
             if (work.call.operation == Operation::attention_cached) calls.push_back({work.call.S, work.call.steps});
             run();
         }

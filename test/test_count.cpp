@@ -252,7 +252,7 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             if (kind == 3) c.experts = 4, c.experts_used = 2, c.expert_ffn = 32;
             Measured measured(op);
             Model g(measured.table);
-            REQUIRE(g.allocate(c, {.use = RunMode::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
+            REQUIRE(g.allocate(c, {.mode = RunMode::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
             g.init(1);
             KvCache cache;
             REQUIRE(allocate_cache(g, cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());
@@ -344,7 +344,7 @@ TEST_CASE("count: memory foretold is memory held") {
             REQUIRE(g.allocate(toy(), plan).ok());
             CHECK(held == total_bytes(rows) - rows.back().bytes);
             const std::vector<int> tok = toy_tokens(plan.B * plan.S, toy().V, 1);
-            if (plan.use == RunMode::train) (void)train_pass(g, tok, tok, plan.B, plan.S);
+            if (plan.mode == RunMode::train) (void)train_pass(g, tok, tok, plan.B, plan.S);
             else losses_of(g, tok, tok, plan.B, plan.S, std::vector<float>(tok.size()).data());
             CHECK(cpu_scratch_allocated() == rows.back().bytes);
         }

@@ -42,7 +42,7 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     }
     // A step's costs, counted without a device.
     Gpu h200 = gpu_named("h200").value;
-    const Work step = training_cost(planned_table(h200, Dtype::bf16), config_named("gpt2").value, 2, 128);
+    const Cost step = training_cost(planned_table(h200, Dtype::bf16), config_named("gpt2").value, 2, 128);
     CHECK(flops["step"] == doctest::Approx(step.flops()));
     CHECK(bytes["step"] < step.bytes * 1.0000001);    // without what is copied between host and device
     CHECK(bytes["step"] > 0.99 * step.bytes);

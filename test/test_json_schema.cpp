@@ -78,7 +78,7 @@ TEST_CASE("json schema: texts that drawn tokens make parse and are valid") {
         const Sampler first = Sampler::open(sampling, tokenizer, V, {tokenizer.end_of_text()}).take();
         std::set<std::string> all;
         for (uint64_t sequence = 0; sequence < 12; sequence++) {
-            Sampler sampler = first.of(sequence);
+            Sampler sampler = first.for_sequence(sequence);
             std::string text;
             for (uint64_t step_index = 0; step_index < 3000 && !sampler.done(); step_index++) {
                 std::vector<float> logits;

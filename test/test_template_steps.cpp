@@ -118,6 +118,6 @@ TEST_CASE("template steps: a name far out costs more; what refers to itself is f
         CAPTURE(std::string(text));
         const std::unique_ptr<jinja::Node> root = jinja::parse(text);
         (void)jinja::Interpreter(jinja::Value(jinja::Kind::dict, {"x", held}), 0).render(*root);
-        CHECK(held.held.use_count() == 1);
+        CHECK(object.held.use_count() == 1);
     }
 }

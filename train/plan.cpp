@@ -287,7 +287,7 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
         struct stat info {};
         std::vector<std::array<uint64_t, 3>> all;
         if (stat(s.path.c_str(), &info) == 0) all.push_back({0, info.st_dev, info.st_ino});
-        if (s.set.id) all.push_back({1, s.set.id, uint64_t(s.set.place)});
+        if (s.set.id) all.push_back({1, s.set.id, uint64_t(s.set.index)});
         return all;
     };
     for (const Shard& s : train)

@@ -90,7 +90,7 @@ Status Trainer::extend_context() {
         if (config_rows()[i].member == ConfigRow::Member(&Config::rope_scaling)) to.scaling = o.shape.words[i];
         if (config_rows()[i].member == ConfigRow::Member(&Config::rope_factor)) to.factor = o.shape.numbers[i];
     }
-    return extend_context(&config, to);
+    return ::extend_context(&config, to);
 }
 
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.

@@ -67,13 +67,13 @@ bool CachedSequences::fits(const std::vector<Ids>& tokens) const {
 }
 
 void CachedSequences::prefill(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits,
-                              bool prefill) {
+                              bool is_prompt) {
     const size_t V = size_t(model.c.V);
     if (const size_t half = seqs.size() / 2; half > 0 && !fits(tokens)) {
         const auto which_half = seqs.begin() + ptrdiff_t(half);
         const auto tokens_half = tokens.begin() + ptrdiff_t(half);
-        prefill({seqs.begin(), which_half}, {tokens.begin(), tokens_half}, logits, prefill);
-        return prefill({which_half, seqs.end()}, {tokens_half, tokens.end()}, logits + half * V, prefill);
+        prefill({seqs.begin(), which_half}, {tokens.begin(), tokens_half}, logits, is_prompt);
+        return prefill({which_half, seqs.end()}, {tokens_half, tokens.end()}, logits + half * V, is_prompt);
     }
     std::vector<size_t> remaining(seqs.size());    // into which
     for (size_t i = 0; i < seqs.size(); i++) remaining[i] = i;
@@ -87,7 +87,7 @@ void CachedSequences::prefill(const std::vector<int>& seqs, const std::vector<Id
             now.push_back(seqs[i]);
             chunks.emplace_back(at, at + ptrdiff_t(std::min(most, tokens[i].size() - from)));
         }
-        const PendingHead head = extend(now, chunks, prefill ? Pages::SumOrder::prefill : Pages::SumOrder::decode);
+        const PendingHead head = extend(now, chunks, is_prompt ? Pages::SumOrder::prefill : Pages::SumOrder::decode);
         from += most;
         auto ends = [&](size_t i) { return tokens[i].size() <= from; };
         std::vector<int> rows;    // the last tokens of those that end

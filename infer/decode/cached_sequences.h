@@ -44,7 +44,7 @@ class CachedSequences {
 
     // Each of these slots gets its tokens, in pieces that the activations can hold. logits (which,V): after each one's
     // last token. prompt: as a prompt's (Pages::sum_order), else one by one.
-    void prefill(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits, bool prefill = true);
+    void prefill(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits, bool is_prompt = true);
     // Few tokens for each, at once. logits (tokens of all,V): after each token, slot by slot.
     void step(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits);
 

@@ -31,7 +31,7 @@ Result<std::vector<double>> head_importance(Model& model, Loader& loader, int S,
         objective.apply(done, tokens.data(), targets.data(), S, S, &spans);
         const int64_t counted = std::count_if(targets.begin(), targets.end(), [](int t) { return t >= 0; });
         model.train.begin();
-        model.batch.upload(tokens.data(), targets.data(), 1, S, objective.plain() ? nullptr : &spans);
+        model.batch.upload(tokens.data(), targets.data(), 1, S, objective.is_plain_causal() ? nullptr : &spans);
         model.forward();
         model.loss(true, float(1 / double(std::max<int64_t>(1, counted))));
         model.backward();

@@ -10,7 +10,7 @@
 #include "data/objective.h"
 
 // (L,NH) in nats: the mean over every window of the loader's epoch. Its batches are of one window of S tokens; the
-// model has room for gradients of one (Use::train). progress may be empty. Exit 1 naming layer, head and window: one is
+// model has room for gradients of one (RunMode::train). progress may be empty. Exit 1 naming layer, head and window: one is
 // not finite.
 Result<std::vector<double>> head_importance(Model& model, Loader& loader, int S, const Objective& objective,
                                             const std::function<void(int64_t done, int64_t windows)>& progress = {});
