@@ -49,7 +49,7 @@ struct Gpt {
     // Runs the uploaded batch through the blocks and the final norm.
     void forward(bool training = false);
     // Losses of the batch. With train, also the head's gradients times scale: 1 / the step's number
-    // of targets. Works in chunks of head_rows positions, as all logits (N,Vp) would not fit.
+    // of targets. Works in chunks of head_rows positions, so (N,Vp) logits never exist.
     void loss(bool train, float scale);
     // Adds the gradients of all parameters; call after forward(true) and loss(true). last: the
     // step's last batch, in which each bucket is reduced over the ranks as soon as it is complete.

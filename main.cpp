@@ -13,6 +13,7 @@
 #include "base/interrupt.h"
 #include "base/shorten.h"
 #include "model/device.h"
+#include "tools/commands.h"
 #include "layers/cpu.h"
 
 namespace {
@@ -102,8 +103,11 @@ int main(int argc, char** argv) {
     std::string name = args[0], prefix = "flatgpt";
     args.erase(args.begin());
     const bool help = name == "help" || name == "--help" || name == "-h";
-    if (help && !args.empty() && args[0][0] != '-') name = std::exchange(args[0], "--help");    // help train
-    Status status = cpu_check();                                                                // FLATGPT_ISA
+    if (help && !args.empty() && args[0][0] != '-') {    // help train
+        name = args[0];
+        args[0] = "--help";
+    }
+    Status status = cpu_check();    // FLATGPT_ISA
     if (!status.ok()) {
     } else if (name == "--help" || name == "-h") {
         fputs(commands_help(commands, text_width(stdout)).c_str(), stdout);

@@ -97,7 +97,8 @@ Status Trainer::issue() {
         {float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)}, limits,
         uint64_t(o.seed), stop_flags());
     issued++;
-    state.epoch = data.position().epoch, state.index = data.position().index;
+    state.epoch = data.position().epoch;
+    state.index = data.position().index;
     return {};
 }
 
@@ -107,7 +108,10 @@ Step Trainer::outcome() {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
     }
-    if (ranks.count() == 1) stop = stop_signal, save_due = stop_flags() >= SAVE_DUE;    // no reports
+    if (ranks.count() == 1) {    // no reports
+        stop = stop_signal;
+        save_due = stop_flags() >= SAVE_DUE;
+    }
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
     state.grad_norm.add(s.norm);
@@ -231,7 +235,8 @@ Status Trainer::save() {
                                           (unsigned long long)g.store.hash())));
     }
     state.algorithms = device_choices();
-    saved_at = now_seconds(), save_due = false;
+    saved_at = now_seconds();
+    save_due = false;
     Status written;
     if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint relies on these bytes
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
@@ -293,7 +298,10 @@ Status Trainer::validate() {
     const bool better = loss < state.best_loss;    // false unless finite
     previous_best = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;
-    if (better) state.best_loss = loss, state.best_step = state.step;
+    if (better) {
+        state.best_loss = loss;
+        state.best_step = state.step;
+    }
     val_text = formatted("  val %.4f", loss);
     extra_metrics += ",\"val_loss\":" + json_number(loss);
     return {};

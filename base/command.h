@@ -54,25 +54,6 @@ inline bool was_given(const std::vector<std::string>& given, std::string_view fl
 }
 inline bool has_options(const Command& c) { return !std::all_of(c.flags.begin(), c.flags.end(), is_positional); }
 
-Command train_command();                    // train_gpt.cu
-Command sample_command();                   // infer.cpp
-Command chat_command();                     // infer.cpp
-Command eval_command();                     // infer.cpp
-Command tokenize_command();                 // data/tokenize.cpp
-Command train_tokenizer_command();          // data/tokenize.cpp
-Command convert_command();                  // tools/convert.cpp
-Command prune_command();                    // tools/heads/prune.cpp
-Command info_command();                     // tools/info.cpp
-Command bench_command();                    // tools/bench/bench.cpp
-Command selftest_command();                 // tools/selftest/selftest.cpp
-Command plot_command();                     // tools/plot.cpp
-Command inspect_command();                  // tools/heads/inspect.cpp
-inline std::vector<Command> commands() {    // in the order of --help
-    return {train_command(),    sample_command(),          chat_command(),    eval_command(),
-            tokenize_command(), train_tokenizer_command(), convert_command(), prune_command(),
-            info_command(),     inspect_command(),         plot_command(),    bench_command(),
-            selftest_command()};
-}
 // base/completion.cpp; they read the table of all commands, which must stay where it is.
 Command completion_command(const std::vector<Command>* commands);
 Command man_command(const std::vector<Command>* commands, const char* version, const char* date);

@@ -91,7 +91,8 @@ void place_routes(Layout& at, Gpt& g, int64_t N) {
         Activations& a = g.a[size_t(l)];
         if (!c.has_experts(l)) continue;
         if (holder && !kept) {
-            a.factors = holder->factors, a.routes = holder->routes;
+            a.factors = holder->factors;
+            a.routes = holder->routes;
             continue;
         }
         holder = &a;
@@ -119,7 +120,10 @@ void lay_out_activations(Layout& at, Gpt& g) {
     lay_out_rows(at, g, N, statistic_rows);
     auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // only if both types are equal
     for (Activations& a : g.a) {
-        if (!c.pre_norm() && !own) a.ln1 = as_input(a.x), a.ln2 = as_input(a.x2);
+        if (!c.pre_norm() && !own) {
+            a.ln1 = as_input(a.x);
+            a.ln2 = as_input(a.x2);
+        }
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     place_routes(at, g, N);

@@ -204,7 +204,8 @@ static const char* const AS_MODEL = "model";    // no override
 ConfigOverrides no_overrides() {
     ConfigOverrides none;
     for (const ConfigRow& row : config_rows()) config_set(none, row, 0);
-    none.numbers.resize(config_rows().size()), none.words.assign(config_rows().size(), AS_MODEL);
+    none.numbers.resize(config_rows().size());
+    none.words.assign(config_rows().size(), AS_MODEL);
     return none;
 }
 
@@ -226,7 +227,10 @@ std::vector<Flag> config_flags(ConfigOverrides& overrides) {
         Flag flag = {row.flag, &overrides.numbers[i], (needs.empty() ? "" : "with " + needs[0] + ": ") + row.help,
                      std::min(row.min, 0.0), row.max};
         if (auto field = std::get_if<int Config::*>(&row.member)) flag.to = &(overrides.*(*field));
-        else if (flag_words(row).size() > 1) flag.to = &overrides.words[i], flag.choices = flag_words(row);
+        else if (flag_words(row).size() > 1) {
+            flag.to = &overrides.words[i];
+            flag.choices = flag_words(row);
+        }
         flags.push_back(flag);
     }
     return flags;
@@ -292,7 +296,8 @@ Config config_with(const Config& base, const ConfigOverrides& overrides) {
     for (size_t i = 0; i < rows.size(); i++)
         if (const auto value = override_value(overrides, i)) config_set(c, rows[i], *value);
     Config before = base, now = c;
-    before.derive(), now.derive();
+    before.derive();
+    now.derive();
     for (size_t i = 0; i < rows.size(); i++)
         if (!override_value(overrides, i) && config_value(before, rows[i]) != config_value(now, rows[i]))
             config_set(c, rows[i], config_value(now, rows[i]));

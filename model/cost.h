@@ -94,7 +94,8 @@ class CostModel {
     // cos and sin are read once for all sequences.
     static Cost rope(int B, int S, const Heads& h, const QkNormRope& t, double bytes) {
         CallSizes call = heads(B, S, h);
-        call.rows = B * S, call.rope = t;
+        call.rows = B * S;
+        call.rope = t;
         return {call, 0, 0, bytes + 4.0 * S * t.dims + 4.0 * B * S * t.rstd_count(h.NH, h.NKV)};
     }
     static double weights(int C, int OC, const void* bias) { return double(C) * OC + (bias ? OC : 0); }
@@ -128,7 +129,9 @@ class CostModel {
         (void)read_device(&first, pos, sizeof first);
         const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
         CallSizes call = heads(B, S, h);
-        call.p = first, call.maxT = cache.width * cache.SIZE, call.cache = cache.type;
+        call.p = first;
+        call.maxT = cache.width * cache.SIZE;
+        call.cache = cache.type;
         call.decode = cache.decode(S);
         const double number = double(element_bytes(cache.type)) + (cache.k_scale ? 4.0 / h.HS : 0);
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
@@ -136,7 +139,8 @@ class CostModel {
     }
     Cost rope_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const QkNormRope& t) const {
         Cost work = cached(B, S, pos, cache, h);
-        work.call.rope = t, work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t);
+        work.call.rope = t;
+        work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t);
         return work;
     }
     // Visible pairs of all sequences; unknown spans count as causal.

@@ -88,7 +88,8 @@ CostTable::CostTable(const Table& like) : Observer(silent(like)) {}
 
 void CostTable::call(const Cost& work, const std::function<void()>& run) {
     Sum& sum = sums[size_t(work.call.operation)];
-    sum.calls++, sum.work += work;
+    sum.calls++;
+    sum.work += work;
     if (table.scratch_bytes) scratch = std::max(scratch, table.scratch_bytes(work.call));
     if (each) each(work);
     if (work.call.operation == Operation::download || work.call.operation == Operation::download_async) run();

@@ -53,7 +53,8 @@ void PageTable::rewind(int b, int pos) {
     Sequence& s = all[size_t(b)];
     if (pos == 0) {
         for (int page : s.first) release_page(page);
-        s.first.clear(), s.evicted = 0;
+        s.first.clear();
+        s.evicted = 0;
     }
     const int kept = pos - s.evicted;
     CHECK(pos <= s.pos && kept >= Pages::SIZE * int(s.first.size()), "rewind from %d to %d", s.pos, pos);
@@ -188,7 +189,10 @@ Pages KvCache::layer(int l) const {
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
     char* k = memory + (l - c.recurrent_layers_below(l)) * round_up(pages * layer_bytes(c, type), 64);
     Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sum_order, from_start};
-    if (has_scales(type)) p.k_scale = reinterpret_cast<float*>(k + 2 * rows * row), p.v_scale = p.k_scale + rows;
+    if (has_scales(type)) {
+        p.k_scale = reinterpret_cast<float*>(k + 2 * rows * row);
+        p.v_scale = p.k_scale + rows;
+    }
     return p;
 }
 

@@ -55,7 +55,9 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
 
 void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // no other rank holds the other partitions
-    c = config, plan = asked, tensors = config_tensors(c, plan.ranks);
+    c = config;
+    plan = asked;
+    tensors = config_tensors(c, plan.ranks);
     batch.configure(plan, c.mask_kind);
     store.set_layout(c, plan.rank, plan.ranks, plan.zero, plan.comm_dtype);
     at.purpose("parameters");
@@ -86,7 +88,8 @@ Status Model::allocate(const Config& config, const Plan& asked) {
                     most);
     Layout count{op};
     lay_out(count, config, asked);
-    arena_bytes = count.used, memory = count.purposes;
+    arena_bytes = count.used;
+    memory = count.purposes;
     arena = op.allocate(arena_bytes);
     if (!arena || !train.allocate())
         return fail(Exit::device,

@@ -24,7 +24,8 @@ std::vector<PackedPart> parts_of(const Tensor& t, const WeightFormats& stored) {
             const int64_t n = std::min(left, each - at % each);
             if (!parts.empty() && parts.back().format == format && at % each) parts.back().rows += n;
             else parts.push_back({at, n, format, nullptr});
-            at += n, left -= n;
+            at += n;
+            left -= n;
         }
     }
     return parts;
@@ -41,7 +42,9 @@ bool all_fp32(const std::vector<Tensor>& tensors, const WeightFormats& stored) {
 
 void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const WeightFormats& stored, int64_t positions,
                             int64_t C) {
-    entries.clear(), bytes = 0, beside_numbers = positions * C;
+    entries.clear();
+    bytes = 0;
+    beside_numbers = positions * C;
     for (const Tensor& t : tensors) {
         entries.push_back(std::make_unique<Entry>(Entry{t}));
         Entry& e = *entries.back();
@@ -56,7 +59,8 @@ void PackedWeights::assign(char* memory) {
     for (auto& e : entries) {
         if (e->parts.empty()) e->weight.floats = reinterpret_cast<float*>(take(4 * e->tensor.size()));
         for (PackedPart& p : e->parts) p.data = take(part_bytes(p.format, p.rows, e->tensor.cols));
-        e->weight.parts = e->parts.data(), e->weight.count = int(e->parts.size());
+        e->weight.parts = e->parts.data();
+        e->weight.count = int(e->parts.size());
     }
     if (beside_numbers) beside.floats = reinterpret_cast<float*>(memory);
 }
@@ -122,7 +126,8 @@ void PackedWeights::write(int64_t offset, int64_t n, const BlockFormat& format, 
                       from + (begin - at) / format.numbers * format.bytes);
         }
         blocks = from + count / format.numbers * format.bytes;
-        offset += count, n -= count;
+        offset += count;
+        n -= count;
     }
 }
 void PackedWeights::read(int64_t offset, int64_t n, float* to) const {
@@ -132,7 +137,8 @@ void PackedWeights::read(int64_t offset, int64_t n, float* to) const {
         CHECK(at % cols == 0 && end - offset >= cols, "%s: no whole row", e.tensor.name.c_str());
         if (e.parts.empty()) std::copy_n(e.weight.floats + at, cols, to);
         else unpack_row(e.weight, cols, at / cols, to);
-        offset += cols, to += cols;
+        offset += cols;
+        to += cols;
     }
 }
 

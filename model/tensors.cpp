@@ -117,7 +117,8 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
     int64_t offset = 0;
     auto step = [&](const auto& row, auto* owner, int block, int bucket) {
         Tensor t = tensor_of(c, row, block);
-        t.bucket = bucket, t.offset = offset;
+        t.bucket = bucket;
+        t.offset = offset;
         offset += round_up(t.size(), 64);
         visit(t, row.field, owner);
     };

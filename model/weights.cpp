@@ -9,7 +9,8 @@
 
 void ParamStore::set_layout(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_comm_dtype) {
     rank = its_rank, ranks = its_ranks, zero = its_zero, comm_dtype = its_comm_dtype;
-    buckets = config_buckets(c, ranks), owners = config_owners(c, ranks);
+    buckets = config_buckets(c, ranks);
+    owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
     params_ready.assign(buckets.size(), 0);
     cleared = {{0, 0}};

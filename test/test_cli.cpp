@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "test.h"
+#include "tools/commands.h"
 
 using Strings = std::vector<std::string>;
 

@@ -4,6 +4,7 @@
 #include "base/command.h"
 #include "model/config.h"
 #include "test.h"
+#include "tools/commands.h"
 
 using Strings = std::vector<std::string>;
 

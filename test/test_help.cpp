@@ -4,6 +4,7 @@
 #include <set>
 
 #include "test.h"
+#include "tools/commands.h"
 
 using Strings = std::vector<std::string>;
 

@@ -34,7 +34,7 @@ const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
     {"tools", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer", "train"}},
     {"infer.cpp", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer"}},
     {"train_gpt.cu", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer", "train"}},
-    {"main.cpp", {"base", "layers", "model"}},
+    {"main.cpp", {"base", "layers", "model", "tools/commands.h"}},
 };
 // Files that may end the process, as there is nobody left to return to.
 const std::map<std::string, const char*> MAY_EXIT = {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "test.h"
+#include "tools/commands.h"
 
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "test.h"
+#include "tools/commands.h"
 
 namespace {
 namespace fs = std::filesystem;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "toy_run.h"
+#include "tools/commands.h"
 
 using Strings = std::vector<std::string>;
 

@@ -13,6 +13,7 @@
 
 #include "packed.h"
 #include "test.h"
+#include "tools/commands.h"
 
 namespace {
 namespace fs = std::filesystem;

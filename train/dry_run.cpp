@@ -53,12 +53,15 @@ void advise_memory(const Trainer& t, int64_t total) {
     Plan other = plan;
     for (other.zero++; other.zero <= 2 && plan.ranks > 1; other.zero++)
         offer("--zero " + std::to_string(other.zero), other);
-    other = plan, other.recompute = Recompute::blocks;
+    other = plan;
+    other.recompute = Recompute::blocks;
     if (plan.recompute != Recompute::blocks) offer("--recompute blocks", other);
-    other = plan, other.B = 1;
+    other = plan;
+    other.B = 1;
     if (plan.B > 1) offer("--batch 1", other);
     if (plan.recompute == Recompute::blocks && (plan.ranks == 1 || plan.zero == 2)) return;    // already offered
-    other.zero = plan.ranks > 1 ? 2 : 0, other.recompute = Recompute::blocks;
+    other.zero = plan.ranks > 1 ? 2 : 0;
+    other.recompute = Recompute::blocks;
     offer(std::string(plan.ranks > 1 ? "--zero 2 " : "") + "--recompute blocks --batch 1", other);
 }
 
@@ -77,7 +80,10 @@ Cluster cluster(const Trainer& t) {
         const Dtype d = t.device.dtype;
         const double part = d == Dtype::bf16 || is_fp8(d) ? 1 : d == Dtype::tf32 ? 0.5 : 1.0 / 15;
         k.memory = t.device.bandwidth > 0 ? 2.7 / 3.35 * t.device.bandwidth : 2.7e12;
-        if (t.device.link > 0) k.inside = 370.0 / 450 * t.device.link, k.outside = std::min(k.outside, k.inside);
+        if (t.device.link > 0) {
+            k.inside = 370.0 / 450 * t.device.link;
+            k.outside = std::min(k.outside, k.inside);
+        }
         k.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);
     } else {
         k.node = 1, k.inside = 10e9, k.outside = 1.25e9;

@@ -97,14 +97,17 @@ std::vector<std::string> forecast_advice(const Workload& w, const Cluster& k) {
         offer("--reduce-dtype bf16", other, "");
     }
     for (int zero = w.plan.zero - 1; zero >= 0; zero--) {
-        other = w, other.plan.zero = zero;
+        other = w;
+        other.plan.zero = zero;
         offer("--zero " + std::to_string(zero), other, "; takes more memory");
     }
     const int64_t tokens = int64_t(w.accumulate) * w.plan.B * w.plan.S * w.plan.ranks;
-    other = w, other.plan.B *= 2;
+    other = w;
+    other.plan.B *= 2;
     offer("--batch " + std::to_string(other.plan.B) + " --total-batch " + std::to_string(2 * tokens), other,
           "; takes more memory");
-    other = w, other.accumulate *= 4;
+    other = w;
+    other.accumulate *= 4;
     offer("--total-batch " + std::to_string(4 * tokens), other, "");
     return lines;
 }

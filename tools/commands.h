@@ -1,0 +1,23 @@
+// commands.h - the list of all commands, for main.cpp, help, completion and tests.
+#pragma once
+#include "base/command.h"
+
+Command train_command();                    // train_gpt.cu
+Command sample_command();                   // infer.cpp
+Command chat_command();                     // infer.cpp
+Command eval_command();                     // infer.cpp
+Command tokenize_command();                 // data/tokenize.cpp
+Command train_tokenizer_command();          // data/tokenize.cpp
+Command convert_command();                  // tools/convert.cpp
+Command prune_command();                    // tools/heads/prune.cpp
+Command info_command();                     // tools/info.cpp
+Command bench_command();                    // tools/bench/bench.cpp
+Command selftest_command();                 // tools/selftest/selftest.cpp
+Command plot_command();                     // tools/plot.cpp
+Command inspect_command();                  // tools/heads/inspect.cpp
+inline std::vector<Command> commands() {    // in the order of --help
+    return {train_command(),    sample_command(),          chat_command(),    eval_command(),
+            tokenize_command(), train_tokenizer_command(), convert_command(), prune_command(),
+            info_command(),     inspect_command(),         plot_command(),    bench_command(),
+            selftest_command()};
+}
