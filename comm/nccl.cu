@@ -37,13 +37,12 @@ constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
 
+// clang-format off: it takes a list of calls for an expression.
 #define NCCL_FUNCTIONS(X) \
-    X(GetVersion)         \
-    X(GetUniqueId)        \
-    X(GetErrorString)     \
-    X(GetLastError)       \
-    X(CommInitRankConfig) \
-    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
+    X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) \
+    X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) \
+    X(AllGather)
+// clang-format on
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
     int version = 0;    // 22809: 2.28.9

@@ -6,12 +6,13 @@
 
 #include "base/common.h"
 
-#define CUBLASLT_FUNCTIONS(X)                                                                                       \
-    X(GetVersion)                                                                                                   \
-    X(GetStatusString)                                                                                              \
-    X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate)              \
-        X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
-            X(MatmulAlgoGetHeuristic) X(Matmul)
+// clang-format off: it takes a list of calls for an expression.
+#define CUBLASLT_FUNCTIONS(X) \
+    X(GetVersion) X(GetStatusString) X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) \
+    X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+    X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) \
+    X(MatmulAlgoGetHeuristic) X(Matmul)
+// clang-format on
 
 struct CublasLt {
 #define CUBLASLT_POINTER(f) decltype(&cublasLt##f) f = nullptr;
