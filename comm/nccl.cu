@@ -37,7 +37,8 @@ constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
 
-// clang-format off: it takes a list of calls for an expression.
+// clang-format takes a list of calls for an expression.
+// clang-format off
 #define NCCL_FUNCTIONS(X) \
     X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) \
     X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) \

@@ -86,7 +86,7 @@ Gpu planned;    // global: a table's functions take no context
 template <class T> int64_t scratch_bytes(const CallSizes& call) {
     return cuda_call_scratch(call, sizeof(T), planned.multiprocessors, planned.capability == 90);
 }
-template <class T> Table rope_table_of(const std::string& name) {
+template <class T> Table sizes_table(const std::string& name) {
     static std::string kept;
     kept = name;
     Ops<T> table;
@@ -105,8 +105,8 @@ template <class T> Table rope_table_of(const std::string& name) {
 Table planned_table(const Gpu& gpu, Dtype dtype) {
     planned = gpu;
     const std::string name = std::string(gpu.text) + " " + dtype_name(dtype);
-    if (dtype == Dtype::fp32 || dtype == Dtype::tf32) return rope_table_of<float>(name);
-    Table table = rope_table_of<bf16>(name);
+    if (dtype == Dtype::fp32 || dtype == Dtype::tf32) return sizes_table<float>(name);
+    Table table = sizes_table<bf16>(name);
     table.fp8 = is_fp8(dtype);
     return table;
 }

@@ -6,7 +6,8 @@
 
 #include "base/common.h"
 
-// clang-format off: it takes a list of calls for an expression.
+// clang-format takes a list of calls for an expression.
+// clang-format off
 #define CUBLASLT_FUNCTIONS(X) \
     X(GetVersion) X(GetStatusString) X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) \
     X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
