@@ -95,7 +95,9 @@ std::string value_text(const Config& c, const ConfigRow& row) {
 // A field as a flag: "--position rope".
 std::string flag_text(const Config& c, const ConfigRow::Member& member) {
     const ConfigRow& row = config_row(member);
-    return std::string(row.flag) + " " + value_text(c, row);
+    const bool is_bool = std::holds_alternative<bool Config::*>(row.member);
+    const std::string value = !is_bool ? value_text(c, row) : config_value(c, row) != 0 ? "true" : "false";
+    return std::string(row.flag) + " " + value;
 }
 }    // namespace
 
