@@ -53,7 +53,7 @@ Status Trainer::run() {
     if (s.ok()) s = loop();
     if (!ranks.coordinator) return s;
     if (all_ranks_end) ranks.coordinator->barrier();                                   // no rank is reported as failed
-    else if (!s.ok()) ranks.coordinator->abort(s);                                     // ends this process
+    else if (!s.ok()) ranks.coordinator->abort_ranks(s);                               // ends this process
     if (all_ranks_end && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 prints it
     if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
     return s;

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "config_json.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 
 namespace {
 using nlohmann::json;

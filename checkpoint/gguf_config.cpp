@@ -8,7 +8,7 @@
 #include "checkpoint/gguf.h"
 #include "checkpoint/tensor_check.h"
 #include "model/families.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 
 namespace {
 // Keys and assumptions of each architecture: llama.cpp's src/models/*.cpp.

@@ -98,7 +98,7 @@ class Coordinator {
     Status agree(const Status& mine);
 
     // Ends this process because of `why`; the other ranks end with exit 7 naming it.
-    [[noreturn]] void abort(const Status& why);
+    [[noreturn]] void abort_ranks(const Status& why);
     // Runs before the coordinator ends the process, for at most 2 seconds. Null: no action.
     void exit_hook(std::function<void()> action);
     // Polled by the coordinator's thread several times a second; must not block. A text that

@@ -259,7 +259,7 @@ void Coordinator::State::handle_frame(int r, Frame f) {
         s.update(now, now_seconds());
     } else if (f.type == Message::abort_all) {
         abort_all(f.text);
-    } else if (f.type == Message::abort) {
+    } else if (f.type == Message::abort_ranks) {
         abort_all(name + ": " + f.text);
     } else if (f.type == Message::goodbye) {
         s.departed = true;
@@ -399,8 +399,8 @@ Status Coordinator::agree(const Status& mine) {
     return fail(Exit::peer, "%s", failed.c_str());
 }
 
-void Coordinator::abort(const Status& why) {
-    const Message type = s->rank ? Message::abort : Message::abort_all;
+void Coordinator::abort_ranks(const Status& why) {
+    const Message type = s->rank ? Message::abort_ranks : Message::abort_all;
     const std::string name = s->rank ? "" : s->names[0] + ": ";
     s->end({type, Collective::none, s->sequence_number, name + why.message}, 2);
     fflush(nullptr);

@@ -94,7 +94,7 @@ class NcclComm final : public Comm {
   public:
     ~NcclComm() override { close(); }
     Status open(const std::string& id);
-    void abort();                          // from any thread; running collectives end with an error
+    void abort_ranks();                    // from any thread; running collectives end with an error
     std::string async_error();             // from any thread; reason for failed collectives, or ""
     Coordinator* coordinator = nullptr;    // receives failures, if not null
     double timeout = 60;                   // seconds to wait for all ranks
@@ -186,7 +186,7 @@ void NcclComm::failed(const char* what, ncclResult_t r) {
     }
     // The other ranks wait for this one in their collectives, so the run must end.
     const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
-    if (coordinator) coordinator->abort(why);
+    if (coordinator) coordinator->abort_ranks(why);
     fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
     end_process(Exit::peer);
 }
@@ -217,7 +217,7 @@ void NcclComm::close() {
         ncclResult_t state = ncclSuccess;
         const bool whole = poll_state(&state) && !state && !wait_until_done(nccl.CommFinalize(c));
         if (whole) nccl.CommDestroy(c);
-        else abort();
+        else abort_ranks();
     }
     if (!stream) return;
     CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -227,7 +227,7 @@ void NcclComm::close() {
     CUDA_CHECK(cudaFree(staged));
 }
 
-void NcclComm::abort() {
+void NcclComm::abort_ranks() {
     {
         const std::lock_guard lock(comm_mutex);
         if (aborted.exchange(true)) return;
@@ -339,11 +339,11 @@ Result<std::unique_ptr<Comm>> nccl_open(Coordinator& coordinator) {
         c->coordinator = &coordinator;
         coordinator.health_check([c] { return c->async_error(); });
     } else if (coordinator.ranks() > 1) {
-        coordinator.abort(comm.status);    // the others wait in NCCL, not in the coordinator
+        coordinator.abort_ranks(comm.status);    // the others wait in NCCL, not in the coordinator
     }
     return comm;
 }
 
-void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).abort(); }
+void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).abort_ranks(); }
 
 #endif

@@ -10,14 +10,14 @@
 // ---- frames: 12 bytes of header, then text ------------------------------------------------------
 
 enum class Message : uint8_t {
-    join = 1,     // to rank 0: welcome received
-    start,        // from rank 0: all ranks' names
-    heartbeat,    // an Activity
-    gather,       // to rank 0: one rank's part of a gather
-    broadcast,    // from rank 0: equal text for every rank
-    abort_all,    // why all ranks end
-    abort,        // to rank 0: why this rank ends
-    goodbye       // orderly departure
+    join = 1,       // to rank 0: welcome received
+    start,          // from rank 0: all ranks' names
+    heartbeat,      // an Activity
+    gather,         // to rank 0: one rank's part of a gather
+    broadcast,      // from rank 0: equal text for every rank
+    abort_all,      // why all ranks end
+    abort_ranks,    // to rank 0: why this rank ends
+    goodbye         // orderly departure
 };
 enum class Collective : uint8_t { none, gather, broadcast, barrier, agree };
 const char* collective_name(Collective r);

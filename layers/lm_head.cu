@@ -12,7 +12,7 @@
 // than L2: the rows of two blocks on 108 multiprocessors take 21.7 of L2's 40 MB.
 //
 // Soft caps and scales (Logits) are applied in both passes: a tanh for each element and pass.
-#include "softcap.cuh"
+#include "layers/attention/softcap.cuh"
 
 namespace {
 constexpr int THREADS = 768;    // 2 blocks of 1024 threads: 32 registers, bf16 spills

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "gpt.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 
 namespace {
 template <class X> struct ActivationRow {

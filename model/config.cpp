@@ -87,6 +87,7 @@ std::string words(const ConfigRow& row) {    // "kv heads"
 std::string value_text(const Config& c, const ConfigRow& row) {
     const double value = config_value(c, row);
     if (!row.choices.empty()) return row.choices[size_t(value)][0];
+    if (std::holds_alternative<bool Config::*>(row.member)) return value != 0 ? "true" : "false";
     char number[32] = {};    // the shortest that reads back to the same float
     if (std::holds_alternative<float Config::*>(row.member)) std::to_chars(number, number + 31, float(value));
     else std::to_chars(number, number + 31, int64_t(value));
@@ -95,9 +96,7 @@ std::string value_text(const Config& c, const ConfigRow& row) {
 // A field as a flag: "--position rope".
 std::string flag_text(const Config& c, const ConfigRow::Member& member) {
     const ConfigRow& row = config_row(member);
-    const bool is_bool = std::holds_alternative<bool Config::*>(row.member);
-    const std::string value = !is_bool ? value_text(c, row) : config_value(c, row) != 0 ? "true" : "false";
-    return std::string(row.flag) + " " + value;
+    return std::string(row.flag) + " " + value_text(c, row);
 }
 }    // namespace
 

@@ -25,7 +25,7 @@ enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
 // Keys that a query attends to in its text: up to its position; also the whole prefix; all.
 enum class MaskKind { causal, prefix, all };
-// Scaling of RoPE's frequencies for longer contexts; sources: model/rope_table.h.
+// Scaling of RoPE's frequencies for longer contexts; sources: model/position_tables.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
 // A model's configuration. The defaults are GPT-2's; those of a family are in its row. A new kind

@@ -28,7 +28,7 @@ static std::vector<ConfigRow> expert_rows() {
         {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
          0, 1 << 18, some, "width of a shared expert; 0: the model's, none in a new one", {},
          "--experts"},
-        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "its output is multiplied by a sigmoid gate", 0, 1, {},
+        FLATGPT_KEY(&C::shared_gate, "shared_gate", "--shared-gate", "a sigmoid gate multiplies its output", 0, 1, {},
               "--shared-ffn"),
         FLATGPT_KEY(&C::router, "router", "--router", "how the experts' factors are computed", 0, 1,
               {{"softmax"}, {"sigmoid"}}, "--experts"),

@@ -13,7 +13,7 @@ struct Device {
     std::unique_ptr<Model> model;    // not allocated yet
     std::string text;                // "cpu bf16 (AMX), 2 threads"
     bool gpu = false;
-    Dtype dtype = Dtype::fp32;         // of products
+    Dtype dtype = Dtype::fp32;         // products' type
     double peak = 0;                   // GPU: dense bf16 FLOP/s at its clock; 0: unknown
     int64_t context_bytes = 0;         // GPU memory of the driver and its context
     int64_t total_bytes = 0;           // GPU memory in total

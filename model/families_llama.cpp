@@ -348,7 +348,8 @@ const std::vector<Family> ROWS = {
     {.type = "olmo3",
      .architecture = "Olmo3ForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm_eps = 1e-5f, c.norm_placement = NormPlacement::branch, c.qk_norm = QkNormRope::QkNorm::all, c.window = 4096;
+         c.norm_eps = 1e-5f, c.norm_placement = NormPlacement::branch, c.window = 4096;
+         c.qk_norm = QkNormRope::QkNorm::all;
          c.global_every = 4, c.rope_theta = c.rope_local_theta = 5e5f;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS, WINDOW})),

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/console.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 
 // ---- pages ----------------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ struct KvCache {
     PageTable table;    // pages of each sequence; for fork and rewind
     CacheOptions kind;
     Element type = {};
-    int positions = 0, pages = 0;     // of a sequence, at most; in all
+    int positions = 0, pages = 0;     // maximum per sequence; in all
     int sink_pages = 0, width = 0;    // width: pages of a sequence, at most
     int64_t bytes = 0;                // device memory in all
     int64_t state_bytes = 0;          // states of a sequence in all layers

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "model/positions.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 
 char* HostBuffer::at_least(int64_t bytes) {
     if (bytes > pinned_bytes) {

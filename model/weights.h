@@ -95,7 +95,7 @@ struct ParamStore {
     void write(StateKind part, int64_t offset, int64_t n, const float* from);
     void collect();
     void forget() { collected.clear(); }
-    uint64_t hash() const;    // of params; equal on all ranks
+    uint64_t hash() const;    // hash of params, equal on all ranks
 
   private:
     struct Buffer {

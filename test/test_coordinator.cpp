@@ -37,7 +37,7 @@ void loop(const Task& t, Coordinator& w) {
         w.activity.enter("computing");
         const bool mine = t.rank == t.who && step == 5;
         if (mine && t.act == "stand") w.activity.enter("reading data"), pause();
-        if (mine && t.act.starts_with("leave")) w.abort(fail(Exit::io, "the disk is full"));
+        if (mine && t.act.starts_with("leave")) w.abort_ranks(fail(Exit::io, "the disk is full"));
         if (mine && t.act == "depart") return;
         if (mine && t.act == "trouble") w.health_check([] { return "the wire is cut"; });
         if (mine && t.act == "hiccup") w.health_check([n = 0]() mutable { return n++ % 4 == 0 ? "a hiccup" : ""; });

@@ -311,7 +311,7 @@ TEST_CASE("inspect: what cannot be is refused") {
                 {{"--csv", toy.dir}, 2, "--csv: expected the name of a file, found the directory"},
                 {{"--csv", "/dev/null"}, 2, "--csv /dev/null: expected a new name or a regular file"},
                 {{"--text", ""}, 2, "--text: expected a text of at least one token, found none"},
-                {{"--text", "", "--data", val}, 2, "--text, --data"},
+                {{"--text", "", "--data", val}, 2, "--text: expected a text of at least one token"},
                 {{"--text-file", empty}, 2, "--text-file: expected a text of at least one token, found none"},
                 {{"--layer", ""}, 2, "--layer '': expected a number from 0 to 1"},
                 {{"--head", "0,"}, 2, "--head '': expected a number from 0 to 1"}};

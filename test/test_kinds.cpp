@@ -1,6 +1,6 @@
 // test_kinds.cpp - every kind of model: gradients, the fast tables, recomputation, generation.
 #include "model/decoder.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 #include "test.h"
 #include "model_checks.h"
 

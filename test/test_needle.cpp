@@ -187,20 +187,18 @@ TEST_CASE("eval: --needle prints, writes and refuses") {
     const struct {
         Strings args;
         const char* says;
-    } rows[] = {
-        {with({"--by-position", "--data", val}), "--by-position and --needle exclude each other: it measures no loss"},
-        {with({"--documents", "--data", val}), "--documents and --needle exclude each other"},
-        {{"eval", run, "--data", val, "--by-position", "--documents"},
-         "--by-position and --documents exclude each other"},
-        {with({"--data", val, "--text", val}), "--data and --text exclude each other"},
-        {with({"--field", "a"}), "--field needs --text"},
-        {with({"--raw-u16"}), "--raw-u16 needs --data"},
-        {with({"--seq-len", "12"}), "a needle and its question take 18 tokens, a sequence has 12"},
-        {with({"--seq-len", "64"}), "--seq-len 64: the model's context has 32 positions"},
-        {{"eval", run, "--data", val, "--trials", "2"}, "--trials needs --needle"},
-        {{"eval", run, "--data", val, "--csv", csv}, "--csv needs --by-position or --needle"},
-        {{"eval", run, "--text", val, "--by-position"}, "--by-position needs --data"},
-        {with({"--picture", "a"}), "--picture a: expected a file's name that ends in .png or .svg"}};
+    } rows[] = {{with({"--by-position", "--data", val}), "--by-position and --needle exclude each other"},
+                {with({"--documents", "--data", val}), "--documents and --needle exclude each other"},
+                {{"eval", run, "--data", val, "--by-position", "--documents"}, "--by-position and --documents exclude"},
+                {with({"--data", val, "--text", val}), "--data and --text exclude each other"},
+                {with({"--field", "a"}), "--field needs --text"},
+                {with({"--raw-u16"}), "--raw-u16 needs --data"},
+                {with({"--seq-len", "12"}), "a needle and its question take 18 tokens, a sequence has 12"},
+                {with({"--seq-len", "64"}), "--seq-len 64: the model's context has 32 positions"},
+                {{"eval", run, "--data", val, "--trials", "2"}, "--trials needs --needle"},
+                {{"eval", run, "--data", val, "--csv", csv}, "--csv needs --by-position or --needle"},
+                {{"eval", run, "--text", val, "--by-position"}, "--by-position needs --data"},
+                {with({"--picture", "a"}), "--picture a: expected a file's name that ends in .png or .svg"}};
     for (auto& row : rows) must(row.args, 2, row.says);
     must(with({"--csv", "/nonexistent/a.csv"}), 4, "--csv: /nonexistent/a.csv cannot be written");
     must(toy.args("masked", {"--steps", "1", "--objective", "mlm"}));

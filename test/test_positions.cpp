@@ -1,7 +1,6 @@
 // test_positions.cpp - numbers that tell positions apart: sinusoids, T5's buckets, NTK-aware rotation.
 #include "model/families.h"
-#include "model/positions.h"
-#include "model/rope_table.h"
+#include "model/position_tables.h"
 #include "test.h"
 
 TEST_CASE("positions: sinusoids turn each pair of channels together, by the scale of the embeddings less") {

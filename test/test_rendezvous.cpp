@@ -157,7 +157,7 @@ TEST_CASE("meeting: rank 0 welcomes who knows the token, and starts when all hav
     CHECK(std::string(w.magic, 8) == "flatgpt1");
     CHECK(w.milliseconds > 5000);
     CHECK(w.milliseconds <= 20000);
-    for (const Message wrong : {Message::abort, Message::heartbeat, Message::start}) {    // it must be join
+    for (const Message wrong : {Message::abort_ranks, Message::heartbeat, Message::start}) {    // it must be join
         Link link = first.welcomed(2);
         say(link, Frame{wrong, Collective::none, 0, ""});
         CHECK(ends(link));

@@ -14,7 +14,7 @@
 
 struct ChatOptions {
     Sampling sampling;
-    int64_t seed = 1;                   // of the first answer; each later one adds 1
+    int64_t seed = 1;                   // the first answer's; each later one adds 1
     int tokens = 0;                     // tokens per answer; 0: until the context is full
     int context = 0;                    // cache positions; 0: the model's context, at most 8192
     std::string cache_type = "auto";    // values of --cache-dtype

@@ -20,7 +20,7 @@ class DeviceSampler {
 
     struct Row {
         int seq, last;     // cache sequence; first token to feed
-        int step_index;    // of the first sampled token
+        int step_index;    // the first sampled token's
         const Sampler* sampler;
         bool counts_uploaded;    // the device already has this sequence's token counts
     };

@@ -46,7 +46,7 @@ struct Sample {
     std::string text;    // without the prompt
     int64_t tokens = 0, drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};    // per token, from logprobs()
-    double score = 0;                                        // of beam search
+    double score = 0;                                        // beam search's
     const char* finish_reason = "stop";                      // or length, or no_token: no token continues the grammar
 };
 struct GenerationResult {

@@ -45,9 +45,9 @@ class DraftModel {
     Status open(int count, int positions) { return sequences.open(count, positions, {}); }
     struct Request {
         int seq;
-        const Ids* tokens;    // of the sequence so far
+        const Ids* tokens;    // the sequence so far
         Sampler sampler;
-        int step_index, most;    // of the next token; maximum draft length
+        int step_index, most;    // the next token's; maximum draft length
         Ids* draft;
     };
     void propose(std::vector<Request> requests);

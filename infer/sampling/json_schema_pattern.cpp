@@ -45,7 +45,7 @@ struct Tree {
     enum Kind { set, sequence, either, repeat, begin, end } kind;
     Set characters = {};
     std::vector<Tree> kids = {};
-    int least = 0, most = 0;    // of a repetition; most -1: unbounded
+    int least = 0, most = 0;    // repetitions; most -1: unbounded
 };
 struct Unknown {    // an unsupported part of the expression
     std::string what;

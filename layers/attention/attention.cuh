@@ -3,7 +3,7 @@
 // windows, spans and grouped heads, and save only lse.
 #pragma once
 #include "layers/dropout.h"
-#include "layers/softcap.cuh"
+#include "layers/attention/softcap.cuh"
 #include "visible_keys.h"
 
 // A head's position bias in log2 units: subtracts slope * distance (ALiBi), or adds the learned

@@ -4,7 +4,7 @@
 
 #include "ops.h"
 
-#include "model/positions.h"
+#include "model/position_tables.h"
 #include "test/tensors.h"
 #include "tools/selftest/attention.h"
 

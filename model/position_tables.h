@@ -1,4 +1,4 @@
-// rope_table.h - RoPE's tables of cosines and sines.
+// position_tables.h - tables that are computed from positions: RoPE's cosines and sines, sinusoids, T5's buckets.
 #pragma once
 #include <vector>
 
@@ -24,3 +24,13 @@ void fill_cos_sin(const Table& op, const Config& c, float* (&tables)[2], float* 
 // Uploads layer l's table of `count` positions from each of `positions` on. delta: as rope_cos_sin
 void upload_cos_sin(const Table& op, const Config& c, float* to, int l, const std::vector<int>& positions, int count,
                     bool delta);
+
+// Position embeddings (positions, C): channels 2i and 2i+1 are sine and cosine of position *
+// 10000^(-2i/C). Vaswani et al. 2017, section 3.5. Divided by embed_scale, which gpt.cpp applies to
+// their sum with the token's embedding.
+std::vector<float> sinusoids(const Config& c, int positions);
+// T5's bucket of each distance (key's position - query's) from -RELATIVE_MAX_DISTANCE to
+// RELATIVE_MAX_DISTANCE: half of the buckets hold one distance each, the others logarithmic ranges.
+// both_sides: keys after the query have half of the buckets; else they share distance 0's. Raffel
+// et al. 2020; transformers' _relative_position_bucket.
+std::vector<int> relative_buckets(bool both_sides);
