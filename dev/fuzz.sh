@@ -24,7 +24,7 @@ flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover
 parsers=$(ls base/*.cpp files/*.cpp data/*.cpp data/*/*.cpp gpt.cpp \
     checkpoint/{json,config*,generation*,gguf*,tensor_check}.cpp layers/quant/{encode*,decode,packed}.cpp \
     infer/model_defaults.cpp infer/chat/messages.cpp infer/jinja/*.cpp infer/sampling/{grammar*,json_schema*}.cpp \
-    model/{activations,batch,config*,families*,kv_cache,model,packed_weights,positions,rope_table,spans}.cpp \
+    model/{activations,batch,config*,families*,kv_cache,model,packed_weights,position_tables,spans}.cpp \
     model/{tensors,train_step,weights}.cpp |
     grep -vx 'data/\(tokenize\|corpus\|bpe_train\|objective\)\.cpp\|files/picture.cpp')    # no parsers; OpenMP
 library=($(printf "$out/%s.o\n" $parsers) $out/data/gpt2_merges.o)

@@ -70,10 +70,10 @@ BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    #
 # are not counted; the biases' gradient counts a FLOP for each pair. SHARE: the operation's launches share them.
 SHARE = -1
 PRODUCTS = [
-    (r"attention/(sm\d+|plain) forward_kernel", 1), (r"attention/sm90_backward\w* backward_kernel", 5 / 4),
-    (r"attention/(sm80|plain)_backward (query|dq)_kernel", 3 / 4),
-    (r"attention/(sm80|plain)_backward (key|dkv)_kernel", 1), (r"attention/bias (mma|plain)_kernel", 256),
-    (r"experts (tensor|plain)_kernel", SHARE), (r"attention/linear walk_kernel", 1)]
+    (r"attention/(sm\d+|simt) forward_kernel", 1), (r"attention/sm90_backward\w* backward_kernel", 5 / 4),
+    (r"attention/(sm80|simt)_backward (query|dq)_kernel", 3 / 4),
+    (r"attention/(sm80|simt)_backward (key|dkv)_kernel", 1), (r"attention/position_bias (mma|plain)_kernel", 256),
+    (r"matmul/experts (tensor|plain)_kernel", SHARE), (r"attention/recurrent walk_kernel", 1)]
 
 
 class Gpu:

@@ -74,7 +74,7 @@ def streams_of(row, keys):
 # ---- attention by mma.sync -------------------------------------------------------------------------------------------
 
 class Tiles:
-    """What a warp of layers/attention's sm80, sm80_backward and bias does. rows, columns: of its part of a tile. terms:
+    """What a warp of layers/attention's sm80, sm80_backward and position_bias does. rows, columns: of its part of a tile. terms:
     of all products that have it on one side. share: warps that compute the same part. keys: its rows are keys."""
 
     def __init__(self, kernel, D, drops):
@@ -88,7 +88,7 @@ class Tiles:
 
     @staticmethod
     def of(k):
-        found = re.match(r"attention/(?:sm80|sm80_backward|bias) (forward|query|key|mma)_kernel<(\d+)(.*, true>)?",
+        found = re.match(r"attention/(?:sm80|sm80_backward|position_bias) (forward|query|key|mma)_kernel<(\d+)(.*, true>)?",
                          f"{k.file} {k.name}")
         return Tiles(found[1], int(found[2]), bool(found[3])) if found else None
 
@@ -149,7 +149,7 @@ class Walk:
 
     @staticmethod
     def of(k):
-        found = re.match(r"attention/linear walk_kernel<bf16, \(Walk\)(\d)", f"{k.file} {k.name}")
+        found = re.match(r"attention/recurrent walk_kernel<bf16, \(Walk\)(\d)", f"{k.file} {k.name}")
         return Walk(k, int(found[1])) if found else None
 
     def rounds(self, row, k):

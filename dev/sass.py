@@ -85,11 +85,11 @@ def read_table():
 # Kernels that may use the stack in their loops, with the bytes that they may take, and what for.
 STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
-    (r"attention/plain\S* ", 200, "streams of keys, and dropout's function"),
+    (r"attention/simt\S* ", 200, "streams of keys, and dropout's function"),
     (r"attention/cached\w* \w+<(bf16, fp8|float, bf16), 1, 32", 24, "heads wider than 128"),
     (r"attention/cached decode_kernel<bf16, bf16, 4, 8, 8, 4, true, As", 40, "four queries with caps in 168 registers"),
     (r"attention/sm90_backward \w+<(32|64), true>", 16, "caps and slopes: three registers a tile"),
-    (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register"),
+    (r"rope rope_backward_\w+<.*QkNorm\)[12]", 8, "QK-norm: a register"),
 ]
 # Others keep it out of their inner loops: an address or two that are needed again at the end.
 STACK_OUTSIDE = 24
@@ -182,7 +182,7 @@ def no_moves_to_uniform(k):
 FENCES = [
     (r"attention/cached\w* decode_kernel", 2),          # the last block of a head sees what the others wrote
     (r"attention/sm90_backward backward_kernel", 4),    # dS and dq for the async proxy; dq's turn passes on (2)
-    (r"attention/sm90_backward_wide backward_kernel", 5),    # P, too
+    (r"attention/sm90_backward_large_head backward_kernel", 5),    # P, too
 ]
 
 
@@ -230,9 +230,9 @@ RULES = [
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
     ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|adamw (adamw|squares)_kernel|"
-                          r"experts tensor_kernel|attention/cached\w* \w+<(bf16, bf16|float, float), \d, \d+, [84]", "",
+                          r"matmul/experts tensor_kernel|attention/cached\w* \w+<(bf16, bf16|float, float), \d, \d+, [84]", "",
      wide),
-    ("overlaps the kernel in front", r"(linear gemv|normed normed)_kernel", "sm_90a", overlaps("LDG", 4)),
+    ("overlaps the kernel in front", r"(matmul/linear gemv|matmul/norm_linear normed)_kernel", "sm_90a", overlaps("LDG", 4)),
     ("overlaps the kernel in front", r"attention/cached\w* decode_kernel", "sm_90a", overlaps("CCTL.E.PF2", 2)),
     ("overlaps the kernel in front", r"(norm norm_forward|embedding embed)", "sm_90a", overlaps("LDG", 0)),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
@@ -244,7 +244,7 @@ RULES = [
     ("descriptors are uniform", WGMMA, "sm_90a", no_moves_to_uniform),
     ("barriers of a tile", r"attention/sm90 forward_kernel", "sm_90a", barriers(2)),
     ("barriers of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", barriers(3)),
-    ("barriers of a tile", r"attention/sm90_backward_wide backward_kernel", "sm_90a", barriers(4)),
+    ("barriers of a tile", r"attention/sm90_backward_large_head backward_kernel", "sm_90a", barriers(4)),
     ("barriers of a tile", MMA, "", barriers(2)),
 ]
 
