@@ -100,7 +100,8 @@ TEST_CASE("corpus: JSON of another layout, tables and missing fields are refused
     check("/x.csv", "text,url\nhello,u\n", 3, {"a table", "pandas", "--format text"});
     check("/x.csv", "text,url\nhello,u\n", 3, {"a table"}, {"--field", "text"});
     check("/x.txt", "some text\n", 3, {"x.txt:1: "}, {"--field", "text"});    // a field means a field everywhere
-    check("/x.txt", "some text\n", 2, {"--field and --format text exclude each other"}, {"--field", "text", "--format", "text"});
+    check("/x.txt", "some text\n", 2, {"--field and --format text exclude each other"},
+          {"--field", "text", "--format", "text"});
     check("/x.json", "{\"id\":1,\"body\":\"b\"}\n", 3,
           {"x.json:1: text: expected a string, found nothing; its fields: \"body\", \"id\""});
     check("/x.json", "{\"a\":{\"text\":\"t\"},\"b\":[\"text\",\"t\"]}\n", 3,

@@ -197,7 +197,7 @@ bool is_function_head(const std::string& head) {
 size_t logic_lines(const std::string& text, size_t first, size_t last) {
     const std::vector<std::string> lines = lines_of(text);
     size_t n = 0;
-    for (size_t i = first; i <= last && i <= lines.size(); i++) {
+    for (size_t i = std::max<size_t>(1, first); i <= std::min(last, lines.size()); i++) {
         const size_t begin = lines[i - 1].find_first_not_of(' ');
         n += begin == std::string::npos || !strchr("{\".", lines[i - 1][begin]);
     }

@@ -56,7 +56,8 @@ TEST_CASE("kind flags: kinds that no model has together are refused, and both ar
     must(toy.args("a", {"--position", "rope", "--rope-factor", "2"}), 2, "--rope-factor 2 needs --rope-scaling");
     must(toy.args("a", {"--norm-place", "post", "--parallel", "one"}), 2, "--norm-place post, --parallel one");
     must(toy.args("a", {"--position", "t5", "--score-cap", "3"}), 2, "--score-cap 3, --position t5");
-    must(toy.args("a", {"--rope-theta", "5000"}), 2, "--rope-theta 5000 needs --position rope, found --position learned");
+    must(toy.args("a", {"--rope-theta", "5000"}), 2,
+         "--rope-theta 5000 needs --position rope, found --position learned");
     must(toy.args("a", {"--global-every", "2"}), 2, "--global-every 2 needs --window");
     must(toy.args("a", {"--position", "cosine"}), 2,
          "--position: expected one of model, none, learned, rope, alibi, sinusoidal, t5, found 'cosine'");

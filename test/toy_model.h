@@ -40,6 +40,26 @@ struct Kind {
     const char* name;
     Config c;
 };
+// Kinds with experts or without softmax, and T5's. add(name, config, change)
+template <class Add> void add_rare_kinds(const Config& c, const Config& llama, Add add) {
+    using enum RopeScaling;
+    add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
+    // All experts are used: where types round differently, a choice of some of them may be another one.
+    add("qwen2_moe", llama, [](Config& k) {
+        k.experts = k.experts_used = 3, k.expert_ffn = 10, k.shared_ffn = 12, k.shared_gate = true;
+        k.experts_normalised = false, k.qkv_bias = true;
+    });
+    add("experts in every second layer", c, [](Config& k) {
+        k.experts = k.experts_used = 2, k.expert_ffn = 9, k.experts_every = 2, k.router = RouterKind::sigmoid;
+    });
+    add("elu", c, [](Config& k) { k.linear = LinearAttention::elu, k.window = 0; });
+    add("retention, each 2nd softmax", llama, [](Config& k) {
+        k.linear = LinearAttention::retention, k.softmax_every = 2, k.qk_norm = QkNormRope::QkNorm::head;
+    });
+    add("gated", llama,
+        [](Config& k) { k.linear = LinearAttention::gated, k.window = 0, k.norm_placement = NormPlacement::sandwich; });
+    add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
+}
 inline std::vector<Kind> kind_configs(Config c) {
     using enum RopeScaling;
     Config no_bias = c;
@@ -97,22 +117,7 @@ inline std::vector<Kind> kind_configs(Config c) {
     });
     add("ntk, norms of sums", llama,
         [](Config& k) { k.norm_placement = NormPlacement::post, k.rope_scaling = ntk, k.rope_factor = 4; });
-    add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
-    // All experts are used: where types round differently, a choice of some of them may be another one.
-    add("qwen2_moe", llama, [](Config& k) {
-        k.experts = k.experts_used = 3, k.expert_ffn = 10, k.shared_ffn = 12, k.shared_gate = true;
-        k.experts_normalised = false, k.qkv_bias = true;
-    });
-    add("experts in every second layer", c, [](Config& k) {
-        k.experts = k.experts_used = 2, k.expert_ffn = 9, k.experts_every = 2, k.router = RouterKind::sigmoid;
-    });
-    add("elu", c, [](Config& k) { k.linear = LinearAttention::elu, k.window = 0; });
-    add("retention, each 2nd softmax", llama, [](Config& k) {
-        k.linear = LinearAttention::retention, k.softmax_every = 2, k.qk_norm = QkNormRope::QkNorm::head;
-    });
-    add("gated", llama,
-        [](Config& k) { k.linear = LinearAttention::gated, k.window = 0, k.norm_placement = NormPlacement::sandwich; });
-    add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
+    add_rare_kinds(c, llama, add);
     return all;
 }
 

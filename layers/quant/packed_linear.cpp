@@ -381,32 +381,28 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     };
     if (x.planes || by_tiles(p, part.format)) {
         const FloatTiles multiply_floats = float_tiles(p.tiles);
-        with_tiles(
-            p.tiles,
-            [&](auto& tiles) {
-                all([&](const char* panel, int64_t i, int left) {
-                    const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
-                    if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
-                    else
-                        tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
-                                              reinterpret_cast<const float*>(panel), 48, sums, 48, ahead / 4);
-                    return n;
-                });
-            },
-            64, least(N, TILE_ROWS));
+        auto by_float_tiles = [&](auto& tiles) {
+            all([&](const char* panel, int64_t i, int left) {
+                const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
+                if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
+                else
+                    tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
+                                          reinterpret_cast<const float*>(panel), 48, sums, 48, ahead / 4);
+                return n;
+            });
+        };
+        with_tiles(p.tiles, by_float_tiles, 64, least(N, TILE_ROWS));
     } else if (in_blocks(part.format) && p.byte_tiles != Tiles::none && N >= TILES_FROM) {
         const BlockTiles multiply_panel = block_tiles(part.format, p.byte_tiles);
-        with_tiles(
-            p.byte_tiles,
-            [&](auto& tiles) {
-                all([&](const char* panel, int64_t i, int left) {
-                    const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
-                    if (n == 0) return by_vectors(panel, i, left);
-                    multiply_panel(&tiles, sums, panel, x.bytes(i), n);
-                    return n;
-                });
-            },
-            block_depth(part.format));
+        auto by_byte_tiles = [&](auto& tiles) {
+            all([&](const char* panel, int64_t i, int left) {
+                const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
+                if (n == 0) return by_vectors(panel, i, left);
+                multiply_panel(&tiles, sums, panel, x.bytes(i), n);
+                return n;
+            });
+        };
+        with_tiles(p.byte_tiles, by_byte_tiles, block_depth(part.format));
     } else {
         all(by_vectors);
     }
