@@ -335,7 +335,7 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int B = pass.B, S = pass.S, C = c.C, F = c.expert_ffn, N = B * S;
-    // The experts' ffn.
+    // The experts' ffn: their sum, the second product, the activation, the first product.
     op.experts_combine_backward(dgathered, dfactors, dy, t.expert_out, t.factors, t.routes, r, N, C);
     op.experts_backward(dactivated, store.into(d.expert_downw), dgathered, t.expert_act, p.expert_downw, t.routes, r, N,
                         F, C);

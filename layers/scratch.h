@@ -191,7 +191,7 @@ struct CachedPlan {
     }
 };
 
-// Scratch of a call on a GPU with this many multiprocessors. sm90: it has sm_90 kernels.
+// Scratch of a call on a GPU with this many multiprocessors. sm90: that GPU runs the sm_90 kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();

@@ -342,8 +342,8 @@ static void attention_forward(P* y, float* lse, const float* qkv, int B, int S, 
 
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
 
-// A prompt's attention in generation. The caller has allocated all of the scratch, and keeps
-// `reserved` bytes of it.
+// A prompt's attention in generation: bytes of scratch. The caller of prompt_forward allocates them
+// together with `reserved` bytes of its own, which come first.
 int64_t prompt_bytes(const Heads& h, int keys) {
     return int64_t(sizeof(float)) * forward_floats(h, keys) * omp_get_max_threads();
 }

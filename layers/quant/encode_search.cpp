@@ -26,9 +26,10 @@ INLINE vf inverse(vf d) {
     return r - r == 0 ? r : vf{};
 }
 INLINE vf numbered(int first) { return __builtin_convertvector(lanes() + first, vf); }
-// A bit for each lane in which a comparison holds. A template, because other instruction sets lack
-// the name.
+// Floats<V>::type is vf. A template, because only then a compiler for another instruction set
+// does not look up the built-in functions of `bits`.
 template <class V> struct Floats { typedef vf type; };
+// A bit for each lane in which a comparison holds.
 template <class V> INLINE uint32_t bits(V mask) {
     if constexpr (VW == 16) return uint16_t(__builtin_ia32_cvtd2mask512(mask));
     else if constexpr (VW == 8)

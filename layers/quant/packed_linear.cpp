@@ -334,6 +334,7 @@ static void count_product(PackedPart& part, int64_t N, int C) {
     if (part.mapped && N > 0 && (!leaves_rows(N) || part.wait-- == 0)) packed_now(&part, C);
 }
 
+static_assert(BLOCK * 16 >= TILE_ROWS * 48, "part_product has sums for both kinds of tiles");
 // Multiplies rows [row, row + N) of x by the part's rows in [from, to) of the matrix: y, residual
 // (N,to-from), b (to-from). `from` is the part's first row or an earlier one. Must be called by
 // every thread of a team.
@@ -350,7 +351,6 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     // each row, far apart, would be read before it is written.
     const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
                              reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
-    static_assert(BLOCK * 16 >= TILE_ROWS * 48);
     // by(panel, i, left) fills sums of some of the `left` rows from i on, and returns their number.
     auto all = [&](auto by) {
         for (int64_t unit = mine.from; unit < mine.to; unit++) {
