@@ -21,6 +21,10 @@ class HostBuffer {
 };
 
 struct Model : Gpt {
+  private:
+    ParamStore parameters{op};    // Gpt::store; first, because the training step reads it to the end
+
+  public:
     explicit Model(const Table& table);
     ~Model();
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: no memory
@@ -38,7 +42,6 @@ struct Model : Gpt {
     HostBuffer host_logits;    // one chunk of logits, for compute_logits
 
   private:
-    ParamStore parameters{op};    // Gpt::store
     void lay_out(Layout& at, const Config& config, Plan plan);
     void fill_positions();
     void* arena = nullptr;    // all device memory but caches and scratch
