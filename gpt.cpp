@@ -16,15 +16,17 @@ Precision Gpt::precision_of(int l) const {
     return fp8 ? Precision::fp8 : pass.precision;
 }
 
+// first: the number of the first element, or in attention of the first sequence
+static Dropout site_dropout(float rate, const StepState& step, int site, int64_t first) {
+    constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // own stream; 3*L + 1 or more
+    const Philox4 seed = philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(site));
+    return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
+}
 Dropout Gpt::dropout(DropoutSite where, int l) const {
-    const float rate = where == DropoutSite::probabilities ? plan.attention_dropout : plan.dropout;
-    constexpr uint64_t STREAM = 0x64726F70,
-                       SITES_PER_STEP = 1 << 12;    // dropout's own stream; at least 3*L + 1
-    const Philox4 seed =
-        philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(3 * l + int(where)));
-    const int64_t first = where == DropoutSite::probabilities ? pass.first_sequence
-                                                              : pass.first_sequence * pass.S * c.C;
-    return pass.training && rate > 0 ? Dropout{rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first} : Dropout{};
+    const bool in_attention = where == DropoutSite::probabilities;
+    const float rate = in_attention ? plan.attention_dropout : plan.dropout;
+    const int64_t first = in_attention ? pass.first_sequence : pass.first_sequence * pass.S * c.C;
+    return pass.training && rate > 0 ? site_dropout(rate, step, 3 * l + int(where), first) : Dropout{};
 }
 
 Heads Gpt::heads(int l) const {
@@ -52,18 +54,18 @@ NormStep Gpt::norm2(int l) const {
 FfnStep Gpt::ffn(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {{p.fcw, p.fcb},
-            {p.fc2w, p.fc2b},
-            c.activation,
-            c.gated,
-            c.C,
-            c.ffn_width(l),
-            precision_of(l),
-            t.fch,
-            t.fcg,
-            p.shared_gatew,
-            t.shared_gate,
-            p.shared_gatew ? t.shared_act : t.fcg};
+    return {.first = {p.fcw, p.fcb},
+            .second = {p.fc2w, p.fc2b},
+            .act = c.activation,
+            .gated = c.gated,
+            .C = c.C,
+            .F = c.ffn_width(l),
+            .precision = precision_of(l),
+            .pre = t.fch,
+            .y = t.fcg,
+            .row_gate_w = p.shared_gatew,
+            .row_gate = t.shared_gate,
+            .gated_y = p.shared_gatew ? t.shared_act : t.fcg};
 }
 // The norm at the end of a branch, for models with post-norm or sandwich norms.
 static NormStep branch_norm(const Config& c, const Parameter* w, const Parameter* b, float* mean, float* rstd) {
@@ -73,37 +75,33 @@ Branch Gpt::attention_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const NormStep norm = branch_norm(c, p.post1w, p.post1b, t.post_mean1, t.post_rstd1);
-    return {t.atty,
-            c.attention_width(),
-            {p.projw, p.projb},
-            precision_of(l),
-            nullptr,
-            nullptr,
-            {},
-            {},
-            t.out1,
-            norm,
-            c.sum_norm(),
-            c.branch_scale,
-            dropout(DropoutSite::attention, l)};
+    return {.in = t.atty,
+            .width = c.attention_width(),
+            .p = {p.projw, p.projb},
+            .precision = precision_of(l),
+            .product = t.out1,
+            .norm = norm,
+            .norm_of_sum = c.sum_norm(),
+            .scale = c.branch_scale,
+            .dropout = dropout(DropoutSite::attention, l)};
 }
 Branch Gpt::ffn_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const NormStep norm = branch_norm(c, p.post2w, p.post2b, t.post_mean2, t.post_rstd2);
-    return {p.shared_gatew ? t.shared_act : t.fcg,
-            c.ffn_width(l),
-            {p.fc2w, p.fc2b},
-            precision_of(l),
-            t.expert_out,
-            t.factors,
-            t.routes,
-            c.router_of(),
-            t.out2,
-            norm,
-            c.sum_norm(),
-            c.branch_scale,
-            dropout(DropoutSite::ffn, l)};
+    return {.in = p.shared_gatew ? t.shared_act : t.fcg,
+            .width = c.ffn_width(l),
+            .p = {p.fc2w, p.fc2b},
+            .precision = precision_of(l),
+            .expert_out = t.expert_out,
+            .factors = t.factors,
+            .routes = t.routes,
+            .router = c.router_of(),
+            .product = t.out2,
+            .norm = norm,
+            .norm_of_sum = c.sum_norm(),
+            .scale = c.branch_scale,
+            .dropout = dropout(DropoutSite::ffn, l)};
 }
 
 // ---- forward --------------------------------------------------------------------------------------------------------

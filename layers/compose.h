@@ -161,10 +161,10 @@ struct Branch {
     int width;
     ProductWeights p;
     Precision precision;
-    const Activation* expert_out;    // (N*K,C), combined by routes and factors; null: no experts
-    const Gradient* factors;
-    Routes routes;
-    Router router;
+    const Activation* expert_out = nullptr;    // (N*K,C), combined by routes and factors; null: no experts
+    const Gradient* factors = nullptr;
+    Routes routes = {};
+    Router router = {};
     Activation* product;    // (N,C): the norm's input; unused without a norm
     NormStep norm;
     bool norm_of_sum;
