@@ -108,7 +108,7 @@ void place_routes(Layout& at, Gpt& g, int64_t N) {
 
 void lay_out_activations(Layout& at, Gpt& g) {
     const Config& c = g.c;
-    const int64_t N = int64_t(g.plan.B) * g.plan.S;
+    const int64_t N = g.plan.max_tokens();
     at.purpose("activations");
     g.a.assign(size_t(c.L), {});
     const bool own = g.op.has_input_type();
@@ -149,7 +149,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
 
 void lay_out_activation_gradients(Layout& at, Gpt& g) {
     const Config& c = g.c;
-    const int64_t N = int64_t(g.plan.B) * g.plan.S;
+    const int64_t N = g.plan.max_tokens();
     at.purpose("activation gradients");
     if (g.plan.mode != RunMode::train) return;
     at.reserve(g.dx, N * c.C);
@@ -172,7 +172,7 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
 }
 
 void lay_out_logits(Layout& at, Gpt& g) {
-    const int64_t N = int64_t(g.plan.B) * g.plan.S;
+    const int64_t N = g.plan.max_tokens();
     at.purpose("logits");
     // At most half of all rows and logits_bytes; from 256 rows on products reach full speed.
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));

@@ -7,7 +7,7 @@ static int64_t int_bytes(int64_t n) { return int64_t(sizeof(int)) * n; }
 void Batch::configure(const Plan& plan, MaskKind its_mask) {
     mask = its_mask;
     most_S = plan.S;
-    most = int64_t(plan.B) * plan.S;
+    most = plan.max_tokens();
     may_span = plan.spans || mask != MaskKind::causal;
 }
 

@@ -79,7 +79,7 @@ template <class X> void to_front(const Table& op, X* x, int width, const std::ve
 }    // namespace
 
 Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, const CacheOptions& kind) {
-    return cache.allocate(g.op, g.c, g.plan.B * g.plan.S, sequences, positions, kind);
+    return cache.allocate(g.op, g.c, int(g.plan.max_tokens()), sequences, positions, kind);
 }
 
 PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::vector<int>& which,
@@ -87,7 +87,7 @@ PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::v
     std::vector<int> running = which, lengths = asked_lengths;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     const int B = int(running.size());
-    CHECK(int64_t(B) * S <= int64_t(g.plan.B) * g.plan.S, "B=%d S=%d", B, S);
+    CHECK(int64_t(B) * S <= g.plan.max_tokens(), "B=%d S=%d", B, S);
     lengths.resize(size_t(B), S);
     const bool as_before = S == 1 && B == int(cache.running.size());
     cache.sum_order = sum_order;

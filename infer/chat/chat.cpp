@@ -209,7 +209,7 @@ Result<std::vector<int>> Chat::trim_to_context() {
 }
 
 bool Chat::prefill(const std::vector<int>& prompt) {
-    const size_t most = states ? size_t(chunk_length(model, cache, 1)) : size_t(int64_t(model.plan.B) * model.plan.S);
+    const size_t most = states ? size_t(chunk_length(model, cache, 1)) : size_t(model.plan.max_tokens());
     size_t common = size_t(std::mismatch(ids.begin(), ids.end(), prompt.begin(), prompt.end()).first - ids.begin());
     if (model.c.mask_kind == MaskKind::prefix) common = 0;    // prefix tokens attend to later ones
     common = std::min(common, prompt.size() - 1);             // the last token is needed for the logits

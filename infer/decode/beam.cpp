@@ -156,8 +156,8 @@ Result<std::vector<Beam>> Search::run() {
 
 Result<GenerationResult> beam_search(Model& model, const Tokenizer& tokenizer, const GenerationOptions& options,
                                      const BeamSearch& beam_options) {
-    CHECK(beam_options.beams >= options.num && int64_t(beam_options.beams) <= int64_t(model.plan.B) * model.plan.S,
-          "beams=%d", beam_options.beams);
+    CHECK(beam_options.beams >= options.num && int64_t(beam_options.beams) <= model.plan.max_tokens(), "beams=%d",
+          beam_options.beams);
     GenerationResult out;
     const std::vector<int> ends = options.end_of_text ? ends_of_text(tokenizer) : std::vector<int>{};
     for (const std::vector<int>& prompt : options.prompts) {
