@@ -9,7 +9,7 @@ struct Philox4 {
 };
 
 // Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream, index). There is no
-// state to save: who resumes asks for the same index again.
+// state to save: a resumed run repeats the indices.
 HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t key[2] = {uint32_t(seed), uint32_t(seed >> 32)};
     Philox4 c{{uint32_t(index), uint32_t(index >> 32), uint32_t(stream), uint32_t(stream >> 32)}};

@@ -127,8 +127,9 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c);
 Status checkpoint_optimizer(const std::string& dir, Model& g);    // loads m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
-Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);               // empty if there is none
-std::string checkpoint_tokenizer_file(const std::string& path);             // its file; path itself if none
+Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);    // empty if there is none
+std::string checkpoint_tokenizer_file(
+    const std::string& path);    // the file in path that holds the tokenizer; path itself if none
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty if there is none: GGUF
 // Appends the tensors that this rank saves, in the files' layout; prefix: "" for weights, "m." or
 // "v.".

@@ -337,8 +337,10 @@ Result<std::unique_ptr<Coordinator>> Coordinator::rendezvous(const RankInfo& inf
                                                              const std::string& host, int port, const JobToken& token,
                                                              double timeout) {
     auto state = std::make_unique<State>();
-    state->rank = info.rank, state->ranks = info.ranks;
-    state->timeout = timeout, state->interval = std::fmin(1, timeout / 10);
+    state->rank = info.rank;
+    state->ranks = info.ranks;
+    state->timeout = timeout;
+    state->interval = std::fmin(1, timeout / 10);
     Peers peers;
     if (info.ranks > 1) {
         peers = TRY(info.rank == 0 ? rendezvous_as_rank_0(info, listener, token, timeout)

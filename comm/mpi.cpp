@@ -314,7 +314,8 @@ class Mpi final : public Comm {
     Status status;    // result of MPI's start
 
     explicit Mpi(const RankInfo& info) {
-        rank = info.rank, ranks = info.ranks;
+        rank = info.rank;
+        ranks = info.ranks;
         runner.mpi = library().value, runner.rank = rank, runner.ranks = ranks;
         start();
     }

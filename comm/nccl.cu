@@ -320,7 +320,10 @@ Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ran
                                         double timeout) {
     TRY(load());
     auto c = std::make_unique<NcclComm>();
-    c->rank = rank, c->ranks = ranks, c->activity = activity, c->timeout = timeout;
+    c->rank = rank;
+    c->ranks = ranks;
+    c->activity = activity;
+    c->timeout = timeout;
     TRY(c->open(id));
     return std::unique_ptr<Comm>(std::move(c));
 }

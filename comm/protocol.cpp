@@ -147,7 +147,10 @@ constexpr double DEPARTURE_GRACE = 5;    // seconds
 
 RankState current_state(const Activity& p) {
     RankState s;
-    s.count = progress_count, s.step = p.step, s.waiting = p.waiting, s.phase = p.phase.load();
+    s.count = progress_count;
+    s.step = p.step;
+    s.waiting = p.waiting;
+    s.phase = p.phase.load();
     return s;
 }
 std::string heartbeat_text(const RankState& s) {
@@ -160,7 +163,10 @@ bool heartbeat_parse(const std::string& text, RankState* s) {
     if (text.size() != sizeof b) return false;
     memcpy(&b, text.data(), sizeof b);
     b.phase[sizeof b.phase - 1] = 0;
-    s->count = b.count, s->step = b.step, s->waiting = b.waiting, s->phase = escape_control(b.phase);
+    s->count = b.count;
+    s->step = b.step;
+    s->waiting = b.waiting;
+    s->phase = escape_control(b.phase);
     return true;
 }
 void RankState::update(const RankState& now, double time) {

@@ -85,7 +85,7 @@ class Merger {
   private:
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> offsets;    // its left symbol's, ascending; some are stale
+        std::vector<uint32_t> offsets;    // left symbols, ascending; some are stale
     };
     struct Candidate {
         int64_t count;
