@@ -93,9 +93,12 @@ Status Trainer::issue() {
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
-    g.train.update(
-        {float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)}, limits,
-        uint64_t(o.seed), stop_flags());
+    const OptimizerParams params = {.lr = float(learning_rate(schedule, issued)),
+                                    .beta1 = float(o.beta1),
+                                    .beta2 = float(o.beta2),
+                                    .eps = plan.optimizer->eps,
+                                    .weight_decay = float(o.weight_decay)};
+    g.train.update(params, limits, uint64_t(o.seed), stop_flags());
     issued++;
     state.epoch = data.position().epoch;
     state.index = data.position().index;
