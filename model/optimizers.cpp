@@ -24,7 +24,6 @@ std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, StateSize 
         t.offset = all.empty() ? 0 : round_up(all.back().offset + all.back().rows, 64);
         t.cols = 1;
         t.vector = true;
-        if (t.layout == FileLayout::transposed) t.layout = FileLayout::straight;
         all.push_back(t);
     }
     return all;
