@@ -135,6 +135,7 @@ void Gpt::embed_forward(const KvCache* cache) {
 
 void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) {
     count_progress();
+    pass.layer = l;
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Precision precision = precision_of(l);
@@ -217,6 +218,7 @@ void Gpt::experts_forward(int l, bool counts) {
 }
 
 void Gpt::final_norm() {
+    pass.layer = -1;
     // With post-norm, the last block's norm is already the final one.
     const NormStep::Kind kind = c.sum_norm() ? NormStep::Kind::none : NormStep::Kind::norm;
     norm_forward(op, lnf, x_last, {kind, c.norm_of(), w.lnfw, w.lnfb, mean_f, rstd_f}, pass.B * pass.S, c.C);
@@ -260,6 +262,7 @@ void Gpt::backward(bool last) {
         op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), pass.B * pass.S, c.C);
     }
     for (int l = c.L - 1; l >= 0; l--) {
+        pass.layer = l;
         if (l + 1 < c.L) store.gradients_begin(1 + l);
         recompute(l);
         block_backward(l);
@@ -351,6 +354,7 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
 }
 
 void Gpt::embed_backward() {
+    pass.layer = -1;
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     const int64_t n = int64_t(N) * C;
     Activation* d = dx;

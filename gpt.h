@@ -17,6 +17,7 @@ struct Pass : Batch::Sizes {
     bool training = false;    // dropout applies, products may use fp8, router counts are kept
     // prefill: products sum in a prompt's order, not in a decode step's (Pages::SumOrder)
     Precision precision = Precision::prefill;
+    int layer = -1;                // block of the operations that run now; -1: none
     int64_t first_sequence = 0;    // the batch's first sequence, numbered within the training step
 };
 // State shared by all passes of a training step. TrainStep::begin (model/train_step.h) sets it.

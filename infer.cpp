@@ -409,7 +409,9 @@ Command sample_command() {
         {DRAFTS, {}, speculation_flags(o->speculation)},
         {"Cache of keys and values", {}, cache_flags(o->cache)},
         {"Context", context_extension_flags(o->model_options.context_extension)},
-        {"Device", inference_flags(o->device, o->model_options, "bf16 on a GPU, as the file has them on a CPU")},
+        {"Device",
+         inference_flags(o->device, o->model_options, "bf16 on a GPU, as the file has them on a CPU"),
+         {trace_flag(o->model_options.trace, "of every pass: --tokens limits them")}},
     });
     c.given = &o->given;
     c.run = [o] { return sample(*o); };
@@ -558,8 +560,10 @@ Command eval_command() {
            .max = 9e18,
            .needs = {"--needle"}}}},
         {"Context", context_extension_flags(o->model_options.context_extension)},
-        {"Device", inference_flags(o->device, o->model_options,
-                                   "as the run was trained, else bf16 on a GPU and as the file has them on a CPU")},
+        {"Device",
+         inference_flags(o->device, o->model_options,
+                         "as the run was trained, else bf16 on a GPU and as the file has them on a CPU"),
+         {trace_flag(o->model_options.trace, "of every pass: --eval-tokens limits them")}},
     });
     c.run = [o] { return eval(*o); };
     return c;

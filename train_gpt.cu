@@ -99,6 +99,7 @@ Status Trainer::issue() {
                                     .eps = plan.optimizer->eps,
                                     .weight_decay = float(o.weight_decay)};
     g.train.update(params, limits, uint64_t(o.seed), stop_flags());
+    if (trace) trace->stop();
     issued++;
     state.epoch = data.position().epoch;
     state.index = data.position().index;
@@ -358,6 +359,7 @@ Status Trainer::loop() {
         saved = save();
         if (all_ranks_end) return saved;    // the ranks are apart
     }
+    if (trace) trace->start(*device.model);
     auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
     while (goes_on() || issued > state.step) {    // also waits for queued steps
         if (ranks.coordinator)

@@ -149,6 +149,11 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
         }
         if (packed) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
+        if (s.ok() && !model_options.trace.empty()) {
+            Result<std::unique_ptr<Trace>> trace = Trace::open(model_options.trace, m.model->op);
+            s = trace.status, m.trace = trace.take();
+            if (s.ok()) m.model = std::make_unique<Model>(m.trace->table);
+        }
         if (s.ok()) s = m.model->allocate(config, plan);
         if (s.ok()) s = checkpoint_weights(found, *m.model, true);
         if (packed)
@@ -162,6 +167,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     const Status found = checkpoint_find(path, &damaged, model_options.checkpoint, load).status;
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
+    if (m.trace) m.trace->start(*m.model);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
     return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // an own one may be larger: shards need none
 }
@@ -170,6 +176,7 @@ Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions m
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest) {
     model_options.model = path;
     model_options.checkpoint = "last";
+    model_options.trace.clear();
     TRY(load_model(draft, model_options, device, false, [&](const Config& c, bool gpu) {
         return Capacity{count, int(std::min<int64_t>({longest, c.T, std::max(1, saturating_rows(gpu) / count)}))};
     }));

@@ -7,6 +7,7 @@
 #include "data/loader.h"
 #include "infer/decode/generate.h"
 #include "infer/model_defaults.h"
+#include "infer/trace.h"
 #include "model/device.h"
 
 constexpr const char* MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file";
@@ -16,12 +17,13 @@ struct LoadedModel {
     Tokenizer tokenizer;
     bool own_tokenizer = false;    // the tokenizer comes with the model's files
     GenerationConfig generation;
-    int64_t documents = -1;    // training documents that begin with end-of-text; -1: unknown
+    int64_t documents = -1;          // training documents that begin with end-of-text; -1: unknown
+    std::unique_ptr<Trace> trace;    // null: none
     std::unique_ptr<Model> model;
 };
 struct ModelOptions {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
-    std::string quantize = "none";
+    std::string quantize = "none", trace = {};
     ContextExtension context_extension = {};
 };
 struct Capacity {

@@ -152,6 +152,8 @@ struct QkNormRope {
     int rstd_count(int NH, int NKV) const {    // floats of rstd per position
         return norm == QkNorm::none ? 0 : norm == QkNorm::all ? 2 : NH + NKV;
     }
+    // Weights of the norm of `heads` query heads, or of as many key heads.
+    int weights(int heads, int HS) const { return norm == QkNorm::none ? 0 : norm == QkNorm::all ? heads * HS : HS; }
 };
 // The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with
 // erf; silu: x sigmoid(x); relu2: relu(x)^2.

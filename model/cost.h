@@ -39,7 +39,7 @@ class CostModel {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic warning "-Wshadow"    // an argument e, i, p or g would hide a member
-#define OPERATION(name, need, arguments, ...) \
+#define OPERATION(name, need, arguments, outputs, ...) \
     Cost name arguments const { return __VA_ARGS__; }
 #include "layers/operations.inc"
 #undef OPERATION
@@ -87,9 +87,7 @@ class CostModel {
     }
     static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
     static double qk_norm_weights(const Heads& h, const QkNormRope& t) {
-        return t.norm == QkNormRope::QkNorm::none  ? 0
-               : t.norm == QkNormRope::QkNorm::all ? (h.NH + h.NKV) * h.HS
-                                                   : 2 * h.HS;
+        return t.weights(h.NH, h.HS) + t.weights(h.NKV, h.HS);
     }
     // cos and sin are read once for all sequences.
     static Cost rope(int B, int S, const Heads& h, const QkNormRope& t, double bytes) {

@@ -224,6 +224,7 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
                  {"--stochastic-rounding", &o.stochastic_rounding,
                   "in bf16: keep no fp32 copy of the weights, round their "
                   "updates stochastically"},
+                 trace_flag(o.trace, "the first step's, of rank 0", {"--dry-run"}),
              }},
             {"Planning",
              {

@@ -149,8 +149,9 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
 }
 
 Status Trainer::set_up() {
-    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone.
-    o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
+    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone. Nor
+    // is a trace, which a resumed run would write again.
+    o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master", "trace"});
     TRY(check_same_config());
     TRY(find_start());
     TRY(agreed(choose_model()));
@@ -162,6 +163,7 @@ Status Trainer::set_up() {
     TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // e.g. one rank has no GPU
     // A rank on which NCCL does not start ends at once, without agreeing with the others.
     if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
+    TRY(agreed(open_trace()));
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
     agree_on_batch();
@@ -190,6 +192,13 @@ Status Trainer::set_up() {
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " + launcher_text() +
                   device.text);
+    return {};
+}
+
+Status Trainer::open_trace() {
+    if (o.trace.empty() || !ranks.first()) return {};
+    trace = TRY(Trace::open(o.trace, device.model->op));
+    device.model = std::make_unique<Model>(trace->table);
     return {};
 }
 

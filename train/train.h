@@ -11,6 +11,7 @@
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
+#include "infer/trace.h"
 
 struct TrainOptions {
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
@@ -37,6 +38,7 @@ struct TrainOptions {
     int node_ranks = 0;                  // dry run, as the next two; 0: the device's
     double bandwidth = 0, tflops = 0;    // per rank: GB/s, TFLOP/s
     std::string gpu;                     // dry run: the GPU to plan for
+    std::string trace;                   // file for the first step's operations
     std::string resolved;                // contents of run.toml
 };
 
@@ -45,6 +47,7 @@ int64_t resident_bytes();    // resident memory of this process
 struct Trainer {
     TrainOptions o;
     Ranks ranks;
+    std::unique_ptr<Trace> trace;    // null: none
     Device device;
     Plan plan;
     Config config;
@@ -87,6 +90,7 @@ struct Trainer {
     Status check_same_start();
     void broadcast_algorithms();    // rank 0's algorithms to all ranks
     void share_cores();
+    Status open_trace();      // rank 0: device.model over a table that writes lines
     Status choose_batch();    // plan; --batch auto: the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);

@@ -1,0 +1,40 @@
+// trace.h - --trace FILE: a line of text for each array that an operation writes, to find the first
+// operation at which two types, devices or implementations part.
+#pragma once
+#include <map>
+#include <memory>
+
+#include "base/command.h"
+#include "model/model.h"
+
+// A table like `real` that calls its operations and writes lines about their outputs. It captures
+// no graphs. Operations take no context, so only the Trace that was made last writes.
+class Trace {
+  public:
+    Table table;    // to build a Model with; the Trace must outlive it
+    // exit 2: no file can have this name; 4: it cannot be written
+    static Result<std::unique_ptr<Trace>> open(const std::string& path, const Table& real);
+    ~Trace();
+    Trace(const Trace&) = delete;
+
+    // Writes lines from here on, with the names of this model's arrays. The model is allocated.
+    void start(const Model& model);
+    void stop() { model = nullptr; }
+
+  private:
+    struct Outputs;
+    const Table real;
+    const std::string path;
+    FILE* const file;
+    const Model* model = nullptr;                                // null: no line is written
+    std::map<std::pair<int, const void*>, std::string> names;    // by layer (-1: outside of blocks) and address
+
+    Trace(const Table& observed, std::string name, FILE* stream);
+    template <class X> void write(const char* operation, const char* argument, X* p, int64_t rows, int64_t cols = -1);
+    template <class G>
+    void write(const char* operation, const char* argument, GradTarget<G> to, int64_t rows, int64_t cols) {
+        write(operation, argument, to.p, rows, cols);
+    }
+};
+// The row of --trace.    passes: which of them it writes
+Flag trace_flag(std::string& path, const std::string& passes, const std::vector<std::string>& excludes = {});
