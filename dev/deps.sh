@@ -27,7 +27,7 @@ for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done
 # What may be missing, and what there is without it.
 without() {
     case $1 in
-        libdnnl-dev) echo "flatgpt bench has no oneDNN beside our own products" ;;
+        libdnnl-dev) echo "make onednn has nothing to compare with" ;;
         libopenmpi-dev) echo "no ranks on CPUs" ;;
         openmpi-bin) echo "ranks under mpirun are not tested" ;;
         libedit2) echo "no editing of lines in flatgpt chat" ;;

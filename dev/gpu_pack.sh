@@ -9,9 +9,8 @@ arch=${1:-90a} to=carry/gpu
 [ $# = 0 ] || shift
 [ $# != 0 ] || set -- README.md dev/*.md layers/*.c* layers/*/*.c* test/*.cpp
 mkdir -p carry
-# DNNL=: where oneDNN is installed at home, the binary would need it there, too.
 # shellcheck disable=SC2086    # LADDERS may be empty, or several words
-${MAKE:-make} DNNL= ARCH="$arch" build/flatgpt build/test_cuda ${LADDERS-ladders} >carry/log 2>&1 || {
+${MAKE:-make} ARCH="$arch" build/flatgpt build/test_cuda ${LADDERS-ladders} >carry/log 2>&1 || {
     tail -20 carry/log
     exit 1
 }

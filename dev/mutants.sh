@@ -59,7 +59,6 @@ split() {    # row: sets file, change (with its function), cases, flag
 can_run() {    # file, flag: is it compiled, and can its tests run?
     [ -z "$2" ] || cpu "$2" || return
     case $1 in
-        layers/onednn.cpp) grep -q dnnl build/optional ;;
         comm/mpi.cpp) command -v mpirun >/dev/null ;;
         files/picture.cpp) compgen -G "/usr/lib*/*/libcairo.so.2" >/dev/null ;;
     esac

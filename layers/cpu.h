@@ -107,14 +107,12 @@ struct PackedProduct {
 };
 
 // Kernels of one instruction set for parameters of type P: the entries of Ops, except memory and
-// the step's verdict, and functions for tests and oneDNN's table. Inputs of products (Ops::I) have
-// type P.
+// the step's verdict, and functions for tests. Inputs of products (Ops::I) have type P.
 template <class P> struct CpuKernels : Ops<float, P> {
     Tiles tiles = Tiles::none;    // unit that multiplies in the entries below
     void (*matmul)(const Matmul<P, P>& m);
     void (*gradient_matmul)(const Matmul<float, P>& m);
-    void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
-    void (*exponentials)(float* y, const float* x, int64_t n);         // y = exp(x)
+    void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
     void (*packed_linear)(const PackedProduct& p);
     void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
     int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);              // scratch bytes of either
@@ -158,7 +156,3 @@ template <class P> CpuKernels<P> kernels(Tiles tiles);
 }
 
 template <class P> CpuKernels<P> cpu_kernels(Isa isa, Tiles tiles = Tiles::none);
-
-// onednn.cpp: cpu_ops_isa(cpu_isa()) with oneDNN's matrix products, for bench and tests. Null if
-// this build or CPU has none.
-template <class P> const Ops<float, P>* onednn_ops();

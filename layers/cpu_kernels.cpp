@@ -9,7 +9,7 @@ namespace ISA {
 #undef OPERATION
 
 // CPU kernels that are not operations.
-#define OTHERS(X) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
+#define OTHERS(X) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
 #define DECLARE(f)                                  \
     Target<decltype(CpuKernels<float>::f)>::type f; \
     Target<decltype(CpuKernels<bf16>::f)>::type f;

@@ -201,9 +201,8 @@ const Peaks& cpu_peaks(const Table& op) {
     static std::optional<Peaks> vectors[2], tiles[2];
     const bool half = op.parameter == Element::bf16;
     if (!vectors[half]) vectors[half] = vector_peaks(half);
-    const bool by_tiles = half ? op.linear_forward != Table(cpu_ops_isa<::bf16>(cpu_isa())).linear_forward
-                               : op.linear_forward == Table(cpu_ops<float>()).linear_forward;    // oneDNN's are FMAs
-    if (!by_tiles || cpu_chosen().tiles != Tiles::amx) return *vectors[half];
+    const Table by_tiles = half ? Table(cpu_ops<::bf16>()) : Table(cpu_ops<float>());
+    if (op.linear_forward != by_tiles.linear_forward || cpu_chosen().tiles != Tiles::amx) return *vectors[half];
     if (!tiles[half]) {
         const double peak = tile_peak() / (half ? 1 : FLOAT_PRODUCTS);
         tiles[half] = vectors[half];

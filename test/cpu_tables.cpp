@@ -1,5 +1,5 @@
 // cpu_tables.cpp - the tables of test_all: the CPU's, of every instruction set that it has, or of FLATGPT_ISA's alone;
-// by AMX's tiles, or their twin; with oneDNN's products.
+// by AMX's tiles, or their twin.
 #include "layers/cpu.h"
 
 #include <cstring>
@@ -18,8 +18,6 @@ bool wanted(Isa isa) {
 template <class P> void add(std::vector<TestTable>& tables) {
     for (int i = 0; i < ISA_COUNT; i++)
         if (wanted(Isa(i))) tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
-    if (const Ops<float, P>* library = onednn_ops<P>())    // null also where it has no bf16
-        tables.push_back({library, DTYPE<P>, TablePart::products, false});
     for (int i = 0; i < ISA_COUNT; i++) {         // the smallest and the largest vectors
         const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
         if (wanted(Isa(i)) && (i == 0 || best))
@@ -55,7 +53,6 @@ double share(const std::string& op, const Check::Output& output) {
                          {"norm", "", 0.2},
                          {"linear_attention", "", 1},
                          {"linear_gelu_forward", "", 0.3},    // sums of 2056, one after the other
-                         {"linear_backward", "dw", 0.35},     // oneDNN with AVX2: sums of 8197
                          {"linear", "", 0.15},
                          {"router_backward", "", 0.2},
                          {"router_forward", "", 0.1},
@@ -86,7 +83,6 @@ std::string absent_tables() {
     for (int i = 0; i < ISA_COUNT; i++)
         if (!cpu_supports(Isa(i))) absent += std::string("this CPU has no ") + NAMES[i] + "; ";
         else if (!wanted(Isa(i))) absent += std::string("FLATGPT_ISA leaves out ") + NAMES[i] + "; ";
-    if (!onednn_ops<float>()) absent += "this build has no oneDNN; ";
     if (cpu_chosen().tiles != Tiles::amx) absent += "no AMX here, its twin alone; ";
     return absent;
 }

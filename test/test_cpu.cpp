@@ -239,20 +239,6 @@ TEST_CASE("cpu: a position's attention has the same bits beside others, on any n
     });
 }
 
-TEST_CASE("cpu: oneDNN's table differs in its products alone") {
-    const Ops<float>* library = onednn_ops<float>();
-    if (!library) SKIP("this build has no oneDNN");
-    Ops<float> own = cpu_ops_isa<float>(cpu_isa());
-    CHECK((library->linear_forward != own.linear_forward));
-    // All else is tested on our own table (test/ops/).
-    own.linear_forward = library->linear_forward, own.linear_backward = library->linear_backward;
-    own.linear_gelu_forward = library->linear_gelu_forward;
-    own.linear_gelu_backward = library->linear_gelu_backward;
-#define OPERATION(name, need, arguments, ...) CHECK((own.name == library->name));
-#include "layers/operations.inc"
-#undef OPERATION
-}
-
 TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") {
     const Numbers numbers = random_normal(300003, 1);
     const std::vector<float> x(numbers.begin(), numbers.end());

@@ -29,7 +29,7 @@ static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const 
 }
 
 // sums[c] += sum_n x[n,c]: each thread owns a range of columns and reads 8 rows of it at a time.
-void column_sums(float* sums, const float* x, int N, int C) {
+static void column_sums(float* sums, const float* x, int N, int C) {
 #pragma omp parallel
     {
         Range r = my_share(C, 16);

@@ -1,17 +1,6 @@
 // rows.cpp - single operations at a model's sizes.
 #include "rows.h"
 
-#include <optional>
-
-#include "layers/cpu.h"
-
-namespace {
-template <class P> std::optional<Table> library_table() {
-    const Ops<float, P>* op = onednn_ops<P>();
-    return op ? std::optional<Table>(*op) : std::nullopt;
-}
-}    // namespace
-
 void Rows::memory_bound() {
     const int C = c.C, F = c.F;
     const int64_t wide = int64_t(N) * F;
@@ -151,8 +140,8 @@ void Rows::experts() {
     free_all();
 }
 
-// The rows of one table. ffn: also the products with GELU.
-void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
+// ffn: also the products with GELU.
+void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
     auto x = arrays<Input>(most), activated = arrays<Input>(ffn ? most : 1);
     auto y = arrays<Activation>(most), dx = arrays<Activation>(most), pre = arrays<Activation>(ffn ? most : 1);
@@ -163,29 +152,19 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
     if (!x[0] || !activated[0] || !pre[0] || !w[0] || !dw[0] || !pre_sum[0]) {
         bench.short_of_memory("linear " + name);
     } else {
-        ROW_FROM(from, linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in,
-                 out, Precision::normal);
-        if (ffn && out > in && from.linear_gelu_forward)
-            ROW_FROM(from, linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out,
-                     Precision::normal);
+        ROW(linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in, out,
+            Precision::normal);
+        if (ffn && out > in && op.linear_gelu_forward)
+            ROW(linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out,
+                Precision::normal);
         if (rows > 1)
-            ROW_FROM(from, linear_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false),
-                     name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out, Precision::normal);
-        if (ffn && in > out && rows > 1 && from.linear_gelu_backward)
-            ROW_FROM(from, linear_gelu_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false), db[i],
-                     pre_sum[i], y[i], x[i], w[i], pre[i], rows, in, out);
+            ROW(linear_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false),
+                name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out, Precision::normal);
+        if (ffn && in > out && rows > 1 && op.linear_gelu_backward)
+            ROW(linear_gelu_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false), db[i], pre_sum[i], y[i],
+                x[i], w[i], pre[i], rows, in, out);
     }
     free_all();
-}
-
-// On the CPU oneDNN's products follow, if it is installed, with the instruction set and tiles of
-// flatgpt's.
-void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
-    linear_calls(name, op, rows, in, out, ffn);
-    if (bench.device.gpu) return;
-    const bool half = op.parameter == Element::bf16;
-    const std::optional<Table> library = half ? library_table<bf16>() : library_table<float>();
-    if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
 }
 
 void Rows::linear() {

@@ -102,8 +102,8 @@ struct Rows {
         op.release_graph(graph);
         return times;
     }
-    // entry: member of `from`. args(i): arguments of a call with the i-th set of buffers.
-    template <auto entry, auto counts, class Args> void row(const std::string& name, const Table& from, Args args) {
+    // entry: member of the table. args(i): arguments of a call with the i-th set of buffers.
+    template <auto entry, auto counts, class Args> void row(const std::string& name, Args args) {
         if (!bench.wanted(name)) return;
         if (any) {
             *any = true;
@@ -114,9 +114,8 @@ struct Rows {
             return true;
         });
         const Cost w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
-        if (bench.on_operation) return bench.on_operation(name, w, [&] { std::apply(from.*entry, args(0)); });
-        const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // the CPU table may use other instructions
-        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));
+        if (bench.on_operation) return bench.on_operation(name, w, [&] { std::apply(op.*entry, args(0)); });
+        bench.print(name, time([&](int i) { std::apply(op.*entry, args(i)); }), w);
     }
 
     void memory_bound();
@@ -131,12 +130,10 @@ struct Rows {
     void cached(int rows, Element type, const std::string& name);
     void linear();
     void linear(const std::string& name, int rows, int in, int out, bool ffn);
-    void linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn);
 };
 
-// A row: its table, the entry's name, a suffix of the row's name, and the arguments for the i-th
-// set of buffers.
-#define ROW_FROM(table, entry, detail, ...)                                      \
-    row<&Table::entry, &CostModel::entry>(std::string(#entry) + (detail), table, \
+// A row: the entry's name, a suffix of the row's name, and the arguments for the i-th set of
+// buffers.
+#define ROW(entry, detail, ...)                                           \
+    row<&Table::entry, &CostModel::entry>(std::string(#entry) + (detail), \
                                           [&](int i) { return std::tuple(__VA_ARGS__); })
-#define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
