@@ -137,8 +137,6 @@ struct Comm {
     virtual void all_gather(void* x, int64_t n, Element type) = 0;
     virtual int64_t mark() = 0;
     virtual void join(int64_t mark) = 0;
-    // Device memory used by collectives of at most n elements.
-    virtual int64_t scratch_bytes(int64_t n, Element type, Element comm_dtype) const = 0;
 };
 
 // comm/mpi.cpp. Exit 7: the library is missing, or its world differs from info.

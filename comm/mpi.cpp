@@ -331,9 +331,6 @@ class Mpi final : public Comm {
     }
     int64_t mark() override { return enqueued; }
     void join(int64_t mark) override { wait_until(mark); }
-    int64_t scratch_bytes(int64_t n, Element type, Element) const override {
-        return ranks == 1 ? 0 : ranks * element_bytes(type) * chunk_of(n, ranks, element_bytes(type));
-    }
 
   private:
     static constexpr int64_t QUEUE = 256;    // limit of pending collectives

@@ -108,9 +108,6 @@ class NcclComm final : public Comm {
         return next_mark++;
     }
     void join(int64_t m) override { CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), marks[m % MARKS], 0)); }
-    int64_t scratch_bytes(int64_t n, Element type, Element comm_dtype) const override {
-        return casts(type, comm_dtype) ? round_up(n, 128) * 2 : 0;
-    }
 
   private:
     std::atomic<ncclComm_t> comm{nullptr};
@@ -257,7 +254,7 @@ template <class F> void NcclComm::enqueue(const char* what, F collective) {
 
 // Buffer for n elements, used by one collective after the other.
 bf16* NcclComm::staging(int64_t n) {
-    const int64_t bytes = scratch_bytes(n, Element::f32, Element::bf16);
+    const int64_t bytes = round_up(n, 128) * int64_t(sizeof(bf16));
     if (bytes > staged_bytes) {
         CUDA_CHECK(cudaStreamSynchronize(stream));
         CUDA_CHECK(cudaFree(staged));

@@ -1,5 +1,5 @@
 // cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. operations.inc has the
-// formulas, this file their common parts. MFU, GFLOP/s, floors, forecasts and scratch sizes derive
+// formulas, this file their common parts. MFU, GFLOP/s, floors, messages and scratch sizes derive
 // from these costs.
 //
 // FLOPs are those that the maths needs: 2 per multiply-add of a product; in attention only visible

@@ -91,18 +91,12 @@ void CostTable::call(const Cost& work, const std::function<void()>& run) {
     sum.calls++;
     sum.work += work;
     if (table.scratch_bytes) scratch = std::max(scratch, table.scratch_bytes(work.call));
-    if (each) each(work);
     if (work.call.operation == Operation::download || work.call.operation == Operation::download_async) run();
 }
 Cost CostTable::all() const {
     Cost all;
     for (const Sum& s : sums) all += s.work;
     return all;
-}
-
-void CostComm::message(Kind kind, double whole, Element) {
-    calls++;
-    bytes += sends(kind, whole);
 }
 
 // ---- the model, counted ---------------------------------------------------------------------------------------------
@@ -148,4 +142,24 @@ int64_t total_bytes(const std::vector<MemoryRow>& rows) {
     int64_t bytes = 0;
     for (const MemoryRow& r : rows) bytes += r.bytes;
     return bytes;
+}
+
+Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& plan, int batches) {
+    CostTable count(like);
+    CostComm comm(plan.ranks);
+    Model model(count.table);
+    model.store.comm = &comm;
+    TRY(model.allocate(c, plan));
+    run_counted_step(model, batches);
+    return comm;
+}
+
+int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan, bool gpu) {
+    if (plan.ranks == 1) return 0;
+    int64_t largest = 0;
+    for (const Bucket& b : config_buckets(c, plan.ranks)) largest = std::max(largest, b.size);
+    const bool casts_to_bf16 = like.gradient == Element::f32 && plan.comm_dtype == Element::bf16;
+    if (gpu) return casts_to_bf16 ? 2 * largest : 0;
+    const int64_t message = std::max<int64_t>((4 << 20) / plan.ranks, 256 << 10);
+    return plan.ranks * std::min(largest / plan.ranks * element_bytes(like.gradient), message);
 }

@@ -57,9 +57,8 @@ class CostTable : public Observer {
     Cost all() const;
     void clear() { sums = {}; }    // keeps `held` and `scratch`
 
-    int64_t scratch = 0;                      // largest scratch of a call, bytes
-    int64_t held = 0;                         // allocated device memory, bytes
-    std::function<void(const Cost&)> each;    // if set, called with each cost
+    int64_t scratch = 0;    // largest scratch of a call, bytes
+    int64_t held = 0;       // allocated device memory, bytes
 
   protected:
     void call(const Cost& work, const std::function<void()>& run) override;
@@ -71,31 +70,26 @@ class CostTable : public Observer {
 // Collectives without other ranks: counts the bytes that this rank would send.
 struct CostComm : Comm {
     int64_t calls = 0;
-    double bytes = 0;    // sent by this rank
+    double sums = 0, gathers = 0;    // bytes sent: for gradients and totals, for parameters
 
-    explicit CostComm(int n) { ranks = n; }
+    explicit CostComm(int n = 1) { ranks = n; }
     std::string name() const override { return "counting"; }
-    int64_t scratch_bytes(int64_t, Element, Element) const override { return 0; }
     void all_reduce(void*, int64_t n, Element type, Element comm_dtype) override {
-        message(Kind::all_reduce, n, type, comm_dtype);
+        sums += 2 * sent(n, type, comm_dtype);
     }
     void reduce_scatter(void*, void*, int64_t n, Element type, Element comm_dtype) override {
-        message(Kind::reduce_scatter, n * ranks, type, comm_dtype);
+        sums += sent(n * ranks, type, comm_dtype);
     }
-    void all_gather(void*, int64_t n, Element type) override { message(Kind::all_gather, n * ranks, type, type); }
+    void all_gather(void*, int64_t n, Element type) override { gathers += sent(n * ranks, type, type); }
     int64_t mark() override { return calls; }
     void join(int64_t) override {}
 
-  protected:
-    enum class Kind { all_reduce, reduce_scatter, all_gather };
-    // whole: bytes of the whole buffer in the type that is sent
-    virtual void message(Kind kind, double whole, Element comm_dtype);
-    void message(Kind kind, int64_t n, Element type, Element comm_dtype) {
-        message(kind, double(n * element_bytes(type == Element::f32 ? comm_dtype : type)), comm_dtype);
+  private:
+    // A rank sends all parts of n elements but its own: once, or twice in an all-reduce.
+    double sent(int64_t n, Element type, Element comm_dtype) {
+        calls++;
+        return double(n * element_bytes(type == Element::f32 ? comm_dtype : type)) * (ranks - 1) / ranks;
     }
-    static int passes(Kind kind) { return kind == Kind::all_reduce ? 2 : 1; }
-    // A rank sends all parts but its own: once, or twice in an all-reduce.
-    double sends(Kind kind, double whole) const { return passes(kind) * whole * (ranks - 1) / ranks; }
 };
 
 // ---- the model, counted ---------------------------------------------------------------------------------------------
@@ -112,3 +106,8 @@ inline double training_flops(const Table& like, const Config& c, int S) {
 // or a forward pass. exit 2: impossible sizes
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);
+// Messages that a rank of plan.ranks sends in a step of `batches` batches. Exit 2: impossible sizes.
+Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& plan, int batches);
+// Scratch bytes of a step's collectives on a rank: comm/nccl.cu's bf16 copy of a bucket, comm/mpi.cpp's
+// chunks of all ranks before they are added. The libraries' own memory is unknown.
+int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan, bool gpu);

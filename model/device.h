@@ -13,12 +13,12 @@ struct Device {
     std::unique_ptr<Model> model;    // not allocated yet
     std::string text;                // "cpu bf16 (AMX), 2 threads"
     bool gpu = false;
-    Dtype dtype = Dtype::fp32;         // products' type
-    double peak = 0;                   // GPU: dense bf16 FLOP/s at its clock; 0: unknown
-    int64_t context_bytes = 0;         // GPU memory of the driver and its context
-    int64_t total_bytes = 0;           // GPU memory in total
-    bool planned = false;              // an absent GPU (train/gpu_plan.h): sizes only
-    double bandwidth = 0, link = 0;    // planned GPU: memory, link to others; bytes/s
+    Dtype dtype = Dtype::fp32;    // products' type
+    double peak = 0;              // GPU: dense bf16 FLOP/s at its clock; 0: unknown
+    int64_t context_bytes = 0;    // GPU memory of the driver and its context
+    int64_t total_bytes = 0;      // GPU memory in total
+    bool planned = false;         // an absent GPU (train/gpu_plan.h): sizes only
+    double link = 0;              // planned GPU: bytes/s to other GPUs
 };
 // train: --dtype auto is bf16 on a GPU and on a CPU with bf16 products, else fp32; a GPU's products
 // use the library's fastest algorithm. Otherwise auto is bf16 on a GPU, fp32 on a CPU, and products

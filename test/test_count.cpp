@@ -278,8 +278,12 @@ namespace {
 // Counts calls of each operation with each precision.
 struct CountByPrecision : CostTable {
     std::map<std::pair<Operation, Precision>, int64_t> calls;
-    explicit CountByPrecision(const Table& like) : CostTable(like) {
-        each = [this](const Cost& work) { calls[{work.call.operation, work.call.precision}]++; };
+    using CostTable::CostTable;
+
+  protected:
+    void call(const Cost& work, const std::function<void()>& run) override {
+        calls[{work.call.operation, work.call.precision}]++;
+        CostTable::call(work, run);
     }
 };
 }    // namespace

@@ -21,7 +21,6 @@ struct ThreadComm final : Comm {
     ThreadComm(Meeting& m, int rank_, int ranks_) : meeting(m) { rank = rank_, ranks = ranks_; }
 
     std::string name() const override { return "threads"; }
-    int64_t scratch_bytes(int64_t, Element, Element) const override { return 0; }
     int64_t mark() override { return done + int64_t(queue.size()); }
     void join(int64_t mark) override {
         for (; done < mark; done++) {

@@ -2,12 +2,10 @@
 #include <algorithm>
 
 #include "layers/peaks.h"
-#include "train/forecast.h"
+#include "model/cost_table.h"
 #include "train.h"
 
 namespace {
-Workload workload(const Trainer& t) { return {t.device.model->op, t.config, t.plan, t.accumulate}; }
-
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 // Bytes of the states that ParamStore::collect gathers on a rank for a checkpoint, at most.
@@ -69,39 +67,50 @@ void advise_memory(const Trainer& t, int64_t total) {
 
 // ---- ranks ----------------------------------------------------------------------------------------------------------
 
+// Rates of a rank, assumed where no option has them.
+struct Rates {
+    int node = 8;                             // ranks per machine
+    double inside = 370e9, outside = 50e9;    // bytes/s within a machine, between machines
+    double flops = 0;                         // achieved FLOP/s
+};
 // Assumptions for GPUs: eight per machine, NVLink at 370 of its 450 GB/s (H100, NCCL), a 400 Gb/s
 // adapter each; 45 % of the type's peak (llm.c's 1.6B on H100s: 47 to 49 %), where fp32's peak is
-// 1/15 and tf32's half of bf16's, and fp8 counts as bf16 because it was not measured; AdamW at 2.7
-// of an H100's 3.35 TB/s. A planned GPU's data sheet is scaled by equal fractions.
+// 1/15 and tf32's half of bf16's, and fp8 counts as bf16 because it was not measured. A planned
+// GPU's data sheet is scaled by equal fractions.
 // Assumptions for CPUs: one process per machine, 10 Gb/s Ethernet, 60 % of the products' peak
 // (README); with AMX 24 % of the tiles' peak in bf16, 45 % in fp32 (dev/speed.md).
-Cluster cluster(const Trainer& t) {
+Rates assumed_rates(const Trainer& t) {
     const TrainOptions& o = t.o;
-    Cluster k;
+    Rates r;
     if (t.device.gpu) {
         const Dtype d = t.device.dtype;
         const double part = d == Dtype::bf16 || is_fp8(d) ? 1 : d == Dtype::tf32 ? 0.5 : 1.0 / 15;
-        k.memory = t.device.bandwidth > 0 ? 2.7 / 3.35 * t.device.bandwidth : 2.7e12;
         if (t.device.link > 0) {
-            k.inside = 370.0 / 450 * t.device.link;
-            k.outside = std::min(k.outside, k.inside);
+            r.inside = 370.0 / 450 * t.device.link;
+            r.outside = std::min(r.outside, r.inside);
         }
-        k.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);
+        r.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);
     } else {
-        k.node = 1, k.inside = 10e9, k.outside = 1.25e9;
-        k.hop_inside = 1e-6, k.hop_outside = 50e-6, k.call = 0, k.trees = false;
-        k.memory = 20e9;
+        r.node = 1, r.inside = 10e9, r.outside = 1.25e9;
         if (!(o.tflops > 0)) {
             const bool half = t.device.dtype == Dtype::bf16;
             const Peaks peaks = cpu_peaks(half);
-            k.memory = peaks.bytes;
-            k.flops = (!peaks.tiles ? 0.6 : half ? 0.24 : 0.45) * peaks.products;
+            r.flops = (!peaks.tiles ? 0.6 : half ? 0.24 : 0.45) * peaks.products;
         }
     }
-    if (o.node_ranks) k.node = o.node_ranks;
-    if (o.bandwidth > 0) k.outside = 1e9 * o.bandwidth;
-    if (o.tflops > 0) k.flops = 1e12 * o.tflops;
-    return k;
+    if (o.node_ranks) r.node = o.node_ranks;
+    if (o.bandwidth > 0) r.outside = 1e9 * o.bandwidth;
+    if (o.tflops > 0) r.flops = 1e12 * o.tflops;
+    return r;
+}
+
+// Least seconds in which each rank sends `bytes`. A machine has as many rings through all ranks as
+// it has ranks, and each leaves it at another rank, so a rank sends 1 / node of its machine's bytes
+// out and the rest within. Both kinds of links work at once, so the slower one counts.
+double sending_seconds(const Rates& r, int ranks, double bytes) {
+    const double node = std::min(r.node, ranks), whole = bytes * ranks / (ranks - 1);
+    const double within = whole * (node - 1) / node, out = whole * (ranks - node) / ranks / node;
+    return std::max(within / r.inside, out / r.outside);
 }
 
 std::string decimal(double n, const char* unit) {    // "1.5 GFLOP"
@@ -114,29 +123,26 @@ std::string duration(double seconds) {
     return seconds < 1 ? formatted("%.1f ms", 1e3 * seconds) : formatted("%.2f s", seconds);
 }
 
-void print_ranks(const Trainer& t) {
-    const Workload w = workload(t);
-    const Cluster k = cluster(t);
-    const Forecast f = forecast(w, k);
-    const int node = std::min(k.node, w.plan.ranks), nodes = int(ceil_div(w.plan.ranks, node));
-    printf("ranks         %d, %d on each of %d machine%s, --zero %d; a forecast, nothing is measured: dev/scale.md\n",
-           w.plan.ranks, node, nodes, nodes == 1 ? "" : "s", w.plan.zero);
-    auto of_zero = [&](const std::string& text) { return w.plan.zero ? text : std::string(); };
-    printf("on the wire   each rank sends %s a step in %d collectives: gradients as %s%s\n",
-           decimal_bytes(f.sent()).c_str(), f.collectives, w.plan.comm_dtype == Element::bf16 ? "bf16" : "fp32",
-           of_zero(" " + decimal_bytes(f.gradients) + ", parameters " + decimal_bytes(f.parameters)).c_str());
-    std::string links = formatted("%.4g GB/s", (nodes == 1 ? k.inside : k.outside) / 1e9);
-    if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", k.inside / 1e9);
-    printf("to hide       %s of sending at %s, behind %s of work at %.3g TFLOP/s\n", duration(f.sending).c_str(),
-           links.c_str(), duration(f.work).c_str(), k.flops / 1e12);
-    printf("efficiency    %.1f %%: %s a step, %s of it waiting for gradients%s; %s tokens/s in all\n",
-           100 * f.efficiency(), duration(f.step()).c_str(), duration(f.waiting_for_gradients).c_str(),
-           of_zero(", " + duration(f.waiting_for_parameters) + " for parameters").c_str(),
-           human_count(double(t.o.total_batch) / f.step()).c_str());
-    const std::vector<std::string> advice = forecast_advice(w, k);
-    if (!advice.empty())
-        printf("              %.0f %% of the step waits; what would help:\n", 100 - 100 * f.efficiency());
-    for (const std::string& line : advice) printf("              %s\n", line.c_str());
+Status print_ranks(const Trainer& t) {
+    const Plan& plan = t.plan;
+    const Rates r = assumed_rates(t);
+    const CostComm sent = TRY(step_messages(t.device.model->op, t.config, plan, t.accumulate));
+    const int node = std::min(r.node, plan.ranks), nodes = int(ceil_div(plan.ranks, node));
+    printf("ranks         %d, %d on each of %d machine%s, --zero %d\n", plan.ranks, node, nodes, nodes == 1 ? "" : "s",
+           plan.zero);
+    std::string parts;
+    if (plan.zero) parts = " " + decimal_bytes(sent.sums) + ", parameters " + decimal_bytes(sent.gathers);
+    printf("on the wire   each rank sends %s a step in %lld collectives: gradients as %s%s\n",
+           decimal_bytes(sent.sums + sent.gathers).c_str(), (long long)sent.calls,
+           plan.comm_dtype == Element::bf16 ? "bf16" : "fp32", parts.c_str());
+    std::string links = formatted("%.4g GB/s", (nodes == 1 ? r.inside : r.outside) / 1e9);
+    if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", r.inside / 1e9);
+    const double flops = training_flops(t.device.model->op, t.config, t.o.seq_len) * double(t.o.total_batch) /
+                         plan.ranks;
+    printf("time          %s of work at %.3g TFLOP/s; beside it at least %s of sending at %s; not measured\n",
+           duration(flops / r.flops).c_str(), r.flops / 1e12,
+           duration(sending_seconds(r, plan.ranks, sent.sums + sent.gathers)).c_str(), links.c_str());
+    return {};
 }
 }    // namespace
 
@@ -180,7 +186,8 @@ Status Trainer::dry_run() {
     print_run(*this);
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
     std::vector<MemoryRow> rows = TRY(memory_cost(device.model->op, config, plan));
-    if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});
+    if (plan.ranks > 1)
+        rows.push_back({"scratch of the collectives", collective_scratch(device.model->op, config, plan, device.gpu)});
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
     for (const MemoryRow& r : rows) printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
@@ -188,6 +195,5 @@ Status Trainer::dry_run() {
     printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
     if (config.mask_kind != MaskKind::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
-    if (plan.ranks > 1) print_ranks(*this);
-    return {};
+    return plan.ranks > 1 ? print_ranks(*this) : Status{};
 }

@@ -230,7 +230,7 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
              {
                  {"--dry-run", &o.dry_run,
                   "print parameters, memory, tokens and FLOPs per step, with --ranks also what they "
-                  "would send and wait for; then stop"},
+                  "would send; then stop"},
              },
              {
                  {.name = "--gpu",

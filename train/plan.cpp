@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "checkpoint/model_card.h"
 #include "model/families.h"
-#include "train/forecast.h"
+#include "model/cost_table.h"
 #include "train/gpu_plan.h"
 #include "train.h"
 
@@ -248,7 +248,7 @@ Status Trainer::choose_batch() {
         plan.B = B;
         const Result<std::vector<MemoryRow>> memory = memory_cost(device.model->op, config, plan);
         if (!memory.status.ok()) return INT64_MAX;
-        return total_bytes(memory.value) + collective_scratch({device.model->op, config, plan}, device.gpu);
+        return total_bytes(memory.value) + collective_scratch(device.model->op, config, plan, device.gpu);
     };
     if (need(1) > free)
         return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,

@@ -1,5 +1,5 @@
 // train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
-// start.cpp: resume, --from, model and tokenizer; dry_run.cpp: memory and speed forecast;
+// start.cpp: resume, --from, model and tokenizer; dry_run.cpp: memory and messages;
 // train_gpt.cu: step loop.
 #pragma once
 #include "checkpoint/checkpoint.h"
