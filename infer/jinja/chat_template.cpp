@@ -3,6 +3,9 @@
 // iteration.
 #include "infer/jinja/chat_template.h"
 
+#include <iterator>
+#include <sstream>
+
 #include "infer/jinja/interpreter.h"
 
 namespace jinja {
@@ -151,16 +154,12 @@ Value Interpreter::evaluated(const Node& n) {
                                              : Kind::dict,
                          std::move(items));
         }
-        case Op::negate: return arithmetic("*", int64_t(-1), number(kid(0)), meter);
-        case Op::plus: return arithmetic("*", int64_t(1), number(kid(0)), meter);
+        case Op::sign: return arithmetic("*", int64_t(n.text == "-" ? -1 : 1), number(kid(0)), meter);
         case Op::logical_not: return !truth(kid(0));
-        case Op::logical_and: {
-            Value left = kid(0);
-            return truth(left) ? kid(1) : left;
-        }
+        case Op::logical_and:
         case Op::logical_or: {
             Value left = kid(0);
-            return truth(left) ? left : kid(1);
+            return truth(left) == (n.op == Op::logical_and) ? kid(1) : left;
         }
         case Op::arithmetic: {
             const Value left = kid(0);
@@ -213,17 +212,7 @@ Value Interpreter::compare(const Node& n) {
     Value left = eval(*n.kids[0]);
     for (size_t i = 0; i < n.names.size(); i++) {
         Value right = eval(*n.kids[i + 1]);
-        const std::string& op = n.names[i];
-        bool holds = false;
-        if (op == "==" || op == "!=") holds = equal(left, right, meter) == (op == "==");
-        else if (op == "in" || op == "not in") holds = contains(right, left, meter) == (op == "in");
-        else {
-            for (const Value* v : {&left, &right})
-                if (v->is(Kind::undefined)) raise("'%s' is undefined", v->text().c_str());
-            const int o = order(left, right, meter);
-            holds = op == "<" ? o < 0 : op == "<=" ? o <= 0 : op == ">" ? o > 0 : o >= 0;
-        }
-        if (!holds) return false;
+        if (!jinja::compare(n.names[i], left, right, meter)) return false;
         left = std::move(right);
     }
     return true;
@@ -231,7 +220,7 @@ Value Interpreter::compare(const Node& n) {
 // Python's slice.indices.
 Value Interpreter::slice(const Node& n) {
     const Value v = eval(*n.kids[0]);
-    if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
+    check_defined(v);
     if (!v.is(Kind::string) && !v.is(Kind::list) && !v.is(Kind::tuple) && !v.is(Kind::range))
         raise("'%s' object cannot be sliced", type_name(v));
     Value bound[3];
@@ -266,7 +255,7 @@ Value Interpreter::slice(const Node& n) {
     return v.is(Kind::string) ? Value(text) : Value(v.kind, std::move(some));
 }
 Value Interpreter::attribute(const Value& v, const std::string& name) {
-    if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
+    check_defined(v);
     if (const Builtin* b = method_named(v.kind, name)) return Value(Kind::function, std::make_shared<Function>(b, v));
     if (v.is(Kind::dict) || v.is(Kind::space))
         if (const Value* found = find(v, name, meter)) return *found;
@@ -291,8 +280,7 @@ Value Interpreter::attribute(const Value& v, const std::string& name) {
         if (v.is_int() && name == "numerator") return v.integer;
         if (v.is_int() && name == "denominator") return int64_t(1);
     }
-    if (v.kind >= Kind::keys && v.kind <= Kind::entries && name == "mapping")
-        raise("a view's mapping is not supported");
+    if (v.is_view() && name == "mapping") raise("a view's mapping is not supported");
     if (v.is(Kind::range)) {
         const auto& range = static_cast<Range&>(*v.object);
         if (name == "start") return range.from;
@@ -309,7 +297,7 @@ Value Interpreter::attribute(const Value& v, const std::string& name) {
     return undefined(name);
 }
 Value Interpreter::subscript(const Value& v, const Value& index) {
-    if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
+    check_defined(v);
     if (v.is(Kind::dict) && !index.is(Kind::list) && !index.is(Kind::dict))
         if (const Value* found = find(v, index, meter)) return *found;
     const bool is_string = v.is(Kind::string);
@@ -385,14 +373,10 @@ Value Interpreter::invoke(const Builtin& b, const Value& self, Arguments args) {
         else if (v.kind >= Kind::list && v.kind <= Kind::generator) meter.charge(each * int64_t(v.items().size()));
     };
     touch(self, 1);
-    Call c{*this, self, std::move(args.items), {}};
+    Call c{*this, b.name, self, std::move(args.items), {}};
     if (b.parameters) {
-        std::vector<std::string> names;
-        for (const char* p = b.parameters; *p;) {
-            const size_t size = std::string_view(p).find(' ');
-            names.emplace_back(p, std::min(size, std::string_view(p).size()));
-            p += names.back().size() + (size != std::string::npos);
-        }
+        std::istringstream text(b.parameters);
+        const std::vector<std::string> names(std::istream_iterator<std::string>(text), {});
         if (c.args.size() > names.size()) raise("%s takes at most %zu arguments", b.name, names.size());
         c.args.resize(names.size());
         for (auto& [name, value] : args.named) {

@@ -6,9 +6,9 @@
 
 namespace jinja {
 namespace {
-Value kept(Call& c, std::string text) {    // a safe string stays safe
+Value marked(std::string text, bool safe) {
     Value v(std::move(text));
-    v.safe = c.self.safe;
+    v.safe = safe;
     return v;
 }
 Value generated(Items items) { return Value(Kind::generator, std::move(items)); }
@@ -112,18 +112,11 @@ Value items_of(Call& c) {
     return generated(pairs(c.self).items());
 }
 Value size_of(Call& c) {
-    switch (c.self.kind) {
-        case Kind::undefined: return int64_t(0);
-        case Kind::string: return length(c.self.text());
-        case Kind::list:
-        case Kind::tuple:
-        case Kind::keys:
-        case Kind::values:
-        case Kind::entries:
-        case Kind::range: return int64_t(c.self.items().size());
-        case Kind::dict: return int64_t(c.self.items().size() / 2);
-        default: raise("object of type '%s' has no len()", type_name(c.self));
-    }
+    if (c.self.is(Kind::undefined)) return int64_t(0);
+    if (c.self.is(Kind::string)) return length(c.self.text());
+    if (c.self.is(Kind::dict)) return int64_t(c.self.items().size() / 2);
+    if (c.self.is_sequence()) return int64_t(c.self.items().size());
+    raise("object of type '%s' has no len()", type_name(c.self));
 }
 Value tojson(Call& c) {    // ensure_ascii indent separators sort_keys
     JsonStyle style;
@@ -155,7 +148,7 @@ Value indent(Call& c) {    // width first blank
 // Converts numbers, "12" and "1.5"; returns the default on failure.
 Value to_int(Call& c) {    // default base
     const int64_t base = c.integer(1, 10);
-    if (c.self.is(Kind::undefined)) raise("'%s' is undefined", c.self.text().c_str());
+    check_defined(c.self);
     if (base < 0 || base > 36 || base == 1) raise("a base must be 0 or from 2 to 36");
     if (c.self.is_int()) return c.self.integer;
     double x = c.self.is(Kind::real) ? c.self.real : NAN;
@@ -170,18 +163,12 @@ Value to_int(Call& c) {    // default base
 }
 Value to_real(Call& c) {    // default
     if (c.self.is_number()) return c.self.number();
-    if (c.self.is(Kind::undefined)) raise("'%s' is undefined", c.self.text().c_str());
+    check_defined(c.self);
     if (c.self.is(Kind::string))
         if (const std::optional<double> x = real_of(c.self.text())) return *x;
     return c.args[0].is(Kind::unset) ? Value(0.0) : c.args[0];
 }
-Value safe_text(std::string text) {
-    Value v(std::move(text));
-    v.safe = true;
-    return v;
-}
-Value escape(Call& c) { return safe_text(c.self.safe ? c.self.text() : escaped_html(str(c.self, c.meter()))); }
-Value safe(Call& c) { return safe_text(str(c.self, c.meter())); }
+Value escape(Call& c) { return marked(c.self.safe ? c.self.text() : escaped_html(str(c.self, c.meter())), true); }
 Value reversed(Call& c) {
     if (c.self.is(Kind::string)) {
         std::u32string s = to_utf32(c.self.text());
@@ -278,21 +265,18 @@ const Builtin FILTERS[] = {
     {"batch", "linecount fill_with", 1, in_parts<true>},
     {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(str(c.self, c.meter())); }},
     {"center", "width", 0, [](Call& c) -> Value { return method_of_text(c, "center"); }},
-    {"count", "", 0, size_of},
-    {"d", "default_value boolean", 0, default_of},
-    {"default", "default_value boolean", 0, default_of},
+    {"default", "default_value boolean", 0, default_of, {"d"}},
     {"dictsort", "case_sensitive by reverse", 0, dictsort},
-    {"e", "", 0, escape},
-    {"escape", "", 0, escape},
+    {"escape", "", 0, escape, {"e"}},
     {"first", "", 0, end_of<true>},
     {"float", "default", 0, to_real},
-    {"forceescape", "", 0, [](Call& c) -> Value { return safe_text(escaped_html(str(c.self, c.meter()))); }},
+    {"forceescape", "", 0, [](Call& c) -> Value { return marked(escaped_html(str(c.self, c.meter())), true); }},
     {"indent", "width first blank", 0, indent},
     {"int", "default base", 0, to_int},
     {"items", "", 0, items_of},
     {"join", "d attribute", 0, join},
     {"last", "", 0, end_of<false>},
-    {"length", "", 0, size_of},
+    {"length", "", 0, size_of, {"count"}},
     {"list", "", 0, [](Call& c) -> Value { return Value(Kind::list, iterated(c.self, c.meter()).items()); }},
     {"lower", "", 0, [](Call& c) -> Value { return lower(str(c.self, c.meter())); }},
     {"map", nullptr, 0, map},
@@ -303,17 +287,17 @@ const Builtin FILTERS[] = {
     {"replace", "old new count", 2, replace},
     {"reverse", "", 0, reversed},
     {"round", "precision method", 0, rounded},
-    {"safe", "", 0, safe},
+    {"safe", "", 0, [](Call& c) -> Value { return marked(str(c.self, c.meter()), true); }},
     {"select", nullptr, 0, select<false, true>},
     {"selectattr", nullptr, 0, select<true, true>},
     {"slice", "slices fill_with", 1, in_parts<false>},
     {"sort", "reverse case_sensitive attribute", 0, sort},
-    {"string", "", 0, [](Call& c) -> Value { return kept(c, str(c.self, c.meter())); }},
+    {"string", "", 0, [](Call& c) -> Value { return marked(str(c.self, c.meter()), c.self.safe); }},
     {"sum", "attribute start", 0, sum},
     {"title", "", 0, title},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
     {"trim", "chars", 0,
-     [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
+     [](Call& c) -> Value { return marked(strip(str(c.self, c.meter()), c.args[0], true, true), c.self.safe); }},
     {"truncate", "length killwords end leeway", 0, truncate},
     {"unique", "case_sensitive attribute", 0, unique},
     {"upper", "", 0, [](Call& c) -> Value { return upper(str(c.self, c.meter())); }},
@@ -326,50 +310,36 @@ int64_t whole(const Value& v) {
     if (!v.is_int()) raise("expected an integer, found %s", type_name(v));
     return v.integer;
 }
-template <bool SAME> Value equals(Call& c) { return equal(c.self, c.args[0], c.meter()) == SAME; }
-// Each flag is the result for <, ==, >.
-template <bool LESS, bool SAME, bool MORE> Value ordered(Call& c) {
-    const int o = order(c.self, c.args[0], c.meter());
-    return o < 0 ? LESS : o > 0 ? MORE : SAME;
-}
+Value compared(Call& c) { return compare(c.name, c.self, c.args[0], c.meter()); }
 Value same_as(Call& c) {
     const Value& other = c.args[0];
     if (c.self.kind != other.kind) return false;
     return c.self.is(Kind::string) || !c.self.object ? equal(c.self, other, c.meter()) : c.self.object == other.object;
 }
 const Builtin TESTS[] = {
-    {"!=", "other", 1, equals<false>},
-    {"<", "other", 1, ordered<true, false, false>},
-    {"<=", "other", 1, ordered<true, true, false>},
-    {"==", "other", 1, equals<true>},
-    {">", "other", 1, ordered<false, false, true>},
-    {">=", "other", 1, ordered<false, true, true>},
+    {"!=", "other", 1, compared, {"ne"}},
+    {"<", "other", 1, compared, {"lt", "lessthan"}},
+    {"<=", "other", 1, compared, {"le"}},
+    {"==", "other", 1, compared, {"eq", "equalto"}},
+    {">", "other", 1, compared, {"gt", "greaterthan"}},
+    {">=", "other", 1, compared, {"ge"}},
     {"boolean", "", 0, is_a<Kind::boolean>},
     {"callable", "", 0, is_a<Kind::function>},
     {"defined", "", 0, [](Call& c) -> Value { return !c.self.is(Kind::undefined); }},
     {"divisibleby", "num", 1,
      [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
-    {"eq", "other", 1, equals<true>},
-    {"equalto", "other", 1, equals<true>},
     {"escaped", "", 0, [](Call& c) -> Value { return c.self.safe; }},
     {"even", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 == 0; }},
     {"false", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && !c.self.integer; }},
     {"filter", "", 0, [](Call& c) -> Value { return c.self.is(Kind::string) && filter_named(c.self.text()); }},
     {"float", "", 0, is_a<Kind::real>},
-    {"ge", "other", 1, ordered<false, true, true>},
-    {"greaterthan", "other", 1, ordered<false, false, true>},
-    {"gt", "other", 1, ordered<false, false, true>},
-    {"in", "seq", 1, [](Call& c) -> Value { return contains(c.args[0], c.self, c.meter()); }},
+    {"in", "seq", 1, compared},
     {"integer", "", 0, is_a<Kind::integer>},
     {"iterable", "", 0,
      is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::keys, Kind::values, Kind::entries,
           Kind::range, Kind::generator, Kind::loop>},
-    {"le", "other", 1, ordered<true, true, false>},
-    {"lessthan", "other", 1, ordered<true, false, false>},
     {"lower", "", 0, [](Call& c) -> Value { return method_of_text(c, "islower"); }},
-    {"lt", "other", 1, ordered<true, false, false>},
     {"mapping", "", 0, is_a<Kind::dict>},
-    {"ne", "other", 1, equals<false>},
     {"none", "", 0, is_a<Kind::none>},
     {"number", "", 0, is_a<Kind::boolean, Kind::integer, Kind::real>},
     {"odd", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 != 0; }},

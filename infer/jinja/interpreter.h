@@ -91,6 +91,7 @@ class Interpreter {
 
 struct Call {
     Interpreter& run;
+    const char* name;    // the built-in's
     const Value& self;
     Items args;                                          // by parameter; unset: not given
     std::vector<std::pair<std::string, Value>> named;    // if the built-in accepts any
@@ -106,10 +107,12 @@ struct Builtin {
     const char *name, *parameters;    // separated by spaces; null: any
     int required;
     Value (*run)(Call&);
+    const char* aliases[2] = {};    // other names, or null
 };
 template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
     for (auto& row : table)
-        if (name == row.name) return &row;
+        for (const char* known : {row.name, row.aliases[0], row.aliases[1]})
+            if (known && name == known) return &row;
     return nullptr;
 }
 const Builtin* filter_named(const std::string& name);

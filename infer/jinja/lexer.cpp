@@ -180,21 +180,18 @@ class Lexer {
         if (c == '\n') return;
         if (c == 'N')
             fail_here("\\N{...}: names of characters are not known; write the character, or \\u and its number");
-        if (c >= '0' && c <= '7') {    // at most three octal digits
-            uint32_t octal = uint32_t(c - '0');
-            for (int i = 0; i < 2 && at < s.size() && s[at] >= '0' && s[at] <= '7'; i++)
-                octal = octal * 8 + uint32_t(s[at++] - '0');
-            return append_utf8(text, octal);
-        }
-        const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+        const bool octal = c >= '0' && c <= '7';    // at most three digits; the others have a fixed number
+        const size_t digits = octal ? 3 : c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
         if (digits == 0) return text += '\\', void(text += c);
+        if (octal) at--;
         uint32_t value = 0;
         const char *first = s.data() + at, *last = s.data() + std::min(at + digits, s.size());
-        const auto read = std::from_chars(first, last, value, 16);
-        if (read.ptr != first + digits || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
+        const auto read = std::from_chars(first, last, value, octal ? 8 : 16);
+        const bool whole = octal || read.ptr == first + digits;
+        if (!whole || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
             fail_here("an escape that is no character");
         append_utf8(text, value);
-        at += digits;
+        at += size_t(read.ptr - first);
     }
 };
 }    // namespace

@@ -62,10 +62,6 @@ Value list_index(Call& c) {
         if (equal(c.self.items()[size_t(i)], c.args[0], c.meter())) return i;
     raise("the value is not in the list");
 }
-Value range_index(Call& c) {
-    c.args.resize(3);
-    return list_index(c);
-}
 Value count_items(Call& c) {
     int64_t n = 0;
     for (auto& item : c.self.items()) n += equal(item, c.args[0], c.meter());
@@ -74,7 +70,7 @@ Value count_items(Call& c) {
 const Builtin LIST[] = {{"copy", "", 0, [](Call& c) -> Value { return c.self; }},
                         {"count", "value", 1, count_items},
                         {"index", "value start stop", 1, list_index}};
-const Builtin RANGE[] = {{"count", "value", 1, count_items}, {"index", "value", 1, range_index}};
+const Builtin RANGE[] = {{"count", "value", 1, count_items}, {"index", "value", 1, list_index}};
 
 Value cycle(Call& c) {
     if (c.args.empty()) raise("cycle needs values");

@@ -31,16 +31,14 @@ class Parser {
     [[noreturn]] void expected(const std::string& what) const {
         throw Error{"expected " + what + ", found " + now().text.substr(0, 40), now().line};
     }
-    bool sees(Token::Type type, const char* text) const { return now().type == type && now().text == text; }
-    bool sees(const char* op) const { return sees(Token::op, op); }
-    bool sees_name(const char* name) const { return sees(Token::name, name); }
-    bool take(const char* op) { return sees(op) ? (at++, true) : false; }
-    bool take_name(const char* name) { return sees_name(name) ? (at++, true) : false; }
-    void expect(const char* op) {
-        if (!take(op)) expected(std::string("'") + op + "'");
+    // An operator or a name; no operator is spelled like a name.
+    bool sees(const char* text, size_t ahead = 0) const {
+        const Token& t = all[at + ahead];
+        return (t.type == Token::op || t.type == Token::name) && t.text == text;
     }
-    void expect_name(const char* name) {
-        if (!take_name(name)) expected(std::string("'") + name + "'");
+    bool take(const char* text) { return sees(text) ? (at++, true) : false; }
+    void expect(const char* text) {
+        if (!take(text)) expected(std::string("'") + text + "'");
     }
     std::string name() {
         if (now().type != Token::name) expected("a name");
@@ -106,7 +104,7 @@ class Parser {
                 at++;
             } else {
                 for (const char* end : ends)
-                    if (sees_name(end)) return node(Op::block, std::move(list));
+                    if (sees(end)) return node(Op::block, std::move(list));
                 list.push_back(statement());
             }
         }
@@ -150,8 +148,8 @@ class Parser {
             parts.push_back(tuple(false));
             block_end();
             parts.push_back(statements({"elif", "else", "endif"}));
-        } while (take_name("elif"));
-        if (take_name("else")) {
+        } while (take("elif"));
+        if (take("else")) {
             block_end();
             parts.push_back(statements({"endif"}));
         }
@@ -160,15 +158,15 @@ class Parser {
     }
     NodePtr loop() {
         NodePtr over = target(), test, other;
-        expect_name("in");
+        expect("in");
         NodePtr items = tuple(false);
-        if (take_name("if")) test = expression();
-        if (sees_name("recursive")) expected("%} (recursive loops are not supported)");
+        if (take("if")) test = expression();
+        if (sees("recursive")) expected("%} (recursive loops are not supported)");
         block_end();
         loops++;
         NodePtr each = statements({"else", "endfor"});
         loops--;
-        if (take_name("else")) {
+        if (take("else")) {
             block_end();
             other = statements({"endfor"});
         }
@@ -214,7 +212,7 @@ class Parser {
         NodePtr first = one();
         if (!sees(",")) return first;
         std::vector<NodePtr> parts = kids(std::move(first));
-        while (take(",") && (now().type == Token::name || sees("(")) && !sees_name("in")) parts.push_back(one());
+        while (take(",") && (now().type == Token::name || sees("(")) && !sees("in")) parts.push_back(one());
         return node(Op::tuple, std::move(parts));
     }
 
@@ -235,25 +233,25 @@ class Parser {
     NodePtr expression() {
         Deeper deeper(*this);
         NodePtr value = logical_or();
-        while (take_name("if")) {
+        while (take("if")) {
             NodePtr test = logical_or(), other;
-            if (take_name("else")) other = expression();
+            if (take("else")) other = expression();
             value = node(Op::condition, kids(std::move(value), std::move(test), std::move(other)));
         }
         return value;
     }
     NodePtr logical_or() {
         NodePtr n = logical_and();
-        while (take_name("or")) n = node(Op::logical_or, kids(std::move(n), logical_and()));
+        while (take("or")) n = node(Op::logical_or, kids(std::move(n), logical_and()));
         return n;
     }
     NodePtr logical_and() {
         NodePtr n = logical_not();
-        while (take_name("and")) n = node(Op::logical_and, kids(std::move(n), logical_not()));
+        while (take("and")) n = node(Op::logical_and, kids(std::move(n), logical_not()));
         return n;
     }
     NodePtr logical_not() {
-        if (!sees_name("not")) return compare();
+        if (!sees("not")) return compare();
         Deeper deeper(*this);
         at++;
         return node(Op::logical_not, kids(logical_not()));
@@ -265,9 +263,8 @@ class Parser {
             const Token& t = now();
             const bool op = t.type == Token::op && (t.text == "==" || t.text == "!=" || t.text == "<" ||
                                                     t.text == "<=" || t.text == ">" || t.text == ">=");
-            if (op || sees_name("in")) ops.push_back(t.text), at++;
-            else if (sees_name("not") && all[at + 1].type == Token::name && all[at + 1].text == "in")
-                ops.push_back("not in"), at += 2;
+            if (op || sees("in")) ops.push_back(t.text), at++;
+            else if (sees("not") && sees("in", 1)) ops.push_back("not in"), at += 2;
             else break;
             parts.push_back(binary(0));
         }
@@ -294,8 +291,8 @@ class Parser {
     NodePtr unary(bool filters) {
         Deeper deeper(*this);
         NodePtr n;
-        if (take("-")) n = node(Op::negate, kids(unary(false)));
-        else if (take("+")) n = node(Op::plus, kids(unary(false)));
+        if (take("-")) n = node(Op::sign, kids(unary(false)), "-");
+        else if (take("+")) n = node(Op::sign, kids(unary(false)), "+");
         else n = primary();
         n = postfix(std::move(n));
         return filters ? filter_chain(std::move(n)) : std::move(n);
@@ -381,7 +378,7 @@ class Parser {
             if (!first) expect(",");
             if (take(")")) return;
             if (sees("*") || sees("**")) expected("an argument (* and ** are not supported)");
-            const bool named = now().type == Token::name && all[at + 1].type == Token::op && all[at + 1].text == "=";
+            const bool named = now().type == Token::name && sees("=", 1);
             if (named) n.names.push_back(name()), at++;
             else if (!n.names.empty()) expected("a named argument");
             add(n, expression());
@@ -392,20 +389,20 @@ class Parser {
             if (take("|")) {
                 n = node(Op::filter, kids(std::move(n)), name());
                 arguments(*n);
-            } else if (take_name("is")) n = test(std::move(n));
+            } else if (take("is")) n = test(std::move(n));
             else if (sees("(")) n = call(std::move(n));
             else return n;
         }
     }
     NodePtr test(NodePtr n) {
-        const bool negated = take_name("not");
+        const bool negated = take("not");
         n = node(Op::test, kids(std::move(n)), name());
         const Token& t = now();
         const bool literal = t.type == Token::string || t.type == Token::integer || t.type == Token::real ||
                              (t.type == Token::name && t.text != "else" && t.text != "or" && t.text != "and");
         if (sees("(")) arguments(*n);
         else if (literal || sees("[") || sees("{")) {
-            if (sees_name("is")) expected("no second 'is'");
+            if (sees("is")) expected("no second 'is'");
             add(*n, postfix(primary()));
         }
         return negated ? node(Op::logical_not, kids(std::move(n))) : std::move(n);

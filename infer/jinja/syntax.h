@@ -13,10 +13,9 @@ enum class Op : uint8_t {
     constant,    // value
     name,        // text
     list,
-    tuple,    // kids
-    dict,     // kids: key, value, key, value, ...
-    negate,
-    plus,
+    tuple,          // kids
+    dict,           // kids: key, value, key, value, ...
+    sign,           // text: + or -; kid
     logical_not,    // kid
     logical_and,
     logical_or,     // two kids

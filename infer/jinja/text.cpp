@@ -184,7 +184,7 @@ std::string repr(const Value& v, Meter& meter, int depth) {
             for (auto& item : v.items()) s += (s.empty() ? "" : ", ") + repr(item, meter, depth + 1);
             meter.charge_text(s.size());
             if (v.is(Kind::list)) return "[" + s + "]";
-            if (!v.is(Kind::tuple)) return std::string(type_name(v)) + "([" + s + "])";
+            if (v.is_view()) return std::string(type_name(v)) + "([" + s + "])";
             return "(" + s + (v.items().size() == 1 ? ",)" : ")");
         }
         case Kind::dict:
@@ -207,16 +207,7 @@ std::string repr(const Value& v, Meter& meter, int depth) {
 
 namespace {
 std::string json_text(const std::string& text, bool ascii) {
-    std::string s = "\"";
-    for (char32_t c : to_utf32(text)) {
-        static const std::string NAMED = "\"\\\n\r\t\b\f", NAMES = "\"\\nrtbf";
-        if (const size_t i = c < 0x80 ? NAMED.find(char(c)) : NAMED.npos; i != NAMED.npos) s += '\\', s += NAMES[i];
-        else if (c < 0x20 || (ascii && c >= 0x80 && c < 0x10000)) s += formatted("\\u%04x", unsigned(c));
-        else if (ascii && c >= 0x10000)
-            s += formatted("\\u%04x\\u%04x", unsigned(0xD7C0 + (c >> 10)), unsigned(0xDC00 | (c & 0x3FF)));
-        else s += to_utf8({&c, 1});
-    }
-    return s + "\"";
+    return nlohmann::json(text).dump(-1, ' ', ascii, nlohmann::json::error_handler_t::replace);
 }
 std::string json_key(const Value& key, const JsonStyle& style, Meter& meter) {
     if (key.is(Kind::string)) return json_text(key.text(), style.ascii);

@@ -51,41 +51,27 @@ Value undefined(std::string name) {
 }
 const char* type_name(const Value& v) {
     static const char* const NAMES[] = {"Undefined", "Undefined",   "NoneType",   "bool",  "int",
-                                        "float",     "str",         "list",       "tuple", "dict",
-                                        "dict_keys", "dict_values", "dict_items", "range", "generator",
+                                        "float",     "str",         "list",       "tuple", "range",
+                                        "dict_keys", "dict_values", "dict_items", "dict",  "generator",
                                         "Namespace", "function",    "LoopContext"};
     return NAMES[size_t(v.kind)];
 }
 bool truth(const Value& v) {
-    switch (v.kind) {
-        case Kind::unset:
-        case Kind::undefined:
-        case Kind::none: return false;
-        case Kind::boolean:
-        case Kind::integer: return v.integer != 0;
-        case Kind::real: return v.real != 0;
-        case Kind::string: return !v.text().empty();
-        case Kind::list:
-        case Kind::tuple:
-        case Kind::dict:
-        case Kind::keys:
-        case Kind::values:
-        case Kind::entries:
-        case Kind::range: return !v.items().empty();
-        default: return true;
-    }
+    if (v.is_int()) return v.integer != 0;
+    if (v.is(Kind::real)) return v.real != 0;
+    if (v.is(Kind::string)) return !v.text().empty();
+    if (v.is_sequence() || v.is(Kind::dict)) return !v.items().empty();
+    return v.kind > Kind::none;
+}
+void check_defined(const Value& v) {
+    if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
 }
 
 // ---- containers -----------------------------------------------------------------------------------------------------
 
 Value iterated(const Value& v, Meter& meter) {
+    if (v.is_sequence()) return v;
     switch (v.kind) {
-        case Kind::list:
-        case Kind::tuple:
-        case Kind::keys:
-        case Kind::values:
-        case Kind::entries:
-        case Kind::range: return v;
         case Kind::undefined: return Value(Kind::list, {});
         case Kind::generator: return Value(Kind::list, std::exchange(static_cast<Sequence&>(*v.object).items, {}));
         case Kind::string: {
@@ -208,6 +194,14 @@ int order(const Value& a, const Value& b, Meter& meter, int depth) {
             return order(a.items()[i], b.items()[i], meter, depth + 1);
     return three_way(a.items().size(), b.items().size());
 }
+bool compare(std::string_view op, const Value& a, const Value& b, Meter& meter) {
+    if (op == "==" || op == "!=") return equal(a, b, meter) == (op == "==");
+    if (op == "in" || op == "not in") return contains(b, a, meter) == (op == "in");
+    check_defined(a);
+    check_defined(b);
+    const int o = order(a, b, meter);
+    return op == "<" ? o < 0 : op == "<=" ? o <= 0 : op == ">" ? o > 0 : o >= 0;
+}
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
 
@@ -291,8 +285,8 @@ Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& met
         items.insert(items.end(), b.items().begin(), b.items().end());
         return Value(a.kind, std::move(items));
     }
-    for (auto* v : {&a, &b})
-        if (v->is(Kind::undefined)) raise("'%s' is undefined", v->text().c_str());
+    check_defined(a);
+    check_defined(b);
     raise("unsupported operands for %s: '%s' and '%s'", std::string(op).c_str(), type_name(a), type_name(b));
 }
 

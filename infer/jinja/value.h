@@ -44,11 +44,11 @@ enum class Kind : uint8_t {
     string,
     list,
     tuple,
-    dict,
+    range,
     keys,
     values,
     entries,
-    range,
+    dict,
     generator,
     space,
     function,
@@ -86,6 +86,8 @@ struct Value {
     bool is(Kind k) const { return kind == k; }
     bool is_int() const { return is(Kind::integer) || is(Kind::boolean); }
     bool is_number() const { return is_int() || is(Kind::real); }
+    bool is_sequence() const { return kind >= Kind::list && kind <= Kind::entries; }
+    bool is_view() const { return kind >= Kind::keys && kind <= Kind::entries; }
     double number() const { return is(Kind::real) ? real : double(integer); }
     const std::string& text() const;    // a string; an undefined value's name
     const Items& items() const;         // list to generator; dict, space: key, value, ...
@@ -105,6 +107,7 @@ Value range_of(int64_t from, int64_t to, int64_t step);
 Value undefined(std::string name);
 const char* type_name(const Value& v);    // Python's name
 bool truth(const Value& v);
+void check_defined(const Value& v);    // raises if v is undefined
 // The items that a loop visits: a dict's keys, a string's characters. Empties a generator.
 Value iterated(const Value& v, Meter& meter);
 // A dict's or a namespace's value; null: no such key. Raises if the key's type is not hashable.
@@ -115,6 +118,8 @@ void assign(const Value& space, const std::string& name, const Value& value, Met
 bool equal(const Value& a, const Value& b, Meter& meter, int depth = 0);
 int order(const Value& a, const Value& b, Meter& meter, int depth = 0);    // < 0, 0, > 0; raises if not comparable
 bool contains(const Value& container, const Value& item, Meter& meter);
+// a op b. op: one of == != < <= > >= in, not in
+bool compare(std::string_view op, const Value& a, const Value& b, Meter& meter);
 
 std::string str(const Value& v, Meter& meter);
 std::string repr(const Value& v, Meter& meter, int depth = 0);
