@@ -1,108 +1,59 @@
 // completion.cpp - shell completion (bash, zsh, fish) and the manual page, made from the flag rows.
+#include <map>
 #include <memory>
 
 #include "command.h"
 
 namespace {
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-        text.replace(at, from.size(), to);
-}
-// The words that may follow a flag; a command's name follows `help`.
-std::vector<std::string> values(const std::vector<Command>& commands, const Command& c, const Flag& f) {
-    if (c.name != "help") return f.choices;
-    std::vector<std::string> names;
-    for (auto& other : commands) names.push_back(other.name);
-    return names;
-}
-
 // ---- shells ---------------------------------------------------------------------------------------------------------
 
-std::string bash_completion(const std::vector<Command>& commands) {
-    std::string after, flags, names;
-    for (auto& c : commands) {
-        std::vector<std::string> all = {"--help"};
-        if (has_options(c)) all.push_back("--config");
-        names += c.name + " ";
-        for (auto& f : c.flags) {
-            const std::string words = join(values(commands, c, f), " ");
-            if (!is_positional(f)) all.push_back(f.name);
-            if (words.empty()) continue;
-            std::string before = c.name + ":" + (is_positional(f) ? c.name : f.name);
-            if (f.letter) before += "|" + c.name + ":-" + f.letter;
-            after += "    " + before + ") words='" + words + "' ;;\n";
-        }
-        flags += "    " + c.name + ":*) [[ $cur == -* ]] && words='" + join(all, " ") + "' ;;\n";
-    }
-    return "# source <(flatgpt completion bash)\n"
-           "_flatgpt() {\n"
-           "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
-           "    case $([ $COMP_CWORD = 1 ] || echo \"${COMP_WORDS[1]}\"):$prev in\n"
-           "    :*) words='" +
-           names + "--help --version' ;;\n" + after + flags +
-           "    esac\n"
-           "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
-           "}\n"
-           "complete -o default -F _flatgpt flatgpt\n";    // no word: file names
+// The scripts call this program with the words of the command line, the last one unfinished, and
+// offer what it prints; file names if it prints nothing.
+const std::map<std::string, const char*> SCRIPTS = {{"bash", R"sh(# source <(flatgpt completion bash)
+_flatgpt() {
+    local IFS=$'\n'
+    COMPREPLY=($(flatgpt completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" | cut -f 1))
 }
-std::string zsh_completion(const std::vector<Command>& commands) {
-    std::string names, cases;
-    auto plain = [](std::string text) {    // inside '...[...]'
-        for (auto& [from, to] : {std::pair{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}})
-            replace_all(text, from, to);
-        return text;
-    };
-    for (auto& c : commands) {
-        names += " '" + c.name + ":" + plain(c.summary) + "'";
-        cases += "    " + c.name + ") _arguments '(-h --help)'{-h,--help}'[the options]'";
-        if (has_options(c)) cases += " '--config[run.toml]:file:_files'";
-        for (auto& f : c.flags) {
-            const std::string words = join(values(commands, c, f), " ");
-            const std::string value = words.empty() ? "_files" : "(" + words + ")";
-            const std::string about = "[" + plain(f.help) + "]" + (holds<bool>(f) ? "'" : ":value:" + value + "'");
-            const std::string letter = std::string("-") + f.letter;
-            if (is_positional(f)) cases += " '*:" + f.name + ":" + value + "'";
-            else if (!f.letter) cases += " \\\n        '" + f.name + about;
-            else cases += " \\\n        '(" + letter + " " + f.name + ")'{" + letter + "," + f.name + "}'" + about;
-        }
-        cases += " ;;\n";
-    }
-    return "#compdef flatgpt\n"
-           "# source <(flatgpt completion zsh), or as the file _flatgpt in a folder of $fpath\n"
-           "_flatgpt() {\n"
-           "    local -a commands=(" +
-           names +
-           ")\n"
-           "    (( CURRENT == 2 )) && { _describe command commands; return; }\n"
-           "    shift words\n"
-           "    (( CURRENT-- ))\n"
-           "    case $words[1] in\n" +
-           cases +
-           "    esac\n"
-           "}\n"
-           "if [[ $funcstack[1] == _flatgpt ]]; then _flatgpt \"$@\"; else compdef _flatgpt flatgpt; fi\n";
+complete -o default -F _flatgpt flatgpt
+)sh"},
+                                                    {"zsh", R"sh(#compdef flatgpt
+# source <(flatgpt completion zsh), or as the file _flatgpt in a folder of $fpath
+_flatgpt() {
+    local -a found=("${(@f)$(flatgpt completion zsh -- "${(@)words[2,CURRENT]}")}")
+    [[ -n $found[1] ]] || { _files; return; }
+    found=("${(@)found//:/\\:}")
+    found=("${(@)found/$'\t'/:}")
+    _describe flatgpt found
 }
-std::string fish_completion(const std::vector<Command>& commands) {
-    std::string out = "# flatgpt completion fish | source\n";
-    auto plain = [](std::string text) {    // inside '...'
-        replace_all(text, "\\", "\\\\");
-        replace_all(text, "'", "\\'");
-        return text;
+if [[ $funcstack[1] == _flatgpt ]]; then _flatgpt "$@"; else compdef _flatgpt flatgpt; fi
+)sh"},
+                                                    {"fish", R"sh(# flatgpt completion fish | source
+function __flatgpt
+    flatgpt completion fish -- (commandline -opc)[2..] "$(commandline -ct)"
+end
+complete -c flatgpt -f -n 'count (__flatgpt) >/dev/null' -a '(__flatgpt)'
+)sh"}};
+
+// The words that may stand in place of the last one, a line each, with their meaning behind a tab.
+std::string candidates(const std::vector<Command>& commands, const std::vector<std::string>& words) {
+    std::string out;
+    auto offer = [&](const std::string& word, const std::string& meaning) {
+        if (word.starts_with(words.back())) out += word + (meaning.empty() ? "" : "\t" + meaning) + "\n";
     };
+    const std::string before = words.size() > 1 ? words[words.size() - 2] : "";
     for (auto& c : commands) {
-        out += "complete -c flatgpt -n __fish_use_subcommand -f -a " + c.name + " -d '" + plain(c.summary) + "'\n";
-        std::string when = "complete -c flatgpt -n '__fish_seen_subcommand_from " + c.name + "'";
-        out += when + " -l help -s h -d 'the options'\n";
-        if (has_options(c)) out += when + " -l config -r -d 'run.toml'\n";
+        if (words.size() == 1 || before == "help") offer(c.name, c.summary);
+        if (words.size() == 1 || words[0] != c.name) continue;
         for (auto& f : c.flags) {
-            std::string words = join(values(commands, c, f), " ");
-            if (!words.empty()) words = " -f -a '" + words + "'";
-            std::string flag = is_positional(f) ? "" : " -l " + f.name.substr(2);
-            if (f.letter) flag += std::string(" -s ") + f.letter;
-            if (!flag.empty() && !holds<bool>(f)) flag += " -r";
-            if (!(flag + words).empty()) out += when + flag + words + " -d '" + plain(f.help) + "'\n";
+            const bool follows = before == (is_positional(f) ? c.name : f.name);
+            for (auto& choice : f.choices)
+                if (follows) offer(choice, "");
+            if (words.back().starts_with("-") && !is_positional(f)) offer(f.name, f.help);
         }
+        if (words.back().starts_with("-") && has_options(c)) offer("--config", CONFIG_HELP);
     }
+    if (words.size() == 1 || words.back().starts_with("-")) offer("--help", "the options");
+    if (words.size() == 1) offer("--version", "version, compiler and devices");
     return out;
 }
 
@@ -188,19 +139,20 @@ std::string man_page(const std::vector<Command>& commands, const std::string& ve
 }    // namespace
 
 Command completion_command(const std::vector<Command>* commands) {
-    auto shell = std::make_shared<std::string>();
-    const std::vector<std::string> shells = {"bash", "zsh", "fish"};
-    Flag row = {.name = "SHELL", .to = shell.get(), .help = "which shell", .choices = shells, .required = true};
+    struct Options {
+        std::string shell;
+        std::vector<std::string> words;
+    };
+    auto o = std::make_shared<Options>();
+    std::vector<std::string> shells;
+    for (auto& [name, script] : SCRIPTS) shells.push_back(name);
     return {.name = "completion",
             .summary = "Print completion rules for a shell.",
             .example = "source <(flatgpt completion bash)",
-            .flags = {row},
-            .run = [commands, shell] {
-                fputs((*shell == "bash"  ? bash_completion(*commands)
-                       : *shell == "zsh" ? zsh_completion(*commands)
-                                         : fish_completion(*commands))
-                          .c_str(),
-                      stdout);
+            .flags = {{.name = "SHELL", .to = &o->shell, .help = "which shell", .choices = shells, .required = true},
+                      {.name = "WORD", .to = &o->words, .help = "for the rules: a command line to complete"}},
+            .run = [commands, o] {
+                fputs(o->words.empty() ? SCRIPTS.at(o->shell) : candidates(*commands, o->words).c_str(), stdout);
                 return Status{};
             }};
 }

@@ -396,19 +396,35 @@ TEST_CASE("cli: a command's messages name it and go to stderr, with the right ex
     CHECK(r.exit_code == 3);
     CHECK(contains(r.err, "flatgpt plot: /nonexistent"));
 }
-TEST_CASE("cli: completion is generated from the rows and is valid shell") {
+TEST_CASE("cli: completion offers the rows, and its scripts are valid shell") {
     for (const char* shell : {"bash", "zsh", "fish"}) {
         ProcessResult r = run_flatgpt({"completion", shell});
         REQUIRE(r.exit_code == 0);
-        bool fish = std::string(shell) == "fish";
-        for (auto& c : commands())
-            for (auto& f : c.flags)
-                if (!positional(f)) CHECK(contains(r.out, fish ? "-l " + f.name.substr(2) : f.name));
         std::string path = temporary_directory() + "/completion";
         write_file(path, r.out);
         ProcessResult there = run_process({"sh", "-c", std::string("command -v ") + shell});
         if (there.exit_code == 0) CHECK(run_process({shell, "-n", path}).exit_code == 0);
     }
+    auto offered = [](const std::vector<std::string>& words) {
+        std::vector<std::string> args = {"completion", "bash", "--"};
+        args.insert(args.end(), words.begin(), words.end());
+        const ProcessResult r = run_flatgpt(args);
+        CHECK(r.exit_code == 0);
+        return "\n" + r.out;
+    };
+    for (auto& c : commands()) {
+        const std::string options = offered({c.name, "--"});
+        for (auto& f : c.flags) {
+            if (!positional(f)) CHECK(contains(options, "\n" + f.name + "\t" + f.help + "\n"));
+            if (!f.choices.empty() && !positional(f))
+                CHECK(offered({c.name, f.name, ""}) == "\n" + join(f.choices, "\n") + "\n");
+        }
+        CHECK(contains(offered({""}), "\n" + c.name + "\t" + c.summary + "\n"));
+    }
+    CHECK(contains(offered({"help", "conv"}), "\nconvert\t"));
+    CHECK(offered({"completion", ""}) == "\nbash\nfish\nzsh\n");
+    CHECK(offered({"sample", "-n", ""}) == "\n");    // a number
+    CHECK(offered({"nothing", ""}) == "\n");
     CHECK(run_flatgpt({"completion", "csh"}).exit_code == 2);
 }
 TEST_CASE("cli: a closed pipe ends it quietly, a full disk loudly") {

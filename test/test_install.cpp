@@ -20,13 +20,21 @@ Strings files_under(const std::string& dir) {
     std::sort(all.begin(), all.end());
     return all;
 }
+// Completion scripts call `flatgpt`: a PATH that has it first.
+ProcessOptions with_binary() {
+    const std::string dir = temporary_directory();
+    fs::create_symlink(fs::absolute(flatgpt_binary()), dir + "/flatgpt");
+    ProcessOptions o;
+    o.environment = {"PATH=" + dir + ":" + getenv("PATH")};
+    return o;
+}
 // What completion offers after these words, in a bash that has sourced the file.
 std::string bash_offers(const std::string& file, const std::string& words) {
     const char* script =
         "source \"$0\" || exit 9; COMP_WORDS=($1 ''); [ \"${1: -1}\" = ' ' ] || COMP_WORDS=($1); "
         "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _flatgpt; echo \" ${COMPREPLY[*]} \"; "
         "complete -p flatgpt";
-    const ProcessResult r = run_process({"bash", "-c", script, file, words});
+    const ProcessResult r = run_process({"bash", "-c", script, file, words}, with_binary());
     CHECK(r.exit_code == 0);
     CHECK(r.err == "");
     CHECK(contains(r.out, "-F _flatgpt flatgpt"));
@@ -86,8 +94,16 @@ TEST_CASE("install: zsh takes the completion from $fpath, fish from its folder")
         const char* script =
             "fpath=($0 $fpath); autoload -Uz compinit && compinit -u -d $0/dump; "
             "print -r -- $_comps[flatgpt]; autoload +X _flatgpt && whence -w _flatgpt";
-        const ProcessResult r = run_process({"zsh", "-f", "-c", script, dir});
+        ProcessResult r = run_process({"zsh", "-f", "-c", script, dir});
         CHECK(r.out == "_flatgpt\n_flatgpt: function\n");
+        CHECK(r.err == "");
+        const char* asked =
+            "_files() { print files }; _describe() { print -rl -- ${(P)2} }; compdef() { }; source $0/_flatgpt; "
+            "words=(flatgpt train --de); CURRENT=3; _flatgpt; words=(flatgpt train --device ''); CURRENT=4; _flatgpt; "
+            "words=(flatgpt train --data ''); _flatgpt";
+        r = run_process({"zsh", "-f", "-c", asked, dir}, with_binary());
+        CHECK(contains(r.out, "--device:"));
+        CHECK(contains(r.out, "\nauto\ncpu\ncuda\nfiles\n"));
         CHECK(r.err == "");
     }
     if (there("fish")) {
@@ -95,7 +111,8 @@ TEST_CASE("install: zsh takes the completion from $fpath, fish from its folder")
         const ProcessResult r = run_process({"fish", "--no-config", "-c",
                                              "source " + dir +
                                                  "/flatgpt.fish; complete "
-                                                 "-C 'flatgpt sample --no-'; complete -C 'flatgpt train --device c'"});
+                                                 "-C 'flatgpt sample --no-'; complete -C 'flatgpt train --device c'"},
+                                            with_binary());
         CHECK(contains(r.out, "--no-echo\t"));
         CHECK(contains(r.out, "\ncpu"));
         CHECK(contains(r.out, "\ncuda"));
