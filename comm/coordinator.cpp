@@ -259,8 +259,6 @@ void Coordinator::State::handle_frame(int r, Frame f) {
         s.update(now, now_seconds());
     } else if (f.type == Message::abort_all) {
         abort_all(f.text);
-    } else if (f.type == Message::abort_ranks) {
-        abort_all(name + ": " + f.text);
     } else if (f.type == Message::goodbye) {
         s.departed = true;
         s.last_progress = now_seconds();
@@ -402,9 +400,8 @@ Status Coordinator::agree(const Status& mine) {
 }
 
 void Coordinator::abort_ranks(const Status& why) {
-    const Message type = s->rank ? Message::abort_ranks : Message::abort_all;
-    const std::string name = s->rank ? "" : s->names[0] + ": ";
-    s->end({type, Collective::none, s->sequence_number, name + why.message}, 2);
+    const std::string text = s->names[size_t(s->rank)] + ": " + why.message;
+    s->end({Message::abort_all, Collective::none, s->sequence_number, text}, 2);
     fflush(nullptr);
     s->exit_with(why.message, why.code);
 }

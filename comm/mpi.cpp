@@ -52,17 +52,15 @@ Result<std::unique_ptr<Comm>> mpi_open(const RankInfo&) { return mpi_available()
 namespace {
 // ---- the library --------------------------------------------------------------------------------
 
+// clang-format takes a list of calls for an expression.
+// clang-format off
+#define MPI_FUNCTIONS(X) \
+    X(Init_thread) X(Finalize) X(Get_library_version) X(Comm_rank) X(Comm_size) X(Comm_set_errhandler) \
+    X(Error_string) X(Isend) X(Irecv) X(Testall)
+// clang-format on
+#define MPI_POINTER(f) decltype(&MPI_##f) f;
 struct Library {
-    decltype(&MPI_Init_thread) Init_thread;
-    decltype(&MPI_Finalize) Finalize;
-    decltype(&MPI_Get_library_version) Get_library_version;
-    decltype(&MPI_Comm_rank) Comm_rank;
-    decltype(&MPI_Comm_size) Comm_size;
-    decltype(&MPI_Comm_set_errhandler) Comm_set_errhandler;
-    decltype(&MPI_Error_string) Error_string;
-    decltype(&MPI_Isend) Isend;
-    decltype(&MPI_Irecv) Irecv;
-    decltype(&MPI_Testall) Testall;
+    MPI_FUNCTIONS(MPI_POINTER)
     MPI_Comm world;
     MPI_Datatype byte;
     MPI_Errhandler errors_return;
@@ -90,10 +88,8 @@ Result<Library> load() {
         if (!lib) lib = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (!lib) return fail(Exit::peer, "%s is not here: install %s", NAMES[0], PACKAGE);
     Library l = {};
-#define FIND(name) find(lib, "MPI_" #name, &l.name)
-    const bool all = FIND(Init_thread) && FIND(Finalize) && FIND(Get_library_version) && FIND(Comm_rank) &&
-                     FIND(Comm_size) && FIND(Comm_set_errhandler) && FIND(Error_string) && FIND(Isend) && FIND(Irecv) &&
-                     FIND(Testall) && CONSTANT(lib, l.world, "ompi_mpi_comm_world", MPI_COMM_WORLD) &&
+#define MPI_FOUND(f) find(lib, "MPI_" #f, &l.f)&&
+    const bool all = MPI_FUNCTIONS(MPI_FOUND) CONSTANT(lib, l.world, "ompi_mpi_comm_world", MPI_COMM_WORLD) &&
                      CONSTANT(lib, l.byte, "ompi_mpi_byte", MPI_BYTE) &&
                      CONSTANT(lib, l.errors_return, "ompi_mpi_errors_return", MPI_ERRORS_RETURN);
     if (!all) return fail(Exit::peer, "%s is another MPI than the one this binary was built with", NAMES[0]);

@@ -125,6 +125,8 @@ class NcclComm final : public Comm {
     [[noreturn]] void failed(const char* what, ncclResult_t r);
     void begin();
     template <class F> void enqueue(const char* what, F collective);
+    template <class F>
+    void sum(const char* what, void* x, int64_t n, void* out, Element type, Element comm_dtype, F collective);
     bf16* staging(int64_t n);
     void close();
 };
@@ -166,11 +168,7 @@ ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
 }
 
 std::string NcclComm::reason(ncclResult_t r) {
-    if (r == ncclInProgress) {
-        char text[80];
-        snprintf(text, sizeof text, "not all ranks came within %.3g s (--timeout)", timeout);
-        return text;
-    }
+    if (r == ncclInProgress) return formatted("not all ranks came within %.3g s (--timeout)", timeout);
     std::string text = nccl.GetErrorString(r);
     if (const char* more = nccl.GetLastError(comm); more && *more) text += std::string(": ") + more;
     return text + " (NCCL_DEBUG=INFO tells more)";
@@ -265,34 +263,30 @@ bf16* NcclComm::staging(int64_t n) {
     return staged;
 }
 
-void NcclComm::all_reduce(void* x, int64_t n, Element type, Element comm_dtype) {
+// A sum of n floats or doubles of each rank. out: null if it replaces x. collective(x, out, type,
+// communicator) makes NCCL's call.
+template <class F>
+void NcclComm::sum(const char* what, void* x, int64_t n, void* out, Element type, Element comm_dtype, F collective) {
     if (n == 0) return;
     begin();
     if (!casts(type, comm_dtype))
-        return enqueue("all_reduce", [&](ncclComm_t c) {
-            return nccl.AllReduce(x, x, size_t(n), data_type(type), ncclSum, c, stream);
-        });
-    bf16* s = staging(n);
+        return enqueue(what, [&](ncclComm_t c) { return collective(x, out ? out : x, data_type(type), c); });
+    bf16 *s = staging(n), *mine = out ? s + rank * (n / ranks) : s;
     convert(s, static_cast<const float*>(x), n, stream);
-    enqueue("all_reduce",
-            [&](ncclComm_t c) { return nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream); });
-    convert(static_cast<float*>(x), s, n, stream);
+    enqueue(what, [&](ncclComm_t c) { return collective(s, mine, ncclBfloat16, c); });
+    convert(static_cast<float*>(out ? out : x), mine, out ? n / ranks : n, stream);
 }
-
+void NcclComm::all_reduce(void* x, int64_t n, Element type, Element comm_dtype) {
+    sum("all_reduce", x, n, nullptr, type, comm_dtype, [&](void* from, void* to, ncclDataType_t t, ncclComm_t c) {
+        return nccl.AllReduce(from, to, size_t(n), t, ncclSum, c, stream);
+    });
+}
 void NcclComm::reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) {
-    if (n == 0) return;
-    begin();
-    if (!casts(type, comm_dtype))
-        return enqueue("reduce_scatter", [&](ncclComm_t c) {
-            return nccl.ReduceScatter(x, out, size_t(n), data_type(type), ncclSum, c, stream);
+    sum("reduce_scatter", x, ranks * n, out, type, comm_dtype,
+        [&](void* from, void* to, ncclDataType_t t, ncclComm_t c) {
+            return nccl.ReduceScatter(from, to, size_t(n), t, ncclSum, c, stream);
         });
-    bf16 *s = staging(ranks * n), *mine = s + rank * n;
-    convert(s, static_cast<const float*>(x), ranks * n, stream);
-    enqueue("reduce_scatter",
-            [&](ncclComm_t c) { return nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream); });
-    convert(static_cast<float*>(out), mine, n, stream);
 }
-
 void NcclComm::all_gather(void* x, int64_t n, Element type) {
     if (n == 0) return;
     begin();

@@ -178,9 +178,8 @@ std::string RankState::info() const { return "step " + std::to_string(step) + ":
 
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout) {
     if (s.departed || now - s.last_received < timeout) return "";
-    return fail(Exit::peer, "%s has sent nothing for %.0f s (stopped, or its network is cut); it was at %s",
-                name.c_str(), now - s.last_received, s.info().c_str())
-        .message;
+    return formatted("%s has sent nothing for %.0f s (stopped, or its network is cut); it was at %s", name.c_str(),
+                     now - s.last_received, s.info().c_str());
 }
 
 std::string find_stalled(const std::vector<RankState>& rank_states, const std::vector<std::string>& names, double now,
@@ -203,10 +202,9 @@ std::string find_stalled(const std::vector<RankState>& rank_states, const std::v
     }
     if (still >= 0 && waiting > 0) {
         const RankState& s = rank_states[size_t(still)];
-        return fail(Exit::peer, "%s has been at %s for %.0f s without getting on while %d rank%s wait%s for it",
-                    names[size_t(still)].c_str(), s.info().c_str(), now - s.last_progress, waiting,
-                    waiting > 1 ? "s" : "", waiting > 1 ? "" : "s")
-            .message;
+        return formatted("%s has been at %s for %.0f s without getting on while %d rank%s wait%s for it",
+                         names[size_t(still)].c_str(), s.info().c_str(), now - s.last_progress, waiting,
+                         waiting > 1 ? "s" : "", waiting > 1 ? "" : "s");
     }
     if (waiting == 0 || waiting < present) return "";
     std::string text = "all ranks wait for each other, and nothing has moved for " + std::to_string(int(timeout)) +

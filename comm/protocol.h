@@ -10,14 +10,13 @@
 // ---- frames: 12 bytes of header, then text ------------------------------------------------------
 
 enum class Message : uint8_t {
-    join = 1,       // to rank 0: welcome received
-    start,          // from rank 0: all ranks' names
-    heartbeat,      // an Activity
-    gather,         // to rank 0: one rank's part of a gather
-    broadcast,      // from rank 0: equal text for every rank
-    abort_all,      // why all ranks end
-    abort_ranks,    // to rank 0: why this rank ends
-    goodbye         // orderly departure
+    join = 1,     // to rank 0: welcome received
+    start,        // from rank 0: all ranks' names
+    heartbeat,    // an Activity
+    gather,       // to rank 0: one rank's part of a gather
+    broadcast,    // from rank 0: equal text for every rank
+    abort_all,    // why all ranks end
+    goodbye       // orderly departure
 };
 enum class Collective : uint8_t { none, gather, broadcast, barrier, agree };
 const char* collective_name(Collective r);
@@ -90,7 +89,7 @@ std::string find_stalled(const std::vector<RankState>& rank_states, const std::v
                          double timeout);
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout);
 
-// ---- addresses: comm/listen.cpp -----------------------------------------------------------------
+// ---- addresses, the rendezvous: comm/rendezvous.cpp ---------------------------------------------
 
 struct Address {
     sockaddr_storage s{};
@@ -98,8 +97,6 @@ struct Address {
 };
 std::vector<Address> resolve(const std::string& host, int port, std::string* why);
 bool is_loopback(const std::string& host);    // comm/rank_info.cpp
-
-// ---- the rendezvous: comm/rendezvous.cpp --------------------------------------------------------
 
 struct Peers {
     std::vector<Link> links;           // rank 0: [r] is rank r, [0] unused; others: [0] is rank 0

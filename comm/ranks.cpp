@@ -37,12 +37,6 @@ JobToken random_job_token() {
 // ---- all parts together, for the commands -------------------------------------------------------
 
 namespace {
-std::string hex(const JobToken& t) {
-    std::string s;
-    for (unsigned char c : t) s += "0123456789abcdef"[c >> 4], s += "0123456789abcdef"[c & 15];
-    return s;
-}
-
 std::string text_of(const std::string& path) {    // a file of /proc; "": its process has ended
     std::ostringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
@@ -85,7 +79,7 @@ std::jthread deadline(double seconds, std::function<std::string()> text) {
     });
 }
 
-// MPI broadcasts rank 0's endpoint with a secret token: "addresses port token", or "! error".
+// MPI broadcasts rank 0's endpoint, "addresses port ", and a secret token; or "! error".
 Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std::unique_ptr<Comm>* comm,
                                                        double timeout) {
     Listener listener;
@@ -94,7 +88,7 @@ Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std
         Result<Listener> l = Listener::open("", 0);
         if (l.ok()) {
             listener = l.value;
-            endpoint = Listener::addresses() + " " + std::to_string(listener.port) + " " + hex(random_job_token());
+            endpoint = Listener::addresses() + " " + std::to_string(listener.port) + " " + random_job_token();
         } else endpoint = "! " + l.status.message;
     }
     {
@@ -108,10 +102,10 @@ Result<std::unique_ptr<Coordinator>> rendezvous_by_mpi(const RankInfo& info, std
         endpoint = mpi_broadcast(**comm, endpoint);
     }
     if (endpoint.starts_with("! ")) return fail(Exit::peer, "%s", endpoint.c_str() + 2);
-    const size_t a = endpoint.find(' '), b = endpoint.rfind(' ');
-    CHECK(a != std::string::npos && a < b, "'%s'", endpoint.c_str());
-    return Coordinator::rendezvous(info, listener, endpoint.substr(0, a), atoi(endpoint.c_str() + a + 1),
-                                   job_token(endpoint.substr(b + 1)), timeout);
+    const size_t space = endpoint.find(' ');
+    CHECK(space != std::string::npos && endpoint.size() > 16, "%zu bytes", endpoint.size());
+    return Coordinator::rendezvous(info, listener, endpoint.substr(0, space), atoi(endpoint.c_str() + space + 1),
+                                   endpoint.substr(endpoint.size() - 16), timeout);
 }
 
 Result<std::unique_ptr<Coordinator>> rendezvous_by_port(const RankInfo& info, double timeout) {

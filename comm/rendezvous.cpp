@@ -9,6 +9,9 @@
 // A silent, garbled, unproven or excess connection is dropped; a dropped rank connects again. The
 // token is no cryptography: it separates jobs and prevents accidents. Against attackers: a private
 // network.
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,6 +26,87 @@
 
 #include "protocol.h"
 #include "base/console.h"
+
+// ---- addresses, rank 0's listening socket ------------------------------------------------------
+
+std::vector<Address> resolve(const std::string& host, int port, std::string* why) {
+    addrinfo hints{}, *all = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
+    std::vector<Address> result;
+    const char* name = host.empty() ? nullptr : host.c_str();    // null and passive: every address
+    if (int e = getaddrinfo(name, std::to_string(port).c_str(), &hints, &all)) {
+        *why = "the name " + host + ": " + gai_strerror(e);
+        return result;
+    }
+    for (addrinfo* a = all; a; a = a->ai_next) {
+        result.emplace_back();
+        memcpy(&result.back().s, a->ai_addr, a->ai_addrlen);
+        result.back().size = a->ai_addrlen;
+    }
+    freeaddrinfo(all);
+    return result;
+}
+namespace {
+int listen_at(const Address& a) {    // -1: errno
+    const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (a.s.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (!bind(fd, reinterpret_cast<const sockaddr*>(&a.s), a.size) && !listen(fd, 4096)) return fd;
+    const int e = errno;
+    close(fd);
+    return errno = e, -1;
+}
+}    // namespace
+
+Result<Listener> Listener::open(const std::string& host, int port) {
+    std::string why;
+    Listener l;
+    int error = EADDRNOTAVAIL;
+    std::vector<Address> all = resolve(host, port, &why);
+    // The socket of every IPv6 address takes IPv4 connections, too.
+    auto is_six = [](const Address& a) { return a.s.ss_family == AF_INET6; };
+    if (host.empty()) std::stable_partition(all.begin(), all.end(), is_six);
+    for (const Address& a : all) {
+        if ((l.fd = listen_at(a)) >= 0) break;
+        error = errno;
+        if (error == EADDRINUSE || error == EACCES) break;    // reported for IPv6; IPv4 alone would hide it
+    }
+    if (l.fd < 0) {
+        const std::string text = why.empty() ? strerror(error) : why;
+        const char* advice = error == EADDRINUSE ? "another process has it: choose another one, or end that"
+                             : error == EACCES   ? "choose one from 1024 on"
+                                                 : "rank 0 runs on the machine that has this address";
+        return fail(Exit::peer, "rank 0 cannot listen on port %d%s%s: %s (%s)", port, host.empty() ? "" : " of ",
+                    host.c_str(), text.c_str(), advice);
+    }
+    Address own;
+    own.size = sizeof own.s;
+    CHECK(!getsockname(l.fd, reinterpret_cast<sockaddr*>(&own.s), &own.size));
+    l.port = ntohs(own.s.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own.s)->sin6_port
+                                               : reinterpret_cast<sockaddr_in*>(&own.s)->sin_port);
+    return l;
+}
+
+std::string Listener::addresses() {
+    std::string four, six;
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all)) return "127.0.0.1";
+    for (ifaddrs* i = all; i; i = i->ifa_next) {
+        const int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+        if ((family != AF_INET && family != AF_INET6) || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+            continue;
+        char text[NI_MAXHOST];
+        const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+        if (getnameinfo(i->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST)) continue;
+        if (!strchr(text, '%')) (family == AF_INET ? four : six) += text + std::string(",");    // %: one link alone
+    }
+    freeifaddrs(all);
+    return four + six + "127.0.0.1";
+}
+
+// ---- the handshake ------------------------------------------------------------------------------
 
 namespace {
 constexpr double HANDSHAKE_SECONDS = 3;    // from accept to join, and per attempt
@@ -66,7 +150,6 @@ void set_no_delay(int fd) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
-std::string seconds_text(double s) { return formatted("%.3g s", s); }
 }    // namespace
 
 // ---- rank 0 -------------------------------------------------------------------------------------
@@ -228,9 +311,8 @@ std::string Rendezvous::missing() const {
     if (n > 16) list += ", ...";
     if (wrong_token) notes += "; " + counted(wrong_token, "connection") + " brought another job's token";
     if (unauthenticated) notes += "; " + counted(unauthenticated, "connection") + " came from no rank at all";
-    return fail(Exit::peer, "%s %s of %d did not come to %s within %s%s", n > 1 ? "ranks" : "rank", list.c_str(),
-                info.ranks, peers.names[0].c_str(), seconds_text(timeout).c_str(), notes.c_str())
-        .message;
+    return formatted("%s %s of %d did not come to %s within %.3g s%s", n > 1 ? "ranks" : "rank", list.c_str(),
+                     info.ranks, peers.names[0].c_str(), timeout, notes.c_str());
 }
 
 Result<Peers> Rendezvous::run() {
@@ -363,6 +445,6 @@ Result<Peers> rendezvous_with_rank_0(const RankInfo& info, const std::string& ho
         }
         usleep(useconds_t(1e6 * std::max(0.0, std::min(pause, end - now_seconds()))));
     }
-    return fail(Exit::peer, "rank %d did not find rank 0 at %s port %d within %s: %s", info.rank, host.c_str(), port,
-                seconds_text(now_seconds() - begin).c_str(), note.c_str());
+    return fail(Exit::peer, "rank %d did not find rank 0 at %s port %d within %.3g s: %s", info.rank, host.c_str(),
+                port, now_seconds() - begin, note.c_str());
 }

@@ -157,7 +157,7 @@ TEST_CASE("meeting: rank 0 welcomes who knows the token, and starts when all hav
     CHECK(std::string(w.magic, 8) == "flatgpt1");
     CHECK(w.milliseconds > 5000);
     CHECK(w.milliseconds <= 20000);
-    for (const Message wrong : {Message::abort_ranks, Message::heartbeat, Message::start}) {    // it must be join
+    for (const Message wrong : {Message::abort_all, Message::heartbeat, Message::start}) {    // it must be join
         Link link = first.welcomed(2);
         say(link, Frame{wrong, Collective::none, 0, ""});
         CHECK(ends(link));
@@ -267,7 +267,7 @@ TEST_CASE("meeting: frames beyond their limits are broken before their bytes hav
     CHECK(first(Message::join, Collective::none, uint32_t(FRAME_LIMIT) + 1) == Next::broken);
     CHECK(first(Message::join, Collective::none, ~0u) == Next::broken);
     CHECK(first(Message(0), Collective::none, 0) == Next::broken);
-    CHECK(first(Message(9), Collective::none, 0) == Next::broken);
+    CHECK(first(Message(8), Collective::none, 0) == Next::broken);
     CHECK(first(Message::join, Collective(5), 0) == Next::broken);
     CHECK(first(Message::join, Collective::none, 0, 0xa7f1) == Next::broken);
     FrameReader reader;
