@@ -8,7 +8,6 @@
 
 #include "base/console.h"
 #include "files/json_check.h"
-#include "files/json_text.h"
 
 namespace {
 constexpr size_t SEGMENT = 1 << 20, BLOCK = 1 << 20;

@@ -101,7 +101,6 @@ class PieceMerger {
     }
     // Splits the piece into symbols, without merging.
     void symbols(std::string_view piece, std::vector<int>& out) const;
-    const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: no token for the byte
     // Characters: end of a prefix of text that no merge crosses, decided by two bytes at a time.
     size_t word(std::string_view text) const;
     // Whether a space mark after byte `before` begins a word.

@@ -84,3 +84,8 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
 
 // Exit 3 naming `name` and the byte.
 Status json_check(std::string_view text, const std::string& name, JsonCheck& v);
+// The text in a field of a JSON object, for JSON lines. Builds no tree: memory grows only with the
+// field and the object's keys. Exit 3 naming the byte, or if text is no object, or if the field is
+// missing or no string: the message lists the others.
+Result<std::string> json_text_field(std::string_view text, const std::string& name, const std::string& field,
+                                    int max_depth);

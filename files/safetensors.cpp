@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/element.h"
 #include "base/half.h"
 #include "json.h"
 #include "torch_archive.h"
@@ -83,13 +84,6 @@ Status metadata_check(const json& j, const std::string& name) {
     bool strings = j.is_object() && std::all_of(j.begin(), j.end(), [](const json& v) { return v.is_string(); });
     if (!strings) return fail(Exit::input, "%s: __metadata__: expected an object of strings", name.c_str());
     return {};
-}
-
-// Round to nearest even; a NaN stays NaN.
-uint16_t float_to_bf16(float x) {
-    uint32_t u = std::bit_cast<uint32_t>(x);
-    if (std::isnan(x)) return uint16_t(u >> 16 | 0x40);
-    return uint16_t((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
 int64_t elements(const std::vector<int64_t>& shape) {
@@ -174,7 +168,7 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
         }
     };
     if (type == TensorType::f16) each(half_to_float);
-    else each([](uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); });
+    else each([](uint16_t h) { return to_float(bf16{h}); });
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -198,7 +192,7 @@ Status safetensors_write(const std::vector<TensorSource>& tensors,
 
     constexpr int64_t PIECE = 1 << 18;    // elements
     std::vector<float> wide;
-    std::vector<uint16_t> as_bf16;
+    std::vector<bf16> as_bf16;
     for (const TensorSource& t : tensors) {
         int64_t n = elements(t.shape);
         for (int64_t first = 0; first < n; first += PIECE) {
@@ -209,7 +203,7 @@ Status safetensors_write(const std::vector<TensorSource>& tensors,
                 TRY(sink(wide.data(), count * 4));
             } else {
                 as_bf16.resize(size_t(count));
-                std::transform(wide.begin(), wide.end(), as_bf16.begin(), float_to_bf16);
+                std::transform(wide.begin(), wide.end(), as_bf16.begin(), to_bf16);
                 TRY(sink(as_bf16.data(), count * 2));
             }
         }
