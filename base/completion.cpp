@@ -59,7 +59,7 @@ std::string candidates(const std::vector<Command>& commands, const std::vector<s
 
 // ---- the manual page ------------------------------------------------------------------------------------------------
 
-// Text for roff: hyphens stay what they are typed as, nothing is taken for a request.
+// Escapes text for roff: hyphens stay hyphens, and no line begins with a request.
 std::string roff(const std::string& text) {
     std::string out;
     for (char c : text) switch (c) {
@@ -73,7 +73,7 @@ std::string roff(const std::string& text) {
         }
     return out.starts_with(".") ? "\\&" + out : out;
 }
-// "--tokens, -n N": what is typed as it is in bold, what it stands for in italics.
+// Formats "--tokens, -n N": literal parts in bold, placeholders in italics.
 std::string roff_form(const std::string& form) {
     std::string out;
     for (size_t at = 0, end; at < form.size(); at = end + 1) {
@@ -100,7 +100,7 @@ std::string man_of(const Command& c) {
     return out + ".PP\nExample:\n.PP\n.RS 4\n.nf\n" + example + "\n.fi\n.RE\n";
 }
 
-// Environment variables and exit codes: what no row says.
+// Environment variables and exit codes, which no row describes.
 std::string man_rest() {
     std::string out = ".SH \"OPTIONS OF ALL COMMANDS\"\n" +
                       tagged(roff_form("--help, -h"), "the options of a command") +
