@@ -21,11 +21,11 @@ int64_t collected_bytes(const Config& c, const Plan& plan) {
 }
 
 Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
-    int64_t largest = 0;    // a matrix is transposed in a buffer of its size
+    int64_t largest = 0;    // bytes; a matrix is transposed through a buffer
     for (const Tensor& x : config_tensors(t.config))
         if (x.layout == FileLayout::transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
-    // Libraries allocate on first use, so a toy model runs a pass before memory is measured.
+    // Libraries allocate on first use, so a toy model runs before this process is measured.
     Device toy = TRY(open_device(t.o.device, true));
     Model& g = *toy.model;
     TRY(g.allocate({256, 256, 1, 4, 256}, {RunMode::train, 1, 256}));
@@ -40,7 +40,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     return {};
 }
 
-// Offers single changes with which a run that does not fit would fit.
+// Suggests single changes with which a run that does not fit would fit.
 void advise_memory(const Trainer& t, int64_t total) {
     const Plan& plan = t.plan;
     auto needs = [&](const Plan& p) { return total_bytes(memory_cost(t.device.model->op, t.config, p).value); };
@@ -59,7 +59,7 @@ void advise_memory(const Trainer& t, int64_t total) {
     other = plan;
     other.B = 1;
     if (plan.B > 1) offer("--batch 1", other);
-    if (plan.recompute == Recompute::blocks && (plan.ranks == 1 || plan.zero == 2)) return;    // already offered
+    if (plan.recompute == Recompute::blocks && (plan.ranks == 1 || plan.zero == 2)) return;    // offered above
     other.zero = plan.ranks > 1 ? 2 : 0;
     other.recompute = Recompute::blocks;
     offer(std::string(plan.ranks > 1 ? "--zero 2 " : "") + "--recompute blocks --batch 1", other);
@@ -146,7 +146,7 @@ Status print_ranks(const Trainer& t) {
 }
 }    // namespace
 
-// Prints data, step and work; without --data, as far as options determine them.
+// Prints data, steps and work; without --data, as far as options determine them.
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
     const bool has_data = !o.data.empty();
