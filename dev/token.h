@@ -76,7 +76,7 @@ struct Caches {
             layers.push_back(std::make_unique<CacheArrays<bf16>>(m, Element::bf16, s.NKV, s.HS,
                                                                  s.positions() / Pages::SIZE, std::vector{s.pos}));
     }
-    Pages at(int l, bool reference) { return reference ? layers[size_t(l)]->reference() : layers[size_t(l)]->device(); }
+    Pages at(int l, bool reference) { return reference ? layers[size_t(l)]->host() : layers[size_t(l)]->device(); }
 };
 
 // A token's step: weights, caches, and activations.

@@ -21,7 +21,7 @@ struct Run {
         char* memory = nullptr;
         size_t size = 0;
         test.out = open_memstream(&memory, &size);
-        test.run(op, DTYPE<P>);
+        test.run(&op, DTYPE<P>);
         status = test.close(0);
         fclose(test.out);
         text.assign(memory, size);

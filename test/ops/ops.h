@@ -5,7 +5,7 @@
 // differences. What only one device has (a library's choices, kernels of one architecture) is tested in test_cpu.cpp
 // and cuda/.
 #pragma once
-#include <variant>
+#include <optional>
 
 #include "tools/selftest/check.h"
 
@@ -14,7 +14,7 @@
 // What distinguishes a table from those before it in the list: all, or only its matrix products or its attention.
 enum class TablePart { all, products, attention };
 struct TestTable {
-    std::variant<const Ops<float>*, const Ops<bf16>*, const Ops<float, bf16>*> op;
+    AnyOps op;
     Dtype dtype;    // says how much the products may round
     TablePart part = TablePart::all;
     bool same_bits = true;    // promised of its products, whatever the number of threads
@@ -30,21 +30,20 @@ extern const int EVERY;         // a test of many sizes takes one in so many
 double share(const std::string& op, const Check::Output& output);
 extern const bool FAST_EXP;    // the device's exp and division are off by some units of the last place
 
-// f(op, test table) for every table that is like no other in this part.
+// f(op, test table), or f(op), for every table that is like no other in this part.
 template <class F> void each_table(TablePart part, F f) {
     for (const TestTable& t : test_tables()) {
         if (t.part != TablePart::all && t.part != part) continue;
         std::visit(
             [&](auto* op) {
                 CAPTURE(std::string(op->name));
-                f(*op, t);
+                if constexpr (std::is_invocable_v<F&, decltype(*op), const TestTable&>) f(*op, t);
+                else f(*op);
             },
             t.op);
     }
 }
-template <class F> void each_table(F f) {
-    each_table(TablePart::all, [&](auto& op, const TestTable&) { f(op); });
-}
+template <class F> void each_table(F f) { each_table(TablePart::all, f); }
 // f() in each order.
 template <class F> void each_order(F f) {
     for (int order = 0; order < ORDERS; order++) {
@@ -54,6 +53,11 @@ template <class F> void each_order(F f) {
     }
     set_order(0);
 }
+// f(op) for every table, in each order.
+template <class F> void in_each_order(TablePart part, F f) {
+    each_order([&] { each_table(part, f); });
+}
+template <class F> void in_each_order(F f) { in_each_order(TablePart::all, f); }
 
 #define EXPECT(check)                                                                                               \
     do {                                                                                                            \
@@ -72,14 +76,24 @@ template <class... A> Bits bits_of(const A&... arrays) {
     for (const Bits& more : {arrays.bits()...}) all.insert(all.end(), more.begin(), more.end());
     return all;
 }
-// run() gives the bits of what an operation wrote: they are the same in every order.
+// The bits of each of the checks' outputs.
+inline std::vector<uint64_t> bits_of(std::initializer_list<Check> checks) {
+    std::vector<uint64_t> all;
+    for (const Check& c : checks)
+        for (const Check::Output& o : c.outputs) all.push_back(o.bits);
+    return all;
+}
+// run() gives the bits of what an operation wrote: they are the same in every order. Checks within it run the table
+// alone.
 template <class F> void expect_same_bits(F run) {
-    Bits first;
+    std::optional<decltype(run())> first;
+    Check::compares = false;
     each_order([&] {
-        const Bits now = run();
-        if (first.empty()) first = now;
-        CHECK((now == first));
+        const auto now = run();
+        if (!first) first = now;
+        CHECK((now == *first));
     });
+    Check::compares = true;
 }
 // The elements that are not numbers are those of which expected(i) is true.
 template <class F> void expect_nan(const Numbers& x, F expected) {

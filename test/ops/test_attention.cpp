@@ -4,41 +4,30 @@
 #include "tools/selftest/attention.h"
 
 namespace {
-int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
-int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
-
-template <class F> void each_attention(F f) {
-    each_table(TablePart::attention, [&](auto& op, const TestTable&) { f(op); });
-}
 // Error against the largest of a float table that rounds to bf16 what it multiplies (attention_rounds_to_bf16), of
 // inputs that are bf16 already: each probability p, and each ds, is off by 2^-8 of itself at most, by less than half of
 // that in the mean. y then is by 2^-9 max |v| or so, and max |y| is not much less than that: position 0 copies v. A
 // gradient's terms are off as much each, and it is less than their sum where they cancel. Only a CPU has such a table:
 // h may point to the host's memory. stored: what storing a number may take of it
-double of_largest(const Numbers& got, const std::vector<double>& expected, double stored = 0) {
+template <class R> double of_largest(const Numbers& got, const std::vector<R>& expected, double stored = 0) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < got.size(); i++) {
-        const double error = std::fabs(got[i] - expected[i]), size = std::fabs(expected[i]);
+        const double error = std::fabs(got[i] - double(expected[i])), size = std::fabs(double(expected[i]));
         worst = worse(worst, error - stored * size);
         largest = std::fmax(largest, size);
     }
     return worst / largest;
 }
 template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int S, Heads h) {
-    const Memory m(op);
-    const Numbers qkv = rounded<bf16>(random_normal(packed(B, S, h), 1));
-    const Numbers dy = rounded<bf16>(random_normal(heads(B, S, h), 2));
-    Numbers exact(dy.size()), dqkv(qkv.size());
-    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
-    reference_ops().attention_forward(exact.data(), lse.data(), qkv.data(), B, S, h);
-    const Numbers y = rounded<InputType<T, P>>(exact);
-    reference_ops().attention_backward(dqkv.data(), dy.data(), y.data(), qkv.data(), lse.data(), B, S, h);
-    const Numbers saved_lse(lse.begin(), lse.end());
-    Array<T> in(m, qkv), dy_in(m, dy), gradient(m, int64_t(qkv.size()));
-    Array<InputType<T, P>> out(m, int64_t(y.size())), y_in(m, y);
-    Array<float> statistics(m, saved_lse), lse_out(m, int64_t(lse.size()));
-    op.attention_forward(out, lse_out, in, B, S, h);
-    op.attention_backward(gradient, dy_in, y_in, in, statistics, B, S, h);
+    const int64_t N = int64_t(B) * S;
+    Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1)), dqkv(op, qkv.size());
+    Dual<T> dy(op, attention_input(op, N * h.width(), 2));
+    const ReferenceAttention exact(qkv.numbers, B, S, h);
+    Dual<InputType<T, P>> y(op, exact.y), y_out(op, y.size());
+    Statistics lse(op, exact.lse), lse_out(op, lse.size());
+    op.attention_forward(y_out, lse_out, qkv, B, S, h);
+    both(op,
+         [&](auto& table, auto at) { table.attention_backward(at(dqkv), at(dy), at(y), at(qkv), at(lse), B, S, h); });
     CAPTURE(B);
     CAPTURE(S);
     CAPTURE(h.NH);
@@ -46,10 +35,10 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     CAPTURE(h.HS);
     CAPTURE(h.window);
     CAPTURE(h.stride);
-    CHECK(of_largest(out.read(), exact, 0x1p-8) < 0x1p-9 * 1.5);
-    CHECK(of_largest(lse_out.read(), saved_lse) < 2e-6);    // float throughout
-    CHECK(of_largest(gradient.read(), dqkv) < 0x1p-9 * 2);
-    CHECK((out.intact() && lse_out.intact() && gradient.intact()));
+    CHECK(of_largest(y_out.read(), exact.y, 0x1p-8) < 0x1p-9 * 1.5);
+    CHECK(of_largest(lse_out.read(), exact.lse) < 2e-6);    // float throughout
+    CHECK(of_largest(dqkv.read(), dqkv.numbers) < 0x1p-9 * 2);
+    CHECK((y_out.intact() && lse_out.intact() && dqkv.intact()));
 }
 
 Heads dropping(Heads h, float rate, int64_t first = 0) {
@@ -57,30 +46,27 @@ Heads dropping(Heads h, float rate, int64_t first = 0) {
     return h;
 }
 
-// document: sequences are cut into some of about so many, of this kind. only_rounded: for tables that round
-struct Shape {
-    int B, S;
-    Heads h;
-    int document = 0;
-    bool only_rounded = false;
-    TrueSpans::Kind kind = TrueSpans::causal;
-};
-void both_ways(const std::vector<Shape>& shapes) {
-    each_attention([&]<class T, class P>(const Ops<T, P>& op) {
-        if (sizeof(T) > sizeof(P) && !op.attention_rounds_to_bf16)
-            return;    // as fp32's, but for y's type: test_cpu.cpp
-        for (const Shape& s : shapes) {
-            if (s.only_rounded && !op.attention_rounds_to_bf16) continue;
-            const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
-            const Heads h = s.document ? spans.in(s.h) : s.h;
-            if (op.attention_rounds_to_bf16) {
-                expect_rounded(op, s.B, s.S, h);
-                continue;
-            }
-            EXPECT(check_attention_forward(op, s.B, s.S, h));
-            EXPECT(check_attention_backward(op, s.B, s.S, h));
-        }
+// only_rounded: for tables that round
+void both_ways(const std::vector<AttentionShape>& shapes, bool only_rounded = false) {
+    each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op) {
+        const bool rounds = op.attention_rounds_to_bf16;
+        if (sizeof(T) > sizeof(P) && !rounds) return;    // as fp32's, but for y's type: test_cpu.cpp
+        if (only_rounded && !rounds) return;
+        for (const AttentionShape& shape : shapes)
+            shape.call([&](int B, int S, Heads h) {
+                if (rounds) return expect_rounded(op, B, S, h);
+                EXPECT(check_attention_forward(op, B, S, h));
+                EXPECT(check_attention_backward(op, B, S, h));
+            });
     });
+}
+// Groups and head sizes in every combination.
+Heads heads_of(int k, int window = 0) {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    const int sizes[] = {8, 20, 33, 64};
+    Heads h = kinds[k % 3];
+    h.HS = sizes[(k + k / 9) % 4], h.window = window;
+    return h;
 }
 }    // namespace
 
@@ -99,14 +85,15 @@ TEST_CASE("attention: lengths and head sizes against the reference") {
     const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
     const int lengths[] = {1, 2, 33, 63, 64, 65, 95, 97, 129, 257, 300};
     const int sizes[] = {4, 8, 9, 16, 20, 31, 32, 33, 64, 80, 96, 127, 128};
-    std::vector<Shape> shapes;
+    std::vector<AttentionShape> shapes, only_rounded;
     int k = 0;
     for (int S : lengths)
         for (int HS : sizes) {
             Heads h = kinds[k % 3];
             h.HS = HS;
-            shapes.push_back({S < 100 ? 2 : 1, S, h, 0, k++ % std::max(EVERY, 2) != 0});
+            (k++ % std::max(EVERY, 2) ? only_rounded : shapes).push_back({S < 100 ? 2 : 1, S, h});
         }
+    both_ways(only_rounded, true);
     shapes.push_back({8, 100, {4, 4, 32}});    // many heads: the CPU does not split dQ
     shapes.push_back({1, 600, {2, 1, 16}});    // several tiles of keys: sums are brought to new maxima
     shapes.push_back({1, 600, {2, 1, 33}});
@@ -115,14 +102,12 @@ TEST_CASE("attention: lengths and head sizes against the reference") {
 }
 
 TEST_CASE("attention: windows and documents against the reference") {
-    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
-    const int lengths[] = {66, 130, 200, 290}, sizes[] = {8, 20, 33, 64};
-    std::vector<Shape> shapes;
+    const int lengths[] = {66, 130, 200, 290};
+    std::vector<AttentionShape> shapes;
     int k = 0;
     for (int window : {0, 1, 2, 31, 64, 65, 129, 1000})
         for (int document : {0, 1, 5, 40, 200}) {
-            Heads h = kinds[k % 3];
-            h.HS = sizes[(k + k / 9) % 4], h.window = window;
+            const Heads h = heads_of(k, window);
             if (k++ % EVERY == 0) shapes.push_back({2, lengths[k / 3 % 4], h, document});
         }
     both_ways(shapes);
@@ -146,34 +131,26 @@ TEST_CASE("attention: documents at the edges of tiles") {
 }
 
 TEST_CASE("attention: prefixes and bidirectional attention against the reference") {
-    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
-    const int lengths[] = {1, 2, 65, 96, 129, 200, 290}, sizes[] = {8, 20, 33, 64};
-    std::vector<Shape> shapes;
+    const int lengths[] = {1, 2, 65, 96, 129, 200, 290};
+    std::vector<AttentionShape> shapes;
     int k = 0;
     for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
         for (int document : {3, 40, 200, 100000})
-            for (int i = 0; i < 3; i++) {
-                Heads h = kinds[k % 3];
-                h.HS = sizes[(k + k / 9) % 4];
-                shapes.push_back({2, lengths[k++ % 7], h, document, false, kind});
-            }
-    shapes.push_back({1, 600, {2, 1, 16}, 100000, false, TrueSpans::all});    // several tiles of keys
-    shapes.push_back({1, 600, {1, 1, 33}, 300, false, TrueSpans::prefix});
-    shapes.push_back({1, 200, shaped({4, 2, 40}, 0.3f, 2, true), 60, false, TrueSpans::all});
+            for (int i = 0; i < 3; i++, k++) shapes.push_back({2, lengths[k % 7], heads_of(k), document, kind});
+    shapes.push_back({1, 600, {2, 1, 16}, 100000, TrueSpans::all});    // several tiles of keys
+    shapes.push_back({1, 600, {1, 1, 33}, 300, TrueSpans::prefix});
+    shapes.push_back({1, 200, shaped({4, 2, 40}, 0.3f, 2, true), 60, TrueSpans::all});
     both_ways(shapes);
 }
 
 TEST_CASE("attention: strides and global keys beside a window against the reference") {
-    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
-    const int lengths[] = {7, 64, 130, 290}, sizes[] = {8, 20, 33, 64};
-    std::vector<Shape> shapes;
+    const int lengths[] = {7, 64, 130, 290};
+    std::vector<AttentionShape> shapes;
     int k = 0;
     for (int window : {1, 5, 64, 100})
         for (const auto& [stride, global_tokens] : {std::pair{0, 3}, {1, 0}, {2, 0}, {7, 1}, {64, 70}, {3, 9}}) {
-            Heads h = kinds[k % 3];
-            h.HS = sizes[(k + k / 9) % 4], h.window = window;
-            if (k++ % EVERY == 0 || k % 2)
-                shapes.push_back({2, lengths[k / 3 % 4], patterned(h, stride, global_tokens)});
+            const Heads h = patterned(heads_of(k, window), stride, global_tokens);
+            if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], h});
         }
     shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});    // several tiles of a stream
     shapes.push_back({1, 600, patterned({2, 2, 64, 40}, 130, 300)});
@@ -188,7 +165,7 @@ TEST_CASE("attention: a scale, soft caps and ALiBi against the reference") {
     const std::tuple<float, float, bool> scores[] = {{0.3f, 0, false}, {0, 1, false}, {0.2f, 2, false},
                                                      {0, 30, false},   {0, 0, true},  {0.1f, 2, true}};
     const int lengths[] = {1, 33, 64, 97, 130, 290};
-    std::vector<Shape> shapes;
+    std::vector<AttentionShape> shapes;
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 6; j++) {
             const auto [scale, softcap, alibi] = scores[j];
@@ -203,13 +180,13 @@ TEST_CASE("attention: a scale, soft caps and ALiBi against the reference") {
 TEST_CASE("attention: dropout against the reference") {
     const Heads kinds[] = {{2, 2, 20}, {4, 2, 64, 31}, {3, 1, 33}, {2, 1, 8}, {1, 1, 128}, {2, 2, 40}, {1, 1, 64}};
     const int lengths[] = {1, 2, 33, 64, 97, 130, 290};
-    std::vector<Shape> shapes;
+    std::vector<AttentionShape> shapes;
     for (int k = 0; k < 14; k++)
         if (k % std::min(EVERY, 2) == 0)
             shapes.push_back({k % 3 ? 1 : 2, lengths[k * 3 % 7], dropping(kinds[k % 7], k % 2 ? 0.1f : 0.6f, k * k),
                               k % 5 == 4 ? 40 : 0});
     for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
-        shapes.push_back({1, 200, dropping({2, 1, 64}, 0.3f), 70, false, kind});
+        shapes.push_back({1, 200, dropping({2, 1, 64}, 0.3f), 70, kind});
     shapes.push_back({1, 600, dropping({2, 1, 16}, 0.3f, int64_t(1) << 40)});    // several tiles of keys
     shapes.push_back({1, 600, dropping(patterned({2, 2, 64, 40}, 2, 0), 0.3f)});
     shapes.push_back({2, 130, dropping(patterned({2, 1, 20, 7}, 3, 9), 0.3f)});
@@ -220,7 +197,7 @@ TEST_CASE("attention: dropout against the reference") {
 }
 
 TEST_CASE("attention: large scores") {
-    each_attention([]<class T, class P>(const Ops<T, P>& op) {
+    each_table(TablePart::attention, []<class T, class P>(const Ops<T, P>& op) {
         // float: scores of some hundreds, whose rounding alone is 1e-5 of a probability; of some 1e4, 1e-3
         const bool half = sizeof(InputType<T, P>) == 2;
         for (const double scale : {6.0, 30.0}) {
@@ -240,23 +217,15 @@ TEST_CASE("attention: the same bits in any order") {
     const int S = 130;
     const std::vector<std::vector<int>> places(9, {50, 64, 100});
     const TrueSpans causal(S, places), prefix(S, places, TrueSpans::prefix);
-    each_attention([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        TableSpans documents(m, causal), prefixes(m, prefix);
+    each_table(TablePart::attention, [&](auto& op) {
         auto same = [&](int B, Heads h) {
-            Array<T> qkv(m, random_normal(packed(B, S, h), 1)), dy(m, random_normal(heads(B, S, h), 2));
             expect_same_bits([&] {
-                Array<InputType<T, P>> y(m, dy.size());
-                Array<T> dqkv(m, qkv.size());
-                Array<float> lse(m, int64_t(B) * h.NH * S);
-                op.attention_forward(y, lse, qkv, B, S, h);
-                op.attention_backward(dqkv, dy, y, qkv, lse, B, S, h);
-                return bits_of(y, lse, dqkv);
+                return bits_of({check_attention_forward(op, B, S, h), check_attention_backward(op, B, S, h)});
             });
         };
         same(1, {4, 2, 20}), same(1, {4, 2, 20, 40});
-        same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70})), same(9, prefixes.in({4, 2, 20}));
-        same(1, patterned({4, 2, 20, 40}, 3, 5)), same(1, prefixes.in({2, 1, 64}));
+        same(9, {4, 2, 20}), same(9, causal.in({4, 2, 20, 70})), same(9, prefix.in({4, 2, 20}));
+        same(1, patterned({4, 2, 20, 40}, 3, 5)), same(1, prefix.in({2, 1, 64}));
         same(2, {2, 1, 40}), same(2, {2, 1, 36, 70}), same(2, {1, 1, 132});
         same(2, shaped({4, 2, 20, 40}, 0.3f, 1, true)), same(3, dropping({4, 2, 40}, 0.2f));
     });
@@ -268,12 +237,11 @@ TEST_CASE("attention: a NaN is seen by the positions after it and by no other") 
     const TrueSpans places(S, {{at - 3, at + 3}});
     Numbers numbers = random_normal(S * 6 * HS, 1);
     numbers[size_t((at * 6 + 2) * HS + 5)] = NAN;    // k of head 0
-    each_attention([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        TableSpans documents(m, places);
-        Array<T> qkv(m, numbers);
-        Array<InputType<T, P>> y(m, S * 2 * HS);
-        Array<float> lse(m, 2 * S);
+    each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op) {
+        TableSpans documents(op, places);
+        Array<T> qkv(op, numbers);
+        Array<InputType<T, P>> y(op, S * 2 * HS);
+        Array<float> lse(op, 2 * S);
         for (Heads h : {Heads{2, 2, HS}, Heads{2, 2, HS, 10}, documents.in({2, 2, HS})}) {
             const int last = h.window ? at + 10 : h.keys ? at + 3 : S;
             op.attention_forward(y, lse, qkv, 1, S, h);
@@ -290,22 +258,19 @@ TEST_CASE("attention: a NaN is seen by the positions after it and by no other") 
 TEST_CASE("attention: documents are as if each were alone; a window of 1 copies v") {
     const int S = 9, HS = 3;
     const Heads h = {2, 1, HS};
-    const int64_t row = 4 * HS, width = 2 * HS;
-    const Numbers qkv = random_normal(packed(1, S, h), 1);
-    Numbers y(heads(1, S, h)), alone(y), copied(y);
-    std::vector<float> lse(2 * S);
+    const int row = h.qkv_width(), width = h.width();
+    const Numbers qkv = random_normal(S * row, 1), copied = ReferenceAttention(qkv, 1, S, {2, 1, HS, 1}).y;
     const TrueSpans d(S, {{2, 3}});
-    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), 1, S, d.in(h));
-    for (auto [from, to] : {std::pair{0, 2}, {2, 3}, {3, S}})
-        reference_ops().attention_forward(&alone[size_t(from * width)], lse.data(), &qkv[size_t(from * row)], 1,
-                                          to - from, h);
-    CHECK(y == alone);
-    reference_ops().attention_forward(copied.data(), lse.data(), qkv.data(), 1, S, {2, 1, HS, 1});
+    Numbers alone;
+    for (auto [from, to] : {std::pair{0, 2}, {2, 3}, {3, S}}) {
+        const Numbers part(qkv.begin() + from * row, qkv.begin() + to * row);
+        for (double y : ReferenceAttention(part, 1, to - from, h).y) alone.push_back(y);
+    }
+    CHECK(ReferenceAttention(qkv, 1, S, d.in(h)).y == alone);
     for (int i = 0; i < S * width; i++) CHECK(copied[size_t(i)] == qkv[size_t(i / width * row + 3 * HS + i % HS)]);
 }
 
 TEST_CASE("attention: gradients of the reference") {
-    const Ops<double>& op = reference_ops();
     const int B = 2, S = 5;
     const TrueSpans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, TrueSpans::prefix);
     const TrueSpans all(S, {{2}, {}}, TrueSpans::all);
@@ -313,14 +278,11 @@ TEST_CASE("attention: gradients of the reference") {
          {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
           all.in({2, 1, 2}), patterned({2, 1, 2, 1}, 2, 0), patterned({2, 2, 2, 2}, 0, 1), shaped({2, 1, 3}, 0.7f, 0),
           shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true), dropping({4, 2, 3}, 0.4f, 3)}) {
-        Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
-        std::vector<float> lse(size_t(B) * h.NH * S);
-        auto loss = [&] {
-            op.attention_forward(y.data(), lse.data(), qkv.data(), B, S, h);
-            return dot(y, g);
-        };
-        loss();
-        op.attention_backward(d.data(), g.data(), y.data(), qkv.data(), lse.data(), B, S, h);
+        Numbers qkv = random_normal(B * S * h.qkv_width(), 1), d(qkv);
+        const Numbers g = random_normal(B * S * h.width(), 2);
+        const ReferenceAttention saved(qkv, B, S, h);
+        reference_ops().attention_backward(d.data(), g.data(), saved.y.data(), qkv.data(), saved.lse.data(), B, S, h);
+        auto loss = [&] { return dot(ReferenceAttention(qkv, B, S, h).y, g); };
         CHECK(gradient_error(qkv, d, loss) < 1e-5);    // lse is float
     }
 }

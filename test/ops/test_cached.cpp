@@ -4,8 +4,6 @@
 #include "tools/selftest/cached.h"
 
 namespace {
-int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
-int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
 const Element TYPES[] = {Element::bf16, Element::fp8, Element::int8};
 
 struct Call {
@@ -35,27 +33,20 @@ template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, s
     CAPTURE(h.NKV);
     CAPTURE(h.HS);
     CAPTURE(h.window);
-    const Memory m(op);
-    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1));
-    Numbers whole(size_t(heads(B, S, h)));
-    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
-    reference_ops().attention_forward(whole.data(), lse.data(), qkv.data(), B, S, h);
-    CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, int(ceil_div(S + spare, Pages::SIZE)),
+    const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1));
+    const Numbers whole = ReferenceAttention(qkv, B, S, h).y;
+    CacheArrays<T> cache(op, element_of<T>, h.NKV, h.HS, int(ceil_div(S + spare, Pages::SIZE)),
                          std::vector<int>(size_t(B), 0));
     for (int n : calls) {
-        const Numbers part = rows(qkv, B, S, pos, pos + n);
-        std::vector<int> at;
-        for (int i = 0; i < B * n; i++) at.push_back(pos + i % n);
-        Array<T> in(m, part);
-        Array<InputType<T, P>> y(m, heads(B, n, h));
-        Array<int> p(m, Numbers(at.begin(), at.end()));
-        op.attention_cached(y, in, cache.device(), B, n, p, h);
-        Check check;
-        check.op = "attention_cached", check.shape = "y at " + std::to_string(pos);
-        check.expect("y", y, rows(whole, B, S, pos, pos + n), sizeof(InputType<T, P>) == 2 ? 5e-3 : 1e-5);
+        std::vector<int> positions;
+        for (int i = 0; i < B * n; i++) positions.push_back(pos + i % n);
+        Dual<T> in(op, rows(qkv, B, S, pos, pos + n));
+        Dual<InputType<T, P>> y(op, int64_t(B) * n * h.width());
+        Integers p(op, positions);
+        both(op, [&](auto& table, auto at) { table.attention_cached(at(y), at(in), at(cache), B, n, at(p), h); });
+        Check check("attention_cached", {}, "y at " + std::to_string(pos));
+        check.expect("y", y, rows(whole, B, S, pos, pos + n), ATTENTION_LIMIT<InputType<T, P>>);
         EXPECT(check);
-        Numbers exact(size_t(heads(B, n, h)));
-        reference_ops().attention_cached(exact.data(), part.data(), cache.reference(), B, n, at.data(), h);
         pos += n;
     }
     CHECK(cache.same());
@@ -176,17 +167,16 @@ TEST_CASE("attention cached: copied pages are turned") {
 
 TEST_CASE("attention cached: what is no number stays none") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
         const Heads h = {2, 2, 24};
         for (Element type : {element_of<T>, Element::fp8, Element::int8})
             for (double bad : {double(NAN), double(INFINITY)}) {
                 if (std::isinf(bad) && type == element_of<T>) continue;    // a weight of 0 or 1
-                Numbers qkv = random_normal(packed(1, 1, h), 1);
+                Numbers qkv = random_normal(h.qkv_width(), 1);
                 qkv[size_t(2 * h.HS + 7)] = bad;    // a key of head 0
-                CacheArrays<T> cache(m, type, 2, h.HS, 1, {5});
-                Array<T> in(m, qkv);
-                Array<InputType<T, P>> y(m, heads(1, 1, h));
-                Array<int> pos(m, Numbers{5});
+                CacheArrays<T> cache(op, type, 2, h.HS, 1, {5});
+                Array<T> in(op, qkv);
+                Array<InputType<T, P>> y(op, h.width());
+                Array<int> pos(op, Numbers{5});
                 op.attention_cached(y, in, cache.device(), 1, 1, pos, h);
                 const Numbers got = y.read();
                 CHECK(std::isnan(got[3]));
@@ -213,20 +203,19 @@ TEST_CASE("attention cached: a sequence in calls of any length equals the whole"
 
 TEST_CASE("attention cached: the same bits in any order") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
         const int B = 2;
         // 9, 3: a thread that has two of three kv heads prefetches other rows than one that has all.
         for (Heads h : {Heads{2, 2, 64}, Heads{6, 2, 64}, Heads{4, 2, 24}, Heads{9, 3, 64}})
             for (int at : {200, 599})
                 for (int S : {1, 5}) {
-                    Array<T> qkv(m, random_normal(packed(B, S, h), 1));
-                    CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, 40, {at, at - 300});
+                    Array<T> qkv(op, random_normal(B * S * h.qkv_width(), 1));
+                    CacheArrays<T> cache(op, element_of<T>, h.NKV, h.HS, 40, {at, at - 300});
                     Numbers numbers;
                     for (int first : {at, at - 300})
                         for (int s = 0; s < S; s++) numbers.push_back(first < 0 ? -1 : first + s);
-                    Array<int> pos(m, numbers);
+                    Array<int> pos(op, numbers);
                     expect_same_bits([&] {
-                        Array<InputType<T, P>> y(m, heads(B, S, h));
+                        Array<InputType<T, P>> y(op, B * S * h.width());
                         op.attention_cached(y, qkv, cache.device(), B, S, pos, h);
                         return y.bits();
                     });

@@ -14,48 +14,34 @@ constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_
 Router router(Count c, int kind) {
     return {.E = c.E, .K = c.K, .sigmoid = kind % 2 > 0, .normalise = kind / 2 % 2 > 0};
 }
+constexpr Count COUNTS[] = {{1, 1},   {2, 1},  {2, 2},  {7, 3},  {8, 2},   {31, 4},
+                            {32, 32}, {33, 1}, {64, 8}, {65, 6}, {130, 9}, {512, 3}};
 }    // namespace
 
 // ---- routing --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("experts: routing against the reference") {
-    each_order([] {
-        each_table([](auto& op) {
-            int kind = 0;
-            for (Count c : {Count{1, 1},
-                            {2, 1},
-                            {2, 2},
-                            {7, 3},
-                            {8, 2},
-                            {31, 4},
-                            {32, 32},
-                            {33, 1},
-                            {64, 8},
-                            {65, 6},
-                            {130, 9},
-                            {512, 3}})
-                for (auto [B, S] : {std::pair{1, 1}, {5, 1}, {2, 3}, {3, 47}}) {
-                    const Router r = router(c, kind);
-                    const LogitKind spread = SPREADS[kind / 4 % 3];
-                    EXPECT(check_router_forward(op, r, B, S, spread, kind % 5 > 0));
-                    EXPECT(check_router_backward(op, r, B, S, spread, kind % 3 ? 0.7f : 0, kind % 4 ? 0.1f : 0));
-                    kind++;
-                }
-        });
+    in_each_order([](auto& op) {
+        int kind = 0;
+        for (Count c : COUNTS)
+            for (auto [B, S] : {std::pair{1, 1}, {5, 1}, {2, 3}, {3, 47}}) {
+                const Router r = router(c, kind);
+                const LogitKind spread = SPREADS[kind / 4 % 3];
+                EXPECT(check_router_forward(op, r, B, S, spread, kind % 5 > 0));
+                EXPECT(check_router_backward(op, r, B, S, spread, kind % 3 ? 0.7f : 0, kind % 4 ? 0.1f : 0));
+                kind++;
+            }
     });
 }
 
 TEST_CASE("experts: routing of many positions") {
-    each_order([] {
-        each_table([](auto& op) {
-            for (LogitKind spread : SPREADS) {
-                EXPECT(check_router_forward(op, router({5, 2}, 2), 2, 301, spread));
-                EXPECT(check_router_forward(op, router({130, 3}, 3), 3, 129, spread));
-            }
-            EXPECT(
-                check_router_forward(op, router({40, 12}, 2), 1, 130, LogitKind::random));    // on a GPU in two pieces
-            EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, LogitKind::random, 1, 0.1f));
-        });
+    in_each_order([](auto& op) {
+        for (LogitKind spread : SPREADS) {
+            EXPECT(check_router_forward(op, router({5, 2}, 2), 2, 301, spread));
+            EXPECT(check_router_forward(op, router({130, 3}, 3), 3, 129, spread));
+        }
+        EXPECT(check_router_forward(op, router({40, 12}, 2), 1, 130, LogitKind::random));    // on a GPU in two pieces
+        EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, LogitKind::random, 1, 0.1f));
     });
 }
 
@@ -67,11 +53,10 @@ TEST_CASE("experts: of equal logits the lower numbers are chosen, in their order
     for (int i = 1; i < r.E; i++) logits[size_t(2 * r.E + i)] = i % 2 ? 0.0 : -0.0;    // zeros of both signs are equal
     const Numbers expected = {0, 1, 2, 3, 4, 9, 41, 68, 0, 1, 1, 2, 3, 4, 5};
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        TableRoutes to(m, r, 1, 3);
-        Array<T> z(m, logits);
-        Array<Grad<P>> factors(m, 3 * r.K);
-        op.router_forward(factors, to.in(), nullptr, z, r, 1, 3);
+        DualRoutes to(op, r, 1, 3);
+        Array<T> z(op, logits);
+        Array<Grad<P>> factors(op, 3 * r.K);
+        op.router_forward(factors, to.device(), nullptr, z, r, 1, 3);
         CHECK(to.expert.read() == expected);
     });
 }
@@ -88,14 +73,14 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
             spoilt[size_t(11 * r.E + 1)] = NAN, spoilt[size_t(13 * r.E)] = INFINITY;
             auto harmed = [&](int64_t n) { return n == 4 || n == 11 || n == 13; };
             each_table([&]<class T, class P>(const Ops<T, P>& op) {
-                const Memory m(op);
-                TableRoutes to(m, r, B, S), as_sound(m, r, B, S);
-                Array<T> z(m, spoilt), sound_z(m, sound), dz(m, N * r.E), sound_dz(m, N * r.E);
-                Array<Grad<P>> factors(m, N * r.K), sound_factors(m, N * r.K), dfactors(m, random_normal(N * r.K, 3));
-                op.router_forward(sound_factors, as_sound.in(), nullptr, sound_z, r, B, S);
-                op.router_forward(factors, to.in(), nullptr, z, r, B, S);
-                op.router_backward(sound_dz, dfactors, as_sound.in(), sound_z, r, 0, 0.1f, B, S);
-                op.router_backward(dz, dfactors, to.in(), z, r, 0, 0.1f, B, S);
+                DualRoutes to(op, r, B, S), as_sound(op, r, B, S);
+                Array<T> z(op, spoilt), sound_z(op, sound), dz(op, N * r.E), sound_dz(op, N * r.E);
+                Array<Grad<P>> factors(op, N * r.K), sound_factors(op, N * r.K),
+                    dfactors(op, random_normal(N * r.K, 3));
+                op.router_forward(sound_factors, as_sound.device(), nullptr, sound_z, r, B, S);
+                op.router_forward(factors, to.device(), nullptr, z, r, B, S);
+                op.router_backward(sound_dz, dfactors, as_sound.device(), sound_z, r, 0, 0.1f, B, S);
+                op.router_backward(dz, dfactors, to.device(), z, r, 0, 0.1f, B, S);
                 const Numbers expert = to.expert.read(), expected = as_sound.expert.read(),
                               permuted_row = to.permuted_row.read();
                 const Numbers row = to.row.read(), offsets = to.offsets.read();
@@ -126,18 +111,17 @@ TEST_CASE("experts: routing gives the same bits in any order, and of a sequence 
         const Router r = router({40, 4}, kind);
         const Numbers logits = router_logits(r.E, N, LogitKind::ties), start = random_normal(r.E + 2, 2);
         each_table([&]<class T, class P>(const Ops<T, P>& op) {
-            const Memory m(op);
-            Array<T> z(m, logits);
-            Array<Grad<P>> dfactors(m, random_normal(N * r.K, 3));
+            Array<T> z(op, logits);
+            Array<Grad<P>> dfactors(op, random_normal(N * r.K, 3));
             expect_same_bits([&] {
-                TableRoutes to(m, r, B, S), alone(m, r, 1, S);
-                Array<Grad<P>> factors(m, N * r.K), factors_alone(m, S * r.K);
-                Array<double> totals(m, start);
-                Array<T> dz(m, N * r.E), dz_alone(m, S * r.E);
-                op.router_forward(factors, to.in(), totals, z, r, B, S);
-                op.router_backward(dz, dfactors, to.in(), z, r, 0.7f, 0.1f, B, S);
-                op.router_forward(factors_alone, alone.in(), nullptr, z + S * r.E, r, 1, S);
-                op.router_backward(dz_alone, dfactors + S * r.K, alone.in(), z + S * r.E, r, 0.7f, 0.1f, 1, S);
+                DualRoutes to(op, r, B, S), alone(op, r, 1, S);
+                Array<Grad<P>> factors(op, N * r.K), factors_alone(op, S * r.K);
+                Array<double> totals(op, start);
+                Array<T> dz(op, N * r.E), dz_alone(op, S * r.E);
+                op.router_forward(factors, to.device(), totals, z, r, B, S);
+                op.router_backward(dz, dfactors, to.device(), z, r, 0.7f, 0.1f, B, S);
+                op.router_forward(factors_alone, alone.device(), nullptr, z + S * r.E, r, 1, S);
+                op.router_backward(dz_alone, dfactors + S * r.K, alone.device(), z + S * r.E, r, 0.7f, 0.1f, 1, S);
                 auto same = [&](const auto& one, const auto& all) {    // `one` is the second third of `all`
                     const Bits a = one.bits(), b = all.bits();
                     CHECK((a.size() * B == b.size() && std::equal(a.begin(), a.end(), b.begin() + long(a.size()))));
@@ -153,67 +137,46 @@ TEST_CASE("experts: routing gives the same bits in any order, and of a sequence 
 // ---- rows there and back --------------------------------------------------------------------------------------------
 
 TEST_CASE("experts: gathering and combining against the reference") {
-    each_order([] {
-        each_table([](auto& op) {
-            int variant = 0;
-            for (Count c : {Count{1, 1}, {3, 3}, {8, 2}, {130, 7}})
-                for (int N : {1, 5, 33})
-                    for (int C : {1, 8, 33, 264}) {
-                        const Router r = router(c, 2);
-                        EXPECT(check_experts_gather(op, r, N, C));
-                        EXPECT(check_experts_combine(op, r, N, C, RESIDUALS[variant % 3], variant / 3 % 2));
-                        EXPECT(check_experts_combine_backward(op, r, N, C, variant % 2));
-                        variant++;
-                    }
-            EXPECT(check_experts_gather(op, router({4, 2}, 2), 3, 4104));
-            EXPECT(check_experts_combine(op, router({4, 2}, 2), 3, 4104, Residual::in_y, true));
-            EXPECT(check_experts_combine_backward(op, router({4, 2}, 2), 3, 4104, true));
-        });
+    in_each_order([](auto& op) {
+        int variant = 0;
+        for (Count c : {Count{1, 1}, {3, 3}, {8, 2}, {130, 7}})
+            for (int N : {1, 5, 33})
+                for (int C : {1, 8, 33, 264}) {
+                    const Router r = router(c, 2);
+                    EXPECT(check_experts_gather(op, r, N, C));
+                    EXPECT(check_experts_combine(op, r, N, C, RESIDUALS[variant % 3], variant / 3 % 2));
+                    EXPECT(check_experts_combine_backward(op, r, N, C, variant % 2));
+                    variant++;
+                }
+        EXPECT(check_experts_gather(op, router({4, 2}, 2), 3, 4104));
+        EXPECT(check_experts_combine(op, router({4, 2}, 2), 3, 4104, Residual::in_y, true));
+        EXPECT(check_experts_combine_backward(op, router({4, 2}, 2), 3, 4104, true));
     });
 }
 
 TEST_CASE("row gate: against the reference") {
-    each_order([] {
-        each_table([](auto& op) {
-            for (int N : {1, 3, 34})
-                for (int F : {1, 7, 8, 33, 264, 2056}) {
-                    EXPECT(check_row_gate_forward(op, N, F));
-                    EXPECT(check_row_gate_backward(op, N, F, false));
-                    EXPECT(check_row_gate_backward(op, N, F, true));
-                }
-        });
+    in_each_order([](auto& op) {
+        for (int N : {1, 3, 34})
+            for (int F : {1, 7, 8, 33, 264, 2056}) {
+                EXPECT(check_row_gate_forward(op, N, F));
+                EXPECT(check_row_gate_backward(op, N, F, false));
+                EXPECT(check_row_gate_backward(op, N, F, true));
+            }
     });
 }
 
 TEST_CASE("experts: rows give the same bits in any order, in place too") {
     const Router r = {.E = 6, .K = 3};
-    const int N = 70, C = 520, n = N * C;
-    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
-    each_table([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        TableRoutes in(m, routes);
-        const Numbers rows = random_normal(n * r.K, 1), positions = random_normal(n, 2);
-        Array<T> x(m, rows), dy(m, positions), gate(m, random_normal(N, 4));
-        Array<InputType<T, P>> activated(m, positions);
-        Array<Grad<P>> factors(m, random_normal(N * r.K, 3));
+    const int N = 70, C = 520;
+    each_table([&](auto& op) {
         expect_same_bits([&] {
-            Array<T> y(m, n), in_y(m, positions), dx(m, n * r.K), in_x(m, rows), in_dy(m, positions);
-            Array<T> dgate(m, N), again(m, N), dgated(m, n);
-            Array<InputType<T, P>> gated(m, n);
-            Array<Grad<P>> dfactors(m, N * r.K), second(m, N * r.K);
-            op.experts_combine(y, dy, x, factors, in.in(), r, N, C);
-            op.experts_combine(in_y, in_y, x, factors, in.in(), r, N, C);
-            op.experts_combine_backward(dx, dfactors, dy, x, factors, in.in(), r, N, C);
-            op.experts_combine_backward(in_x, second, dy, in_x, factors, in.in(), r, N, C);
-            op.row_gate_forward(gated, activated, gate, N, C);
-            op.row_gate_backward(dgated, dgate, dy, activated, gate, N, C);
-            op.row_gate_backward(in_dy, again, in_dy, activated, gate, N, C);
-            CHECK(in_y.bits() == y.bits());
-            CHECK(in_x.bits() == dx.bits());
-            CHECK(second.bits() == dfactors.bits());
-            CHECK(in_dy.bits() == dgated.bits());
-            CHECK(again.bits() == dgate.bits());
-            return bits_of(y, dx, dfactors, gated, dgated, dgate);
+            const auto y = bits_of({check_experts_combine(op, r, N, C, Residual::apart, true)});
+            const auto dx = bits_of({check_experts_combine_backward(op, r, N, C, false)});
+            const auto dgate = bits_of({check_row_gate_backward(op, N, C, false)});
+            CHECK(bits_of({check_experts_combine(op, r, N, C, Residual::in_y, true)}) == y);
+            CHECK(bits_of({check_experts_combine_backward(op, r, N, C, true)}) == dx);
+            CHECK(bits_of({check_row_gate_backward(op, N, C, true)}) == dgate);
+            return std::tuple(y, dx, dgate, bits_of({check_row_gate_forward(op, N, C)}));
         });
     });
 }
@@ -242,22 +205,12 @@ TEST_CASE("experts: products against the reference") {
 
 TEST_CASE("experts: products give the same bits in any order") {
     const Router r = {.E = 5, .K = 2};
-    const int N = 90;
-    ReferenceRoutes routes(router_logits(r.E, N, LogitKind::one), r, 1, N);
     for (auto [C, OC] : {std::pair{72, 40}, {35, 30}})
-        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+        each_table(TablePart::products, [&, C = C, OC = OC](auto& op, const TestTable& t) {
             if (!t.same_bits) return;
-            const Memory m(op);
-            TableRoutes in(m, routes);
-            Array<InputType<T, P>> x(m, random_normal(N * r.K * C, 1));
-            Array<T> dy(m, random_normal(N * r.K * OC, 2));
-            Array<P> w(m, random_normal(r.E * OC * C, 3));
             expect_same_bits([&] {
-                Array<T> y(m, N * r.K * OC), dx(m, N * r.K * C);
-                Array<Grad<P>> dw(m, random_normal(r.E * OC * C, 4));
-                op.experts_forward(y, x, w, in.in(), r, N, C, OC);
-                op.experts_backward(dx, {dw, true}, dy, x, w, in.in(), r, N, C, OC);
-                return bits_of(y, dx, dw);
+                return bits_of({check_experts_forward(op, r, 90, C, OC, LogitKind::one),
+                                check_experts_backward(op, r, 90, C, OC, LogitKind::one)});
             });
         });
 }
@@ -270,17 +223,16 @@ TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone
     ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
     const int bad = 21, expert = routes.expert[size_t(routes.row[bad])];    // a slot
     for (auto [C, OC] : {std::pair{40, 24}, {35, 9}})
-        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
-            const Memory m(op);
-            TableRoutes in(m, routes);
+        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op) {
+            DualRoutes in(op, routes);
             Numbers x = random_normal(N * C, 1), dy = random_normal(N * OC, 2);
             x[size_t(bad * C + 3)] = dy[size_t(bad * OC + 2)] = NAN;
-            Array<InputType<T, P>> x_in(m, x);
-            Array<T> dy_in(m, dy), y(m, N * OC), dx(m, N * C);
-            Array<P> w(m, random_normal(r.E * OC * C, 3));
-            Array<Grad<P>> dw(m, Numbers(size_t(r.E * OC * C), 1));
-            op.experts_forward(y, x_in, w, in.in(), r, N, C, OC);
-            op.experts_backward(dx, {dw, true}, dy_in, x_in, w, in.in(), r, N, C, OC);
+            Array<InputType<T, P>> x_in(op, x);
+            Array<T> dy_in(op, dy), y(op, N * OC), dx(op, N * C);
+            Array<P> w(op, random_normal(r.E * OC * C, 3));
+            Array<Grad<P>> dw(op, Numbers(size_t(r.E * OC * C), 1));
+            op.experts_forward(y, x_in, w, in.device(), r, N, C, OC);
+            op.experts_backward(dx, {dw, true}, dy_in, x_in, w, in.device(), r, N, C, OC);
             expect_nan(y.read(), [&](int64_t i) { return i / OC == bad; });
             expect_nan(dx.read(), [&](int64_t i) { return i / C == bad; });
             expect_nan(dw.read(), [&](int64_t i) { return i / (OC * C) == expert && (i % C == 3 || i / C % OC == 2); });
@@ -295,23 +247,22 @@ TEST_CASE("experts: a row's product does not depend on what else is in the batch
         const Numbers logits = router_logits(r.E, N, LogitKind::random);
         ReferenceRoutes routes(logits, r, B, S);
         ReferenceRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
-        each_table(TablePart::products,
-                   [&, S = S, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
-                       if (!t.same_bits) return;
-                       const Memory m(op);
-                       TableRoutes in(m, routes), in_one(m, second);
-                       Array<InputType<T, P>> h(m, random_normal(N * C, 1)), x(m, N * r.K * C), one_x(m, S * r.K * C);
-                       Array<T> y(m, N * r.K * OC), out(m, N * OC), one_y(m, S * r.K * OC), one_out(m, S * OC);
-                       Array<P> w(m, random_normal(r.E * OC * C, 3));
-                       op.experts_gather(x, h, in.in(), r, N, C);
-                       op.experts_forward(y, x, w, in.in(), r, N, C, OC);
-                       op.experts_combine(out, nullptr, y, nullptr, in.in(), r, N, OC);
-                       op.experts_gather(one_x, h + S * C, in_one.in(), r, S, C);
-                       op.experts_forward(one_y, one_x, w, in_one.in(), r, S, C, OC);
-                       op.experts_combine(one_out, nullptr, one_y, nullptr, in_one.in(), r, S, OC);
-                       const Bits all = out.bits(), alone = one_out.bits();
-                       CHECK(std::equal(alone.begin(), alone.end(), all.begin() + long(alone.size())));
-                   });
+        each_table(
+            TablePart::products, [&, S = S, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+                if (!t.same_bits) return;
+                DualRoutes in(op, routes), in_one(op, second);
+                Array<InputType<T, P>> h(op, random_normal(N * C, 1)), x(op, N * r.K * C), one_x(op, S * r.K * C);
+                Array<T> y(op, N * r.K * OC), out(op, N * OC), one_y(op, S * r.K * OC), one_out(op, S * OC);
+                Array<P> w(op, random_normal(r.E * OC * C, 3));
+                op.experts_gather(x, h, in.device(), r, N, C);
+                op.experts_forward(y, x, w, in.device(), r, N, C, OC);
+                op.experts_combine(out, nullptr, y, nullptr, in.device(), r, N, OC);
+                op.experts_gather(one_x, h + S * C, in_one.device(), r, S, C);
+                op.experts_forward(one_y, one_x, w, in_one.device(), r, S, C, OC);
+                op.experts_combine(one_out, nullptr, one_y, nullptr, in_one.device(), r, S, OC);
+                const Bits all = out.bits(), alone = one_out.bits();
+                CHECK(std::equal(alone.begin(), alone.end(), all.begin() + long(alone.size())));
+            });
     }
 }
 

@@ -2,47 +2,31 @@
 
 #include "tools/selftest/generation.h"
 
+namespace {
+constexpr std::pair<int, int> ROWS_AND_OUTPUTS[] = {{1, 1},    {7, 3},    {8, 5},     {64, 33},  {100, 96},
+                                                    {200, 1},  {513, 20}, {768, 301}, {1024, 7}, {1032, 9},
+                                                    {2056, 5}, {2500, 6}, {4104, 3}};
+}    // namespace
+
 // Every 16-byte width of a row and none; rows that one warp adds up, and several; more outputs than blocks.
 TEST_CASE("generation: a norm within its product is the two in turn, to the bit") {
-    struct Shape {
-        int C, OC;
-    };
-    each_order([] {
-        each_table(TablePart::products, [](auto& op, const TestTable&) {
-            int k = 0;
-            for (auto [C, OC] : {Shape{1, 1},
-                                 {7, 3},
-                                 {8, 5},
-                                 {64, 33},
-                                 {100, 96},
-                                 {200, 1},
-                                 {513, 20},
-                                 {768, 301},
-                                 {1024, 7},
-                                 {1032, 9},
-                                 {2056, 5},
-                                 {2500, 6},
-                                 {4104, 3}})
-                for (int N = 1; N <= 5; N++, k++)
-                    EXPECT(check_norm_linear_forward(op, N, C, OC, NORM_FORMS[k % 7], k % 3 > 0));
-        });
+    in_each_order(TablePart::products, [](auto& op) {
+        int k = 0;
+        for (auto [C, OC] : ROWS_AND_OUTPUTS)
+            for (int N = 1; N <= 5; N++, k++)
+                EXPECT(check_norm_linear_forward(op, N, C, OC, NORM_FORMS[k % 7], k % 3 > 0));
     });
 }
 
 TEST_CASE("generation: a norm within the ffn's first product and its activation, to the bit") {
-    struct Shape {
-        int C, F;
-    };
-    each_order([] {
-        each_table(TablePart::products, [](auto& op, const TestTable&) {
-            int k = 0;
-            for (auto [C, F] : {Shape{1, 1}, {7, 5}, {48, 33}, {72, 200}, {513, 10}, {768, 70}, {1032, 9}, {2056, 3}})
-                for (int N = 1; N <= 5; N++)
-                    for (bool gated : {false, true}) {
-                        EXPECT(check_norm_ffn_forward(op, N, C, F, Act(k % 5), gated, NORM_FORMS[k % 7], k % 3 > 0));
-                        k++;
-                    }
-        });
+    in_each_order(TablePart::products, [](auto& op) {
+        int k = 0;
+        for (auto [C, F] : {std::pair{1, 1}, {7, 5}, {48, 33}, {72, 200}, {513, 10}, {768, 70}, {1032, 9}, {2056, 3}})
+            for (int N = 1; N <= 5; N++)
+                for (bool gated : {false, true}) {
+                    EXPECT(check_norm_ffn_forward(op, N, C, F, Act(k % 5), gated, NORM_FORMS[k % 7], k % 3 > 0));
+                    k++;
+                }
     });
 }
 
@@ -50,13 +34,12 @@ TEST_CASE("generation: a row's outputs do not depend on the rows beside it") {
     const int C = 520, F = 40;
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         if (!op.norm_ffn_forward) return;
-        const Memory m(op);
         const Numbers x = random_normal(4 * C, 1), row(x.begin() + 2 * C, x.begin() + 3 * C);
-        Array<P> nw(m, random_normal(C, 2)), w(m, random_normal(2 * F * C, 3));
+        Array<P> nw(op, random_normal(C, 2)), w(op, random_normal(2 * F * C, 3));
         auto third = [&](int N, int n) {
-            Array<T> in(m, N == 1 ? row : x), pre(m, N * 2 * F);
-            Array<InputType<T, P>> y(m, N * F), normed(m, N * C);
-            Array<float> mean(m, N), rstd(m, N);
+            Array<T> in(op, N == 1 ? row : x), pre(op, N * 2 * F);
+            Array<InputType<T, P>> y(op, N * F), normed(op, N * C);
+            Array<float> mean(op, N), rstd(op, N);
             op.norm_ffn_forward(y, pre, normed, mean, rstd, in, nw, nullptr, RMSNORM.norm, w, nullptr, Act::silu, true,
                                 N, C, F);
             const Numbers all = y.read();
@@ -89,18 +72,16 @@ TEST_CASE("generation: rotation and QK-norm within attention over the cache are 
                           {{4, 2, 64}, {64, false, all}},
                           {{2, 1, 264}, {64, false, none}},
                           {{2, 2, 64}, {18, false, head}}};
-    each_order([&] {
-        each_table([&](auto& op) {
-            for (const Form& f : forms) {
-                for (auto [B, pos] : {std::pair{1, 0}, {1, 40}, {3, 131}})
-                    EXPECT(check_rope_attention_cached(op, B, 1, pos, f.h, f.t));
-                EXPECT(check_rope_attention_cached(op, 2, 5, 20, f.h, f.t));
-            }
-            Heads capped = {4, 2, 64};
-            capped.softcap = 2;
-            EXPECT(check_rope_attention_cached(op, 2, 1, 40, capped, {64}));
-            for (Element type : {Element::bf16, Element::fp8, Element::int8})
-                EXPECT(check_rope_attention_cached(op, 2, 1, 40, {4, 2, 64}, {64}, type));
-        });
+    in_each_order([&](auto& op) {
+        for (const Form& f : forms) {
+            for (auto [B, pos] : {std::pair{1, 0}, {1, 40}, {3, 131}})
+                EXPECT(check_rope_attention_cached(op, B, 1, pos, f.h, f.t));
+            EXPECT(check_rope_attention_cached(op, 2, 5, 20, f.h, f.t));
+        }
+        Heads capped = {4, 2, 64};
+        capped.softcap = 2;
+        EXPECT(check_rope_attention_cached(op, 2, 1, 40, capped, {64}));
+        for (Element type : {Element::bf16, Element::fp8, Element::int8})
+            EXPECT(check_rope_attention_cached(op, 2, 1, 40, {4, 2, 64}, {64}, type));
     });
 }

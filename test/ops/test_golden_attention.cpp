@@ -55,18 +55,17 @@ const Numbers& golden(const std::string& name) {
 
 // Forward and backward as a model calls them: from T5's table to its gradient, where the scores have biases.
 template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& c, double limit) {
-    const Memory m(op);
     const int max_distance = c.h.max_distance, n = 2 * max_distance + 1;
     const TrueSpans spans = c.documents.empty() ? TrueSpans(1, {{}}) : TrueSpans(c.S, c.documents, c.kind);
-    TableSpans there(m, spans);
+    TableSpans there(op, spans);
     Heads h = c.documents.empty() ? c.h : there.in(c.h);
-    Array<T> qkv(m, golden("qkv")), dy(m, golden("dy")), dqkv(m, qkv.size());
-    Array<InputType<T, P>> y(m, dy.size());
-    Array<float> lse(m, int64_t(c.B) * h.NH * c.S);
-    Array<P> table(m, golden("table"));
+    Array<T> qkv(op, golden("qkv")), dy(op, golden("dy")), dqkv(op, qkv.size());
+    Array<InputType<T, P>> y(op, dy.size());
+    Array<float> lse(op, int64_t(c.B) * h.NH * c.S);
+    Array<P> table(op, golden("table"));
     const std::vector<int> one_bucket = max_distance ? relative_buckets(c.kind == TrueSpans::all) : std::vector<int>(1);
-    Array<int> bucket(m, Numbers(one_bucket.begin(), one_bucket.end()));
-    Array<Grad<P>> bias(m, h.NH * n), dbias(m, Numbers(size_t(h.NH * n))), dtable(m, Numbers(size_t(table.size())));
+    Array<int> bucket(op, one_bucket);
+    Array<Grad<P>> bias(op, h.NH * n), dbias(op, Numbers(size_t(h.NH * n))), dtable(op, Numbers(size_t(table.size())));
     if (max_distance) {
         op.bias_rows_forward(bias, table, bucket, RELATIVE_BUCKETS, h.NH, n);
         h.bias = reinterpret_cast<const float*>(static_cast<Grad<P>*>(bias));
@@ -90,7 +89,7 @@ TEST_CASE("attention golden: every mask and shape of the scores, forward and bac
     for (const Case& c : CASES) {
         expect_golden(reference_ops(), c, 1e-6);
         // bf16 is what the inputs, y, probabilities or their gradients are rounded to.
-        each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+        each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op) {
             expect_golden(op, c, sizeof(InputType<T, P>) == 2 ? 8e-3 : 1e-5);
         });
     }

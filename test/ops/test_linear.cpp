@@ -2,8 +2,6 @@
 
 #include "tools/selftest/linear.h"
 
-#include <array>
-
 namespace {
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
 struct Shape {
@@ -24,63 +22,42 @@ void each_shape(std::vector<Shape> shapes) {
 }    // namespace
 
 TEST_CASE("linear: against the reference, small") {
+    static constexpr int SMALL[][2] = {{1, 1},   {1, 8},    {3, 20},  {7, 1},   {7, 24},   {8, 7},   {24, 100},
+                                       {31, 48}, {32, 257}, {33, 50}, {96, 24}, {96, 113}, {100, 96}};
     std::vector<Shape> shapes;
     for (int N : {1, 2, 3, 4, 5, 7, 31, 65})
-        for (auto [C, OC] : {std::array{1, 1},
-                             {1, 8},
-                             {3, 20},
-                             {7, 1},
-                             {7, 24},
-                             {8, 7},
-                             {24, 100},
-                             {31, 48},
-                             {32, 257},
-                             {33, 50},
-                             {96, 24},
-                             {96, 113},
-                             {100, 96}})
-            shapes.push_back({N, C, OC});
+        for (auto [C, OC] : SMALL) shapes.push_back({N, C, OC});
     each_shape(shapes);
 }
 
 TEST_CASE("linear: against the reference, long rows and several blocks") {
+    // Few rows: of groups of one to four; too long for L1; a multiple of a page
+    const Shape few_rows[] = {{6, 70, 19},   {9, 33, 21},  {16, 40, 20},  {17, 40, 20},
+                              {16, 512, 50}, {2, 4099, 7}, {4, 3072, 18}, {8, 3072, 5}};
+    // Several blocks of each dimension, either operand the larger one
+    const Shape blocks[] = {{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}, {2500, 16, 16}};
     std::vector<Shape> shapes;
     for (int N : {1, 2, 3, 4, 5, 7, 31, 65}) shapes.push_back({N, 769, 50});
-    // Few rows: of groups of one to four; too long for L1; a multiple of a page
-    for (Shape s : {Shape{6, 70, 19},
-                    {9, 33, 21},
-                    {16, 40, 20},
-                    {17, 40, 20},
-                    {16, 512, 50},
-                    {2, 4099, 7},
-                    {4, 3072, 18},
-                    {8, 3072, 5}})
-        shapes.push_back(s);
-    // Several blocks of each dimension, either operand the larger one
-    for (Shape s : {Shape{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}, {2500, 16, 16}})
-        shapes.push_back(s);
+    for (const Shape& s : few_rows) shapes.push_back(s);
+    for (const Shape& s : blocks) shapes.push_back(s);
     each_shape(shapes);
 }
 
 TEST_CASE("linear: a long row of weights is shared by warps") {
-    each_order([] {
-        each_table([]<class T, class P>(const Ops<T, P>& op) {
-            for (int N : {1, 4})
-                for (int C : {513, 600, 1032, 1504, 2056}) {
-                    EXPECT(check_linear_forward(op, N, C, 9, true, Residual::apart));
-                    EXPECT(check_linear_gelu_forward(op, N, C, 3));
-                }
-        });
+    in_each_order([]<class T, class P>(const Ops<T, P>& op) {
+        for (int N : {1, 4})
+            for (int C : {513, 600, 1032, 1504, 2056}) {
+                EXPECT(check_linear_forward(op, N, C, 9, true, Residual::apart));
+                EXPECT(check_linear_gelu_forward(op, N, C, 3));
+            }
     });
 }
 
 TEST_CASE("linear: sums over many rows") {
-    each_order([] {
-        each_table(TablePart::products, [](auto& op, const TestTable& t) {
-            EXPECT(check_linear_backward(op, 33, 1, 40, false, true, t.dtype));
-            EXPECT(check_linear_backward(op, 129, 1, 300, false, true, t.dtype));    // on a GPU three ranges
-            EXPECT(check_linear_backward(op, 8197, 1, 3, false, true, t.dtype));     // 128 ranges of more than 64 rows
-        });
+    in_each_order(TablePart::products, [](auto& op, const TestTable& t) {
+        EXPECT(check_linear_backward(op, 33, 1, 40, false, true, t.dtype));
+        EXPECT(check_linear_backward(op, 129, 1, 300, false, true, t.dtype));    // on a GPU three ranges
+        EXPECT(check_linear_backward(op, 8197, 1, 3, false, true, t.dtype));     // 128 ranges of more than 64 rows
     });
 }
 
@@ -96,7 +73,7 @@ TEST_CASE("linear: with GELU, against the reference") {
         };
         for (int N : {1, 3, 4, 5, 33})
             for (auto [C, OC] :
-                 {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24}, {100, 96}})
+                 {std::pair{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24}, {100, 96}})
                 both_ways({N, C, OC});
         both_ways({49, 100, 130}), both_ways({200, 1700, 50});
     });
@@ -104,12 +81,11 @@ TEST_CASE("linear: with GELU, against the reference") {
 
 TEST_CASE("linear: gradients add to what is there, dx does not") {
     const int N = 6, C = 8, OC = 16;
-    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
-        const Memory m(op);
-        Array<T> dx(m, N * C), dy(m, Numbers(N * OC, 1));
-        Array<InputType<T, P>> x(m, Numbers(N * C, 1));
-        Array<P> w(m, Numbers(OC * C, 0.5));
-        Array<Grad<P>> dw(m, Numbers(OC * C, 100)), db(m, Numbers(OC, 1000));
+    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op) {
+        Array<T> dx(op, N * C), dy(op, Numbers(N * OC, 1));
+        Array<InputType<T, P>> x(op, Numbers(N * C, 1));
+        Array<P> w(op, Numbers(OC * C, 0.5));
+        Array<Grad<P>> dw(op, Numbers(OC * C, 100)), db(op, Numbers(OC, 1000));
         for (int times = 1; times <= 3; times++) {
             op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC, {});
             CHECK(dx.read() == Numbers(N * C, OC * 0.5));
@@ -122,20 +98,16 @@ TEST_CASE("linear: gradients add to what is there, dx does not") {
 TEST_CASE("linear: pointers of any alignment") {
     const int N = 9, C = 16, OC = 24;
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        const Numbers x = rounded<InputType<T, P>>(random_normal(N * C, 1)), w = rounded<P>(random_normal(OC * C, 2));
-        Numbers y(size_t(N * OC));
-        reference_ops().linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC, {});
-        for (int at : {0, 1, 2, 4, 8, 0}) {
-            Numbers shifted(size_t(at), NAN);
-            shifted.insert(shifted.end(), x.begin(), x.end());
-            Array<InputType<T, P>> x_in(m, shifted);
-            Array<T> y_out(m, N * OC + at);
-            Array<P> w_in(m, w);
-            op.linear_forward(y_out + at, x_in + at, w_in, nullptr, nullptr, N, C, OC, {});
-            Numbers got = y_out.read();
-            got.erase(got.begin(), got.begin() + at);
-            CHECK(Check::error_over_limit(got, y, ROUNDING<T>) <= 1);
+        Dual<P> w(op, random_normal(OC * C, 2));
+        for (int offset : {0, 1, 2, 4, 8, 0}) {
+            Numbers numbers = random_normal(N * C + offset, 1);
+            std::fill_n(numbers.begin(), offset, NAN);
+            Dual<InputType<T, P>> x(op, numbers);
+            Dual<T> y(op, Numbers(size_t(N * OC + offset), 1));
+            both(op, [&](auto& table, auto at) {
+                table.linear_forward(at(y) + offset, at(x) + offset, at(w), nullptr, nullptr, N, C, OC, {});
+            });
+            CHECK(Check::error_over_limit(y.read(), y.numbers, ROUNDING<T>) <= 1);
         }
     });
 }
@@ -145,16 +117,15 @@ TEST_CASE("linear: NaN spoils its row or its column, of few rows as of many") {
     const uint32_t all_ones = 0x7fffffff;    // rounding as an integer would turn this NaN into -0
     float nan;
     memcpy(&nan, &all_ones, 4);
-    each_table(TablePart::products, [&]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
-        const Memory m(op);
+    each_table(TablePart::products, [&]<class T, class P>(const Ops<T, P>& op) {
         for (int N : {1, 2, 3, 4, 6, 9, 20})
             for (double bad : {double(nan), double(INFINITY)}) {
                 Numbers x = random_normal(N * C, 1), w = random_normal(OC * C, 2);
                 x[size_t((N - 1) * C + 11)] = bad;
                 w[size_t(7 * C + 39)] = double(nan);
-                Array<InputType<T, P>> x_in(m, x);
-                Array<T> y(m, N * OC);
-                Array<P> w_in(m, w);
+                Array<InputType<T, P>> x_in(op, x);
+                Array<T> y(op, N * OC);
+                Array<P> w_in(op, w);
                 op.linear_forward(y, x_in, w_in, nullptr, nullptr, N, C, OC, {});
                 Numbers got = y.read();
                 for (double& v : got)
@@ -167,36 +138,18 @@ TEST_CASE("linear: NaN spoils its row or its column, of few rows as of many") {
 TEST_CASE("linear: the same bits each time and in any order") {
     each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
         if (!t.same_bits) return;
-        const Memory m(op);
-        for (const Shape shape : {Shape{3, 24, 104},
-                                  {700, 24, 104},
-                                  {3, 200, 300},
-                                  {3, 3072, 70},
-                                  {13, 65, 83},
-                                  {64, 96, 288},
-                                  {33, 769, 50},
-                                  {2048, 16, 16},
-                                  {256, 384, 1152},
-                                  {512, 128, 65}}) {
-            const int N = shape.N, C = shape.C, OC = shape.OC;
+        const Shape shapes[] = {{3, 24, 104},  {700, 24, 104}, {3, 200, 300},  {3, 3072, 70},    {13, 65, 83},
+                                {64, 96, 288}, {33, 769, 50},  {2048, 16, 16}, {256, 384, 1152}, {512, 128, 65}};
+        for (const Shape& s : shapes) {
+            const int N = s.N, C = s.C, OC = s.OC;
             if (EVERY > 1 && int64_t(N) * C * OC > 3000000) continue;
             CAPTURE(N);
             CAPTURE(C);
             CAPTURE(OC);
-            const Numbers dw_start = random_normal(int64_t(OC) * C, 9), db_start = random_normal(std::max(OC, C), 9);
-            Array<InputType<T, P>> x(m, random_normal(N * C, 1));
-            Array<T> dy(m, random_normal(N * OC, 4)), pre_in(m, random_normal(N * C, 5));
-            Array<P> w(m, random_normal(int64_t(OC) * C, 2)), b(m, random_normal(OC, 3));
             expect_same_bits([&] {
-                Array<InputType<T, P>> y(m, N * OC);
-                Array<T> pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
-                Array<Grad<P>> dw(m, dw_start), db(m, db_start), sum(m, db_start);
-                op.linear_forward(out, x, w, b, dy, N, C, OC, {});
-                op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC, {});
-                if (op.linear_gelu_forward) op.linear_gelu_forward(y, pre, x, w, b, N, C, OC, {});
-                if (op.linear_gelu_backward)
-                    op.linear_gelu_backward(dpre, {dw, true}, db, sum, dy, x, w, pre_in, N, C, OC);
-                return bits_of(out, y, pre, dx, dpre, dw, db, sum);
+                return bits_of({check_linear_forward(op, N, C, OC, true, Residual::apart),
+                                check_linear_backward(op, N, C, OC, true, true),
+                                check_linear_gelu_forward(op, N, C, OC), check_linear_gelu_backward(op, N, C, OC)});
             });
         }
     });

@@ -16,36 +16,31 @@ struct Row {
 };
 // One row of V logits, and NaN in its padding.
 template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, int V, int target) {
-    const Memory m(op);
-    Array<T> x(m, logits);
-    Array<float> loss(m, 1);
-    Array<int> y(m, Numbers{double(target)});
+    Array<T> x(op, logits);
+    Array<float> loss(op, 1);
+    Array<int> y(op, Numbers{double(target)});
     op.cross_entropy(loss, x, x, y, 1, {}, 1, V, int(logits.size()));
     return {loss.read()[0], x.read()};
 }
 }    // namespace
 
 TEST_CASE("cross entropy: against the reference") {
-    each_order([] {
-        each_table([](auto& op) {
-            for (int V : {1, 2, 3, 7, 17, 31, 33, 65, 257}) {
-                each_use(op, 3, V, V);
-                each_use(op, 2, V, int(round_up(V, 16)));
-                each_use(op, 9, V, V + 3);
-            }
-            each_use(op, 8, 1000, 1200);
-        });
+    in_each_order([](auto& op) {
+        for (int V : {1, 2, 3, 7, 17, 31, 33, 65, 257}) {
+            each_use(op, 3, V, V);
+            each_use(op, 2, V, int(round_up(V, 16)));
+            each_use(op, 9, V, V + 3);
+        }
+        each_use(op, 8, 1000, 1200);
     });
 }
 
 TEST_CASE("cross entropy: rows of many logits") {
-    each_order([] {
-        each_table([]<class T, class P>(const Ops<T, P>& op) {
-            for (int V : {4095, 4100, sizeof(T) == 2 ? 13001 : 9001}) {    // the last: 26 or 36 KB a row
-                each_use(op, 2, V, int(round_up(V, 104)));
-                each_use(op, 1, V, V | 1);
-            }
-        });
+    in_each_order([]<class T, class P>(const Ops<T, P>& op) {
+        for (int V : {4095, 4100, sizeof(T) == 2 ? 13001 : 9001}) {    // the last: 26 or 36 KB a row
+            each_use(op, 2, V, int(round_up(V, 104)));
+            each_use(op, 1, V, V | 1);
+        }
     });
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         each_use(op, 2, 50257, 50304);    // a GPU's shared memory: two rows of float never fit, of bf16 they fit sm_90
@@ -54,14 +49,12 @@ TEST_CASE("cross entropy: rows of many logits") {
 }
 
 TEST_CASE("cross entropy: scaled and capped logits") {
-    each_order([] {
-        each_table([](auto& op) {
-            for (Logits z : SHAPES) {
-                for (int V : {2, 7, 33, 257}) each_use(op, 9, V, V + 3, z);
-                each_use(op, 2, 4100, 4160, z);
-                each_use(op, 1, 9001, 9001, z);
-            }
-        });
+    in_each_order([](auto& op) {
+        for (Logits z : SHAPES) {
+            for (int V : {2, 7, 33, 257}) each_use(op, 9, V, V + 3, z);
+            each_use(op, 2, 4100, 4160, z);
+            each_use(op, 1, 9001, 9001, z);
+        }
     });
 }
 
@@ -72,12 +65,11 @@ TEST_CASE("cross entropy: the same bits in place, without gradients and in any o
         if (i % Vp >= V) logits[size_t(i)] = NAN;
     const std::vector<int> target = random_tokens(N, V, 2);
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        Array<int> y(m, Numbers(target.begin(), target.end()));
+        Array<int> y(op, target);
         for (Logits z : {Logits{}, Logits{0.7f, 6}})
             expect_same_bits([&] {
-                Array<float> a(m, N), b(m, N), c(m, N);
-                Array<T> x(m, logits), same(m, logits), d(m, N * Vp);
+                Array<float> a(op, N), b(op, N), c(op, N);
+                Array<T> x(op, logits), same(op, logits), d(op, N * Vp);
                 const Bits before = x.bits();
                 op.cross_entropy(a, nullptr, x, y, 0.1f, z, N, V, Vp);
                 op.cross_entropy(b, d, x, y, 0.1f, z, N, V, Vp);
@@ -92,21 +84,19 @@ TEST_CASE("cross entropy: the same bits in place, without gradients and in any o
 
 TEST_CASE("cross entropy: logits of some 1e4, and one of minus infinity") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
         for (int V : {3, 33, 4100}) {
             const int N = 7;
-            Numbers logits = rounded<T>(random_normal(N * V, 1, 1e4)), d(logits.size());
-            const std::vector<int> target = random_tokens(N, V, 2);
-            logits[size_t((target[0] + 1) % V)] = -INFINITY;
-            std::vector<float> loss(N);
-            reference_ops().cross_entropy(loss.data(), d.data(), logits.data(), target.data(), 0.5f, {}, N, V, V);
-            Array<T> x(m, logits), dx(m, N * V);
-            Array<int> y(m, Numbers(target.begin(), target.end()));
-            Array<float> losses(m, N);
-            op.cross_entropy(losses, dx, x, y, 0.5f, {}, N, V, V);
+            Integers target(op, random_tokens(N, V, 2));
+            Numbers numbers = random_normal(N * V, 1, 1e4);
+            numbers[size_t((target.numbers[0] + 1) % V)] = -INFINITY;
+            Dual<T> logits(op, numbers), dlogits(op, N * V);
+            Statistics loss(op, N);
+            both(op, [&](auto& table, auto at) {
+                table.cross_entropy(at(loss), at(dlogits), at(logits), at(target), 0.5f, {}, N, V, V);
+            });
             Check check;
-            check.expect("loss", losses, Numbers(loss.begin(), loss.end()), ROUNDING<float>);
-            check.expect("dlogits", dx, d, ROUNDING<T>);
+            check.expect("loss", loss, ROUNDING<float>);
+            check.expect("dlogits", dlogits, ROUNDING<T>);
             EXPECT(check);
         }
     });
@@ -154,12 +144,11 @@ TEST_CASE("cross entropy: NaN and infinity spoil their row and no other") {
     const int N = 5;
     for (int V : {40, 5000})
         each_table([&]<class T, class P>(const Ops<T, P>& op) {
-            const Memory m(op);
             Numbers logits = random_normal(N * V, 1);
             logits[size_t(V + 13)] = NAN, logits[size_t(4 * V - 1)] = INFINITY;
-            Array<T> x(m, logits);
-            Array<float> loss(m, N);
-            Array<int> y(m, Numbers{3, 4, 5, 6, 7});
+            Array<T> x(op, logits);
+            Array<float> loss(op, N);
+            Array<int> y(op, Numbers{3, 4, 5, 6, 7});
             op.cross_entropy(loss, x, x, y, 1, {}, N, V, V);
             expect_nan(loss.read(), [](int64_t n) { return n == 1 || n == 3; });
             expect_nan(x.read(), [&](int64_t i) { return i / V == 1 || i / V == 3; });

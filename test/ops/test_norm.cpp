@@ -48,73 +48,49 @@ TEST_CASE("norm: many rows, each block takes several times four") {
 }
 
 TEST_CASE("norm: with and without weights, biases and what is added to weights") {
-    each_order([] {
-        each_table([](auto& op) {
-            for (NormForm form : NORM_FORMS)
-                for (int C : {1, 7, 64, 200, 640, 1000, 1032}) {
-                    EXPECT(check_norm_forward(op, 5, C, form));
-                    EXPECT(check_norm_backward(op, 67, C, form));
-                }
-        });
+    in_each_order([](auto& op) {
+        for (NormForm form : NORM_FORMS)
+            for (int C : {1, 7, 64, 200, 640, 1000, 1032}) {
+                EXPECT(check_norm_forward(op, 5, C, form));
+                EXPECT(check_norm_backward(op, 67, C, form));
+            }
     });
 }
 
 TEST_CASE("norm: x plus a multiple of b") {
-    each_order([] {
-        each_table([](auto& op) {
-            for (int64_t n : {1, 3, 8, 17, 64, 1025, 8191, 8193, 20001})
-                for (Sum sum : {Sum::apart, Sum::without, Sum::in_x, Sum::in_b})
-                    for (int64_t first : {-1, 0, 3, 100})
-                        EXPECT(check_add_scaled(op, n, sum, first < 0 ? Dropout() : Dropout{0.3f, 7, first}));
-        });
+    in_each_order([](auto& op) {
+        for (int64_t n : {1, 3, 8, 17, 64, 1025, 8191, 8193, 20001})
+            for (Sum sum : {Sum::apart, Sum::without, Sum::in_x, Sum::in_b})
+                for (int64_t first : {-1, 0, 3, 100})
+                    EXPECT(check_add_scaled(op, n, sum, first < 0 ? Dropout() : Dropout{0.3f, 7, first}));
     });
 }
 
 TEST_CASE("norm: the same bits in any order") {
-    struct Shape {
-        int N, C;
-    };
-    each_table([]<class T, class P>(const Ops<T, P>& op) {
-        for (const Shape shape : {Shape{37, 776}, {9, 101}, {2, 2400}, {77, 100}}) {
-            const int N = shape.N, C = shape.C;
-            const Memory m(op);
-            const int64_t n = int64_t(N) * C;
-            Array<T> x(m, random_normal(n, 1));
-            const Numbers weights = random_normal(C, 2), start = random_normal(n, 3);
-            Array<P> w(m, weights);
-            expect_same_bits([&] {
-                Array<InputType<T, P>> y(m, n);
-                Array<T> dx(m, start), rms_y(m, n), rms_dx(m, start);
-                Array<Grad<P>> dw(m, weights), db(m, weights), rms_dw(m, weights);
-                Array<float> mean(m, N), rstd(m, N), rms_rstd(m, N);
-                op.norm_forward(y, mean, rstd, x, w, w, {}, N, C);
-                op.norm_backward(dx, dw, db, x, x, w, mean, rstd, {}, N, C);
-                op.stream_norm_forward(rms_y, nullptr, rms_rstd, x, w, nullptr, RMSNORM.norm, N, C);
-                op.norm_backward(rms_dx, rms_dw, nullptr, x, x, w, nullptr, rms_rstd, RMSNORM.norm, N, C);
-                return bits_of(y, mean, rstd, dx, dw, db, rms_y, rms_rstd, rms_dx, rms_dw);
+    each_table([](auto& op) {
+        for (auto [N, C] : {std::pair{37, 776}, {9, 101}, {2, 2400}, {77, 100}})
+            expect_same_bits([&, N = N, C = C] {
+                return bits_of({check_norm_forward(op, N, C), check_norm_backward(op, N, C),
+                                check_stream_norm_forward(op, N, C, RMSNORM), check_norm_backward(op, N, C, RMSNORM)});
             });
-        }
     });
 }
 
 TEST_CASE("norm: rows far from zero keep their variance") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         if (sizeof(T) == 2) return;    // a bf16 near 1000 is a multiple of 4
-        const Memory m(op);
         for (int C : {96, 101, 4096}) {
-            Numbers x = random_normal(2 * C, 1);
-            for (double& v : x) v = double(float(v + 1000));
-            Numbers y(x.size()), ones(size_t(C), 1), zeros(size_t(C), 0);
-            std::vector<float> mean(2), rstd(2);
-            reference_ops().norm_forward(y.data(), mean.data(), rstd.data(), x.data(), ones.data(), zeros.data(), {}, 2,
-                                         C);
-            Array<T> ay(m, 2 * C), ax(m, x);
-            Array<P> aw(m, ones), ab(m, zeros);
-            Array<float> amean(m, 2), arstd(m, 2);
-            op.stream_norm_forward(ay, amean, arstd, ax, aw, ab, {}, 2, C);
+            Numbers numbers = random_normal(2 * C, 1);
+            for (double& v : numbers) v += 1000;
+            Dual<T> x(op, numbers), y(op, 2 * C);
+            Dual<P> w(op, Numbers(size_t(C), 1)), b(op, Numbers(size_t(C), 0));
+            Statistics mean(op, 2), rstd(op, 2);
+            both(op, [&](auto& table, auto at) {
+                table.stream_norm_forward(at(y), at(mean), at(rstd), at(x), at(w), at(b), {}, 2, C);
+            });
             Check check;
-            check.expect("y", ay, y, 2e-4);    // the mean is off by a few times 1000 * 2^-24
-            check.expect("rstd", arstd, Numbers(rstd.begin(), rstd.end()), 1e-6);
+            check.expect("y", y, 2e-4);    // the mean is off by a few times 1000 * 2^-24
+            check.expect("rstd", rstd, 1e-6);
             EXPECT(check);
         }
     });
@@ -123,17 +99,16 @@ TEST_CASE("norm: rows far from zero keep their variance") {
 TEST_CASE("norm: NaN stays in its row, and reaches dw and db") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const int N = 6, C = 72;
-        const Memory m(op);
         Numbers numbers = random_normal(N * C, 1);
         numbers[3 * C + 5] = NAN;
         auto in_its_row = [](int64_t i) { return i / C == 3; };
         for (NormForm form : {LAYERNORM, RMSNORM}) {
             CAPTURE(form.norm.rms);
-            Array<InputType<T, P>> y(m, N * C);
-            Array<T> x(m, numbers), dx(m, random_normal(N * C, 3)), dy(m, random_normal(N * C, 4));
-            Array<P> w(m, random_normal(C, 2));
-            Array<Grad<P>> dw(m, Numbers(size_t(C), 0)), db(m, Numbers(size_t(C), 0));
-            Array<float> mean(m, N), rstd(m, N);
+            Array<InputType<T, P>> y(op, N * C);
+            Array<T> x(op, numbers), dx(op, random_normal(N * C, 3)), dy(op, random_normal(N * C, 4));
+            Array<P> w(op, random_normal(C, 2));
+            Array<Grad<P>> dw(op, Numbers(size_t(C), 0)), db(op, Numbers(size_t(C), 0));
+            Array<float> mean(op, N), rstd(op, N);
             auto backward = [&](int rows) {
                 op.norm_backward(dx, dw, or_null(form.b, db), dy, x, w, or_null(form.b, mean), rstd, form.norm, rows,
                                  C);

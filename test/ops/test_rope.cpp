@@ -33,18 +33,13 @@ const Form FORMS[] = {
 }    // namespace
 
 TEST_CASE("rope: against the reference") {
-    struct Shape {
-        int B, S, pos;
-    };
-    each_order([] {
-        each_table([](auto& op) {
-            for (const Form& f : FORMS)
-                for (auto [B, S, pos] : {Shape{1, 1, -1}, {2, 7, -1}, {1, 3, 5}, {3, 1, 40}, {2, 33, 0}}) {
-                    EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t));
-                    if (f.t.norm == QkNorm::none) EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t, true));
-                    if (pos < 0) EXPECT(check_rope_backward(op, B, S, f.h, f.t));
-                }
-        });
+    in_each_order([](auto& op) {
+        for (const Form& f : FORMS)
+            for (auto [B, S, pos] : {std::tuple{1, 1, -1}, {2, 7, -1}, {1, 3, 5}, {3, 1, 40}, {2, 33, 0}}) {
+                EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t));
+                if (f.t.norm == QkNorm::none) EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t, true));
+                if (pos < 0) EXPECT(check_rope_backward(op, B, S, f.h, f.t));
+            }
     });
 }
 
@@ -62,14 +57,13 @@ TEST_CASE("rope: many rows, whose weights' gradients are sums of ranges") {
 TEST_CASE("rope: values are untouched, and d's too") {
     const int B = 2, S = 9;
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
         for (const Form& f : FORMS) {
             const int width = f.h.qkv_width(), values = (f.h.NH + f.h.NKV) * f.h.HS;
             const Numbers x = rounded<T>(random_normal(B * S * width, 1)), ones(size_t(width), 1);
-            Array<T> ax(m, x), y(m, B * S * width), d(m, x);
-            Array<P> w(m, ones);
-            Array<Grad<P>> dqw(m, ones), dkw(m, ones);
-            Array<float> cos_sin(m, cos_sin_table(S, f.t.dims)), rstd(m, B * S * f.t.rstd_count(f.h.NH, f.h.NKV));
+            Array<T> ax(op, x), y(op, B * S * width), d(op, x);
+            Array<P> w(op, ones);
+            Array<Grad<P>> dqw(op, ones), dkw(op, ones);
+            Array<float> cos_sin(op, cos_sin_table(S, f.t.dims)), rstd(op, B * S * f.t.rstd_count(f.h.NH, f.h.NKV));
             op.rope_forward(y, rstd, ax, w, w, cos_sin, B, S, nullptr, f.h, f.t);
             op.rope_backward(d, dqw, dkw, ax, w, w, cos_sin, rstd, B, S, f.h, f.t);
             const Numbers got_y = y.read(), got_d = d.read();
@@ -83,28 +77,15 @@ TEST_CASE("rope: values are untouched, and d's too") {
 }
 
 TEST_CASE("rope: the same bits in any order, in place too") {
-    const int B = 3, S = 50;
-    each_table([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        for (const Form& f : FORMS) {
-            const int64_t n = int64_t(B) * S * f.h.qkv_width();
-            const Numbers numbers = random_normal(n, 1), start = random_normal(f.h.NH * f.h.HS, 3);
-            Array<T> x(m, numbers);
-            Array<P> w(m, start);
-            Array<float> cos_sin(m, cos_sin_table(S, f.t.dims));
+    each_table([](auto& op) {
+        const int B = 3, S = 50;
+        for (const Form& f : FORMS)
             expect_same_bits([&] {
-                Array<T> y(m, n), in_place(m, numbers), d(m, random_normal(n, 2));
-                Array<Grad<P>> dqw(m, start), dkw(m, start);
-                Array<float> rstd(m, Numbers(size_t(B * S * f.t.rstd_count(f.h.NH, f.h.NKV))));
-                op.rope_forward(y, rstd, x, w, w, cos_sin, B, S, nullptr, f.h, f.t);
-                op.rope_backward(d, dqw, dkw, x, w, w, cos_sin, rstd, B, S, f.h, f.t);
-                if (f.t.norm == QkNorm::none) {
-                    op.rope_forward(in_place, rstd, in_place, w, w, cos_sin, B, S, nullptr, f.h, f.t);
-                    CHECK(in_place.bits() == y.bits());
-                }
-                return bits_of(y, rstd, d, dqw, dkw);
+                const Check y = check_rope_forward(op, B, S, -1, f.h, f.t);
+                if (f.t.norm == QkNorm::none)
+                    CHECK(bits_of({check_rope_forward(op, B, S, -1, f.h, f.t, true)}) == bits_of({y}));
+                return bits_of({y, check_rope_backward(op, B, S, f.h, f.t)});
             });
-        }
     });
 }
 
@@ -117,10 +98,9 @@ TEST_CASE("rope: NaN spoils its norm and its pair alone") {
     auto head = [](int64_t i) { return i >= width + HS && i < width + 2 * HS; };
     auto queries = [](int64_t i) { return i >= width && i < width + 2 * HS; };
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
-        Array<T> x(m, numbers), y(m, S * width);
-        Array<P> w(m, ones);
-        Array<float> cos_sin(m, cos_sin_table(S, HS)), rstd(m, S * (NH + NKV));
+        Array<T> x(op, numbers), y(op, S * width);
+        Array<P> w(op, ones);
+        Array<float> cos_sin(op, cos_sin_table(S, HS)), rstd(op, S * (NH + NKV));
         op.rope_forward(y, rstd, x, w, w, cos_sin, 1, S, nullptr, {NH, NKV, HS}, {HS});
         expect_nan(y.read(), pair);
         op.rope_forward(y, rstd, x, w, w, cos_sin, 1, S, nullptr, {NH, NKV, HS}, {HS, false, QkNorm::head});

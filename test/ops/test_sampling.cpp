@@ -26,15 +26,13 @@ const SampleParams DRAWS[] = {
 
 // One part of the vocabulary and several, whole and not; more rows than run at a time.
 TEST_CASE("sample: against the reference") {
-    each_order([] {
-        each_table([](auto& op) {
-            int k = 0;
-            for (const SampleParams& draw : DRAWS)
-                for (int V : {1, 2, 5, 33, 257, 1024, 1025, 3000}) {
-                    EXPECT(check_sample(op, k % 11 ? 1 + k % 5 : 18, V, V + k % 4, draw, {}, k % 3 == 1, k % 2 == 0));
-                    k++;
-                }
-        });
+    in_each_order([](auto& op) {
+        int k = 0;
+        for (const SampleParams& draw : DRAWS)
+            for (int V : {1, 2, 5, 33, 257, 1024, 1025, 3000}) {
+                EXPECT(check_sample(op, k % 11 ? 1 + k % 5 : 18, V, V + k % 4, draw, {}, k % 3 == 1, k % 2 == 0));
+                k++;
+            }
     });
 }
 
@@ -58,24 +56,20 @@ TEST_CASE("sample: the same ids twice, in any order, and alone") {
     const int N = 19, V = 2500, Vp = 2504;
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         if (!op.sample) return;
-        const Memory m(op);
-        const Numbers logits = random_normal(N * Vp, 1, 2);
-        Array<T> x(m, logits);
+        Array<T> x(op, random_normal(N * Vp, 1, 2));
         Numbers at;
         for (int n = 0; n < N; n++) at.insert(at.end(), {double(n), 5, 0});
         for (SampleParams draw : {SampleParams{.temperature = 3}, SampleParams{.temperature = 3, .top_p = 0.9}}) {
-            Array<int> ids(m, N);
+            Array<int> ids(op, N);
             expect_same_bits([&] {
-                Array<uint64_t> places(m, at);
-                auto* each = reinterpret_cast<SampleState*>(static_cast<uint64_t*>(places));
-                op.sample(ids, nullptr, each, nullptr, nullptr, x, nullptr, draw, {}, N, V, Vp);
+                DualStates states(op, at);
+                op.sample(ids, nullptr, states.device(), nullptr, nullptr, x, nullptr, draw, {}, N, V, Vp);
                 return bits_of(ids);
             });
             for (int n = 0; n < N; n += 6) {
-                Array<int> one(m, 1);
-                Array<uint64_t> state(m, {at.begin() + 3 * n, at.begin() + 3 * n + 3});
-                op.sample(one, nullptr, reinterpret_cast<SampleState*>(static_cast<uint64_t*>(state)), nullptr, nullptr,
-                          static_cast<T*>(x) + n * Vp, nullptr, draw, {}, 1, V, Vp);
+                Array<int> one(op, 1);
+                DualStates state(op, Numbers(at.begin() + 3 * n, at.begin() + 3 * n + 3));
+                op.sample(one, nullptr, state.device(), nullptr, nullptr, x + n * Vp, nullptr, draw, {}, 1, V, Vp);
                 CHECK(one.read()[0] == ids.read()[size_t(n)]);
             }
         }
@@ -85,18 +79,16 @@ TEST_CASE("sample: the same ids twice, in any order, and alone") {
 TEST_CASE("sample: rows without a finite logit, and with one that is infinite") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         if (!op.sample) return;
-        const Memory m(op);
-        Array<uint64_t> places(m, Numbers{0, 1, 0});
-        auto* at = reinterpret_cast<SampleState*>(static_cast<uint64_t*>(places));
+        DualStates state(op, Numbers{0, 1, 0});
         const int V = 1500;
         Numbers none(V, -INFINITY), spoiled(V, double(NAN)), endless = random_normal(V, 1);
         endless[1300] = endless[1400] = INFINITY;
         for (const SampleParams& draw : {SampleParams{.temperature = 0}, SampleParams{}, SampleParams{.min_p = 0.1},
                                          SampleParams{.top_k = 3}, SampleParams{.top_p = 0.5}})
             for (auto& [logits, id] : {std::pair{none, 0}, {spoiled, 0}, {endless, 1300}}) {
-                Array<T> x(m, logits);
-                Array<int> ids(m, 1);
-                op.sample(ids, nullptr, at, nullptr, nullptr, x, nullptr, draw, {}, 1, V, V);
+                Array<T> x(op, logits);
+                Array<int> ids(op, 1);
+                op.sample(ids, nullptr, state.device(), nullptr, nullptr, x, nullptr, draw, {}, 1, V, V);
                 CHECK(ids.read()[0] == id);
             }
     });

@@ -31,13 +31,12 @@ void expect_rows(const Rows& got, const Rows& expected, double tolerance = 1e-12
 // What every table makes of the three tokens.
 void expect_attention(const Rows& expected, TrueSpans::Kind kind) {
     auto expect = [&]<class T, class P>(const Ops<T, P>& op) {
-        const Memory m(op);
         const TrueSpans spans(3, {{}}, kind);
-        TableSpans there(m, spans);
+        TableSpans there(op, spans);
         const Heads one = {.NH = 1, .NKV = 1, .HS = 4}, h = kind == TrueSpans::causal ? one : there.in(one);
-        Array<T> qkv(m, flat({Q[0], K[0], V[0], Q[1], K[1], V[1], Q[2], K[2], V[2]}));
-        Array<InputType<T, P>> y(m, 3 * 4);
-        Array<float> lse(m, 3);
+        Array<T> qkv(op, flat({Q[0], K[0], V[0], Q[1], K[1], V[1], Q[2], K[2], V[2]}));
+        Array<InputType<T, P>> y(op, 3 * 4);
+        Array<float> lse(op, 3);
         op.attention_forward(y, lse, qkv, 1, 3, h);
         const Numbers all = y.read();
         Rows rows;
@@ -47,7 +46,7 @@ void expect_attention(const Rows& expected, TrueSpans::Kind kind) {
         expect_rows(rows, expected, rounding);
     };
     expect(reference_ops());
-    each_table(TablePart::attention, [&](auto& op, const TestTable&) { expect(op); });
+    each_table(TablePart::attention, [&](auto& op) { expect(op); });
 }
 }    // namespace
 

@@ -1,5 +1,7 @@
 // attention.h - checks of attention.
 #pragma once
+#include <array>
+
 #include "check.h"
 
 // Spans of B sequences of S positions by the definition: documents are masked as the kind requires.
@@ -16,20 +18,159 @@ struct TrueSpans {
         return h;
     }
 };
-// TrueSpans in a table's memory.
+// A call of attention: its sequences are cut into documents of about this length, of this kind; 0:
+// they are whole.
+struct AttentionShape {
+    int B, S;
+    Heads h;
+    int document = 0;
+    TrueSpans::Kind kind = TrueSpans::causal;
+    // f(B, S, heads with host spans, if any)
+    template <class F> void call(F f) const {
+        const TrueSpans spans(B, document ? S : 1, document ? document : 1, kind);
+        f(B, S, document ? spans.in(h) : h);
+    }
+};
+// Spans in a table's memory.
 struct TableSpans {
     Array<int> keys, queries;
-    TableSpans(Memory m, const TrueSpans& spans);
+    TableSpans(Memory m, const TrueSpans& s) : TableSpans(m, s.in({}), int64_t(s.keys.size())) {}
+    TableSpans(Memory m, Heads host, int64_t n)    // the spans of n positions, if any
+        : keys(m, numbers(host.keys, n)), queries(m, numbers(host.queries, n)) {}
     Heads in(Heads h) {
         h.keys = reinterpret_cast<const Span*>(static_cast<int*>(keys));
         h.queries = reinterpret_cast<const Span*>(static_cast<int*>(queries));
         return h;
     }
-};
 
-// h: with host spans, if any; max_distance > 0: with random biases. scale: of q, k, v.
-template <class T, class P> Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
+  private:
+    static std::vector<int> numbers(const Span* spans, int64_t n) {
+        const int* first = reinterpret_cast<const int*>(spans);
+        return std::vector<int>(first, first + (spans ? 2 * n : 0));
+    }
+};
+// Heads of a call with N positions on both tables. h: with host spans, if any; max_distance > 0:
+// with random biases
+struct DualHeads {
+    Heads h;
+    TableSpans spans;
+    Dual<float> biases;
+    DualHeads(Memory m, int64_t N, Heads h)
+        : h(h), spans(m, h, N),
+          biases(m, random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9)) {}
+    Heads host() { return with(h, reinterpret_cast<const float*>(biases.host())); }
+    Heads device() { return with(h.keys ? spans.in(h) : h, biases); }
+
+  private:
+    static Heads with(Heads h, const float* bias) {
+        if (h.max_distance) h.bias = bias;
+        return h;
+    }
+};
+// The reference's outputs.
+struct ReferenceAttention {
+    Numbers y;
+    std::vector<float> lse;
+    ReferenceAttention(const Numbers& qkv, int B, int S, Heads h)
+        : y(size_t(B) * size_t(S) * size_t(h.width())), lse(size_t(B) * size_t(h.NH) * size_t(S)) {
+        reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, h);
+    }
+};
+Check attention_check(const char* op, int B, int S, Heads h);
+// Columns from..from+n-1 of rows of `width`.
+Numbers columns(const Numbers& x, int width, int from, int n);
+// The columns of q, k and v, with the names of their gradients.
+struct Columns {
+    const char* name;
+    int first, n;
+};
+inline std::array<Columns, 3> qkv_columns(Heads h) {
+    const int q = h.NH * h.HS, kv = h.NKV * h.HS;
+    return {Columns{"dq", 0, q}, {"dk", q, kv}, {"dv", q + kv, kv}};
+}
+
+// bf16 results: probabilities and their gradients are rounded to bf16 before they are multiplied,
+// and sums are rounded when they are stored.
+template <class T> constexpr double ATTENTION_LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
+// Error over limit of numbers of a type. rounds: the table's attention_rounds_to_bf16; half: the
+// type is bf16; cancels: rows are differences of terms of size 1, and zero, except for rounding,
+// where a query has one visible key.
+double attention_error(bool rounds, bool half, const Numbers& got, const Numbers& expected, int HS, bool cancels);
+// n random numbers, as the table rounds them.
+template <class T, class P> Numbers attention_input(const Ops<T, P>& op, int64_t n, uint64_t stream, double scale = 1) {
+    const Numbers x = random_normal(n, stream, scale);
+    return op.attention_rounds_to_bf16 ? rounded<bf16>(x) : x;
+}
+
+// scale: of q, k, v
 template <class T, class P>
-Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
-template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h);
-template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n);
+Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1) {
+    Check check = attention_check("attention_forward", B, S, h);
+    const int64_t N = int64_t(B) * S;
+    DualHeads heads(op, N, h);
+    Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1, scale));
+    Dual<InputType<T, P>> y(op, N * h.width());
+    Statistics lse(op, N * h.NH);
+    both(op, [&](auto& table, auto at) { table.attention_forward(at(y), at(lse), at(qkv), B, S, at(heads)); });
+    check.note(
+        "y", y,
+        attention_error(op.attention_rounds_to_bf16, sizeof(InputType<T, P>) == 2, y.read(), y.numbers, h.HS, false));
+    check.expect("lse", lse, ATTENTION_LIMIT<float>);
+    return check;
+}
+
+template <class T, class P>
+Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1) {
+    Check check = attention_check("attention_backward", B, S, h);
+    const int64_t N = int64_t(B) * S;
+    DualHeads heads(op, N, h);
+    Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1, scale)), dqkv(op, qkv.size());
+    Dual<T> dy(op, attention_input(op, N * h.width(), 2));
+    const ReferenceAttention forward(qkv.numbers, B, S, heads.host());
+    Dual<InputType<T, P>> y(op, forward.y);
+    Statistics lse(op, forward.lse);
+    both(op, [&](auto& table, auto at) {
+        table.attention_backward(at(dqkv), at(dy), at(y), at(qkv), at(lse), B, S, at(heads));
+    });
+    const Numbers got = dqkv.read();
+    const bool rounds = op.attention_rounds_to_bf16;
+    for (auto [name, first, n] : qkv_columns(h)) {
+        const Numbers part = columns(got, h.qkv_width(), first, n),
+                      expected = columns(dqkv.numbers, h.qkv_width(), first, n);
+        const bool cancels = first < (h.NH + h.NKV) * h.HS || !rounds;
+        check.note(name, attention_error(rounds, sizeof(T) == 2, part, expected, h.HS, cancels));
+    }
+    check.note("beyond dqkv", dqkv, 0);
+    return check;
+}
+
+template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) {
+    Check check = attention_check("attention_bias_backward", B, S, h);
+    const int64_t N = int64_t(B) * S;
+    DualHeads heads(op, N, h);
+    Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1)), dy(op, attention_input(op, N * h.width(), 2));
+    Dual<Grad<P>> dbias(op, random_normal(heads.biases.size(), 3));
+    const ReferenceAttention forward(qkv.numbers, B, S, heads.host());
+    Dual<InputType<T, P>> y(op, forward.y);
+    Statistics lse(op, forward.lse);
+    both(op, [&](auto& table, auto at) {
+        table.attention_bias_backward(at(dbias), at(dy), at(y), at(qkv), at(lse), B, S, at(heads));
+    });
+    check.expect("dbias", dbias, ATTENTION_LIMIT<float>);    // float for any type: it only multiplies inputs
+    return check;
+}
+
+template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n) {
+    Check check("bias_rows", {{"buckets", buckets}, {"NH", NH}, {"n", n}});
+    Integers bucket(op, random_tokens(n, buckets, 1));
+    Dual<P> table_in(op, random_normal(int64_t(buckets) * NH, 2));
+    Dual<Grad<P>> dbias(op, random_normal(int64_t(NH) * n, 3)), bias(op, dbias.size());
+    Dual<Grad<P>> dtable(op, random_normal(table_in.size(), 4));
+    both(op, [&](auto& table, auto at) {
+        table.bias_rows_forward(at(bias), at(table_in), at(bucket), buckets, NH, n);
+        table.bias_rows_backward(at(dtable), at(dbias), at(bucket), buckets, NH, n);
+    });
+    check.expect("bias", bias, ROUNDING<Grad<P>>);
+    check.expect("dtable", dtable, ATTENTION_LIMIT<float>);
+    return check;
+}

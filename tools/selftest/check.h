@@ -1,15 +1,18 @@
 // check.h - one operation of a table against the reference: random inputs, guarded, poisoned
 // memory.
-// The checks of one layer are in tools/selftest/<layer>.h and .cpp: one function per operation,
-// instantiated for float, bf16, and float activations with bf16 parameters. `flatgpt selftest` runs
-// them at real models' sizes; the tests use awkward sizes and the emulated GPU.
+// The checks of one layer are in tools/selftest/<layer>.h: one function per operation, for every
+// table. <layer>.cpp has the sizes of `flatgpt selftest`, which are real models'; the tests use
+// awkward sizes and the emulated GPU.
 #pragma once
 #include <cmath>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "layers/ops.h"
 
+// Any table that is checked.
+typedef std::variant<const Ops<float>*, const Ops<bf16>*, const Ops<float, bf16>*> AnyOps;
 using Numbers = std::vector<double>;
 
 // Random, but equal for equal streams.
@@ -36,8 +39,11 @@ using Memory = Table;    // the arrays below use its memory functions
 // n elements of device memory between guard bytes: `from` rounded to X, or NaN (0xff bytes).
 template <class X> class Array {
   public:
-    Array(const Memory& memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
-    Array(const Memory& memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
+    Array(const Memory& memory, int64_t n) : memory(memory), n(n) { fill<double>(nullptr); }
+    template <class V> Array(const Memory& memory, const std::vector<V>& from)
+        : memory(memory), n(int64_t(from.size())) {
+        fill(from.data());
+    }
     Array(const Array&) = delete;
     ~Array() { memory.release(base, bytes()); }
     operator X*() { return reinterpret_cast<X*>(static_cast<char*>(base) + GUARD); }
@@ -67,13 +73,13 @@ template <class X> class Array {
   private:
     static constexpr int64_t GUARD = 256;    // keeps the alignment of an allocation
     int64_t bytes() const { return n * int64_t(sizeof(X)) + 2 * GUARD; }
-    void fill(const double* from) {
+    template <class V> void fill(const V* from) {
         base = memory.allocate(bytes());
         CHECK(base, "no memory for %lld bytes", (long long)bytes());
         std::vector<unsigned char> all(static_cast<size_t>(bytes()), 0xa5);
         X* x = reinterpret_cast<X*>(all.data() + GUARD);
         if (from)
-            for (int64_t i = 0; i < n; i++) x[i] = as<X>(from[i]);
+            for (int64_t i = 0; i < n; i++) x[i] = as<X>(double(from[i]));
         else memset(static_cast<void*>(x), 0xff, size_t(n) * sizeof(X));
         memory.upload(base, all.data(), bytes());
     }
@@ -84,6 +90,20 @@ template <class X> class Array {
 
 // The array's memory, or null for a call without it.
 template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cast<X*>(array) : nullptr; }
+
+// An argument of a call on a table, of type X in its memory, and of the equal call on the reference,
+// of type R and rounded to X. Outputs start as NaN and as 0. (Kokkos: DualView.)
+template <class X, class R = double> struct Dual : Array<X> {
+    std::vector<R> numbers;
+    Dual(const Memory& m, int64_t n) : Array<X>(m, n), numbers(size_t(n)) {}
+    template <class V> Dual(const Memory& m, const std::vector<V>& from) : Array<X>(m, from) {
+        for (V v : from) numbers.push_back(as<R>(number(as<X>(double(v)))));
+    }
+    X* device() { return *this; }
+    R* host() { return numbers.data(); }
+};
+using Statistics = Dual<float, float>;    // float in the reference, too
+using Integers = Dual<int, int>;
 
 // The outcome of one operation at one size.
 struct Size {
@@ -97,19 +117,34 @@ struct Check {
     struct Output {
         std::string name;
         double error;
-        bool half;    // stored as bf16
+        bool half;        // stored as bf16
+        uint64_t bits;    // hash of its bits; 0: none was made
     };
     std::vector<Output> outputs;    // each with its error over its limit
+    // False while only the outputs' bits are wanted: the reference does not run.
+    static inline bool compares = true;
     Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }
-    void note(const char* what, double error_over_limit, bool half = false);
+    void note(const char* what, double error_over_limit, bool half = false, uint64_t bits = 0);
 
     // The relative error in the 2-norm is at most `limit`, and each element's at most 8 * limit of
     // its own size or the root mean square, whichever is larger. Writes outside the array and NaN
     // are failures.
     template <class X>
     void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit, double floor = 0) {
-        note(what, got.intact() ? error_over_limit(got.read(), expected, limit, floor) : INFINITY, sizeof(X) == 2);
+        note(what, got, error_over_limit(got.read(), expected, limit, floor));
+    }
+    template <class X, class R> void expect(const char* what, const Dual<X, R>& got, double limit, double floor = 0) {
+        expect(what, got, Numbers(got.numbers.begin(), got.numbers.end()), limit, floor);
+    }
+    template <class X, class R> void expect_equal(const char* what, const Dual<X, R>& got) {
+        note(what, got, got.read() == Numbers(got.numbers.begin(), got.numbers.end()) ? 0 : INFINITY);
+    }
+    // An output's error over its limit.
+    template <class X> void note(const char* what, const Array<X>& got, double error) {
+        const std::vector<unsigned char> all = got.bits();
+        note(what, got.intact() ? error : INFINITY, sizeof(X) == 2,
+             fnv1a_words(FNV_OFFSET_BASIS, all.data(), int64_t(all.size())));
     }
     // Root mean squares below `floor` count as `floor`: gradients that cancel have their terms'
     // errors.
@@ -119,6 +154,15 @@ struct Check {
 template <class P> constexpr Dtype DTYPE = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
 // The limit for outputs whose only error is rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;
+
+// Pointers for a call on the reference, and for one on the table. is false: null
+constexpr auto on_host = [](auto& dual, bool is = true) { return is ? dual.host() : decltype(dual.host()){}; };
+constexpr auto on_device = [](auto& dual, bool is = true) { return is ? dual.device() : decltype(dual.device()){}; };
+// Runs call(table, at) with the reference and on_host, then with op and on_device.
+template <class T, class P, class F> void both(const Ops<T, P>& op, F call) {
+    if (Check::compares) call(reference_ops(), on_host);
+    call(op, on_device);
+}
 
 #define FOR_EACH_TABLE(check, ...)                        \
     template Check check(const Ops<float>&, __VA_ARGS__); \

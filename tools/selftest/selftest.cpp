@@ -10,13 +10,10 @@
 #include "layers/cuda.h"
 #include "model/device.h"
 
-template <class T, class P> void Selftest::run(const Ops<T, P>& op, Dtype dtype) {
-    table = op.name;
-    for (const SelftestRows& rows : SelftestRows::all()) rows(*this, op, dtype);
+void Selftest::run(AnyOps any, Dtype dtype) {
+    table = std::visit([](auto* op) { return op->name; }, any);
+    for (const SelftestRows::Rows& rows : SelftestRows::all()) rows(*this, any, dtype);
 }
-template void Selftest::run(const Ops<float>&, Dtype);
-template void Selftest::run(const Ops<bf16>&, Dtype);
-template void Selftest::run(const Ops<float, bf16>&, Dtype);
 
 Status Selftest::close(double seconds) const {
     if (checks == 0) return fail(Exit::usage, "--filter %s: no operation has this in its name", filter.c_str());
@@ -39,8 +36,8 @@ Status run_type(Options& o, const std::string& type) {
     if (!o.test.json) fprintf(o.test.out, "%s\n", opened.value.text.c_str());
     const Dtype dtype = opened.value.dtype;
     const bool half = dtype == Dtype::bf16 || is_fp8(dtype);
-    if (opened.value.gpu) half ? o.test.run(cuda_ops<bf16>(dtype), dtype) : o.test.run(cuda_ops<float>(dtype), dtype);
-    else half ? o.test.run(cpu_ops<bf16>(), dtype) : o.test.run(cpu_ops<float>(), dtype);
+    if (opened.value.gpu) half ? o.test.run(&cuda_ops<bf16>(dtype), dtype) : o.test.run(&cuda_ops<float>(dtype), dtype);
+    else half ? o.test.run(&cpu_ops<bf16>(), dtype) : o.test.run(&cpu_ops<float>(), dtype);
     return {};
 }
 

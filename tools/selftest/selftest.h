@@ -15,7 +15,7 @@ struct Selftest {
     const char* table = "";    // its name, in each row
 
     // Runs the checks and prints a line for each. dtype: type of the table's matrix products.
-    template <class T, class P> void run(const Ops<T, P>& op, Dtype dtype);
+    void run(AnyOps op, Dtype dtype);
     void row(const char* op, const std::function<Check()>& run);    // skipped if the filter does not match
     Status close(double seconds) const;                             // prints the summary; exit 1: failures; 2: no match
 };
@@ -23,17 +23,17 @@ struct Selftest {
 // The rows of one file: a static object built from []<class T, class P>(Selftest& test, const
 // Ops<T, P>& op, Dtype).
 struct SelftestRows {
-    void (*floats)(Selftest&, const Ops<float>&, Dtype);
-    void (*halves)(Selftest&, const Ops<bf16>&, Dtype);
-    void (*mixed)(Selftest&, const Ops<float, bf16>&, Dtype);
-    template <class F> explicit SelftestRows(F f) : floats(f), halves(f), mixed(f) { all().push_back(*this); }
-    static std::vector<SelftestRows>& all() {
-        static std::vector<SelftestRows> list;
+    typedef std::function<void(Selftest&, AnyOps, Dtype)> Rows;
+    template <class F> explicit SelftestRows(F f) {
+        all().push_back(
+            [f](Selftest& test, AnyOps any, Dtype dtype) { std::visit([&](auto* op) { f(test, *op, dtype); }, any); });
+    }
+    static std::vector<Rows>& all() {
+        static std::vector<Rows> list;
         return list;
     }
-    void operator()(Selftest& test, const Ops<float>& op, Dtype dtype) const { floats(test, op, dtype); }
-    void operator()(Selftest& test, const Ops<bf16>& op, Dtype dtype) const { halves(test, op, dtype); }
-    void operator()(Selftest& test, const Ops<float, bf16>& op, Dtype dtype) const { mixed(test, op, dtype); }
 };
+// Within SelftestRows: the row of check_<name>, with its arguments behind the table.
+#define CHECK_ROW(name, ...) test.row(#name, [&] { return check_##name(op, __VA_ARGS__); })
 // Sizes of GPT-2 124M.
 constexpr struct { int C = 768, F = 3072, NH = 12, HS = 64; } gpt2;
