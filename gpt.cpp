@@ -16,9 +16,9 @@ Precision Gpt::precision_of(int l) const {
     return fp8 ? Precision::fp8 : pass.precision;
 }
 
-// first: the number of the first element, or in attention of the first sequence
+// first: index within the step of the first element, or in attention of the first sequence.
 static Dropout site_dropout(float rate, const StepState& step, int site, int64_t first) {
-    constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // own stream; 3*L + 1 or more
+    constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"; at least 3*L + 1 sites
     const Philox4 seed = philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(site));
     return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
 }
@@ -167,7 +167,8 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S;
     const Heads h = heads(l);
-    // RoPE; in generation also attention over the cache, which gets the call's keys and values.
+    // RoPE. In generation, this call's keys and values are also appended to the cache, and
+    // attention runs over the cache.
     if (cache) {
         Heads past = h;
         past.keys = past.queries = nullptr;
@@ -178,8 +179,8 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
         rope_forward(op, t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, h,
                      c.rope(l));
     }
-    // Attention within the call. In generation only for a bidirectional prefix, because attention
-    // over the cache is causal: this overwrites its result.
+    // Attention among the call's own positions. In generation it runs only for a bidirectional
+    // prefix, and replaces the cache's causal result.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
 }
@@ -197,7 +198,7 @@ void Gpt::linear_attention(int l, KvCache* cache) {
     else op.linear_attention_forward(t.atty, t.lse, t.qkv_rot, t.decay_gates, B, S, h);
 }
 
-// The experts' outputs, one row per token and chosen expert; branch_add combines them.
+// Computes the experts' outputs, one row per token and chosen expert; branch_add combines them.
 void Gpt::experts_forward(int l, bool counts) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -274,7 +275,7 @@ void Gpt::recompute(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S, N = B * S;
-    // The block's last product is needed only if a norm reads it; dt is free here.
+    // The block's last product is computed only if a norm reads it, into dt, which is unused here.
     if (plan.recompute == Recompute::blocks)
         return block_forward(l, c.post_norm() ? dt : nullptr, nullptr, BlockPart::recomputed);
     if (plan.recompute == Recompute::none) return;
@@ -297,8 +298,8 @@ void Gpt::block_backward(int l) {
     const Precision precision = precision_of(l);
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
 
-    // Feed-forward branch: residual and down projection, ffn, experts, norm. Parallel branches have
-    // one input x, so dx must not change before both branches have read it.
+    // Feed-forward branch: residual and down projection, ffn, experts, norm. Parallel branches both
+    // read dx, the gradient of their sum, so dx must not change before both have read it.
     Activation* const dffn_in = c.parallel == Parallel::none ? dt : dffn;
     const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.post2w, d.post2b, ffn_branch(l), N, C);
     const FfnGradients to = {store.into(d.fcw), d.fcb,      store.into(d.fc2w), d.fc2b,   store.into(d.shared_gatew),
@@ -320,13 +321,13 @@ void Gpt::block_backward(int l) {
     op.linear_backward(dt, store.into(d.qkvw), d.qkvb, dqkv_or_dup, t.ln1, p.qkvw, N, C, h.qkv_width(), precision);
     add_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
 
-    // Norms of the block's input; both branches read it if they are parallel.
+    // Norms of the block's input. With parallel branches, both branches read that input.
     if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, int64_t(N) * C, {});
     if (c.parallel == Parallel::two) norm_backward(op, dx, d.ln2w, d.ln2b, dffn, t.x, norm2(l), N, C);
     norm_backward(op, dx, d.ln1w, d.ln1b, dt, t.x, norm1(l), N, C);
 }
 
-// to: gradient of the ffn's input. Assigned, or added if the layer's dense ffn has assigned it.
+// to: gradient of the ffn's input. Adds to what the shared expert wrote, if any.
 void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
@@ -341,12 +342,12 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_backward(dgathered, store.into(d.expert_upw), dqkv_or_dup, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
-    // Router: gradients of its factors, the balance loss and the z loss.
+    // Router: gradients from the factors, the balance loss and the z loss.
     const float per_position = 1 / float(step.positions ? step.positions : int64_t(N) * plan.ranks);
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
                        plan.router_z_loss * per_position, B, S);
     op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
-    // dgathered is free from here on.
+    // From here on, dgathered only serves as scratch.
     add_linear_backward(op, to, dgathered, store.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
 }
 

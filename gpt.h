@@ -15,29 +15,30 @@ struct KvCache;
 // State of the last forward pass, which loss() and backward() read.
 struct Pass : Batch::Sizes {
     bool training = false;    // dropout applies, products may use fp8, router counts are kept
-    // prefill: products sum in a prompt's order, not in a decode step's (Pages::SumOrder)
+    // Precision::prefill sums products in a prompt's order, normal in a decode step's.
     Precision precision = Precision::prefill;
-    int64_t first_sequence = 0;    // the batch's first sequence, numbered within the training step
+    int64_t first_sequence = 0;    // first sequence's index within the training step
 };
 // State shared by all passes of a training step. TrainStep::begin (model/train_step.h) sets it.
 struct StepState {
-    double* loss = nullptr;                // device: running sum of losses
-    double* router_totals = nullptr;       // device (L,E+2): router_forward's totals; null without experts
-    int64_t targets = 0, sequences = 0;    // so far: counted targets, sequences passed forward
-    int64_t positions = 0;                 // whole step, all ranks; 0: one batch per rank
-    // Dropout depends only on the run's seed, the step's number and the sequence's number within
-    // the step (the loader's order): neither the number of ranks nor the batch size matters.
+    double* loss = nullptr;                // device: sum of losses so far
+    double* router_totals = nullptr;       // device (L,E+2): sums of router_forward; null without experts
+    int64_t targets = 0, sequences = 0;    // so far: targets not ignored, sequences
+    int64_t positions = 0;                 // the step's, all ranks; 0: one batch per rank
+    // Dropout depends only on the run's seed, the step's number and the sequence's index within the
+    // step (the loader's order): neither the number of ranks nor the batch size matters.
     uint64_t seed = 0;
     int64_t number = 0;
 };
 
-// Passes queue work on the device and return at once; functions that return numbers wait for it.
+// The model. Passes queue work on the device and return at once; a function that returns values to
+// the host waits for that work.
 struct Gpt {
     const Table op;
     Config c;
     Plan plan;
     Params<Parameter> w;    // parameters by name
-    Params<Gradient> dw;    // buffers in which their gradients are computed
+    Params<Gradient> dw;    // buffers for their gradients
     ParamStore& store;      // owns the parameters
     Batch batch{op};
     Pass pass;
@@ -48,15 +49,15 @@ struct Gpt {
 
     // Runs the uploaded batch through the blocks and the final norm.
     void forward(bool training = false);
-    // Losses of the batch. With train, also the head's gradients times scale: 1 / the step's number
-    // of targets. Works in chunks of head_rows positions, so (N,Vp) logits never exist.
+    // Computes the losses; train: also the head's gradients, times scale = 1 / the step's targets.
+    // Works on head_rows positions at a time, so that (N,Vp) logits never exist.
     void loss(bool train, float scale);
     // Adds the gradients of all parameters; call after forward(true) and loss(true). last: the
-    // step's last batch, in which each bucket is reduced over the ranks as soon as it is complete.
+    // step's last batch, which also reduces each finished bucket of gradients over the ranks.
     void backward(bool last = true);
-    // The parts of a forward pass, for model/decoder.cpp. cache: null, or positions, keys, values.
-    // recomputed: a whole block run again for the backward pass, without counting router statistics
-    // twice. out null: the block's last product is left out.
+    // Parts of a forward pass, called by model/decoder.cpp too. cache: the generation's keys,
+    // values and positions; null in training. recomputed: a whole block runs again for the backward
+    // pass, without counting router statistics twice. out null: no last product.
     enum class BlockPart { whole, attention, after_attention, recomputed };
     void embed_forward(const KvCache* cache);
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
@@ -68,7 +69,7 @@ struct Gpt {
     std::function<void(int l)> after_attention;
 
     // Activations and their gradients.
-    std::vector<Activations> a;                    // (L); blocks share buffers that are not kept
+    std::vector<Activations> a;                    // (L); blocks share arrays not kept for backward
     Activation* embedded = nullptr;                // (N,C): embeddings before their norm
     float *mean_e = nullptr, *rstd_e = nullptr;    // (N)
     Activation* x_last = nullptr;                  // (N,C): the last block's output
@@ -78,14 +79,14 @@ struct Gpt {
     Activation* dt = nullptr;                                         // (N,max(C,NH*HS)): gradient inside a branch
     Activation* dqkv_or_dup = nullptr;    // (N,max(F or 2*F, (NH+2*NKV)*HS + decay gates)) or (N*K,up width)
     Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dqkv_or_dup if not gated
-    Activation* dbranch = nullptr;        // (N,C): gradient of the input of a branch's norm or factor; later scratch
+    Activation* dbranch = nullptr;        // (N,C): gradient before a branch's norm or factor; later scratch
     Activation* dffn = nullptr;           // (N,C): gradient of the ffn's input in parallel blocks
     Input* gathered = nullptr;            // (N*K,C): the experts' inputs
-    Activation* dgathered = nullptr;      // (N*K,C): its gradient; before and after, (N,C) scratch
+    Activation* dgathered = nullptr;      // (N*K,C): gradient of gathered; also (N,C) scratch
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dfactors = nullptr;                                     // (N,K)
     float* cos_sin[2] = {};                  // (plan.S,2,rope_dims/2) each; by Config::rope_table_of
-    Parameter* sinusoids = nullptr;          // (T,C), in place of wpe
+    Parameter* sinusoids = nullptr;          // (T,C): fixed position embeddings, in place of wpe
     const Parameter* positions = nullptr;    // added to embeddings: rows of wpe, or sinusoids
     // T5's relative position bias (Heads::bias), its gradient, the bucket of each distance.
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
@@ -94,7 +95,7 @@ struct Gpt {
     int head_rows = 0;                             // positions per chunk of logits
 
   private:
-    // Dropout sites, each with random numbers of its own; a layer has the last three.
+    // Places where dropout applies, each with its own random numbers; a layer has the last three.
     enum class DropoutSite { embeddings, probabilities, attention, ffn };
     Precision precision_of(int l) const;
     Dropout dropout(DropoutSite where, int l = 0) const;

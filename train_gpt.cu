@@ -39,7 +39,7 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // predicts one rank; under a launcher, rank 0 prints
+    if (o.dry_run) {    // predicts one rank's run; only rank 0 prints
         const Result<RankInfo> here = comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
         ranks.info.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
@@ -52,8 +52,8 @@ Status Trainer::run() {
     if (s.ok()) catch_signals(!progress.quiet);
     if (s.ok()) s = loop();
     if (!ranks.coordinator) return s;
-    if (all_ranks_end) ranks.coordinator->barrier();                                   // no rank is reported as failed
-    else if (!s.ok()) ranks.coordinator->abort_ranks(s);                               // ends this process
+    if (all_ranks_end) ranks.coordinator->barrier();        // keeps an early exit from counting as failure
+    else if (!s.ok()) ranks.coordinator->abort_ranks(s);    // ends this process
     if (all_ranks_end && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 prints it
     if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
     return s;
@@ -61,7 +61,8 @@ Status Trainer::run() {
 
 // ---- the step loop --------------------------------------------------------------------------------------------------
 
-// Above every signal's number: a checkpoint is due by rank 0's clock; all ranks write it.
+// Part of a rank's stop_flags, beside a signal's number and larger than any. Rank 0 sets it when
+// its clock says that a checkpoint is due; all ranks then write the checkpoint.
 constexpr int SAVE_DUE = 1024;
 
 int Trainer::stop_flags() const {
@@ -69,8 +70,8 @@ int Trainer::stop_flags() const {
     return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
 }
 
-// Queues one update of `accumulate` batches on the device. step_verdict skips an update on the
-// device itself if it is not finite or exceeds a limit.
+// Queues one update of `accumulate` batches. An update that is not finite or exceeds a limit is
+// skipped by operation step_verdict, on the device.
 Status Trainer::issue() {
     Model& g = *device.model;
     const int S = o.seq_len;
@@ -108,7 +109,7 @@ Step Trainer::outcome() {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
     }
-    if (ranks.count() == 1) {    // no reports
+    if (ranks.count() == 1) {    // `reports` is empty
         stop = stop_signal;
         save_due = stop_flags() >= SAVE_DUE;
     }
@@ -137,7 +138,8 @@ double Trainer::busiest_expert() const {
     return most;
 }
 
-// Per layer with experts: each expert's fraction of rows, mean balance of sequences, mean lse^2.
+// JSON of each layer with experts: each expert's fraction of the rows, and the means over positions
+// of the balance loss and of the router's squared log-sum-exp.
 std::string Trainer::experts_json() const {
     std::string load, balance, z;
     const double rows = double(o.total_batch) * config.experts_used;
@@ -155,9 +157,10 @@ std::string Trainer::experts_json() const {
            "],\"expert_balance\":[" + balance.substr(1) + "],\"router_z\":[" + z.substr(1) + "]";
 }
 
-// A random guess has loss ln V; random weights (8192 channels, unscaled logits) begin 1.6 above.
+// Loss that shows a failed run. A uniform guess has ln V; random weights (8192 channels, unscaled
+// logits) begin 1.6 above that.
 double Trainer::guess_limit() const { return std::log(double(config.V)) + 2; }
-constexpr int GUESS_STEPS = 20;    // fewer may be due to a large rate or new data
+constexpr int GUESS_STEPS = 20;    // steps above guess_limit before a warning
 
 Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
@@ -196,16 +199,17 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     return write_rows();
 }
 
-// Writes state.unwritten in one piece or not at all. A row whose validation failed lacks its final
-// '}'. In the file it gets one, for readers, but it stays in state.unwritten and outside
-// metrics_bytes: a resumed run cuts the file there and writes the row again, validated.
+// Writes state.unwritten, rows of metrics.jsonl, completely or not at all. A row whose validation
+// failed lacks its final '}'. The file gets the row with a '}', so that it can be parsed, but the
+// row stays in state.unwritten and is not counted in metrics_bytes: a resumed run truncates the
+// file to metrics_bytes, validates and writes the row again.
 Status Trainer::write_rows() {
     const bool open = !state.unwritten.ends_with('\n');
     const std::string rows = state.unwritten + (open ? "}\n" : "");
     if (metrics && fwrite(rows.data(), 1, rows.size(), metrics) != rows.size()) {
         const Status failed = fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
         clearerr(metrics);
-        [[maybe_unused]] const int cut = ftruncate(fileno(metrics), state.metrics_bytes);    // open_metrics also cuts
+        [[maybe_unused]] const int cut = ftruncate(fileno(metrics), state.metrics_bytes);    // open_metrics repeats it
         return failed;
     }
     if (open) return {};
@@ -214,7 +218,7 @@ Status Trainer::write_rows() {
     return {};
 }
 
-// For checkpoints written after a row of metrics.jsonl, a validation or a sample had failed.
+// Repeats work that failed before the resumed checkpoint: validation, sample, row of metrics.jsonl.
 Status Trainer::catch_up() {
     if (!state.unwritten.ends_with('\n')) {
         const Status done = validate_and_sample();
@@ -248,7 +252,7 @@ Status Trainer::save() {
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
-        if (o.keep_best && state.best_step == state.step)    // no such checkpoint
+        if (o.keep_best && state.best_step == state.step)    // that checkpoint does not exist
             std::tie(state.best_step, state.best_loss) = previous_best;
         return written;
     }
@@ -273,7 +277,7 @@ bool Trainer::due_after(int64_t steps) const {
     return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every);
 }
 
-// Validates and samples when due and at the end. Only reads weights: a resumed run can repeat it.
+// Validates and samples when due and at the end. Weights do not change, so both can be repeated.
 Status Trainer::validate_and_sample() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
@@ -291,7 +295,7 @@ Status Trainer::validate() {
         const double seconds = now_seconds() - began;
         if (seconds > 2) progress.line(countdown_text("validation", "windows", done, windows, seconds));
     };
-    Objective fixed = objective;    // fixed random draws, equal to eval's
+    Objective fixed = objective;    // random draws as in `flatgpt eval`
     fixed.seed = Objective{}.seed;
     const double loss =
         TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.coordinator.get(), fixed)).loss;
@@ -316,7 +320,7 @@ Status Trainer::save_before_exit(Status why) {
 }
 
 Status Trainer::diverged() {
-    std::string who;    // ranks with such a loss, if not all
+    std::string who;    // ranks whose loss is not finite, unless all
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
         if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.coordinator->name(r);
@@ -330,7 +334,7 @@ Status Trainer::diverged() {
 }
 
 Status Trainer::stopped() {
-    std::string who;    // the first, as launchers signal all ranks
+    std::string who;    // first signalled rank; launchers signal all
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
         if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.coordinator->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
@@ -340,8 +344,8 @@ Status Trainer::stopped() {
 }
 
 // One more step is queued while the previous one's outcome is awaited, so that the device never
-// waits for the host; except if work is due between the two, or if outcomes set the next step's
-// limits. All these conditions are equal on every rank.
+// waits for the host. Exceptions: a checkpoint, validation or sample is due between the two, or
+// outcomes set the next step's limits. All these conditions are equal on every rank.
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
@@ -353,13 +357,13 @@ Status Trainer::loop() {
     if (!state.unwritten.empty()) {
         TRY(catch_up());
         saved = save();
-        if (all_ranks_end) return saved;    // the ranks are apart
+        if (all_ranks_end) return saved;    // save found different parameters on the ranks
     }
     auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
     while (goes_on() || issued > state.step) {    // also waits for queued steps
         if (ranks.coordinator)
             ranks.coordinator->activity.enter("a step"), ranks.coordinator->activity.step = state.step + 1;
-        // A bad shard must not cost the steps before it, so they are saved first.
+        // If no next batch can be read, the steps before it are saved first.
         if (issued == state.step) {
             last_step_end = now_seconds();
             if (Status s = issue(); !s.ok()) return save_before_exit(s);
@@ -379,7 +383,7 @@ Status Trainer::loop() {
         if (issued > state.step) continue;
         const bool best = o.keep_best && state.best_step == state.step;
         if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) saved = save();
-        if (all_ranks_end) return saved;    // the ranks are apart
+        if (all_ranks_end) return saved;    // save found different parameters on the ranks
     }
     all_ranks_end = true;
     TRY(saved);

@@ -9,12 +9,12 @@
 namespace {
 template <class X> struct ActivationRow {
     X* Activations::*field;
-    int64_t per_token;                     // 0: the model has no such step
+    int64_t per_token;                     // elements; 0: the model has no such step
     Recompute kept_up_to;                  // the strongest recomputation that still keeps it
     X* Activations::*instead = nullptr;    // array to use instead; null: none
 };
 
-// Block l's activations, elements per token. first: the ffn's first product is stored.
+// Block l's activations. first: the output of the ffn's first product is stored.
 std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, bool first) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
@@ -34,7 +34,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::shared_gate, gates, cheap},
             {&A::out2, post, cheap}};
 }
-// own: products read another type than T, so without a norm ln1 and ln2 are copies.
+// own: products read a type of their own, so without a norm before them, ln1 and ln2 are copies.
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
@@ -63,8 +63,8 @@ std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
             {&A::post_rstd2, post, cheap}};
 }
 
-// Assigns each block's arrays. Blocks share an array that is not kept: the first block that needs
-// it reserves the largest size of any block.
+// Assigns each block's arrays. Blocks share an array that is not kept for the backward pass: the
+// first block that needs it reserves the largest size of any block.
 template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows_of) {
     const bool train = g.plan.mode == RunMode::train;    // else no activation outlives its block
     std::vector<decltype(rows_of(g.c, 0))> rows;
@@ -82,7 +82,7 @@ template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows
             else at.reserve(field, N * most), holder[i] = l;
         }
 }
-// The routes of tokens to experts, for each block that the backward pass reads again.
+// Assigns each block's routes of tokens to experts; shared unless the backward pass reads them.
 void place_routes(Layout& at, Gpt& g, int64_t N) {
     const Config& c = g.c;
     const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;
@@ -118,7 +118,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
     });
     lay_out_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
     lay_out_rows(at, g, N, statistic_rows);
-    auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // only if both types are equal
+    auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // only where both types are equal
     for (Activations& a : g.a) {
         if (!c.pre_norm() && !own) {
             a.ln1 = as_input(a.x);
@@ -155,7 +155,7 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
     at.reserve(g.dx, N * c.C);
     at.reserve(g.dt, N * std::max(c.C, c.attention_width()));
     const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
-    const int gates = c.heads(0).gates();    // linear attention, if any, includes layer 0
+    const int gates = c.heads(0).gates();    // with linear attention, layer 0 has it
     at.reserve(g.dqkv_or_dup,
                std::max({N * c.max_up_width(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
     if (c.gated) at.reserve(g.dactivated, std::max(N * c.max_up_width() / 2, rows * c.expert_ffn));
@@ -174,7 +174,7 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
 void lay_out_logits(Layout& at, Gpt& g) {
     const int64_t N = g.plan.max_tokens();
     at.purpose("logits");
-    // At most half of all rows and logits_bytes; from 256 rows on products reach full speed.
+    // At most logits_bytes and half of all rows at a time; products are fastest from 256 rows on.
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     at.reserve(g.head, int64_t(g.head_rows) * g.c.Vp());

@@ -6,29 +6,29 @@
 struct Gpt;
 
 // A block's activations, which its backward pass reads. If the model lacks the step that computes
-// an array, the pointer is the step's input, a copy of that in the products' type
+// an array, the pointer is that step's input, a copy of it in the products' input type
 // (Table::has_input_type), or null if nothing reads it.
 struct Activations {
     Activation* x;                // (N,C): the block's input
-    Input* ln1;                   // (N,C): normed
+    Input* ln1;                   // (N,C): x after the branch's norm
     Activation *qkv, *qkv_rot;    // (N,(NH+2*NKV)*HS); after QK-norm and RoPE
     Input* atty;                  // (N,NH*HS)
     Activation* decay_gates;      // (N,Heads::gates())
     Activation* out1;             // (N,C): input of the attention branch's norm
     Activation* x2;               // (N,C): x plus attention branch
-    Input* ln2;                   // (N,C): normed
+    Input* ln2;                   // (N,C): x2 after the branch's norm
     Activation* fch;              // (N,F or 2*F): the ffn's first product
     Input* fcg;                   // (N,F): activated
     Activation* router_logits;    // (N,E)
     Gradient* factors;            // (N,K): weight of each chosen expert's output
     Routes routes;
-    Activation *expert_up, *expert_out;      // (N*K,...): as fch, out2, in permuted rows
-    Input* expert_act;                       // as fcg
+    Activation *expert_up, *expert_out;      // (N*K,...): like fch and out2, rows ordered by expert
+    Input* expert_act;                       // (N*K,F): like fcg
     Activation* shared_gate;                 // (N): the shared expert's gate
     Input* shared_act;                       // (N,F): fcg * sigmoid(shared_gate)
     Activation* out2;                        // (N,C): input of the ffn branch's norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float *qk_rstd, *lse;                    // (N,rstd_count()); (B,NH,S), in linear attention each row's factor
+    float *qk_rstd, *lse;                    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
 
@@ -40,8 +40,8 @@ struct Layout {
     std::vector<MemoryRow> purposes = {};
 
     void purpose(const char* name) {
-        // Arrays a power of two apart would compete for cache sets, so each purpose starts 17 more
-        // cache lines into its page.
+        // Arrays at a distance of 4096 bytes would compete for the same cache sets, so each
+        // purpose's begin is shifted by 17 more cache lines.
         used = round_up(used, 4096) + 64 * 17 * int64_t(purposes.size());
         purposes.push_back({name, used});
     }

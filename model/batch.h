@@ -1,4 +1,4 @@
-// batch.h - the batch that passes read on the device, and the next one, uploaded meanwhile.
+// batch.h - the batch that passes read on the device, and the next one, uploaded in advance.
 #pragma once
 #include "model/plan.h"
 #include "model/spans.h"
@@ -7,20 +7,20 @@ class Batch {
   public:
     struct Sizes {
         int B = 0, S = 0;
-        int64_t targets = 0;    // positions whose target counts
+        int64_t targets = 0;    // positions with a target >= 0
         bool spans = false;     // keys() and queries() define the attention mask
     };
     explicit Batch(const Table& op) : op(op) {}
     void configure(const Plan& plan, MaskKind mask);
 
-    // Uploads the next batch, also while the device works on the last one. tok null: sizes alone,
-    // for a CostTable. tok, target (B,S), host; target may be null, and a target below 0 is ignored
-    // spans (B,S); null: whole sequences under the model's mask, without prefixes
+    // Uploads the next batch, even while the device works on the previous one. tok, target (B,S),
+    // host; target may be null; a target below 0 is ignored. tok null: only sizes are set, for a
+    // CostTable. spans (B,S); null: whole sequences under the model's mask, without prefixes.
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
     // Makes the uploaded batch the one that passes read.
     Sizes use_uploaded();
 
-    // Device memory, ints() each: tok (N), target (N); with spans also keys (N), queries (N).
+    // Device memory, ints() each: tok (N), target (N); with spans also keys (N) and queries (N).
     int *input = nullptr, *staged = nullptr;
     int64_t ints() const { return (may_span ? 6 : 2) * most; }
     int* tok() const { return input; }

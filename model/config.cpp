@@ -27,7 +27,7 @@ void Config::fill_experts() {
     if (!experts_used) experts_used = std::min(2, experts);
     if (expert_ffn) return;
     expert_ffn = std::max(1, F / experts_used);
-    if (experts_every == 1) F = expert_ffn;    // no layer has a dense ffn
+    if (experts_every == 1) F = expert_ffn;    // every layer has experts, none a dense ffn
 }
 int Config::recurrent_layers_below(int l) const {
     int n = 0;
@@ -88,19 +88,19 @@ std::string value_text(const Config& c, const ConfigRow& row) {
     const double value = config_value(c, row);
     if (!row.choices.empty()) return row.choices[size_t(value)][0];
     if (std::holds_alternative<bool Config::*>(row.member)) return value != 0 ? "true" : "false";
-    char number[32] = {};    // the shortest that reads back to the same float
+    char number[32] = {};    // shortest text that parses to the same float
     if (std::holds_alternative<float Config::*>(row.member)) std::to_chars(number, number + 31, float(value));
     else std::to_chars(number, number + 31, int64_t(value));
     return number;
 }
-// A field as a flag: "--position rope".
+// A field's value as a flag: "--position rope".
 std::string flag_text(const Config& c, const ConfigRow::Member& member) {
     const ConfigRow& row = config_row(member);
     return std::string(row.flag) + " " + value_text(c, row);
 }
 }    // namespace
 
-// Fields that exclude linear attention.
+// Refuses fields that cannot be combined with linear attention.
 static Status linear_check(const Config& c) {
     if (c.linear == LinearAttention::none) return {};
     const std::string linear = flag_text(c, &Config::linear), position = flag_text(c, &Config::position);
@@ -134,7 +134,7 @@ Status config_check(const Config& c) {
                     c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
-        // A bound is rounded to float, as the fields are; bounds of ints are exact in float.
+        // Bounds are rounded to float, as float fields are; ints' bounds are exact in float.
         if (!(value >= double(float(row.min)) && value <= double(float(row.max))))
             return fail(Exit::usage, "%s: expected %.15g to %.15g, found %.15g", words(row).c_str(), row.min, row.max,
                         value);
@@ -155,7 +155,7 @@ Status config_check(const Config& c) {
     if (int64_t(c.experts) * with_experts > max_experts)
         return fail(Exit::usage, "--experts %d: %d layers have them; %d in all at most", c.experts, with_experts,
                     max_experts);
-    // Combinations that no family has and gpt.cpp does not compute.
+    // Refuses combinations that no family has and gpt.cpp does not compute.
     auto either = [](bool both, const std::string& what) {
         return both ? fail(Exit::usage, "%s: they exclude each other; expected one of them", what.c_str()) : Status{};
     };
@@ -200,7 +200,7 @@ Status config_check(const Config& c) {
 
 // ---- overrides by flags --------------------------------------------------------------------------------------------
 
-static const char* const AS_MODEL = "model";    // no override
+static const char* const AS_MODEL = "model";    // value of a flag that was not given
 
 ConfigOverrides no_overrides() {
     ConfigOverrides none;
@@ -210,8 +210,8 @@ ConfigOverrides no_overrides() {
     return none;
 }
 
-// Choices of a field's flag: AS_MODEL, then the names of its values, or false and true. None for
-// numbers: AS_MODEL alone.
+// Values that a field's flag accepts: AS_MODEL, then the names of its choices, or false and true;
+// for numbers, AS_MODEL alone.
 static std::vector<std::string> flag_words(const ConfigRow& row) {
     std::vector<std::string> words = {AS_MODEL};
     for (auto& names : row.choices) words.push_back(names[0]);
@@ -237,7 +237,7 @@ std::vector<Flag> config_flags(ConfigOverrides& overrides) {
     return flags;
 }
 
-// The override of row i; none if its flag was not given.
+// Value given for row i's field by a flag; empty if the flag was not given.
 static std::optional<double> override_value(const ConfigOverrides& overrides, size_t i) {
     const ConfigRow& row = config_rows()[i];
     if (overrides.words[i] != AS_MODEL) {
@@ -248,7 +248,7 @@ static std::optional<double> override_value(const ConfigOverrides& overrides, si
     return value != 0 ? std::optional(value) : std::nullopt;
 }
 
-// The row's rule: a value of the model that is not 0 or none, or that the rule names.
+// Checks row.needs: the model must have each field named there, not 0 or none.
 static Status needs_check(const Config& c, const ConfigRow& row) {
     for (const std::string& flag : flag_rule(row.needs).flags) {
         const size_t space = std::min(flag.find(' '), flag.size());
@@ -272,7 +272,8 @@ Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
             return fail(Exit::usage, "%s needs a --rope-factor above 1", flag_text(c, &Config::rope_scaling).c_str());
     for (size_t i = 0; i < rows.size(); i++) {
         const std::optional<double> value = override_value(overrides, i);
-        if (!value || float(config_value(c, rows[i])) != float(*value)) continue;    // a window that is no limit
+        if (!value || float(config_value(c, rows[i])) != float(*value))
+            continue;    // --window of the context or more: none
         TRY(needs_check(c, rows[i]));
         if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope &&
             c.linear != LinearAttention::none && c.rope_unused())
@@ -285,7 +286,7 @@ Status check_overrides(const ConfigOverrides& overrides, const Config& c) {
     return config_check(c);
 }
 
-// Rotated channels for another head size: the same fraction.
+// Number of rotated channels if the head size becomes HS: the rotated fraction stays.
 static int rotary_dims(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
 Config config_with(const Config& base, const ConfigOverrides& overrides) {
@@ -305,8 +306,8 @@ Config config_with(const Config& base, const ConfigOverrides& overrides) {
     if (overrides.HS && base.rope_dims) c.rope_dims = rotary_dims(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
-    else if (c.F != base.F && !overrides.expert_ffn) c.expert_ffn = 0;    // derived from F again
-    // F was the experts' width, because no layer had a dense ffn.
+    else if (c.F != base.F && !overrides.expert_ffn) c.expert_ffn = 0;    // derive() computes it from F
+    // F held the experts' width until now, because no layer had a dense ffn.
     if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !overrides.F) c.F = now.F;
     c.fill_experts();
     // A single expert's normalised factor is always 1: the router would not learn from the loss.

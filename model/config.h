@@ -18,18 +18,18 @@ enum class NormPlacement {
     sandwich,    // x + n'(f(n(x)))
     post         // n(x + f(x))
 };
-enum class RouterKind { softmax, sigmoid };    // Router::sigmoid
-enum class Parallel { none, one, two };        // attention and ffn share an input: one norm, or two
+enum class RouterKind { softmax, sigmoid };    // how the router scores experts
+enum class Parallel { none, one, two };        // attention and ffn share an input: norms of it
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 // T5's position bias: buckets; distance from which all share the last one. Raffel et al. 2020.
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
-// Keys that a query attends to in its text: up to its position; also the whole prefix; all.
+// Keys that a query attends to: up to its own position; also the whole prefix; the whole text.
 enum class MaskKind { causal, prefix, all };
 // Scaling of RoPE's frequencies for longer contexts; sources: model/position_tables.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
-// A model's configuration. The defaults are GPT-2's; those of a family are in its row. A new kind
-// needs a field here, a row in config_rows.cpp and its computation in gpt.cpp.
+// A model's configuration. The defaults are GPT-2's; each family's row (families.h) sets its own. A
+// new kind needs a field here, a row in config_rows.cpp and its computation in gpt.cpp.
 struct Config {
     int V = 50257;    // vocabulary
     int T = 1024;     // context: positions of a sequence, at most
@@ -43,45 +43,45 @@ struct Config {
     Act activation = Act::gelu_tanh;
     bool gated = false;    // act(gate) * up
     // Experts replace the ffn in every experts_every-th layer. Their matrices have no biases.
-    int experts = 0, experts_used = 0;    // Router::E, K; 0: none
+    int experts = 0, experts_used = 0;    // experts per layer, per token; 0: none
     int expert_ffn = 0;                   // an expert's width
     int experts_every = 1;
     int shared_ffn = 0;          // width of the shared expert; 0: none
     bool shared_gate = false;    // its output is multiplied by sigmoid(x w)
     RouterKind router = RouterKind::softmax;
-    bool experts_normalised = true;    // Router::normalise
+    bool experts_normalised = true;    // factors of a token's experts sum to 1
     // Norms.
     NormKind norm = NormKind::layer;
     NormPlacement norm_placement = NormPlacement::pre;
     Parallel parallel = Parallel::none;
     bool norm_weight = true, norm_bias = true;
-    bool norm_plus = false;     // the factor is w + 1 (Gemma)
+    bool norm_plus = false;     // the norm's factor is w + 1 (Gemma)
     bool embed_norm = false;    // a norm follows the embeddings
     QkNormRope::QkNorm qk_norm = QkNormRope::QkNorm::none;
     // Attention.
     int window = 0;                       // visible positions, the query's own included; 0: all
     int global_every = 0;                 // every N-th layer has no window; 0: none
-    bool global_first = false;            // first, not last, of every N layers
-    int stride = 0, global_tokens = 0;    // Heads::stride, global_tokens; need a window
+    bool global_first = false;            // the first, not the last, of N layers
+    int stride = 0, global_tokens = 0;    // keys visible beyond the window (Heads)
     MaskKind mask_kind = MaskKind::causal;
-    float score_scale = 0, score_cap = 0;              // Heads::scale, Heads::softcap
+    float score_scale = 0, score_cap = 0;              // factor of scores; soft cap; 0: 1/sqrt(HS); none
     LinearAttention linear = LinearAttention::none;    // replaces softmax attention
-    int softmax_every = 0;                             // then every N-th layer keeps softmax; 0: none
+    int softmax_every = 0;                             // with linear attention: every N-th layer has softmax
     // Which products have biases: qkv, attention's output projection, the ffn's two, the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;                           // the head's weights are wte
     int mask = -1;                              // mask token for masked prediction; -1: none
     float embed_scale = 1, branch_scale = 1;    // factors of embeddings, of branch outputs
-    float logit_scale = 1, logit_cap = 0;       // as in Logits (layers/ops.h)
+    float logit_scale = 1, logit_cap = 0;       // factor and soft cap of logits; cap 0: none
     // Positions.
     Position position = Position::learned;
     int position_offset = 0;    // rows of wpe before position 0
     int rope_dims = 0;          // rotated channels per head, its first ones
     bool rope_interleaved = false;
     int rope_skip_every = 0;                          // every N-th layer has no RoPE; 0: none
-    float rope_theta = 1e4f, rope_local_theta = 0;    // local: windowed layers, unscaled; 0: rope_theta
+    float rope_theta = 1e4f, rope_local_theta = 0;    // local: theta of layers with a window; 0: rope_theta
     RopeScaling rope_scaling = RopeScaling::none;
-    float rope_factor = 1, rope_low = 1, rope_high = 4;    // low, high: llama3; beta_slow, beta_fast: yarn
+    float rope_factor = 1, rope_low = 1, rope_high = 4;    // llama3's low and high; yarn's beta_slow, beta_fast
     int rope_original = 0;                                 // trained context; 0: T
     float rope_magnitude = 0;                              // yarn's factor on cosines and sines; 0: 1 + ln(factor) / 10
     const Family* family = &GPT2;                          // gives keys and names in files
@@ -90,7 +90,7 @@ struct Config {
     // small model so much padding would cost too much.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
     int default_length() const { return std::min(T, 2048); }
-    // Properties of layer l. recurrent: it has linear attention, not softmax.
+    // Properties of layer l. recurrent: the layer has linear attention instead of softmax.
     bool recurrent(int l) const {
         return linear != LinearAttention::none && !(softmax_every && (l + 1) % softmax_every == 0);
     }
@@ -101,7 +101,7 @@ struct Config {
     QkNormRope rope(int l) const;
     int recurrent_layers_below(int l) const;
     int rope_table_of(int l) const;              // 0; 1 for windowed layers with their own theta
-    int layer_of_rope_table(int table) const;    // first layer that reads it; -1: none
+    int layer_of_rope_table(int table) const;    // first layer that reads this table; -1: none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
@@ -117,36 +117,36 @@ struct Config {
             .E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid, .normalise = experts_normalised};
     }
     bool pre_norm() const { return norm_placement == NormPlacement::pre || norm_placement == NormPlacement::sandwich; }
-    // A norm follows each branch, or its sum with the residual; the last sum's is the final norm.
+    // A norm follows each branch or its sum with the residual; the last one is then the final norm.
     bool post_norm() const { return norm_placement != NormPlacement::pre; }
     bool sum_norm() const { return norm_placement == NormPlacement::post; }
-    Config family_defaults() const;    // the family's fields for these V, T, L, NH, C
+    Config family_defaults() const;    // the family's usual fields for these sizes
     void derive();                     // sets the fields that follow from others
-    void fill_experts();               // experts_used and expert_ffn where they are 0
+    void fill_experts();               // replaces zeros of experts_used and expert_ffn
     bool operator==(const Config&) const = default;
 };
 
 // One row per field. Rows drive flags, config.json both ways, range checks, messages, listings.
 struct ConfigRow {
-    // required: each config.json must have the field. Listings show required and usual fields
-    // always, `some` unless 0, `rare` if different from family_defaults().
+    // required: every config.json must have the field. Listings always show required and usual
+    // fields, show `some` unless 0, and `rare` unless equal to family_defaults().
     enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlacement Config::*, Parallel Config::*, QkNormRope::QkNorm Config::*, Position Config::*,
                          RopeScaling Config::*, MaskKind Config::*, RouterKind Config::*, LinearAttention Config::*>
         Member;
     Member member;
-    const char* name;    // "kv_heads"; null: never listed
+    const char* name;    // in listings: "kv_heads"; null: not listed
     bool counted;        // listed as "6 layers", not as "layers 6"
     const char* flag;    // option of train and bench; null: none
-    const char* key;     // in config.json, if the family has no key
-    const char* gguf;    // key after the architecture's name; null: implied
+    const char* key;     // key in config.json unless the family names one
+    const char* gguf;    // GGUF key after the architecture; null: implied
     double min, max;
     Presence presence;
     const char* help;    // help text of the flag
-    // Enumerations: the names of each value, the first of them for writing.
+    // Enumerations: accepted names of each value, the first of which is written.
     std::vector<std::vector<std::string>> choices = {};
-    // A rule (base/command.h) on another row's flag. The model has what it names, whether by the flag or by itself.
+    // Rule (base/command.h) on another row's flag; the model's own value satisfies it, too.
     const char* needs = "";
 };
 const std::vector<ConfigRow>& config_rows();
@@ -154,33 +154,34 @@ const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 
-Status config_check(const Config& c);                    // exit 2: an impossible field, and why
-Result<Config> config_named(const std::string& name);    // a preset, dN or a family's FAMILY:dN. Exit 2
-std::string config_names();                              // "gpt2, gpt2-medium, ..., dN": for help
+Status config_check(const Config& c);                    // exit 2: impossible field
+Result<Config> config_named(const std::string& name);    // preset, dN or FAMILY:dN; exit 2: unknown
+std::string config_names();                              // for help: "gpt2, gpt2-medium, ..., dN"
 
-// Values of flags: integers in Config's fields; the others by index in config_rows(), floats in
-// `numbers`, enumerations and bools in `words`. A flag that was not given has 0 or "model".
+// Values of flags. Ints are in Config's fields, where 0 means that the flag was not given. Other
+// types are indexed as config_rows(): floats in `numbers` (0: not given), enumerations and bools in
+// `words` ("model": not given).
 struct ConfigOverrides : Config {
     std::vector<double> numbers;
     std::vector<std::string> words;
 };
 ConfigOverrides no_overrides();
 std::vector<Flag> config_flags(ConfigOverrides& overrides);
-// Exit 2: a given option has no effect in c without another one.
+// Exit 2: a given option would have no effect in c, because another option is missing.
 Status check_overrides(const ConfigOverrides& overrides, const Config& c);
-// base with the overrides. Derived fields are computed again if their sources have changed.
+// base with the given overrides. Fields derived from a changed field are computed again.
 Config config_with(const Config& base, const ConfigOverrides& overrides);
 
-// Options to run a model with another context than it was trained with.
+// Options to run a model at a context other than the trained one.
 struct ContextExtension {
     int context = 0;                  // 0: the model's
     std::string scaling = "model";    // a value of --rope-scaling; "model": unchanged
-    double factor = 0;                // 0: new context / trained context
+    double factor = 0;                // 0: new context divided by trained context
 };
-// Exit 2: learned positions end with the trained context; scaling needs RoPE.
+// Exit 2: learned positions cannot go beyond the trained context; scaling needs RoPE.
 Status extend_context(Config* c, const ContextExtension& to);
 std::vector<Flag> context_extension_flags(ContextExtension& to);
 
-// The fields to list (ConfigRow::Presence); given `other`, only fields that differ from it.
+// Fields to list by their Presence; with `other`, only the fields whose values differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

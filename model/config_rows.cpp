@@ -1,7 +1,7 @@
 // config_rows.cpp - one row per field of a configuration.
 #include "config.h"
 
-// A field that no family's config.json has under one key: its key there is flatgpt_ and its name.
+// Row of a field that has no single key in families' config.json: its key is "flatgpt_" + name.
 static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
                       double min, double max, std::vector<std::vector<std::string>> choices = {},
                       const char* needs = "") {

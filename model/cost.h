@@ -1,10 +1,10 @@
-// cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. operations.inc has the
-// formulas, this file their common parts. MFU, GFLOP/s, floors, forecasts and scratch sizes derive
-// from these costs.
+// cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. layers/operations.inc has
+// the formulas, this file the parts that they share. MFU, GFLOP/s, time floors, forecasts and
+// scratch sizes are computed from these costs.
 //
-// FLOPs are those that the maths needs: 2 per multiply-add of a product; in attention only visible
-// pairs of positions. Recomputation, exponentials and the sums of norms are left out. The head's
-// product counts with its padded width Vp.
+// FLOPs are those that the maths needs: 2 per multiply-add of a matrix product, in attention only
+// for visible pairs of positions. Recomputation, exponentials and the sums of norms are left out.
+// The head's product counts with its padded width Vp.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ struct Cost {
 
 class CostModel {
   public:
-    // Reads values from device memory; false: they are unknown.
+    // Copies from device memory, such as positions on which a cost depends; false: unavailable.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> ReadDevice;
     CostModel(const Table& op, ReadDevice read_device)
         : e(double(element_bytes(op.activation))), i(double(element_bytes(op.input))),
@@ -32,7 +32,7 @@ class CostModel {
           g(double(element_bytes(op.gradient))), is_bf16(op.parameter == Element::bf16),
           read_device(std::move(read_device)) {}
 
-    // One function per operation: the cost of a call.
+    // One member function per operation of operations.inc returns the cost of a call.
     typedef Activation T;
     typedef Input I;
     typedef Parameter P;
@@ -49,11 +49,11 @@ class CostModel {
     static double pairs(int p, int S, int window) {
         auto triangle = [](double n) { return n * (n + 1) / 2; };
         if (!window || p + S <= window) return triangle(p + S) - triangle(p);
-        const double growing = std::max(0, window - p);    // queries with fewer than `window` keys
+        const double growing = std::max(0, window - p);    // queries with fewer than `window` keys before them
         return growing > 0 ? triangle(window) - triangle(p) + (S - growing) * window : double(S) * window;
     }
 
-    // Visible pairs whose key is before the window: Heads::stride and global_tokens.
+    // Visible pairs with a key before the window, by Heads::stride and global_tokens.
     static double pattern(int p, int S, const Heads& h) {
         double n = 0;
         for (int i = p; i < p + S && (h.stride || h.global_tokens); i++) {
@@ -81,7 +81,7 @@ class CostModel {
                 0,
                 bytes};
     }
-    // Gradient elements of a matrix and its bias that are written, plus, with add, read before.
+    // Gradient elements moved for a matrix and its bias. add: the matrix is read, too.
     static double gradients(int C, int OC, bool add, const void* db) {
         return (add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
     }
@@ -91,7 +91,7 @@ class CostModel {
                : t.norm == QkNormRope::QkNorm::all ? (h.NH + h.NKV) * h.HS
                                                    : 2 * h.HS;
     }
-    // cos and sin are read once for all sequences.
+    // The table of cos and sin counts as read once for all sequences.
     static Cost rope(int B, int S, const Heads& h, const QkNormRope& t, double bytes) {
         CallSizes call = heads(B, S, h);
         call.rows = B * S;
@@ -99,22 +99,22 @@ class CostModel {
         return {call, 0, 0, bytes + 4.0 * S * t.dims + 4.0 * B * S * t.rstd_count(h.NH, h.NKV)};
     }
     static double weights(int C, int OC, const void* bias) { return double(C) * OC + (bias ? OC : 0); }
-    // Expected number of different tokens among N random ones: V (1 - (1 - 1/V)^N).
+    // Expected number of distinct tokens among N uniformly random ones: V (1 - (1 - 1/V)^N).
     static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }
     static CallSizes heads(int B, int S, const Heads& h) { return {.B = B, .S = S, .heads = h}; }
-    // Bytes per position of q, k, v and y; backward also of dqkv and dy.
+    // Bytes of q, k, v and y at one position; row_backward adds dqkv and dy.
     double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
     double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 
-    // flops: per channel of a visible pair. Forward q k and p v; backward dv, dp, dq and dk,
-    // without recomputed scores. With bf16 they count as products, since they run on tensor cores
-    // or the CPU's bf16 units, else as plain arithmetic.
+    // flops: FLOPs per channel of a visible pair. Forward counts q k and p v; backward dv, dp, dq
+    // and dk, without recomputed scores. With bf16 they count as products, because they run on
+    // tensor cores or the CPU's bf16 units, else as arithmetic.
     Cost attention(double flops, double bytes_of_a_row, int B, int S, const Heads& h) const {
         const double all = flops * h.NH * h.HS * visible_pairs(B, S, h);
         const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
     }
-    // Leaves out the part that attention_backward also computes.
+    // One addition per visible pair and head; attention_backward's cost has the rest.
     Cost bias_gradient(int B, int S, const Heads& h) const {
         const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
@@ -123,9 +123,9 @@ class CostModel {
     static Cost recurrence(int passes, int B, int S, const Heads& h, double bytes) {
         return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
     }
-    // All sequences count as long as the first one. Cached keys and values are read once.
+    // All sequences count as long as the first, whose position is read. Cached keys are read once.
     Cost cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
-        int first = cache.width * cache.SIZE - S;    // a full cache, if unknown
+        int first = cache.width * cache.SIZE - S;    // a full cache, if pos is unavailable
         (void)read_device(&first, pos, sizeof first);
         const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
         CallSizes call = heads(B, S, h);
@@ -143,7 +143,7 @@ class CostModel {
         work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t);
         return work;
     }
-    // Visible pairs of all sequences; unknown spans count as causal.
+    // Visible pairs of all sequences. Spans that cannot be read count as one causal text.
     double visible_pairs(int B, int S, const Heads& h) const {
         std::vector<Span> keys(h.keys ? size_t(B) * size_t(S) : 0);
         if (keys.empty() || !read_device(keys.data(), h.keys, int64_t(keys.size() * sizeof(Span))))

@@ -22,9 +22,9 @@ void draw(Model& g, KvCache& cache, const SampleArgs& d) {
     }
 }
 
-// Runs the blocks and samples. A decode step is captured as a CUDA graph, one per number of
-// sequences: which sequences they are, the graph reads from device memory. The first step in a row
-// runs without capture, because it may allocate scratch.
+// Runs the blocks and samples. A decode step is captured as a CUDA graph, one for each number of
+// sequences; it reads the sequences' indices from device memory. The first of consecutive decode
+// steps runs without capture, because it may allocate scratch.
 void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args) {
     const int B = g.pass.B, S = g.pass.S;
     if (sample_args && *sample_args != cache.sample_args) {
@@ -35,15 +35,15 @@ void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args
     cache.steps = as_before && cache.sampled == (sample_args != nullptr) ? cache.steps + 1 : S == 1;
     cache.sampled = sample_args != nullptr;
     if (const int64_t rows = int64_t(B) * S; rows > cache.max_rows) {
-        cache.max_rows = rows;    // scratch may grow; graphs hold the smaller one
+        cache.max_rows = rows;    // scratch may move; graphs hold its old address
         cache.release_graphs();
     }
     auto step = [&] {
         blocks(g, &cache, S == 1);
         if (sample_args) draw(g, cache, *sample_args);
     };
-    // `sample` increments cache_pos on the device; also pos, unless the cache evicts: pos is then a
-    // row of the call's cos/sin table and stays.
+    // Operation sample increments cache_pos on the device, and also pos, unless the cache evicts:
+    // then pos is a row of this call's cos_sin table and stays.
     for (int i = 0; sample_args && i < (cache.kind.evicts ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
     if (!g.op.begin_capture || S > 1 || g.pass.spans || g.after_attention) return step();
     auto graph = cache.graphs.find({B, cache.sampled});
@@ -56,7 +56,7 @@ void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args
     g.op.launch_graph(graph->second);
 }
 
-// Each prompt is one prefix with bidirectional attention.
+// Uploads spans that make each prompt one prefix with bidirectional attention.
 void upload_prefixes(Model& g, const std::vector<int>& lengths) {
     const int S = g.pass.S;
     Spans prompts;
@@ -70,7 +70,7 @@ void upload_prefixes(Model& g, const std::vector<int>& lengths) {
     g.op.upload(g.batch.queries(), prompts.queries.data(), bytes);
 }
 
-// Moves the requested rows to the front. Rows ascend, so each is read before it is overwritten.
+// Moves these rows to the front. As `rows` ascends, none is overwritten before it is read.
 template <class X> void to_front(const Table& op, X* x, int width, const std::vector<int>& rows) {
     for (int i = 0; i < int(rows.size()); i++)
         if (rows[size_t(i)] != i)
@@ -102,7 +102,7 @@ PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::v
     cache.from_start = S > 1 && prefill && g.pass.precision == Precision::prefill;
     g.pass.spans = g.c.mask_kind == MaskKind::prefix && prefill;
     if (g.pass.spans) upload_prefixes(g, lengths);
-    g.store.await();    // outside of graph capture
+    g.store.await();    // may wait, which graph capture forbids
     run(g, cache, as_before, sample_args);
     return {g.pass, lengths, S > 1};
 }

@@ -3,28 +3,28 @@
 #include "model/kv_cache.h"
 #include "model/model.h"
 
-// The unfinished end of a forward pass. A prompt needs few rows of logits, so `extend` stops after
-// the last block's attention; compute_logits runs the rest of the block and the head on those rows.
+// A forward pass without its end. A prompt needs few rows of logits, so `extend` stops after the
+// last block's attention; compute_logits runs the rest of the block and the head on those rows.
 struct PendingHead {
     Pass pass;
-    std::vector<int> lengths;    // (B): positions of each sequence, padding excluded
+    std::vector<int> lengths;    // (B): positions per sequence, without padding
     bool last_block = false;     // the last block stopped after its attention
 };
 
-// Allocates a cache, which must be destroyed before the model. exit 5: no memory
+// Allocates a cache, which must be destroyed before the model. Exit 5: not enough memory.
 Status allocate_cache(Model& model, KvCache& cache, int sequences, int positions, const CacheOptions& kind = {});
 
-// Appends S tokens to B of the cache's sequences (empty: to all) and runs them. lengths (B): each
-// sequence's tokens, followed by padding; empty: all have S.
-// tok (B,S), host; null: the tokens that the last step sampled for the same sequences.
-// sample_args: S is 1, and the next tokens are sampled into cache.tok (B). The caller uploads
-// sample_args.at before the first step.
+// Appends S tokens to each of B sequences of the cache (empty: all of them) and runs these tokens.
+// lengths (B): number of tokens of each sequence, the rest being padding; empty: all have S. tok
+// (B,S), host; null: the tokens sampled for the same sequences by the last step. sample_args, with
+// S = 1: samples the next tokens into cache.tok (B). The caller uploads sample_args.at before the
+// first step.
 PendingHead extend(Model& model, KvCache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                    const std::vector<int>& lengths = {}, Pages::SumOrder sum_order = Pages::SumOrder::by_length,
                    const SampleArgs* sample_args = nullptr);
-// After Gpt::forward: the rows of the whole batch.
+// For compute_logits after Gpt::forward: all positions of the batch.
 PendingHead whole_batch(const Model& model);
-// Logits of these rows of (B,S), in ascending order; none given: each sequence's last position. At
-// most once per pass, because it overwrites activations.
+// Computes the logits of the given rows of (B,S), which ascend; without rows, of each sequence's
+// last position. Overwrites activations, so at most one call per pass.
 void compute_logits(Model& model, const PendingHead& head, float* out,
                     const std::vector<int>& rows = {});    // (rows,V), host

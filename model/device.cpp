@@ -1,5 +1,5 @@
-// device.cpp - opens the device that --device, --dtype and --threads select. Only this file depends
-// on which backends were built.
+// device.cpp - opens the device that --device, --dtype and --threads select. Only this file knows
+// which backends were built.
 #include "device.h"
 
 #include "comm/comm.h"
@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "layers/cuda.h"
 
-#ifndef HAVE_CUDA    // built without nvcc: stubs that give the reason
+#ifndef HAVE_CUDA    // built without nvcc: stubs return the reason
 static const char without[] = "this binary was built without CUDA: make found no nvcc, or was told NVCC=";
 std::vector<CudaDevice> cuda_devices(std::string* why) {
     *why = without;
@@ -90,7 +90,7 @@ Result<Device> open_cuda(const DeviceOptions& o, bool train, int index) {
     return d;
 }
 
-// Fills with random numbers, repeated by chunk: a product of zeros draws less power and is faster.
+// Fills with repeated random numbers, since products of zeros draw less power and run faster.
 void fill(const Table& op, void* to, Element type, int64_t n) {
     const int64_t PIECE = 1 << 16, bytes = PIECE * element_bytes(type);
     std::vector<float> numbers(size_t{PIECE});

@@ -14,26 +14,26 @@ struct Device {
     std::string text;                // "cpu bf16 (AMX), 2 threads"
     bool gpu = false;
     Dtype dtype = Dtype::fp32;         // products' type
-    double peak = 0;                   // GPU: dense bf16 FLOP/s at its clock; 0: unknown
+    double peak = 0;                   // dense bf16 FLOP/s at its clock; 0: unknown
     int64_t context_bytes = 0;         // GPU memory of the driver and its context
     int64_t total_bytes = 0;           // GPU memory in total
-    bool planned = false;              // an absent GPU (train/gpu_plan.h): sizes only
-    double bandwidth = 0, link = 0;    // planned GPU: memory, link to others; bytes/s
+    bool planned = false;              // predicted, absent GPU (train/gpu_plan.h): sizes only
+    double bandwidth = 0, link = 0;    // bytes/s of a planned GPU's memory, link
 };
-// train: --dtype auto is bf16 on a GPU and on a CPU with bf16 products, else fp32; a GPU's products
-// use the library's fastest algorithm. Otherwise auto is bf16 on a GPU, fp32 on a CPU, and products
-// use the first algorithm that runs. local_rank: index of the GPU, ignored if only one is visible.
-// exit 5: no such device.
+// train: --dtype auto means bf16 on a GPU and on a CPU with bf16 instructions, else fp32, and a
+// GPU's products use cuBLASLt's fastest algorithm. Not train: auto means bf16 on a GPU, fp32 on a
+// CPU, and products use the first algorithm that runs. local_rank: index of the GPU, ignored if
+// only one is visible. Exit 5: no such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 const char* dtype_name(Dtype dtype);         // its name in --dtype
-Dtype gpu_dtype(const std::string& name);    // auto: bf16
-// exit `code`: a GPU of this capability (89: sm_89) has no products of this type
+Dtype gpu_dtype(const std::string& name);    // "auto": bf16
+// Fails with `code` if a GPU of this capability (89: sm_89) has no products of this dtype.
 Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code);
 double measure_peak(const Device& d);    // FLOP/s of a large product; CPU: 0
 
-// The algorithms that were measured fastest for a GPU's products; "" on the CPU. A resumed run uses
-// them again, because others would round differently.
+// Text that lists the algorithms measured fastest for a GPU's products; "" on the CPU. A resumed
+// run passes it to device_choose, because other algorithms would round differently.
 std::string device_choices();
 void device_choose(const std::string& choices);
-// Text: each GPU, or why there is none, and the CPU's instruction sets.
+// Text that lists each GPU, or the reason why there is none, and the CPU's instruction sets.
 std::string describe_devices();

@@ -10,7 +10,7 @@ const Family GPT2 = {
     .architecture = "GPT2LMHeadModel",
     .keys = {{"vocab_size", &Config::V},
              {"n_positions", &Config::T},
-             {"n_ctx", &Config::T},    // llama.cpp's converter needs it
+             {"n_ctx", &Config::T},    // required by llama.cpp's converter
              {"n_embd", &Config::C},
              {"n_layer", &Config::L},
              {"n_head", &Config::NH},
@@ -36,7 +36,7 @@ const Family GPT2 = {
               {"fc2", {"transformer.h.#.mlp.c_proj"}, FileLayout::transposed},
               {"lnf", {"transformer.ln_f"}}},
     .prefixes = {"transformer."},
-    .redundant = {".attn.bias", ".attn.masked_bias"},    // the causal mask
+    .redundant = {".attn.bias", ".attn.masked_bias"},    // causal mask, stored by old exporters
     .presets = {{"gpt2", 50257, 1024, 12, 12, 12, 64, 768, 3072},
                 {"gpt2-medium", 50257, 1024, 24, 16, 16, 64, 1024, 4096},
                 {"gpt2-large", 50257, 1024, 36, 20, 20, 64, 1280, 5120},
@@ -82,8 +82,8 @@ Config Config::family_defaults() const {
     return c;
 }
 void Config::derive() {
-    // A gated ffn has three matrices: width 8/3 C has as many parameters as 4 C with two (Shazeer
-    // 2020).
+    // A gated ffn has three matrices, an ungated one two: with F = 8/3 C instead of 4 C, both have
+    // equally many parameters (Shazeer 2020).
     F = gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
     NKV = NH;
     HS = NH > 0 && C % NH == 0 ? C / NH : 0;
@@ -118,14 +118,14 @@ std::string config_names() {
     return names + "dN (a GPT-2 with N layers and 64 N channels), FAMILY:dN (FAMILY is one of " + types + ")";
 }
 
-// Normalises a name: "GPT-NeoX", "gptneox" and "gpt_neox" are equal.
+// Lower-case letters and digits of a name, so that "GPT-NeoX", "gptneox" and "gpt_neox" are equal.
 static std::string letters(const std::string& name) {
     std::string text;
     for (char c : name)
         if (!strchr("-_.", c)) text += char(tolower(static_cast<unsigned char>(c)));
     return text;
 }
-// The family of FAMILY:dN; null: unknown name.
+// Family that a name "FAMILY:dN" begins with; null: unknown.
 static const Family* family_named(const std::string& name) {
     for (const Family* family : families()) {
         if (letters(name) == letters(family->type)) return family;

@@ -6,7 +6,7 @@ using C = Config;
 using Keys = std::vector<ConfigKey>;
 using Names = std::vector<Family::Name>;
 
-// RMSNorm, RoPE, SwiGLU, no biases, an untied head.
+// Fields of most families here: RMSNorm, RoPE, SwiGLU, no biases, an untied head.
 Config llama_kinds(void (*more)(Config& c) = nullptr) {
     Config c;
     c.norm = NormKind::rms, c.norm_eps = 1e-6f, c.norm_bias = false;
@@ -16,7 +16,7 @@ Config llama_kinds(void (*more)(Config& c) = nullptr) {
     if (more) more(c);
     return c;
 }
-// LayerNorm, RoPE, GELU, all biases.
+// Fields of older families: LayerNorm, RoPE, GELU, all biases.
 Config gelu_kinds(void (*more)(Config& c) = nullptr) {
     Config c;
     c.position = Position::rope;
@@ -24,7 +24,7 @@ Config gelu_kinds(void (*more)(Config& c) = nullptr) {
     return c;
 }
 
-// Appends the rows of `more`, without existing rows of equal name.
+// Appends the rows of `more`; a row whose name is already present is replaced.
 template <class Row>
 std::vector<Row> with(std::vector<Row> rows, const std::vector<Row>& more, const char* Row::*name) {
     for (const Row& row : more) {
@@ -38,7 +38,7 @@ Keys without(Keys keys, const char* key) {
     std::erase_if(keys, [&](const ConfigKey& k) { return std::string_view(k.key) == key; });
     return keys;
 }
-// kv: the class's default number of key/value heads.
+// kv: number of key/value heads that transformers' class assumes if the key is absent.
 Keys llama_keys(const Keys& more = {}, double kv = NAN) {
     return with<ConfigKey>({{"vocab_size", &C::V},
                             {"max_position_embeddings", &C::T},
@@ -55,7 +55,7 @@ const ConfigKey HEAD_DIM = {"head_dim", &C::HS}, RMS_EPS = {"rms_norm_eps", &C::
                 LAYER_EPS = {"layer_norm_eps", &C::norm_eps},
                 WINDOW = {"sliding_window", &C::window, ConfigKey::or_none},
                 QWEN_WINDOW = {"sliding_window", &C::window, ConfigKey::or_none, 4096};
-// Rows for a key that sets several fields.
+// One key that sets several fields.
 Keys biases(const Keys& keys, const char* key, std::initializer_list<bool Config::*> fields) {
     Keys all = keys;
     for (bool Config::*field : fields) all.push_back({key, field});
@@ -80,7 +80,7 @@ Names llama_names(const Names& more = {}) {
          {"lnf", {"model.norm"}}},
         more, &Family::Name::ours);
 }
-// Names for models that norm their branches' outputs.
+// Names for models with norms after their branches.
 Names branch_names() {
     return llama_names({{"post1", {"model.layers.#.post_attention_layernorm"}},
                         {"ln2", {"model.layers.#.pre_feedforward_layernorm"}},
@@ -95,7 +95,7 @@ Names expert_names(const Names& more = {}) {
          {"expert_down", {"model.layers.#.mlp.experts.@.down_proj"}}},
         more, &Family::Name::ours));
 }
-// Keys of the experts' number and width, with the class's defaults.
+// Keys of the experts' number and width. count, per_token, of_each: transformers' values if absent.
 Keys expert_keys(Keys keys, const char* number, double count, double per_token, const char* width, double of_each) {
     keys.push_back({number, &C::experts, ConfigKey::as_is, count});
     keys.push_back({"num_experts_per_tok", &C::experts_used, ConfigKey::as_is, per_token});
@@ -165,7 +165,7 @@ const std::vector<Family> ROWS = {
      .kinds = llama_kinds([](Config& c) { c.window = 4096; }),
      .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 8),
      .rope = ROPE,
-     .fixed = fixed({{"layer_types", "null", false, true}}),    // with it, transformers loads Ministral
+     .fixed = fixed({{"layer_types", "null", false, true}}),    // with this key, transformers loads Ministral
      .names = llama_names(),
      .presets = {{"mistral-7b", 32000, 32768, 32, 32, 8, 128, 4096, 14336,
                   [](Config& c) { c.norm_eps = 1e-5f; }}}},
@@ -214,7 +214,7 @@ const std::vector<Family> ROWS = {
          expert_kinds(c, 60, 4);
          c.norm_eps = 1e-6f, c.qkv_bias = c.shared_gate = true;
      }),
-     .sized = [](Config& c) { c.shared_ffn = c.F; },    // the total width of a token's experts
+     .sized = [](Config& c) { c.shared_ffn = c.F; },    // total width of a token's experts
      .keys = expert_keys(llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK,
                                      {"qkv_bias", &C::qkv_bias, ConfigKey::as_is, 1},
                                      {"shared_expert_intermediate_size", &C::shared_ffn, ConfigKey::as_is, 5632}}, 16),
@@ -236,7 +236,7 @@ const std::vector<Family> ROWS = {
      }),
      .keys = attention_bias(expert_keys(
          llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK,
-                     {"num_local_experts", &C::experts}}, 4),    // transformers 5's name in files
+                     {"num_local_experts", &C::experts}}, 4),    // key that transformers 5 writes
          "num_experts", 128, 8, "moe_intermediate_size", 768)),
      .rope = ROPE,
      .layers = Family::use_window,

@@ -13,7 +13,7 @@ void PageTable::resize(int sequences, int pages) {
     ref_counts.assign(size_t(pages), 0);
     free_pages = pages;
 }
-// The first free page from `preferred` on.
+// Takes the first free page, searching from `preferred` on.
 int PageTable::allocate_page(int preferred) {
     CHECK(free_pages > 0, "all of the cache's %zu pages are in use", ref_counts.size());
     size_t page = size_t(preferred) % ref_counts.size();
@@ -34,7 +34,7 @@ void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
         page = own;
     }
     s.pos += more;
-    // Sequences start in ranges of their own, so that their pages are consecutive.
+    // Each sequence begins in a range of its own, so that its pages are consecutive.
     const int begin = int(int64_t(ref_counts.size()) * b / sequences());
     for (; !ref_counts.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
         s.pages.push_back(allocate_page(s.pages.empty() ? begin : s.pages.back() + 1));
@@ -77,7 +77,7 @@ void PageTable::copy_sinks(int b, int n, std::vector<Copy>& copies) {
     for (int i = 0; i < n; i++) {
         int& page = s.pages[size_t(i)];
         if (!before) {
-            page = allocate_page(page);    // the original stays in `first`
+            page = allocate_page(page);    // the unrotated page stays in `first`
         } else if (ref_count(page) > 1) {
             release_page(page);
             page = allocate_page(page);
@@ -89,7 +89,7 @@ void PageTable::copy_sinks(int b, int n, std::vector<Copy>& copies) {
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 static bool has_scales(Element type) { return type == Element::fp8 || type == Element::int8; }
-// A layer's bytes of a page: keys, values, and their scales.
+// Bytes of one layer of a page: keys, values, and their scales.
 static int64_t layer_bytes(const Config& c, Element type) {
     const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
     return 2 * rows * (c.HS * element_bytes(type) + (has_scales(type) ? int64_t(sizeof(float)) : 0));
@@ -102,7 +102,7 @@ int64_t cache_bytes(const Config& c, Element type) {
     return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
 }
 
-// A position table ends with the context; a stride counts positions from the first one.
+// Positions in a table end with the context. A stride counts from the first position.
 const char* why_no_eviction(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";
@@ -148,7 +148,7 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     pages = !paged ? 0 : kind.pages ? kind.pages : count * width + rotated;
     table.resize(count, pages);
     table.states = c.linear != LinearAttention::none;
-    const int copied = std::max(count, rotated);    // pages copied at once
+    const int copied = std::max(count, rotated);    // most pages that one call copies
     const int64_t row_bytes = paged_layers(c) * round_up(pages * layer_bytes(c, type), 64);
     state_bytes = state_numbers(c) * element_bytes(op->gradient);    // float; double in the reference
     const int64_t states_bytes = round_up(count * state_bytes, 64);
@@ -206,7 +206,7 @@ States KvCache::states(int l) const {
 // Evicts the oldest pages of running sequences that would outgrow the cache.
 void KvCache::evict_pages(const std::vector<int>& lengths) {
     std::vector<PageTable::Copy> rotated;
-    std::vector<int> evicted;    // evicted positions, by rotated page
+    std::vector<int> evicted;    // number of evicted positions, by rotated page
     for (size_t i = 0; i < lengths.size(); i++) {
         const int b = running[i], before = table[b].evicted, more = lengths[i];
         while (kind.evicts && table[b].length() + more > positions) {
@@ -224,7 +224,7 @@ void KvCache::evict_pages(const std::vector<int>& lengths) {
 }
 
 // Rotates the sinks' keys by the number of evicted positions, so that they directly precede the
-// window. Each time the original keys are rotated, so that rounding errors do not add up.
+// window. Each rotation starts from the original keys, so that rounding errors do not add up.
 void KvCache::rotate_sinks(const std::vector<PageTable::Copy>& rotated, const std::vector<int>& evicted) {
     upload_copies(rotated);
     for (int i : {0, 1})

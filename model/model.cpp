@@ -1,4 +1,4 @@
-// model.cpp - a model's memory: its layout, and its contents before weights are loaded.
+// model.cpp - a model's memory: its layout, and what it holds before weights are loaded.
 #include "model/model.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void HostBuffer::release() {
 }
 
 Model::Model(const Table& table) : Gpt(table, parameters), host_logits(op) {
-    if (op.parameter == Element::packed) return;    // inference only
+    if (op.parameter == Element::packed) return;    // packed parameters: inference only
     const char* missing = missing_operation(op);
     CHECK(!missing, "%s has no %s", op.name, missing);
     CHECK(!op.linear_gelu_forward == !op.linear_gelu_backward, "%s has one half of linear_gelu", op.name);
@@ -53,7 +53,7 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
 }
 
 void Model::lay_out(Layout& at, const Config& config, Plan asked) {
-    if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // no other rank holds the other partitions
+    if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // one rank alone has nothing to partition
     c = config;
     plan = asked;
     tensors = config_tensors(c, plan.ranks);
@@ -80,7 +80,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer, "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
           config.T);
-    // Row numbers are int, and experts have experts_used rows per token.
+    // Indices of rows are int, and experts have experts_used rows per token.
     const int most = INT32_MAX / 4 / std::max(1, config.experts_used);
     if (int64_t(asked.B) * asked.S > most)
         return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)asked.B * asked.S,
@@ -111,14 +111,14 @@ Status Model::allocate(const Config& config, const Plan& asked) {
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
     if (!plan.updates) return {};
-    const std::vector<uint8_t> ones(1 << 16, 1);    // allocated memory is zero
+    const std::vector<uint8_t> ones(1 << 16, 1);    // allocated memory is zero; norms begin with 1
     for (const Tensor& t : tensors)
         for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
             op.upload(store.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
     return {};
 }
 
-// Fills the position tables that are not learned.
+// Fills the tables for positions that are computed, not learned.
 void Model::fill_positions() {
     if (bucket) {
         const std::vector<int> buckets = relative_buckets(c.mask_kind != MaskKind::causal);

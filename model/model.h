@@ -22,27 +22,27 @@ class HostBuffer {
 
 struct Model : Gpt {
   private:
-    ParamStore parameters{op};    // Gpt::store; first, because the training step reads it to the end
+    ParamStore parameters{op};    // Gpt::store; destroyed last, as TrainStep uses it
 
   public:
     explicit Model(const Table& table);
     ~Model();
-    Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: no memory
+    Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: not enough memory
     void init(uint64_t seed) { store.init(c, seed); }           // random weights
-    // Mean loss over the batch's targets >= 0, summed in double, in order. losses (N), host
+    // Mean of the losses of targets >= 0, summed in double, in order. losses (N): on the host.
     double mean_loss(float* losses = nullptr);
-    // Parts of the flat buffers, converted to and from float (ParamStore).
+    // Reads and writes parts of the flat buffers, converted to and from float (ParamStore).
     void read(StateKind part, int64_t offset, int64_t n, float* to) const { store.read(part, offset, n, to); }
     void write(StateKind part, int64_t offset, int64_t n, const float* from) { store.write(part, offset, n, from); }
 
     TrainStep train{*this, store};
     std::vector<Tensor> tensors;      // the parameters: one row per tensor
-    std::vector<MemoryRow> memory;    // allocated bytes; memory_cost (cost_table.h) predicts them
+    std::vector<MemoryRow> memory;    // allocated bytes, as memory_cost (cost_table.h) predicts
     int64_t arena_bytes = 0;
-    HostBuffer host_logits;    // one chunk of logits, for compute_logits
+    HostBuffer host_logits;    // compute_logits' copy of one chunk
 
   private:
     void lay_out(Layout& at, const Config& config, Plan plan);
     void fill_positions();
-    void* arena = nullptr;    // all device memory but caches and scratch
+    void* arena = nullptr;    // device memory, caches and scratch excluded
 };

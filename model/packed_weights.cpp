@@ -9,8 +9,8 @@
 namespace {
 bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
 
-// Merges consecutive rows of one format into a part. Each expert has parts of its own, because a
-// panel must not span two experts.
+// Merges consecutive rows of one format into a part. Each expert's parts are separate, because a
+// panel of packed rows must not span two experts.
 std::vector<PackedPart> parts_of(const Tensor& t, const WeightFormats& stored) {
     std::vector<FormatRows> rows = stored ? stored(t) : std::vector<FormatRows>{};
     if (rows.empty()) rows = {{t.rows, BlockType::f32}};
@@ -67,7 +67,7 @@ void PackedWeights::assign(char* memory) {
 
 bool PackedWeights::use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
                         std::shared_ptr<const void> file) {
-    constexpr int SPREAD = 8;    // tokens over which packing is spread, after the first
+    constexpr int SPREAD = 8;    // decode steps over which matrices are packed
     Entry& e = entry(offset);
     bool fits = file && !in_blocks(format.type) && !e.parts.empty();
     for (const PackedPart& p : e.parts) fits &= p.format == format.type;

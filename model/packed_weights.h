@@ -12,8 +12,8 @@
 struct FormatRows {
     int64_t rows;
     BlockType format;
-};    // consecutive rows
-// Formats of a matrix's rows, in order; the last one covers all remaining rows. Null: fp32.
+};    // consecutive rows of one format
+// Formats of a matrix's rows, in order of rows. An empty list, or no function, means fp32.
 typedef std::function<std::vector<FormatRows>(const Tensor& t)> WeightFormats;
 bool all_fp32(const std::vector<Tensor>& tensors, const WeightFormats& stored);
 
@@ -21,40 +21,40 @@ class PackedWeights {
   public:
     int64_t bytes = 0;
 
-    // Lays out these tensors and, if positions > 0, a table (positions,C) of fixed positions.
+    // Lays out these tensors and, if positions > 0, a computed position table (positions,C).
     void lay_out(const std::vector<Tensor>& tensors, const WeightFormats& stored, int64_t positions, int64_t C);
     void assign(char* memory);    // memory: `bytes`, zeroed
     bool any() const { return !entries.empty(); }
     Parameter* at(int64_t offset) { return parameter(entry(offset).weight); }
-    // The position table from row `first` on: wpe, or the fixed table; null: neither.
+    // Position embeddings from row `first` on: wpe, or the computed table; null: neither exists.
     Parameter* positions(int first);
     float* position_table() { return beside.floats; }
 
-    // Writes n numbers from an offset of the flat buffer on (Tensor::offset), given as blocks of a
-    // format. Rows of another format are converted. Threads may write disjoint ranges at once.
+    // Writes n elements, given as blocks of a format, from an offset of the flat buffer on
+    // (Tensor::offset). Converts rows stored in another format. Threads may write disjoint ranges.
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
-    void read(int64_t offset, int64_t n, float* to) const;    // whole rows
-    // Makes the matrix at this offset use a mapped file's rows (layers/quant/packed.h): rows[i] for
-    // row i, null for trailing rows of zeros. `file` keeps the mapping alive. Returns false, and
-    // changes nothing, if the formats differ.
+    void read(int64_t offset, int64_t n, float* to) const;    // reads n elements; whole rows
+    // Makes the matrix at this offset use rows of a mapped file (layers/quant/packed.h): rows[i] is
+    // row i, null in place of trailing zeros. `file` keeps the mapping alive. Returns false, and
+    // changes nothing, if the matrix's formats are not the file's.
     bool use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
              std::shared_ptr<const void> file);
     bool uses_file(int64_t offset) const { return any() && !entry(offset).rows.empty(); }
-    int64_t bytes_beside_fp32(const Config& c) const;    // matrix bytes read per token, minus their fp32 bytes
-    std::string formats() const;                         // by bytes: "Q4_1 and Q8_0"
+    int64_t bytes_beside_fp32(const Config& c) const;    // matrix bytes per token, minus fp32's
+    std::string formats() const;                         // formats by bytes: "Q4_1 and Q8_0"
 
   private:
     struct Entry {
         Tensor tensor;
         PackedWeight weight = {};
         std::vector<PackedPart> parts = {};
-        std::vector<const char*> rows = {};    // in a mapped file; else empty
+        std::vector<const char*> rows = {};    // row pointers into a mapped file; else empty
         std::shared_ptr<const void> file = {};
     };
     std::vector<std::unique_ptr<Entry>> entries;    // by offset
     PackedWeight beside = {}, positions_from_first = {};
     int64_t beside_numbers = 0;
-    int in_file = 0;    // matrices that use a mapped file
+    int in_file = 0;    // number of matrices that use mapped files
 
     Entry& entry(int64_t offset) const;
     static Parameter* parameter(PackedWeight& w) { return reinterpret_cast<Parameter*>(&w); }

@@ -9,7 +9,7 @@
 namespace {
 constexpr double TAU = 2 * std::numbers::pi;
 
-// The (fractional) index of the pair that makes n full rotations over the trained context.
+// Index, with fraction, of the channel pair that makes n full rotations over the trained context.
 double yarn_correction_dim(double n, const Config& c, double context) {
     return c.rope_dims * std::log(context / (n * TAU)) / (2 * std::log(double(c.rope_theta)));
 }
@@ -29,7 +29,7 @@ double rope_ramp(const Config& c, int i, double f) {
     const double context = c.rope_original ? c.rope_original : c.T;
     switch (c.rope_scaling) {
         case RopeScaling::linear: return 0;
-        case RopeScaling::llama3: {    // by rotations over the trained context: below rope_low scaled in full
+        case RopeScaling::llama3: {    // by rotations over the trained context; below rope_low: all of it scaled
             const double rotations = context * f / TAU;
             return std::clamp((rotations - c.rope_low) / (double(c.rope_high) - c.rope_low), 0.0, 1.0);
         }
@@ -111,7 +111,7 @@ std::vector<int> relative_buckets(bool both_sides) {
     std::vector<int> all;
     for (int d = -RELATIVE_MAX_DISTANCE; d <= RELATIVE_MAX_DISTANCE; d++) {
         const int n = both_sides ? std::abs(d) : std::max(-d, 0), first = both_sides && d > 0 ? buckets : 0;
-        // 1e-9: rounding must not move a bucket's first distance into the bucket below.
+        // 1e-9 keeps rounding from moving a bucket's first distance into the bucket below.
         const double part = n < exact ? 0
                                       : std::log(double(n) / exact) / std::log(double(RELATIVE_MAX_DISTANCE) / exact);
         const int far = exact + int(part * (buckets - exact) + 1e-9);

@@ -12,10 +12,10 @@ template <class S, class T> struct Row {
     bool exists;
     T* S::*field;
     const char* name;
-    std::vector<int64_t> parts;    // row counts of parts that files may separate
+    std::vector<int64_t> parts;    // row counts of parts, which files may separate
     int64_t cols;                  // 0: a vector
     Init init;
-    int64_t padding = 0;    // additional rows, in memory only
+    int64_t padding = 0;    // additional rows in memory: Vp - V
     int experts = 1;        // number of such matrices
 };
 
@@ -68,7 +68,7 @@ template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
             {!c.sum_norm() && c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
-// A row's tensor, with the family's names. block: -1 outside of blocks.
+// Tensor of a row, with the family's names in files. block: -1 outside of blocks.
 template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name,
@@ -81,7 +81,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;
     t.rows = t.file_rows + row.padding;
-    // "qkvw" is "qkv"'s name and ".weight"; "wte" is its own name and ".weight".
+    // A matrix's file name is its stem's ("qkv" of "qkvw") or its own ("wte"), then ".weight".
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
@@ -112,7 +112,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
 }
 
 // Visits every row in memory order: visit(tensor with bucket and offset, pointer to member,
-// struct).
+// struct). Returns the flat buffer's size.
 template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
     int64_t offset = 0;
     auto step = [&](const auto& row, auto* owner, int block, int bucket) {

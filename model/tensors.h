@@ -1,4 +1,4 @@
-// tensors.h - one row per parameter tensor, and the buckets in which they are reduced and saved.
+// tensors.h - one row per parameter tensor, and the buckets that are reduced and saved as units.
 #pragma once
 #include <functional>
 #include <string>
@@ -18,42 +18,41 @@ template <class T> struct Params {
 };
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
-// Layout of a tensor in files: as in memory; (cols, rows); or rows grouped by head (NH,3,HS), each
-// head's query, key and value together.
+// Layout of a tensor in files: as in memory; (cols, rows); or rows (NH,3,HS), with a head's query,
+// key and value together.
 enum class FileLayout { straight, transposed, by_head };
-// Rows of a tensor that are one tensor in a file.
+// Consecutive rows of our tensor that are a tensor of their own in a file.
 struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
 // One row per tensor, in memory order: wte | wpe | rel | lne | head | block 0 | ... | block L-1 |
-// ln_f. Rows drive allocation, init, weight decay, files and tests. A tensor that a model lacks has
-// no row and is null in Params.
+// ln_f. Allocation, initial values, weight decay, files and tests are derived from these rows. A
+// tensor that a model lacks has no row and is null in Params.
 struct Tensor {
     std::string name;              // "0.qkvw"
-    int64_t offset = 0;            // in elements, a multiple of 64
-    int64_t rows = 0, cols = 0;    // in memory; a vector has cols = 1
-    int64_t file_rows = 0;         // rows in files: V, not Vp
+    int64_t offset = 0;            // elements, a multiple of 64
+    int64_t rows = 0, cols = 0;    // in memory; a vector's cols: 1
+    int64_t file_rows = 0;         // rows in files: V where rows is Vp
     Init init = Init::zero;
     bool decay = false, vector = false;    // vector: shape [rows] in files
     FileLayout layout = FileLayout::straight;
-    bool product = false;    // a product is first to write its gradient (ParamStore::into)
+    bool product = false;    // a matrix product writes its gradient first (ParamStore::into)
     int bucket = 0;
-    int experts = 1;    // matrices, one after the other
+    int experts = 1;    // number of matrices, one after the other
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };
-// Pointers by name, each pointer_to(tensor), or null if the model lacks it. T: Parameter or
-// Gradient
+// Pointers by name: pointer_to(tensor), or null if the model lacks it. T: Parameter or Gradient.
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to);
-// Tensors that are reduced, partitioned and saved together: the embeddings and the head; each
-// block, the last one with ln_f. Buckets divide evenly among ranks; one rank needs no padding.
+// Tensors that are reduced, partitioned and saved together: one bucket of embeddings and head, one
+// per block, the last with ln_f. Ranks get equal parts, for which buckets are padded.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };
 std::vector<Tensor> config_tensors(const Config& c, int ranks = 1);
 std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
-std::vector<int> config_owners(const Config& c, int ranks);    // the rank that saves each bucket
+std::vector<int> config_owners(const Config& c, int ranks);    // rank that saves each bucket
 int64_t config_parameters(const Config& c);                    // elements in files
-int64_t config_used(const Config& c);                          // elements that one token uses: its own experts alone
-int64_t config_flat_size(const Config& c, int ranks = 1);      // elements of the flat buffer, padding included
+int64_t config_used(const Config& c);                          // elements used per token: chosen experts only
+int64_t config_flat_size(const Config& c, int ranks = 1);      // elements of the flat buffer, with padding
