@@ -9,8 +9,8 @@ enum class BlockType { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k,
 struct BlockFormat {
     BlockType type;
     const char* name;
-    int ggml_type;         // type number in a GGUF file
-    int numbers, bytes;    // per block; rows are whole blocks
+    int ggml_type;         // tensor type in GGUF files
+    int numbers, bytes;    // elements and bytes of a block; rows are whole blocks
 };
 inline constexpr BlockFormat BLOCK_FORMATS[] = {
     {BlockType::f32, "F32", 0, 1, 4},        {BlockType::f16, "F16", 1, 1, 2},
@@ -22,7 +22,7 @@ inline constexpr BlockFormat BLOCK_FORMATS[] = {
     {BlockType::q6_k, "Q6_K", 14, 256, 210}, {BlockType::iq4_nl, "IQ4_NL", 20, 32, 18},
 };
 constexpr const BlockFormat& block_format(BlockType b) { return BLOCK_FORMATS[int(b)]; }
-// Null: unsupported format.
+// Returns null for an unsupported format.
 constexpr const BlockFormat* find_block_format(uint32_t ggml_type) {
     for (const BlockFormat& f : BLOCK_FORMATS)
         if (uint32_t(f.ggml_type) == ggml_type) return &f;

@@ -1,4 +1,4 @@
-// command.cpp - what the flag rows mean: values from text and back, arguments, the TOML of --config.
+// command.cpp - flag rows at work: values from text and back, arguments, the TOML of --config.
 #include "command.h"
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ std::string join(const Strings& words, const char* between) {
 }
 
 namespace {
-// Text of unknown length and content for a message.
+// Quotes text of unknown length and content for a message.
 std::string in_quotes(const std::string& text) {
     return "'" + escape_control(text.size() > 60 ? text.substr(0, 60) + "..." : text) + "'";
 }
@@ -42,7 +42,7 @@ std::string dashed(std::string name) {
 // ---- values ---------------------------------------------------------------------------------------------------------
 
 namespace {
-// The shortest text that reads back to the same bits.
+// Shortest text that parses back to the same bits.
 std::string number_text(double x) {
     char text[64];
     return {text, std::to_chars(text, text + sizeof text, x).ptr};
@@ -65,7 +65,7 @@ std::string toml_value(const Flag& f) {
     if (is_text(f)) return toml_string(value);
     return holds<double>(f) && value.find_first_of(".e") == std::string::npos ? value + ".0" : value;
 }
-// What a flag takes: "a whole number of at least 1", "one of cosine, linear". Empty for free text.
+// A flag's values: "a whole number of at least 1", "one of cosine, linear"; "" for free text.
 std::string wanted(const Flag& f) {
     if (holds<bool>(f)) return "true or false";
     if (is_text(f)) return f.choices.empty() ? "" : "one of " + join(f.choices, ", ");
@@ -75,7 +75,7 @@ std::string wanted(const Flag& f) {
     if (low && high) return kind + " from " + from + " to " + to;
     return kind + (low ? " of at least " + from : high ? " of at most " + to : "");
 }
-// 1_000, 4k and 0.5M as a plain decimal number: 1000, 4e3, 0.5e6. Nothing where the text is no finite number.
+// Rewrites 1_000, 4k and 0.5M as 1000, 4e3, 0.5e6. Empty if the text is no finite number.
 std::optional<std::string> plain_number(std::string text) {
     auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
     for (size_t i = text.size(); i-- > 0;) {
@@ -106,7 +106,7 @@ std::optional<int64_t> read_integer(const std::string& text) {
     if (!x || *x != std::floor(*x) || std::fabs(*x) > 0x1p53) return {};
     return int64_t(*x);
 }
-// False where the text is no value of the flag's kind and range.
+// Returns false if the text is no value of the flag's kind and range.
 bool set_value(const Flag& f, const std::string& text) {
     auto inside = [&](double x) { return x >= f.min && x <= f.max; };
     if (auto p = std::get_if<bool*>(&f.to)) {
@@ -153,7 +153,7 @@ Status flag_set(const Flag& f, const Strings& values) {
 // ---- arguments ------------------------------------------------------------------------------------------------------
 
 namespace {
-// Levenshtein: the fewest letters to insert, delete or replace.
+// Levenshtein distance: the least number of letters to insert, delete or replace.
 size_t edit_distance(const std::string& a, const std::string& b) {
     std::vector<size_t> row(b.size() + 1);
     for (size_t j = 0; j <= b.size(); j++) row[j] = j;
@@ -171,8 +171,8 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }    // namespace
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
-    // Pairs of another program's word and the one here, without dashes: a key of a TOML file has none. They stand here
-    // and not in the rows because several commands have the same row, and commands and choices have none.
+    // Pairs of another program's word and ours, without dashes, because keys of a TOML file have
+    // none. They are not in the rows: commands share rows, and commands and choices have none.
     static const std::pair<const char*, const char*> ELSEWHERE[] = {
         {"generate", "sample"},     {"run", "sample"},
         {"complete", "sample"},     {"evaluate", "eval"},
@@ -192,7 +192,7 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
             if (bare(word) == theirs && bare(k) == ours) return "; did you mean " + k + "?";
     std::string best;
     size_t distance = std::max<size_t>(2, word.size() / 3) + 1;
-    auto alike = [&](const std::string& k) {    // how many first letters; of those that are as near, the most wins
+    auto alike = [&](const std::string& k) {    // number of equal first letters, which breaks ties
         return std::mismatch(word.begin(), word.end(), k.begin(), k.end()).first - word.begin();
     };
     for (auto& k : known) {
@@ -205,7 +205,8 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
 }
 
 namespace {
-// CLI11 takes any word for a value, `--text=` for `--text`, and `--a_b` for another name than `--a-b`.
+// Corrects three habits of CLI11: it takes any word for a value, `--text=` for `--text`, and
+// `--a_b` for another name than `--a-b`.
 Status mend(const CLI::App& app, Strings& args) {
     auto option = [&](const std::string& word) {
         return word[0] == '-' ? app.get_option_no_throw(dashed(word)) : nullptr;
@@ -223,8 +224,8 @@ Status mend(const CLI::App& app, Strings& args) {
     }
     return {};
 }
-// An unquoted pattern, as the shell hands it over: --data a.bin b.bin. What to type instead, "" where `extra` is not
-// among such words.
+// Advice for a pattern that the shell has expanded: --data a.bin b.bin. Returns the arguments to
+// type instead, or "" if `extra` is not one of these expanded words.
 std::string glob_hint(const std::vector<const Flag*>& rows, const Strings& args, const std::string& extra) {
     auto folder = [](const std::string& path) { return path.substr(0, path.rfind('/') + 1); };
     auto ending = [](const std::string& path) {
@@ -256,19 +257,19 @@ std::string glob_hint(const std::vector<const Flag*>& rows, const Strings& args,
     }
     return "";
 }
-// The arguments into the rows, and these rows into `given`. False: --help.
+// Reads the arguments into the rows; `given` gets the rows that were set. False: --help was asked.
 Result<bool> read_arguments(const Command& command, const Flag& config, Strings args, std::vector<const Flag*>* given) {
     std::vector<const Flag*> rows = {&config};
     for (auto& f : command.flags) rows.push_back(&f);
     CLI::App app;    // with --help
     app.allow_extras();
-    app.option_defaults()->take_all();    // flag_set says how many are too many
+    app.option_defaults()->take_all();    // flag_set reports too many values
     Strings known = {"--help"};
     for (auto f : rows) {
         const std::string names = f->letter ? std::string("-") + f->letter + "," + f->name : f->name;
         CLI::Option* o = holds<bool>(*f) ? app.add_flag(names) : app.add_option(names);
         if (!is_positional(*f)) known.push_back(f->name);
-        else if (is_list(*f)) o->expected(int(args.size()) + 1);    // not "unlimited": [a,b] would be two
+        else if (is_list(*f)) o->expected(int(args.size()) + 1);    // not "unlimited", which would split [a,b]
     }
     TRY(mend(app, args));
     try {
@@ -362,7 +363,7 @@ std::string alternatives(const Strings& words) {    // "a", "a or b", "a, b or c
     if (words.size() < 2) return join(words, "");
     return join(Strings(words.begin(), words.end() - 1), ", ") + " or " + words.back();
 }
-// A flag of a rule: its row, null if there is none, and the value that it must have, "" if any but the default.
+// A flag named by a rule. row: null if there is none. value: required; "": any but the default.
 struct RuleFlag {
     const Flag* row;
     std::string value;

@@ -1,4 +1,4 @@
-// common.h - what every file may use: CHECK for our mistakes, Status and Result for the world's, checked sizes.
+// common.h - for every file: CHECK for our mistakes, Status and Result for other errors.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -31,7 +31,7 @@ enum class Exit : int {
     sigterm = 143
 };
 
-// An outside error: a file, a flag, a device. The message has expectation, finding and location.
+// An error from outside: a file, a flag, a device. The message says what was expected and found.
 struct [[nodiscard]] Status {
     Exit code = Exit::ok;
     std::string message;
@@ -40,7 +40,7 @@ struct [[nodiscard]] Status {
     void take() const {}
 };
 
-// printf to a string.
+// printf into a std::string.
 [[gnu::format(printf, 1, 0)]] inline std::string formatted(const char* format, va_list args) {
     va_list again;
     va_copy(again, args);
@@ -83,8 +83,8 @@ template <class V> struct [[nodiscard]] Result {
         try_.take();                         \
     })
 
-// Checks for our mistakes: always on, prints the location, aborts (the one exit outside main.cpp,
-// because there is nothing left to save).
+// Aborts if a condition that our code guarantees is false; always on, prints the location. The one
+// exit outside main.cpp, because nothing is left to save.
 #define CHECK(condition, ...)                                                            \
     do {                                                                                 \
         if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__); \
@@ -103,7 +103,7 @@ template <class V> struct [[nodiscard]] Result {
 
 // ---- progress -----------------------------------------------------------------------------------
 
-// Grows with any progress; the other ranks of a run see from it that this process is not stalled.
+// Increases with any progress. The other ranks of a run watch it to detect a stalled process.
 inline std::atomic<int64_t> progress_count{0};
 inline void count_progress() { progress_count.fetch_add(1, std::memory_order_relaxed); }
 
@@ -112,7 +112,7 @@ inline void count_progress() { progress_count.fetch_add(1, std::memory_order_rel
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// Sizes from a file; false: the result leaves [0, 2^63).
+// Multiplies sizes that a file gives; false: the product is outside [0, 2^63).
 inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
     return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
 }
@@ -120,7 +120,7 @@ inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
 // ---- hashing ------------------------------------------------------------------------------------
 
 constexpr uint64_t FNV_OFFSET_BASIS = 0xCBF29CE484222325ull;
-// FNV-1a on 8-byte words: every changed bit changes the result. Continues h.
+// Continues hash h by FNV-1a on 8-byte words: every changed bit changes the result.
 inline uint64_t fnv1a_words(uint64_t h, const void* data, int64_t bytes) {
     auto* p = static_cast<const unsigned char*>(data);
     for (; bytes > 0; bytes -= 8, p += 8) {

@@ -8,7 +8,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
         text.replace(at, from.size(), to);
 }
-// The words that may follow a flag; a command's name follows `help`.
+// Words that may follow a flag; after `help`, the commands' names.
 std::vector<std::string> values(const std::vector<Command>& commands, const Command& c, const Flag& f) {
     if (c.name != "help") return f.choices;
     std::vector<std::string> names;
@@ -43,11 +43,11 @@ std::string bash_completion(const std::vector<Command>& commands) {
            "    esac\n"
            "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
            "}\n"
-           "complete -o default -F _flatgpt flatgpt\n";    // no word: file names
+           "complete -o default -F _flatgpt flatgpt\n";    // -o default: file names where no word matches
 }
 std::string zsh_completion(const std::vector<Command>& commands) {
     std::string names, cases;
-    auto plain = [](std::string text) {    // inside '...[...]'
+    auto plain = [](std::string text) {    // escapes for '...[...]'
         for (auto& [from, to] : {std::pair{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}})
             replace_all(text, from, to);
         return text;
@@ -84,7 +84,7 @@ std::string zsh_completion(const std::vector<Command>& commands) {
 }
 std::string fish_completion(const std::vector<Command>& commands) {
     std::string out = "# flatgpt completion fish | source\n";
-    auto plain = [](std::string text) {    // inside '...'
+    auto plain = [](std::string text) {    // escapes for '...'
         replace_all(text, "\\", "\\\\");
         replace_all(text, "'", "\\'");
         return text;
@@ -108,7 +108,7 @@ std::string fish_completion(const std::vector<Command>& commands) {
 
 // ---- the manual page ------------------------------------------------------------------------------------------------
 
-// Text for roff: hyphens stay what they are typed as, nothing is taken for a request.
+// Escapes text for roff: hyphens stay hyphens, and no line begins with a request.
 std::string roff(const std::string& text) {
     std::string out;
     for (char c : text) switch (c) {
@@ -122,7 +122,7 @@ std::string roff(const std::string& text) {
         }
     return out.starts_with(".") ? "\\&" + out : out;
 }
-// "--tokens, -n N": what is typed as it is in bold, what it stands for in italics.
+// Formats "--tokens, -n N": literal parts in bold, placeholders in italics.
 std::string roff_form(const std::string& form) {
     std::string out;
     for (size_t at = 0, end; at < form.size(); at = end + 1) {
@@ -149,7 +149,7 @@ std::string man_of(const Command& c) {
     return out + ".PP\nExample:\n.PP\n.RS 4\n.nf\n" + example + "\n.fi\n.RE\n";
 }
 
-// Environment variables and exit codes: what no row says.
+// Environment variables and exit codes, which no row describes.
 std::string man_rest() {
     std::string out = ".SH \"OPTIONS OF ALL COMMANDS\"\n" +
                       tagged(roff_form("--help, -h"), "the options of a command") +

@@ -1,4 +1,5 @@
-// console.cpp - the progress line and numbers for people. All on stderr: stdout is for results.
+// console.cpp - the progress line, and numbers for people. All use stderr, as stdout is for
+// results.
 #include "console.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ std::string print(const char* format, double x, const char* unit) {
     snprintf(text, sizeof text, format, x, unit);
     return text;
 }
-// x in the largest unit that leaves at least 1, in steps of `base`, also after rounding.
+// Prints x in the largest unit, in steps of `base`, in which the rounded number is at least 1.
 std::string scaled(double x, double base, const char* const* units, int count, const char* format) {
     int unit = 0;
     while (unit + 1 < count && std::fabs(x) >= base - (unit ? 0.05 : 0.5)) {
@@ -115,8 +116,8 @@ std::string cut(const std::string& text, int width) {
 std::string broken(const std::string& text, int width) {
     return text.find('\n') == std::string::npos ? wrap_line(text, width) : text;
 }
-// One write, so that lines of several threads or processes do not mix. The last column stays free,
-// because some terminals wrap when it is used.
+// Draws with one write, so that lines of several threads or processes do not mix. The last column
+// stays free, because some terminals wrap a line that uses it.
 void draw(const std::string& text, bool end) {
     const int columns = terminal_size().columns;
     std::string line = "\r\x1b[K" + (end ? broken(text, columns) + "\n" : cut(text, columns - 1));

@@ -5,14 +5,14 @@
 
 #include "common.h"
 
-bool stderr_is_terminal();    // a terminal with cursor movement: TERM is not dumb
+bool stderr_is_terminal();    // a terminal with cursor movement (TERM not dumb)
 struct TerminalSize {
     int columns, rows;
 };
-TerminalSize terminal_size();                        // stderr's or stdout's; else COLUMNS, LINES; else 80x24
-int text_width(FILE* to);                            // the terminal's columns, at most 100; 80 for a file
-void note_typed_input();                             // terminal input: prints how to end it, on stderr
-double now_seconds();                                // monotonic
+TerminalSize terminal_size();                        // of stderr, else stdout, else COLUMNS and LINES, else 80x24
+int text_width(FILE* to);                            // terminal's columns, at most 100; 80 for a file
+void note_typed_input();                             // on a terminal, prints how to end input
+double now_seconds();                                // monotonic clock
 std::string human_count(double n);                   // 124.4M
 std::string human_bytes(double n);                   // 1.86 GiB
 std::string human_time(double seconds);              // 1:02:03, 4:05, 12 s
@@ -21,8 +21,8 @@ std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 // Breaks text at spaces if it exceeds `width` UTF-8 characters; other spaces stay.
 std::string wrap_line(const std::string& text, int width);
 
-// On a terminal a line replaces the last one; elsewhere a line is printed at most every `every`
-// seconds, or with `keep`. A kept line stays on the terminal, too.
+// On a terminal, a line replaces the previous one. Elsewhere, a line is printed if `every` seconds
+// have passed since the last, or with `keep`. On a terminal, a line with `keep` stays.
 class Progress {
   public:
     explicit Progress(double every = 10) : every(every) {}
@@ -30,7 +30,7 @@ class Progress {
     void line(const std::string& text, bool keep = false);
     void note(const std::string& text);    // prints a line above the progress line
     void clear();                          // removes the progress line before other output
-    bool quiet = false;                    // another rank prints
+    bool quiet = false;                    // prints nothing, as another rank prints
   private:
     double every, last = -1e9;
     std::string shown;
@@ -38,7 +38,8 @@ class Progress {
 
 // ---- UTF-8 (RFC 3629: shortest forms, no surrogates) --------------------------------------------
 
-// Bytes of the longest prefix of text (not empty) that begins a character; complete: it is one.
+// Returns the length in bytes of the longest prefix of text (not empty) that is, or begins, one
+// character. complete: it is a whole character.
 size_t utf8_character(std::string_view text, bool& complete);
 inline void append_utf8(std::string& text, uint32_t c) {
     const int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;    // bytes after the first

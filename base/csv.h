@@ -10,7 +10,7 @@ inline std::string csv_quoted(std::string_view text) {
     for (char c : text) out += c == '"' ? "\"\"" : std::string{c};
     return out + "\"";
 }
-// printf of x, but NaN without a sign.
+// Prints x by a printf format; NaN is printed without a sign.
 [[gnu::format(printf, 1, 0)]] inline std::string number_text(const char* format, double x) {
     return std::isnan(x) ? "nan" : formatted(format, x);
 }

@@ -29,7 +29,7 @@ std::vector<double> log_ticks(double low, double high) {
 }
 
 namespace {
-// Cells of 2 x 4 braille dots, some of them replaced by a mark.
+// Cells of 2 x 4 braille dots. A cell may show a mark in place of its dots.
 struct Canvas {
     int columns, rows;
     std::vector<unsigned char> dots, color;
@@ -38,7 +38,8 @@ struct Canvas {
         : columns(columns), rows(rows), dots(size_t(columns * rows)), color(dots.size()), marks(dots.size()) {}
 
     void dot(int x, int y, int hue) {
-        static const unsigned char bit[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};    // Unicode
+        static const unsigned char bit[4][2] = {
+            {0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};    // Unicode's order of braille dots
         size_t cell = size_t(y / 4 * columns + x / 2);
         dots[cell] |= bit[y % 4][x % 2];
         color[cell] = static_cast<unsigned char>(hue);
@@ -58,7 +59,7 @@ struct Canvas {
         for (int c = 0; c < columns; c++) {
             size_t cell = size_t(r * columns + c);
             std::string glyph = marks[cell];
-            if (glyph.empty() && dots[cell])    // U+2800 + dots
+            if (glyph.empty() && dots[cell])    // code point U+2800 + dots
                 glyph = {char(0xE2), char(0xA0 | dots[cell] >> 6), char(0x80 | (dots[cell] & 63))};
             if (glyph.empty()) out += ' ';
             else if (colors) out += "\x1b[" + std::to_string(color[cell]) + "m" + glyph + "\x1b[0m";
@@ -103,7 +104,7 @@ void draw_curve(Canvas& canvas, const Curve& c, const Axis& ax, const Axis& ay, 
     for (auto& p : c.marks) canvas.mark(ax.pixel(p.x, w), y_of(p.y), "●", color);
     if (numbered && !c.line.empty()) canvas.mark(px, py, std::to_string((number + 1) % 10), color);
 }
-// Prints ticks and labels under the x axis, without labels that would touch their neighbour.
+// Prints ticks and labels under the x axis; a label that would touch its neighbour is left out.
 void print_x_axis(const Axis& axis, int margin, int columns) {
     std::string labels(size_t(margin + 1 + columns), ' ');
     std::vector<bool> tick(size_t(columns), false);
@@ -171,13 +172,13 @@ int display_width(std::string_view text) {
 }
 
 namespace {
-// x as a shade of `columns` characters, with a text in its middle.
+// Draws x as a shade `columns` characters wide, with a text in its middle.
 std::string shaded(double x, int columns, const std::string& text, bool colors) {
     static const char ramp[] = " .:-=+*#%@";
     const double value = std::clamp(std::isfinite(x) ? x : 0.0, 0.0, 1.0);
     const int width = display_width(text), left = std::max(0, columns - width) / 2;
     const int right = std::max(0, columns - width - left);
-    if (colors)    // 232 to 255 are greys; text gets a readable color
+    if (colors)    // 232 to 255 are greys; the text contrasts
         return formatted("\x1b[48;5;%d;38;5;%dm", 232 + int(std::lround(value * 23)), value < 0.5 ? 255 : 232) +
                std::string(size_t(left), ' ') + text + std::string(size_t(right), ' ') + "\x1b[0m";
     const char fill = text.empty() ? ramp[std::min(9, int(value * 10))] : ' ';

@@ -1,4 +1,4 @@
-// element.h - element types of buffers, and bfloat16 as a storage type: identical on host, GPU and
+// element.h - element types of buffers, and bfloat16 as a storage type, equal on host, GPU and
 // emulator. Arithmetic is done in float.
 #pragma once
 #include <cstdint>
@@ -14,9 +14,10 @@ constexpr int64_t element_bytes(Element e) {
 
 struct bf16 {
     uint16_t bits;
-};    // the upper half of a float
-// Cache elements, times their row's factor. fp8: a sign, 4 bits of exponent e, 3 of mantissa m, as
-// in E4M3, but with all exponents regular: 2^(e-7) (1 + m/8), and 0 where both are 0.
+};    // upper half of a float
+// Elements of a quantised cache, multiplied by their row's factor. fp8: a sign, 4 bits of exponent
+// e, 3 of mantissa m, as in E4M3, but all exponents are regular: 2^(e-7) (1 + m/8), or 0 if e = m =
+// 0.
 struct fp8 {
     uint8_t bits;
 };
@@ -33,7 +34,7 @@ HOST_DEVICE inline float to_float(bf16 x) {
     return f;
 }
 
-// Nearest, ties to even; every NaN becomes 0x7fff, like the GPU's cvt.rn.bf16.f32.
+// Rounds to nearest, ties to even; every NaN becomes 0x7fff, as by the GPU's cvt.rn.bf16.f32.
 HOST_DEVICE inline bf16 to_bf16(float x) {
 #ifdef __CUDA_ARCH__
     bf16 out;
@@ -54,7 +55,7 @@ HOST_DEVICE inline float to_float(fp8 x) {
     return f;
 }
 HOST_DEVICE inline float to_float(int8 x) { return float(x.value); }
-// Nearest, ties to even; saturates.
+// Rounds to nearest, ties to even; too large values become the largest.
 HOST_DEVICE inline fp8 to_fp8(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -80,14 +81,14 @@ template <class T> constexpr Element element_of = sizeof(T) == 8   ? Element::f6
 template <> inline constexpr Element element_of<fp8> = Element::fp8;
 template <> inline constexpr Element element_of<int8> = Element::int8;
 
-// The largest number of a type with row factors; 0: no factors. The factor is the row's largest
-// absolute value over LARGEST. A row without a value above TINY is zero.
+// Largest value of a type whose rows have factors; 0: no factors. A row's factor is its largest
+// absolute value divided by LARGEST. A row whose values are all at most TINY becomes zero.
 template <class T> constexpr float LARGEST = 0;
 template <> inline constexpr float LARGEST<fp8> = 480;
 template <> inline constexpr float LARGEST<int8> = 127;
 constexpr float TINY = 1e-30f;
 
-// Convert n elements of any type to and from floats, rounded to nearest. Host only.
+// Convert n elements of any type to and from floats, rounding to nearest. Host only.
 inline void to_floats(float* to, const void* from, Element type, int64_t n) {
     auto convert = [&](auto* x) {
         for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);

@@ -106,10 +106,10 @@ namespace {
 constexpr const char *MARK = ".flatgpt-", *ENDING = ".tmp";
 constexpr size_t DIGITS = 16, MARK_LENGTH = 9 + DIGITS + 4;
 
-// Directory ("DIR/", or "" for the current one) and name, cut so that name and mark fit into 255
-// bytes.
+// Splits a path into directory ("DIR/", or "" for the current one) and name. The name is cut so
+// that it fits into 255 bytes together with the temporary's mark.
 std::pair<std::string, std::string> split(const std::string& path) {
-    const size_t slash = path.rfind('/') + 1;    // npos + 1 is 0
+    const size_t slash = path.rfind('/') + 1;    // npos + 1 = 0: no slash
     return {path.substr(0, slash), path.substr(slash, 255 - MARK_LENGTH)};
 }
 bool is_temporary(const std::string& name) {
@@ -117,7 +117,7 @@ bool is_temporary(const std::string& name) {
     const std::string mark = name.substr(name.size() - MARK_LENGTH);
     return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
 }
-// Acquires a free lock. none: the descriptor is not open, or the file system has no locks.
+// Tries to lock. elsewhere: another process has the lock. none: no open file, or no lock support.
 enum class Lock { ours, elsewhere, none };
 Lock take_lock(int descriptor) {
     if (descriptor < 0) return Lock::none;
@@ -154,13 +154,13 @@ Status remove_leftovers(const std::string& path, Paths paths,
     for (std::filesystem::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end;
          it.increment(error)) {
         const std::string name = it->path().filename().string();
-        const bool longer = name.size() > start.size() + MARK_LENGTH;    // another path's
+        const bool longer = name.size() > start.size() + MARK_LENGTH;    // temporary of a path with a longer name
         if (name.starts_with(start) && is_temporary(name) && !(longer && paths == Paths::one))
             names.push_back(dir + name);
     }
     for (const std::string& name : names) {
         constexpr int FLAGS = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-        int f = open(name.c_str(), O_RDWR | FLAGS), inside = -1;    // NFS requires write access for a lock
+        int f = open(name.c_str(), O_RDWR | FLAGS), inside = -1;    // NFS locks only files open for writing
         const bool directory = f < 0 && errno == EISDIR;
         if (directory) f = open(name.c_str(), O_RDONLY | O_DIRECTORY | FLAGS);
         Lock lock = take_lock(f);
@@ -168,9 +168,9 @@ Status remove_leftovers(const std::string& path, Paths paths,
             inside = openat(f, TemporaryLock::FILE_NAME, O_RDWR | FLAGS);
             lock = take_lock(inside);
         }
-        if (inside >= 0) close(inside);    // otherwise NFS renames it, and its directory stays
-        // A file that cannot be locked may be in use by another or this process, so it stays. A
-        // directory is removed, because leftovers are removed before directories are created.
+        if (inside >= 0) close(inside);    // else NFS keeps it renamed, and the directory
+        // A file that cannot be locked may be in use, so it stays. A directory is removed, because
+        // the caller removes leftovers before it creates directories.
         const bool left = lock == Lock::ours || (lock == Lock::none && directory);
         const Status removed = f >= 0 && left ? remove(name) : Status{};
         if (f >= 0) close(f);
@@ -211,13 +211,13 @@ Status NewFile::failed() const { return fail(Exit::io, "%s cannot be written: %s
 Result<NewFile> NewFile::create(const std::string& path) {
     NewFile file;
     struct stat s;
-    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // rename would replace a device
+    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // rename would replace a device by a file
         return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
     (void)remove_leftovers(path, Paths::one, [&](const std::string& left) {
         unlink(left.c_str());
         return Status{};
     });
-    // Until it is locked, another process may remove it as a leftover.
+    // Before the file is locked, another process may remove it as a leftover: hence several tries.
     for (int tries = 0; tries < 10; tries++) {
         file = NewFile();
         file.name = path;
@@ -255,7 +255,8 @@ Status NewFile::commit(Overwrite overwrite) {
     close(std::exchange(descriptor, -1));
     const std::string dir = split(name).first;
     const int f = open(dir.empty() ? "." : dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = f >= 0 && (fsync(f) == 0 || errno == EINVAL);    // some file systems cannot
+    const bool synced = f >= 0 &&
+                        (fsync(f) == 0 || errno == EINVAL);    // EINVAL: file system without fsync of directories
     const Status status = synced ? Status{} : failed();
     if (f >= 0) close(f);
     return status;

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-// Exact. Branch-free, for vectorised loops: the product adjusts the exponent, also of subnormals.
+// Exact, and without branches, for vectorised loops. A product adjusts the exponent, also of
+// subnormals.
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
     float f;
@@ -16,15 +17,15 @@ inline float half_to_float(uint16_t h) {
     return f;
 }
 
-// Nearest, ties to even; from 65520 on infinity; NaN stays NaN.
+// Rounds to nearest, ties to even; 65520 and more become infinity; NaN stays NaN.
 inline uint16_t float_to_half(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     const uint32_t sign = bits >> 16 & 0x8000;
     bits &= 0x7FFFFFFF;
-    if (bits >= 0x47800000) return uint16_t(sign | (bits > 0x7F800000 ? 0x7E00 : 0x7C00));    // from 2^16 on
+    if (bits >= 0x47800000) return uint16_t(sign | (bits > 0x7F800000 ? 0x7E00 : 0x7C00));    // 2^16 or more
     if (bits >= 0x38800000) return uint16_t(sign | (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13);
-    float f;    // below 2^-14: 1/2 + x has last bit 2^-24, like a subnormal half
+    float f;    // below 2^-14: 1/2 + x rounds x to 2^-24
     memcpy(&f, &bits, 4);
     f += 0.5f;
     memcpy(&bits, &f, 4);

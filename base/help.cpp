@@ -34,7 +34,7 @@ std::string wrap(const std::string& text, int width, int indent) {
     return out;
 }
 std::string wrap_shell(const std::string& example, int width, const std::string& indent) {
-    // Words, an option together with its value; "" between two commands.
+    // Pieces of the line: words, each option together with its value; "" separates two commands.
     std::vector<std::string> pieces;
     char quote = 0;
     for (size_t i = 0, begin = 0; i <= example.size(); i++) {
@@ -79,7 +79,7 @@ std::string command_usage(const Command& command) {
 
 std::string command_help(const Command& command, int width, Level level) {
     width = std::max(width, 40);
-    const int column = width < 64 ? 8 : 26;    // where meanings begin
+    const int column = width < 64 ? 8 : 26;    // column where meanings begin
     std::string out = "usage: " + wrap(command_usage(command), width, 7) + "\n";
     out += wrap(command.summary, width, 0) + "\n";
     auto row = [&](const std::string& form, const std::string& meaning) {
@@ -97,7 +97,7 @@ std::string command_help(const Command& command, int width, Level level) {
     auto is_number = [](const Flag& f) { return is_integer(f) || holds<double>(f); };
     const bool numbers = std::any_of(command.flags.begin(), command.flags.end(), is_number);
     const std::string* group = nullptr;
-    bool shown = false;    // --config and --help end the first group
+    bool shown = false;    // --config and --help end the first group of options
     for (auto& f : command.flags) {
         if (f.level > level) continue;
         if (!group || f.group != *group) {
@@ -143,7 +143,7 @@ std::string commands_help(const std::vector<Command>& commands, int width) {
     return out + "\nexit codes: " + wrap(exits, width, 12) + "\n";
 }
 
-// The row for `help`, which alone prints the commands; main.cpp takes `help COMMAND` for `COMMAND --help`.
+// The command `help`, without arguments. main.cpp treats `help COMMAND` as `COMMAND --help`.
 Command help_command(const std::vector<Command>* commands) {
     auto name = std::make_shared<std::string>();
     Flag row = {.name = "COMMAND", .to = name.get(), .help = "the command to explain; none: lists all commands"};

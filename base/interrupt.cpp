@@ -15,7 +15,7 @@ struct Noted {
     std::vector<std::string> files;
 };
 Noted& noted() {
-    static Noted& all = *new Noted;    // the thread below may outlive static objects
+    static Noted& all = *new Noted;    // never destroyed: the thread below may outlive statics
     return all;
 }
 }    // namespace
@@ -31,7 +31,7 @@ void keep_temporaries() {
     noted().files.clear();
 }
 
-// A thread waits for the signals, because a handler could not lock the mutex.
+// A thread waits for the signals, because a signal handler must not lock the mutex.
 void remove_files_on_signals(void (*end)(int signal)) {
     sigset_t awaited, before;
     sigemptyset(&awaited);
@@ -45,16 +45,16 @@ void remove_files_on_signals(void (*end)(int signal)) {
         std::thread([awaited, end] {
             int s = 0;
             if (sigwait(&awaited, &s) != 0) return;
-            // Other threads need this lock to note a file, so none begins before the process ends.
+            // Noting a file needs this lock, so no new temporary appears before the process ends.
             std::lock_guard lock(noted().mutex);
-            // Directories stay, because a new one may be replacing one of them.
+            // Temporary directories stay, because one of them may be replacing an old directory.
             for (const std::string& path : noted().files) unlink(path.c_str());
             signal(s, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &awaited, nullptr);
             raise(s);
-            end(s);    // a container's first process survives such signals
+            end(s);    // in a container, process 1 survives such signals
         }).detach();
-    } catch (const std::system_error&) {    // no thread can start: files stay, as after SIGKILL
+    } catch (const std::system_error&) {    // no thread: files stay, as after SIGKILL
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 }

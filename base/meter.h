@@ -6,9 +6,9 @@
 #include "common.h"
 #include "console.h"
 
-// "tokenize: 12.3 MB of 100.0 MB, 61.2 MB/s, 0:01 left"; for compressed files "tokenize: 12.3 kB of
-// 100.0 kB, 4.5 MB of text, 61.2 MB/s, 0:01 left". done, total: bytes of the files; total 0:
-// unknown. text: decompressed bytes.
+// Progress text: "tokenize: 12.3 MB of 100.0 MB, 61.2 MB/s, 0:01 left"; for compressed files
+// "tokenize: 12.3 kB of 100.0 kB, 4.5 MB of text, 61.2 MB/s, 0:01 left". done, total: bytes of the
+// files; total 0: unknown. text: bytes after decompression.
 inline std::string meter_line(const std::string& what, int64_t done, int64_t total, int64_t text, double seconds) {
     auto size = [](double n) { return n < 1e6 ? formatted("%.1f kB", n / 1e3) : formatted("%.1f MB", n / 1e6); };
     std::string line = what + ": " + size(double(done));

@@ -8,8 +8,8 @@ struct Philox4 {
     uint32_t v[4];
 };
 
-// Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream, index). There is no
-// state to save: a resumed run repeats the indices.
+// Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream,
+// index). No generator state is saved; a resumed run uses the same indices again.
 HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t key[2] = {uint32_t(seed), uint32_t(seed >> 32)};
     Philox4 c{{uint32_t(index), uint32_t(index >> 32), uint32_t(stream), uint32_t(stream >> 32)}};
@@ -22,7 +22,7 @@ HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index
     return c;
 }
 
-// Uniform in [0, 1), with 24 bits.
+// Uniform in [0, 1), with 24 random bits.
 inline float philox_uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
 
 // Standard normal by Box-Muller, one number per (seed, stream, index).

@@ -1,4 +1,4 @@
-// toml.cpp - a single pass over the bytes; errors have the expected and the found text.
+// toml.cpp - parses in one pass over the bytes; errors have the expected and the found text.
 #include "toml.h"
 
 #include <algorithm>
@@ -12,12 +12,12 @@ struct Reader {
     std::string_view text;
     size_t at = 0;
     int line = 1;
-    std::string expected = {};    // set at the first error
+    std::string expected = {};    // set by the first error
 
     char peek() const { return at < text.size() ? text[at] : '\0'; }
     bool done() const { return at >= text.size(); }
     bool error(const char* what) { return expected = what, false; }
-    // Skips blanks and comments; with `lines`, line ends, too.
+    // Skips blanks and comments; with `lines`, also line ends.
     void space(bool lines) {
         for (; !done(); at++) {
             if (peek() == '#')
@@ -67,7 +67,7 @@ struct Reader {
         }
         return at++, true;
     }
-    // Parses the next setting. False at the end and on an error.
+    // Parses the next setting. Returns false at the end and on an error.
     bool next(TomlSetting& s) {
         space(true);
         s = {};

@@ -9,9 +9,9 @@
 struct TomlSetting {
     std::string key;
     std::vector<std::string> values;    // escapes resolved; numbers as written
-    bool text = false, list = false;    // in quotes; in brackets
+    bool text = false, list = false;    // text: quoted value; list: value in brackets
     int line = 0;                       // 1-based
 };
-// Exit 2 naming `name`, the line, the expected and the found text.
+// Exit 2: the message has `name`, the line, the expected and the found text.
 Result<std::vector<TomlSetting>> toml_parse(std::string_view text, const std::string& name);
-std::string toml_string(const std::string& text);    // in quotes, escaped
+std::string toml_string(const std::string& text);    // quoted and escaped
