@@ -54,7 +54,7 @@ const Disk& real_disk() {
 
 namespace {
 using Sink = std::function<Status(const void*, int64_t)>;
-constexpr int64_t CHUNK = 1 << 20;    // bytes of one write or read
+constexpr int64_t CHUNK = 1 << 20;    // bytes written or read at a time
 
 template <class Call> int64_t retry_eintr(Call call) {
     int64_t rc;
@@ -66,7 +66,7 @@ Status disk_status(const std::string& path, const char* call, int64_t rc) {
     return rc < 0 ? fail(Exit::io, "%s: %s: %s", path.c_str(), call, strerror(int(-rc))) : Status{};
 }
 
-// Names of a directory's files, without subdirectories; empty if the directory is missing.
+// Names of the files directly in a directory; empty if the directory is missing.
 std::vector<std::string> names_in(const std::string& dir) {
     std::vector<std::string> names;
     std::error_code error;
@@ -114,8 +114,8 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 }
 
 namespace {
-// Writes one file, from produce to fsync. A failed fsync is final: a second one may succeed without
-// the data.
+// Creates a file, lets `produce` write it, and flushes it to disk. A failed fsync is final: a
+// second one may succeed although data is lost.
 Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<FileChecksum>* sums,
                   const std::function<Status(const Sink&)>& produce) {
     std::string path = dir + "/" + name, waiting;
@@ -143,20 +143,20 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     Status s = produce(put);
     if (s.ok()) s = flush();
     if (s.ok()) s = disk_status(path, "fsync", retry_eintr([&] { return disk.sync(fd); }));
-    int closed = disk.close(fd);    // even an interrupted close closes it
+    int closed = disk.close(fd);    // close releases fd even if it returns EINTR
     if (s.ok() && closed != -EINTR) s = disk_status(path, "close", closed);
     sums->push_back(sum);
     return s;
 }
 
-// Writes this rank's part of weights and moments.
+// Writes this rank's part of the weights and of AdamW's moments.
 Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<FileChecksum>* sums) {
     std::vector<TensorSource> weights, moments;
     checkpoint_tensors(g, StateKind::weights, "", &weights);
     checkpoint_tensors(g, StateKind::m, "m.", &moments);
     checkpoint_tensors(g, StateKind::v, "v.", &moments);
     for (auto& [stem, sources] : {std::pair{"model", &weights}, {"optimizer", &moments}})
-        if (!sources->empty())    // more ranks than buckets: some have none
+        if (!sources->empty())    // a rank may have no bucket
             TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
                            [&](const Sink& sink) { return safetensors_write(*sources, sink); }));
     return {};
@@ -168,7 +168,7 @@ Status write_text(const Disk& disk, const std::string& dir, const char* name, co
                       [&](const Sink& sink) { return sink(text.data(), int64_t(text.size())); });
 }
 
-// Writes the files that describe the weights.
+// Writes the files that describe the weights: config.json, the tokenizer, generation_config.json.
 Status write_texts(const Disk& disk, const std::string& dir, const Config& c, const Tokenizer& tokenizer,
                    const GenerationConfig& generation, std::vector<FileChecksum>& sums) {
     const Vocabulary& v = tokenizer.vocabulary();
@@ -183,7 +183,7 @@ Status write_texts(const Disk& disk, const std::string& dir, const Config& c, co
     return write_text(disk, dir, "tokenizer_config.json", tokenizer.config_json(), sums);
 }
 
-// Rank 0 writes the other files when all ranks have written theirs; MANIFEST last.
+// Rank 0 calls this when all ranks have written their tensors. Writes the rest, MANIFEST last.
 Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
                   const GenerationConfig& generation, const TrainState& state, std::vector<FileChecksum>& sums) {
     auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
@@ -203,7 +203,7 @@ Status rename_directory(const Disk& disk, const std::string& from, const std::st
     return fail(Exit::usage, "%s: expected a new directory, it is there by now; give another name", to.c_str());
 }
 
-// Gathers the checksums of all ranks' files at rank 0.
+// Collects the checksums of all ranks' files on rank 0.
 void gather_sums(std::vector<FileChecksum>* sums, Coordinator& coordinator) {
     std::string mine;
     for (const FileChecksum& s : *sums) mine += checksum_line(s);
@@ -238,12 +238,12 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
             return Status{};
         });
     if (!s.ok()) {
-        if (first) (void)remove_directory(temporary, disk);    // report the first error
+        if (first) (void)remove_directory(temporary, disk);    // the first error is reported
         return s;
     }
     return at_first([&] {
         TRY(disk_status(run, "fsync", retry_eintr([&] { return disk.sync_dir(run.c_str()); })));
-        return remove_directory(temporary, disk);    // an older one of this step, after the exchange
+        return remove_directory(temporary, disk);    // older checkpoint of this step, exchanged before
     });
 }
 
@@ -252,10 +252,10 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     TRY(remove_leftovers(run + "/step_", Paths::with_prefix, remove));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
-    std::string best;    // directory of best_step in the newest whole checkpoint
+    std::string best;    // best_step's directory, by the newest whole checkpoint
     int whole = 0;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        if (!exists(*dir + "/MANIFEST")) continue;    // not written by flatgpt
+        if (!exists(*dir + "/MANIFEST")) continue;    // without MANIFEST: not written by flatgpt
         if (whole == keep) {
             if (*dir != best) unwanted.push_back(*dir);
         } else if (checkpoint_verify(*dir).ok() && whole++ == 0) {
@@ -264,7 +264,8 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         }
     }
     if (unwanted.empty()) return {};
-    // Renames first, durably, so that no crash leaves a partial checkpoint under its name.
+    // All are renamed and RUN is flushed before any is removed, so that a crash leaves no partial
+    // checkpoint under a checkpoint's name.
     for (const std::string& dir : unwanted) {
         const std::string away = temporary_name(dir);
         TRY(rename_directory(disk, dir, away, Overwrite::no));
@@ -316,7 +317,7 @@ Status checkpoint_export(const std::string& dir, const WeightsReader& weights, c
         return Status{};
     };
     const Status s = write();
-    if (!s.ok() || overwrite == Overwrite::yes) (void)remove(temporary);    // report the first error
+    if (!s.ok() || overwrite == Overwrite::yes) (void)remove(temporary);    // the first error is reported
     return s;
 }
 
@@ -330,7 +331,7 @@ static Status verify(const ModelSource& m, bool weights) {
         return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
     for (const FileChecksum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
-        // Without `weights` the optimizer's files are not read at all.
+        // Without `weights`, the optimizer's files are skipped.
         if (tensors && !weights && !s.name.starts_with("model")) continue;
         TRY(checksum_verify(dir + "/" + s.name, s, weights || !tensors));
     }
@@ -349,7 +350,7 @@ std::vector<std::string> checkpoint_list(const std::string& run) {
     return dirs;
 }
 
-// Message for a missing MODEL: a Hugging Face Hub name is no path, and flatgpt downloads nothing.
+// Message for a missing MODEL. A Hugging Face Hub name is no path, and flatgpt downloads nothing.
 static Status no_model(const std::string& path) {
     const size_t slash = path.find('/');
     const bool owned = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
@@ -368,7 +369,7 @@ static Status use_of_run(const std::string& dir, const std::function<Status(cons
     return exists(dir + "/MANIFEST") ? use(dir) : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
 }
 
-// The newest checkpoint of a run for which `use` is ok.
+// Finds the newest checkpoint of a run that `use` accepts; damaged ones are listed in `damaged`.
 static Result<std::string> find_last(const std::string& run, std::vector<std::string>* damaged,
                                      const std::function<Status(const ModelSource& m)>& use) {
     const std::vector<std::string> dirs = checkpoint_list(run);
@@ -381,7 +382,7 @@ static Result<std::string> find_last(const std::string& run, std::vector<std::st
     return fail(Exit::input, "%s: %zu checkpoints, none of them whole", run.c_str(), dirs.size());
 }
 
-// "steps 100, 200 and 300"
+// Lists a run's checkpoints: "steps 100, 200 and 300".
 static std::string steps_text(const std::string& run) {
     const std::vector<std::string> dirs = checkpoint_list(run);
     std::string text = dirs.size() == 1 ? "step" : "steps";

@@ -9,13 +9,13 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// model_type for models that the family's class in transformers cannot run: "flatgpt-gpt2". So
-// transformers refuses the file instead of running it wrongly. The first such checkpoints have
-// "flatgpt" alone, and are GPT-2's.
+// Prefix of model_type for models that the family's class in transformers cannot run, such as
+// "flatgpt-gpt2". transformers then refuses the file, instead of running it wrongly. The first such
+// checkpoints have "flatgpt" alone, and are GPT-2's.
 const char* const OWN_TYPE = "flatgpt";
 std::string own_type(const Family& family) { return std::string(OWN_TYPE) + "-" + family.type; }
 
-// Keys of features that flatgpt lacks in every family.
+// Keys of features that flatgpt lacks; a file with another value is refused.
 constexpr Family::Fixed REFUSED[] = {{"add_cross_attention", "false", false, true},
                                      {"use_bidirectional_attention", "false", false, true},
                                      {"is_encoder_decoder", "false", false, true},
@@ -27,7 +27,7 @@ constexpr Family::Fixed REFUSED[] = {{"add_cross_attention", "false", false, tru
 double from_number(const Config& c, ConfigKey::Form form, double x) {
     switch (form) {
         case ConfigKey::inverse: return 1 / x;
-        // The field's default is stored as 0.
+        // A scale of 1/sqrt(HS), the default, is 0 in Config.
         case ConfigKey::scale: return float(x) == float(1 / std::sqrt(double(c.HS))) ? 0 : x;
         case ConfigKey::root: return x == c.HS ? 0 : 1 / std::sqrt(x);
         default: return x;
@@ -46,7 +46,7 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
     const double value = config_value(c, row);
     if (form == ConfigKey::or_none && value == 0) return {};
     if (form == ConfigKey::flag) return int(value) == on;
-    if (form == ConfigKey::root) {    // integer if possible, as its class requires
+    if (form == ConfigKey::root) {    // integer if possible: the class requires one
         const double square = to_number(c, form, value), whole = std::round(square);
         return std::abs(square - whole) < 1e-5 * whole ? json(int64_t(whole)) : json(square);
     }
@@ -75,7 +75,7 @@ Status flag_parse(const JsonFields& f, const char* key, bool* value) {
     return {};
 }
 
-// Parses a key that is present and not null.
+// Parses a key that is present and not null into the row's field.
 Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, Config* c,
                    ConfigKey::Form form = ConfigKey::as_is, int on = 1) {
     double value = 0;
@@ -112,7 +112,7 @@ Status key_parse(const JsonFields& f, const ConfigKey& k, Config* c) {
     auto has_it = [&](const ConfigKey& other) { return other.field == k.field && f.has(other.key); };
     const std::vector<ConfigKey>& keys = c->family->keys;
     const auto first = std::find_if(keys.begin(), keys.end(), has_it);
-    if (first != keys.end() && &*first != &k) return {};    // an alias has set it
+    if (first != keys.end() && &*first != &k) return {};    // another key of the field is present
     const bool there = f.object.contains(k.key);
     if (f.has(k.key)) return field_parse(f, k.key, row, c, k.form, k.on);
     if (there && k.form == ConfigKey::or_none) config_set(*c, row, 0);
@@ -120,7 +120,7 @@ Status key_parse(const JsonFields& f, const ConfigKey& k, Config* c) {
     else if (required && first == keys.end()) return field_parse(f, k.key, row, c);    // reports the missing key
     return {};
 }
-// Parses the fields of the family's keys; other fields follow from the sizes.
+// Parses the fields with keys of the family; all other fields follow from the sizes.
 Status keys_parse(const JsonFields& f, Config* c) {
     for (bool sizes : {true, false}) {
         for (const ConfigKey& k : c->family->keys)
@@ -132,7 +132,7 @@ Status keys_parse(const JsonFields& f, Config* c) {
 
 // ---- the whole ----------------------------------------------------------------------------------
 
-// The keys that the family's class reads.
+// config.json with only the keys that the family's class in transformers reads.
 ordered_json class_json(const Config& c) {
     const Family& family = *c.family;
     ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
@@ -186,7 +186,7 @@ double json_shortest(float x) {
     return wide;
 }
 
-// A field is beyond the class if it is lost by writing and reading the class's keys.
+// A field is beyond the class if writing and reading the class's keys loses its value.
 std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
     const json j = json::parse(class_json(c).dump());
     const Result<Config> read = class_parse({j, "config.json"}, *c.family);
@@ -220,7 +220,7 @@ std::string config_json(const Config& c, const std::vector<int>& ends, int bos) 
 Result<Config> config_parse(std::string_view text, const std::string& name) {
     json j = TRY(json_parse(text, name, 16));
     if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", name.c_str());
-    // Gemma 3 (multimodal): use its text_config.
+    // Gemma 3 (multimodal): only its text model is read, from text_config.
     if (j.contains("model_type") && j["model_type"] == "gemma3" && j.contains("text_config") &&
         j["text_config"].is_object()) {
         json text_config = j["text_config"];

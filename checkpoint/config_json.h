@@ -6,10 +6,11 @@
 // The double with the float's shortest decimal form: 1e-05, not 9.999999747378752e-06.
 double json_shortest(float x);
 
-nlohmann::json ids_json(const std::vector<int>& ids);    // null, one or a list
+nlohmann::json ids_json(const std::vector<int>& ids);    // null, one id or a list
 
-// The layers' part of config.json: windows, which layers have RoPE, and its frequencies. Parse
-// after the family's keys, with the rest of *c set by family_defaults(). Exit 3.
+// Parse and write the fields of config.json that differ by layer: windows, layers with RoPE, and
+// its frequencies. Call the parsers after the family's keys were read into *c and its other fields
+// set by family_defaults(). Exit 3.
 Status layers_parse(const JsonFields& f, Config* c);
 Status rope_parse(const JsonFields& f, Config* c);
 void layers_json(const Config& c, nlohmann::ordered_json* j);

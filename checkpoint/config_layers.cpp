@@ -1,4 +1,4 @@
-// config_layers.cpp - the layers' part of config.json: windows, and RoPE in both spellings.
+// config_layers.cpp - fields of config.json that differ by layer: windows, RoPE in both spellings.
 #include <cmath>
 
 #include "config_json.h"
@@ -10,14 +10,14 @@ using nlohmann::ordered_json;
 
 // ---- windows ------------------------------------------------------------------------------------
 
-// config.json's words for layers without and with a window.
+// Words in config.json for layers without a window (global) and with one (local).
 struct Kinds {
     const char *global, *local;
 };
 constexpr Kinds TYPES = {"full_attention", "sliding_attention"}, NEO = {"global", "local"};
 
-// The period n if every n-th layer is marked, the last of each n or the first; 0: none is marked;
-// -1: no n fits. `own`, the family's n, is preferred if it fits.
+// Returns n if every n-th layer is marked, the first of each n layers or the last; 0: none is
+// marked; -1: another pattern. `own`, the family's n, is preferred if it fits, too.
 int every_nth(const std::vector<bool>& marked, bool first, int own) {
     auto fits = [&](int n) {
         for (int l = 0; l < int(marked.size()); l++)
@@ -32,7 +32,7 @@ int every_nth(const std::vector<bool>& marked, bool first, int own) {
 
 Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c) {
     const bool all = std::count(global.begin(), global.end(), true) == int64_t(global.size());
-    if (all && !(c->family->layers & Family::rope_if_windowed)) {    // then the model's layers would have RoPE
+    if (all && !(c->family->layers & Family::rope_if_windowed)) {    // window 0 would give these layers RoPE
         c->window = 0;
         return {};
     }
@@ -46,7 +46,7 @@ Status window_pattern(const JsonFields& f, const char* key, const std::vector<bo
     return {};
 }
 
-// Parses an array with one of two values per layer; true for `yes`.
+// Parses an array with one value per layer: `yes` (true) or `no` (false).
 Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json& array, const json& yes,
                                 const json& no, int L) {
     if (!array.is_array() || int64_t(array.size()) != L)
@@ -62,8 +62,8 @@ Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json
     return marked;
 }
 
-// GPT-Neo: [[["global", "local"], 12]] repeats these two 12 times. transformers derives
-// attention_layers from it, but a file's own attention_layers wins, even if it contradicts.
+// GPT-Neo's [[["global", "local"], 12]] repeats these two kinds 12 times. transformers derives
+// attention_layers from it, but a file's own attention_layers takes precedence.
 Status neo_parse(const JsonFields& f, Config* c) {
     const char *key = "attention_types", *expanded = "attention_layers";
     if (f.has(expanded))
@@ -98,10 +98,10 @@ Status layers_parse(const JsonFields& f, Config* c) {
     }
     if (layers & Family::neo) return neo_parse(f, c);
     if (layers & Family::use_window) {
-        const bool no_rope_layers = layers & Family::no_rope_layers;    // there layers without RoPE have the window
+        const bool no_rope_layers = layers & Family::no_rope_layers;    // then layers without RoPE have the window
         const bool asked = f.has("use_sliding_window") && f.object["use_sliding_window"] == true;
         if (!asked && !(no_rope_layers && f.has("layer_types"))) c->window = 0;
-        int first = 28;    // default of the classes
+        int first = 28;    // default of transformers' classes
         if (f.has("max_window_layers")) TRY(f.get("max_window_layers", &first, 0, 1 << 20));
         if (c->window && (layers & Family::types) && !f.has("layer_types")) {
             std::vector<bool> global;
@@ -115,7 +115,8 @@ Status layers_parse(const JsonFields& f, Config* c) {
         TRY(f.get(key, &c->global_every, 1, 1024));
     if (const char* key = "layer_types"; (layers & Family::types) && c->window && f.has(key))
         TRY(window_pattern(f, key, TRY(marks(f, key, f.object[key], TYPES.global, TYPES.local, c->L)), c));
-    if (layers & Family::rope_if_windowed) c->rope_skip_every = c->window ? c->global_every : 1;    // 1: no RoPE
+    if (layers & Family::rope_if_windowed)
+        c->rope_skip_every = c->window ? c->global_every : 1;    // 1: no layer has RoPE
     return {};
 }
 
@@ -136,7 +137,7 @@ void layers_json(const Config& c, ordered_json* j) {
     }
     if (layers & Family::types)
         (*j)["layer_types"] = list([&](int l) { return c.windowed(l) ? TYPES.local : TYPES.global; });
-    // The classes of this family require a number even if no layer has a window.
+    // transformers' classes of these families require a number even if no layer has a window.
     if ((layers & Family::types) && !(layers & (Family::use_window | Family::rope_if_windowed)) && !c.window)
         (*j)["sliding_window"] = c.T;
     if (layers & Family::no_rope_layers) (*j)["no_rope_layers"] = list([&](int l) { return int(c.has_rope(l)); });
@@ -145,9 +146,9 @@ void layers_json(const Config& c, ordered_json* j) {
 // ---- rotation -----------------------------------------------------------------------------------
 
 namespace {
-// The classes' names of RopeScaling's values.
+// Names of RopeScaling's values in transformers.
 constexpr const char* SCALINGS[] = {"default", "linear", "dynamic", "yarn", "llama3"};
-// The classes have no ntk, the last value: it becomes another theta.
+// transformers has no ntk, the last value; a changed theta expresses it.
 bool has_name(RopeScaling s) { return size_t(s) < std::size(SCALINGS); }
 
 Status number(const JsonFields& f, const char* key, float Config::*field, Config* c) {
@@ -161,7 +162,7 @@ Status optional(const JsonFields& f, const char* key, float Config::*field, Conf
     return f.has(key) ? number(f, key, field, c) : Status{};
 }
 
-// YaRN's factor on cos and sin, if a file gives it by two other factors.
+// Reads YaRN's fields. Its factor on cos and sin may be given directly or by two other factors.
 Status yarn_parse(const JsonFields& f, Config* c) {
     c->rope_low = 1, c->rope_high = 32;
     TRY(optional(f, "beta_slow", &Config::rope_low, c));
@@ -178,7 +179,7 @@ Status yarn_parse(const JsonFields& f, Config* c) {
     return {};
 }
 
-// Parses one object of rope_parameters; rope_theta may be missing.
+// Parses rope_parameters, or its object for one kind of layers; rope_theta may be missing.
 Status scaling_parse(const JsonFields& f, const JsonFields& top, Config* c) {
     std::string type = "default";
     for (const char* key : {"type", "rope_type"})
@@ -192,19 +193,20 @@ Status scaling_parse(const JsonFields& f, const JsonFields& top, Config* c) {
     c->rope_scaling = RopeScaling(known - std::begin(SCALINGS));
     if (plain) return {};
     c->rope_original = c->T;
-    for (const JsonFields* from : {&f, &top})    // the top level wins, except over by-layer objects
+    for (const JsonFields* from : {&f, &top})    // top level wins, except over by-layer objects
         if (const char* key = "original_max_position_embeddings"; from->has(key) && (from == &f || !by_layers))
             TRY(from->get(key, &c->rope_original, 1, 1 << 24));
     const bool yarn = c->rope_scaling == RopeScaling::yarn;
     if (yarn && !f.has("factor")) c->rope_factor = float(c->T) / float(c->rope_original);
     else TRY(number(f, "factor", &Config::rope_factor, c));
     if (yarn) return yarn_parse(f, c);
-    if (c->rope_scaling != RopeScaling::llama3) return c->rope_original = 0, Status{};    // linear, dynamic: unused
+    if (c->rope_scaling != RopeScaling::llama3)
+        return c->rope_original = 0, Status{};    // unused by linear and dynamic
     TRY(number(f, "low_freq_factor", &Config::rope_low, c));
     return number(f, "high_freq_factor", &Config::rope_high, c);
 }
 
-// The share of rotated dimensions, rounded as in the classes.
+// Parses the rotated fraction of a head's channels.
 Status part_parse(const JsonFields& f, const char* key, double* part) {
     return f.has(key) ? f.get(key, part, 0.0, 1.0) : Status{};
 }
@@ -216,7 +218,7 @@ Result<json> object_of(const JsonFields& f, const char* key) {
 }
 }    // namespace
 
-// The older keys first, then rope_parameters; if both have a scaling, rope_scaling wins.
+// Reads the older keys first, then rope_parameters; if both have a scaling, key rope_scaling wins.
 Status rope_parse(const JsonFields& f, Config* c) {
     const Family::Rope& rope = c->family->rope;
     double part = rope.usual;
@@ -270,7 +272,8 @@ void rope_json(const Config& c, ordered_json* j) {
     if (kind != RopeScaling::none) scaling = all;
     all["rope_theta"] = theta;
     double part = double(c.rope_dims) / c.HS;
-    while (int(c.HS * part) < c.rope_dims) part = std::nextafter(part, 2.0);    // truncated product
+    while (int(c.HS * part) < c.rope_dims)
+        part = std::nextafter(part, 2.0);    // transformers truncates the product to int
     if (rope.part) all["partial_rotary_factor"] = (*j)[rope.part] = part;
     if (rope.local) (*j)[rope.local] = json_shortest(c.rope_local_theta);
     (*j)[rope.theta] = theta;

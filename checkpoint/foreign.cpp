@@ -11,7 +11,7 @@
 namespace {
 namespace fs = std::filesystem;
 
-// nanoGPT uses GPT-2's names; its matrices are (out, in), and its GELU is exact.
+// nanoGPT uses GPT-2's names, but its matrices are (out, in) and its GELU is exact.
 constexpr const char* NANO_GPT =
     "nanoGPT's checkpoint; its weights are GPT-2's with the matrices transposed:\n  python3 -c \"\n"
     "import torch, transformers as t\n"
@@ -34,10 +34,10 @@ constexpr const char* OLD_GGML =
     "llama.cpp's format before GGUF; llama.cpp converts it:\n  python3 convert_llama_ggml_to_gguf.py --input %s "
     "--output OUT.gguf";
 
-// Recognises a file by its first bytes and, if `name` is not empty, by the end of its name.
+// Recognises a file by its first bytes and, if `name` is not empty, by how its name ends.
 struct FileKind {
     std::string_view begins, name;
-    const char* what;    // may contain the path once
+    const char* what;    // message; may contain the path once
 };
 constexpr FileKind FILES[] = {
     {"PK\3\4", "ckpt.pt", NANO_GPT},
@@ -75,7 +75,7 @@ Status file_kind(const std::string& path) {
     return {};
 }
 
-// Recognises a directory by the file `holds`, unless the file `but` is there, too.
+// Recognises a directory that has the file `holds` and not the file `but`. what: the message.
 struct DirectoryKind {
     const char *holds, *but, *what;
 };

@@ -1,9 +1,9 @@
-// foreign.h - recognises model formats that flatgpt does not read, and names their conversion.
+// foreign.h - recognises model formats that flatgpt does not read, and tells how to convert them.
 #pragma once
 #include <string>
 
 #include "base/common.h"
 
-// Exit 3 with a hint for a recognised format: a file by its first bytes or name, a directory by its
-// content. Ok: not recognised, so the caller's own message applies.
+// Exit 3: path has a recognised format, with a hint. Files are recognised by first bytes or name,
+// directories by content. Ok: not recognised, so that the caller's own message applies.
 Status check_foreign(const std::string& path);

@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// One row per number, used by reading and writing.
+// One row per numeric field, used for reading and writing.
 template <class V> struct Row {
     const char* key;
     std::optional<V> GenerationConfig::*field;

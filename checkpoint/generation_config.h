@@ -8,15 +8,15 @@
 
 #include "data/vocabulary.h"
 
-// Empty: not given. Tokens that end an answer are Vocabulary::ends.
+// An empty field is not in the file. Tokens that end an answer are in Vocabulary::ends instead.
 struct GenerationConfig {
-    std::optional<bool> do_sample;    // false: greedy
+    std::optional<bool> do_sample;    // false: greedy decoding
     std::optional<double> temperature, top_p, min_p, typical_p, repetition_penalty;
     std::optional<int> top_k, max_new_tokens;
-    std::vector<std::string> stop;    // stop_strings
+    std::vector<std::string> stop;    // key stop_strings
     bool operator==(const GenerationConfig&) const = default;
 };
-// Exit 3: the field, the expected and the found value.
+// Exit 3: the message has the field, the expected and the found value.
 Result<GenerationConfig> generation_config_parse(std::string_view json, const std::string& name);
-// "" if there are no settings.
+// Returns "" if there are no settings.
 std::string generation_config_json(const GenerationConfig& g, const Vocabulary& v, const std::vector<int>& ends);

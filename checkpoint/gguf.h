@@ -1,8 +1,8 @@
-// gguf.h - models in GGUF files: metadata for the configuration, tensors with ggml's names and
+// gguf.h - models in GGUF files: the configuration from metadata, tensors with ggml's names and
 // layouts.
 //
 // llama.cpp derives much from the architecture's name and ignores unknown keys. So a model is
-// written only if the file, read back by llama.cpp's rules, is an equal model; otherwise the error
+// written only if the file, read by llama.cpp's rules, gives an equal model; otherwise the error
 // names the fields that differ.
 #pragma once
 #include <set>
@@ -15,84 +15,86 @@
 #include "model/families.h"
 #include "reader.h"
 
-// A --type of `convert`: formats of the matrices. Vectors and positions stay F32.
+// A value of `flatgpt convert --type`: the matrices' formats. Vectors and positions stay F32.
 struct GgufFileType {
     const char* name;
     int number;    // general.file_type
     BlockType matrices;
-    BlockType head;    // for lm_head, or tied embeddings
-    bool mixed;        // more bits for some attn_v, ffn_down: llama.cpp's Q4_K_M
+    BlockType head;    // for lm_head or tied embeddings
+    bool mixed;        // some attn_v and ffn_down get more bits: Q4_K_M
 };
 const std::vector<GgufFileType>& gguf_file_types();
-const GgufFileType* find_gguf_file_type(const std::string& name);    // null: there is none
+const GgufFileType* find_gguf_file_type(const std::string& name);    // null: unknown name
 
-// Exit 3: why the model is not supported: the architecture, a key, or a tensor that is missing,
-// superfluous or of another shape. After success every tensor of the model is in the file. unknown:
-// keys of its architecture without a meaning in llama.cpp or flatgpt, ignored as in llama.cpp.
+// Exit 3: the model is not supported, because of its architecture, a key, or a tensor that is
+// missing, superfluous or of another shape. On success, the file has every tensor of the model.
+// unknown: keys of the file's architecture that neither llama.cpp nor flatgpt knows; both ignore
+// them.
 Result<Config> gguf_config(const GgufFile& file, std::vector<std::string>* unknown = nullptr);
-// The formats of the rows of gguf_config's model in the file. The file must outlive the function.
+// Formats, by row, of the model's matrices in the file, which must outlive the result.
 WeightFormats gguf_stored(const GgufFile& file, const Config& c);
-// The formats that a file of this type would have.
+// Formats, by row, that matrices would have in a file of this type.
 WeightFormats gguf_stored(const GgufFileType& type, const Config& c);
-// Reads elements of gguf_config's model from the file, which must outlive the function.
+// Reads elements of the model's tensors from the file, which must outlive the returned function.
 ReadElements gguf_reader(const GgufFile& file, const Config& c);
-// Loads the weights of gguf_config's model as floats; all threads load into host memory. Exit 3, 4.
+// Loads the model's weights as floats; into host memory with all threads. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 
-// Writes the whole file; all threads encode its tensors, some rows at a time. vocabulary: the keys
-// tokenizer.* and known general.* keys; name: used if general.name is missing. Exit 2: no GGUF
-// architecture can express the model, and why; 1: a weight is out of the type's range; 3, 4: the
-// reader failed.
+// Writes the whole file. All threads encode its tensors, some rows at a time. vocabulary: the keys
+// tokenizer.* and known general.* keys; name: used if general.name is not among them. Exit 2: no
+// GGUF architecture can express the model, and why; 1: a weight is out of the type's range; 3, 4:
+// reading the weights failed.
 Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const FileSink& sink);
 
 // ---- shared by gguf_config.cpp and gguf_tensors.cpp ---------------------------------------------
 
-// llama.cpp's inputs and assumptions for a general.architecture, and the file's layout.
+// Keys that llama.cpp reads, and its assumptions, for a value of general.architecture, and the
+// file's layout.
 struct GgufArchitecture {
     const char* name;
     // model_types that share this architecture. If the file has a sliding window, the first type
     // with one is chosen.
     std::vector<const char*> families;
-    std::vector<ConfigKey> keys = {};    // besides the common ones; a missing key means the family's default
+    std::vector<ConfigKey> keys = {};                            // besides common keys; missing: the family's default
     enum class Biases { qkv, any, all } biases = Biases::qkv;    // optional: qkv's, any; required: all
-    bool permuted = false;                                       // q's and k's rows: RoPE pairs are neighbours
+    bool permuted = false;                                       // q's and k's rows are ordered for adjacent RoPE pairs
     bool fused_qkv = false, fused_up = false;
-    bool needs_head = false;       // output.weight is required even if it is a copy
-    bool may_untie = true;         // output.weight is allowed
+    bool needs_head = false;       // output.weight is required, even as a copy
+    bool may_untie = true;         // output.weight may differ from the embeddings
     bool rope_freqs = false;       // rope_freqs.weight is read
-    int window = -1;               // default of attention.sliding_window; -1: key ignored
+    int window = -1;               // attention.sliding_window if absent; -1: key ignored
     bool window_unused = false;    // transformers uses the window, llama.cpp ignores it
-    int global_every = 0;          // default if the window's pattern is missing
+    int global_every = 0;          // global_every if the file has no pattern
     bool one_theta = false;        // windowed layers use rope.freq_base without scaling
-    // The expert fields that it reads; without the width, feed_forward_length. normalises: the
-    // factors of a token's experts are always divided by their sum, otherwise never.
+    // Expert fields with keys in this architecture. A missing width is feed_forward_length.
+    // normalises: llama.cpp always divides a token's expert factors by their sum, else never.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
-    bool finetuned_rope = false;    // rope.scaling.finetuned switches RoPE on
-    int wide_layers = 0;            // layer count of the 27B models: score scale 1 / sqrt(C / NH)
+    bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
+    int wide_layers = 0;            // layers of 27B models, which scale scores by 1 / sqrt(C / NH)
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
-// Checks the architecture's keys that are not in `read`, returns unknown ones. Exit 3: one changes
-// the model.
+// Checks the architecture's keys outside of `read`, and returns unknown ones. Exit 3: a key changes
+// the model in a way that flatgpt lacks.
 Result<std::vector<std::string>> gguf_unread_keys(const GgufMetadata& m, const std::set<std::string>& read,
                                                   const Config& c, const GgufArchitecture& a);
-// Exit 2: no architecture expresses this model, or llama.cpp would run another, naming the fields.
+// Exit 2: no architecture expresses c, or llama.cpp would run another model; names the fields.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 
-// A tensor of a file. For one matrix: the model's rows [first, first + rows). For experts: `run`
-// rows of each; expert e's rows begin at row first + e * stride of the model's tensor.
+// A tensor of a file. Without experts it has the model's rows [first, first + rows). With experts
+// it has `run` rows of each expert; those of expert e begin at our tensor's row first + e * stride.
 struct GgufPiece {
     std::string name;
     int64_t first, rows;
-    int heads = 0;                  // heads with permuted rows; 0: not permuted
-    float add = 0;                  // added to the model's values in the file
+    int heads = 0;                  // heads whose rows are permuted; 0: none
+    float add = 0;                  // file's values = model's values + add
     int64_t run = 0, stride = 0;    // 0: no experts
 };
-// fused_*: qkv, or gate and up, are one tensor in this file.
+// Tensors that hold t in files. fused_qkv, fused_up: q, k and v, or gate and up, are one tensor.
 std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufArchitecture& a, bool fused_qkv,
                                    bool fused_up);
 std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p);
-// Llama 3's divisors of the RoPE frequencies (rope_dims / 2).
+// Divisors of RoPE's frequencies in rope_freqs.weight (rope_dims / 2), for llama3 scaling.
 std::vector<float> gguf_rope_divisors(const Config& c);
 GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a);

@@ -1,4 +1,4 @@
-// gguf_config.cpp - reads a GGUF file's metadata as a Config, and writes it.
+// gguf_config.cpp - converts a GGUF file's metadata to a Config and back.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "model/position_tables.h"
 
 namespace {
-// Keys and assumptions of each architecture: llama.cpp's src/models/*.cpp.
+// Keys and assumptions of each architecture, from llama.cpp's src/models/*.cpp.
 const std::vector<GgufArchitecture>& architectures() {
     using C = Config;
     using Biases = GgufArchitecture::Biases;
@@ -82,7 +82,7 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-// The architecture's first family that has a window, and experts, exactly if this model has.
+// Returns the architecture's first family with equal use of a window and of experts.
 const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
     for (const char* type : a.families)
         if (const Family* f = find_family(type); bool(f->kinds.window) == window && bool(f->kinds.experts) == experts)
@@ -91,17 +91,17 @@ const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
 }
 typedef ConfigRow::Member Member;
 bool reads(const GgufArchitecture& a, const Member& m) { return std::count(a.experts.begin(), a.experts.end(), m); }
-// Whether all architectures have the field's key.
+// Whether every architecture has this field's key.
 bool for_all(const ConfigRow& row) {
     return row.gguf && row.member != Member(&Config::window) && !std::string_view(row.gguf).starts_with("expert_");
 }
-// A field's key in this architecture: norm kinds differ.
+// A field's GGUF key in this model; LayerNorm and RMSNorm have different keys for epsilon.
 std::string key_of(const ConfigRow& row, const Config& c) {
     const bool rms = row.member == Member(&Config::norm_eps) && c.norm == NormKind::rms;
     return rms ? "attention.layer_norm_rms_epsilon" : row.gguf;
 }
 
-// Prefixes keys with the architecture; a missing optional key leaves the field unchanged.
+// Reads keys of the architecture; if an optional key is missing, the field stays unchanged.
 struct Reader {
     const GgufMetadata& m;
     std::string prefix;
@@ -131,16 +131,16 @@ struct Reader {
             value = whole;
         } else {
             TRY(m.get(prefix + k.key, &value, inverse ? 1e-6 : double(float(row.min)),
-                      inverse ? 1e9 : double(float(row.max))));    // the file's values are floats
+                      inverse ? 1e9 : double(float(row.max))));    // the file has floats
         }
         config_set(*c, row, inverse ? 1 / value : value);
         return {};
     }
 };
 
-// Divisors are max for pairs with less than `low` rotations over the old context, 1 for pairs with
-// more than `high`, and between them 1 / f is linear in the rotations. Llama 3's models have low =
-// 1, high = 4.
+// Recovers llama3's fields from divisors. A pair with less than `low` rotations over the old
+// context has the largest divisor f, a pair with more than `high` has 1; between them 1 / f is
+// linear in the rotations. Llama 3's models have low = 1, high = 4.
 Status read_divisors(const std::string& name, const std::vector<float>& given, Config* c) {
     const int pairs = c->rope_dims / 2;
     const float factor = *std::max_element(given.begin(), given.end());
@@ -169,7 +169,7 @@ Status read_divisors(const std::string& name, const std::vector<float>& given, C
 Status read_rope(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     c->rope_dims = c->HS;
     TRY(r.take("rope.dimension_count", &c->rope_dims));
-    if (a.permuted && c->rope_dims != c->HS)    // rows are permuted within whole heads
+    if (a.permuted && c->rope_dims != c->HS)    // permutation needs whole heads
         return fail(Exit::input, "%s: %srope.dimension_count: expected the head size %d, found %d", r.m.name.c_str(),
                     r.prefix.c_str(), c->HS, c->rope_dims);
     TRY(r.take("rope.freq_base", &c->rope_theta, 1));
@@ -224,8 +224,8 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// A file may omit widths: the default of an expert is the ffn's width divided by the experts of a
-// token, and of the shared one the ffn's width.
+// Widths may be missing: an expert's is then the ffn's width divided by the experts per token, and
+// the shared expert's the ffn's width.
 Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->experts = 0;
     if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));
@@ -239,7 +239,7 @@ Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// Reads the family's kinds, and the fields whose keys all architectures have.
+// Reads the kinds of the family, and the fields whose keys all architectures have.
 Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) {
     int window = a.window, experts = 0;
     TRY(r.take("attention.sliding_window", &window, 0));
@@ -257,15 +257,15 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
     return {};
 }
 
-// Reads the keys alone, not the tensors, which determine biases and head. divisors:
-// rope_freqs.weight, or empty.
+// Reads the fields that metadata gives; whether there are biases and a head depends on tensors.
+// divisors: rope_freqs.weight, or empty.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));
     TRY(read_experts(r, a, c));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
-    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windowed layers are not scaled
+    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // no scaling in windowed layers
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
-    if (!c->window)    // unused fields keep the class's values
+    if (!c->window)    // unused fields get the family's values
         c->global_every = c->family->kinds.global_every, c->rope_local_theta = c->family->kinds.rope_local_theta;
     return {};
 }
@@ -284,7 +284,7 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
         }
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
-    for (auto& [name, shape] : held)    // one row: in ggml equal to a vector
+    for (auto& [name, shape] : held)    // (1,C) in our layout, a vector in ggml's
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return check_tensors(f.metadata().name, wanted, held);
 }
@@ -399,12 +399,13 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
     for (const ConfigKey& k : a.keys) {
         const double value = config_value(c, config_row(k.field));
         if (k.form == ConfigKey::flag) put(&m, prefix + k.key, GgufValue::boolean(value == k.on));
-        else if (value != 0) number(k.key, float(k.form == ConfigKey::inverse ? 1 / value : value));    // 0: none
+        else if (value != 0)
+            number(k.key, float(k.form == ConfigKey::inverse ? 1 / value : value));    // 0: key left out
     }
     return m;
 }
 
-// A canonical form: fields without an effect get fixed values.
+// Sets fields without an effect to fixed values, so that equal models compare equal.
 static Config simplest(Config c) {
     if (c.window >= c.T) c.window = 0;
     if (!c.window) c.global_every = 0, c.rope_local_theta = 0;
@@ -427,7 +428,7 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
         for (const char* family : a.families) known += (known.empty() ? "" : ", ") + std::string(family);
         auto named = [&](const char* f) { return !strcmp(f, c.family->type); };
         if (std::none_of(a.families.begin(), a.families.end(), named)) continue;
-        // The model that llama.cpp would read from the file.
+        // Reads the model as llama.cpp would, from the metadata that this architecture gets.
         GgufMetadata m;
         for (auto& [key, value] : gguf_metadata(c, a)) m.values.emplace(key, value);
         const bool divisors = c.rope_scaling == RopeScaling::llama3 && a.rope_freqs;

@@ -1,16 +1,16 @@
-// gguf_keys.cpp - checks the GGUF keys that no field of the configuration is read from.
+// gguf_keys.cpp - checks the GGUF keys from which no field of Config is read.
 //
-// llama.cpp ignores unknown keys. Each key with a meaning in llama.cpp (src/llama-arch.cpp, and
-// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the one value that flatgpt
-// computes, or a value without an effect.
+// llama.cpp ignores unknown keys. A key that it knows (src/llama-arch.cpp, and load_hparams in
+// src/llama-model.cpp and src/models/*.cpp) must have the value by which flatgpt computes, or a
+// value without an effect.
 #include <algorithm>
 #include <cmath>
 
 #include "checkpoint/gguf.h"
 
 namespace {
-// A key of the architecture, and its neutral values: `value`, `other`, and `own`, which follows
-// from the model's fields. NaN: any.
+// A key of the architecture and its accepted values: `value`, `other`, and `own`, which depends on
+// the model. NaN: any value is accepted.
 struct NeutralKey {
     const char* key;
     double value, other = value;
@@ -39,7 +39,7 @@ const std::vector<NeutralKey>& neutral_keys() {
         {"embedding_length_per_layer_input", 0},
         {"embedding_scale", 0, 1},
         {"expert_count", 0},
-        {"expert_gating_func", 0, 1},    // softmax
+        {"expert_gating_func", 0, 1},    // 0: unset; 1: softmax
         {"expert_group_count", 0, 1},
         {"expert_group_scale", 0, 1},
         {"expert_group_used_count", 0, 1},
@@ -73,8 +73,8 @@ const std::vector<NeutralKey>& neutral_keys() {
     };
     return keys;
 }
-// Keys without an effect unless they are read as fields: notes for users; sizes that the tensors
-// have as well; and the norm, rotation, window and experts that the architecture lacks.
+// Keys that have no effect where no field is read from them: notes for users; sizes that tensors
+// also have; and norm, rotation, window or experts of a kind that the architecture lacks.
 constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
                                                "attention.layer_norm_rms_epsilon",
                                                "attention.sliding_window_pattern",

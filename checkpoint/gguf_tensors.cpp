@@ -1,9 +1,9 @@
-// gguf_tensors.cpp - weights between GGUF files and memory, with ggml's names, layouts and formats.
+// gguf_tensors.cpp - weights from and to GGUF files, with ggml's names, layouts and formats.
 //
-// GGUF's matrices are (out, in), as in memory. In architectures whose RoPE rotates neighbours, q's
-// and k's rows are permuted: GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's
-// norms hold 1 + w. Experts' matrices are (experts, out, in) with gates and ups apart; in memory
-// each expert's gate and up are together.
+// Matrices are (out, in) in GGUF, as in memory. In architectures whose RoPE rotates adjacent
+// channels, the rows of q and k are permuted: GGUF's row h HS + 2 i + s is our row h HS + s HS / 2
+// + i. Gemma's norms are stored as 1 + w. Experts' matrices are (experts, out, in), with gates and
+// ups in separate tensors; in memory, each expert's gate and up are together.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -53,7 +53,7 @@ const std::vector<NameRow>& name_rows() {
     return rows;
 }
 
-// Permutes rows of whole heads in place, from the model's order to the file's or back.
+// Permutes rows of whole heads in place, between the model's order and the file's.
 void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, int HS, bool to_file) {
     spare.assign(x, x + rows * cols);
     for (int64_t h = 0; h < rows; h += HS)
@@ -64,7 +64,7 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows converted at once, about `numbers` elements: whole heads if permuted, rows of one expert.
+// Rows converted together, about `numbers` elements: whole heads if permuted, one expert's only.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -78,12 +78,12 @@ std::vector<Rows> rows_of(const GgufPiece& p, int64_t cols, int HS, int64_t numb
     return all;
 }
 
-// llama.cpp's use_more_bits: the first and last eighth, and every third layer between.
+// llama.cpp's use_more_bits: true for the first and last eighth of layers, and every third between.
 bool more_bits(int layer, int layers) {
     return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// The format of one tensor. If rows are not whole blocks, the next larger format that fits.
+// Format of one tensor. If its rows are not whole blocks, the next larger format that fits.
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
     const bool choice = t.name.ends_with(".routerw") || t.name.ends_with(".shared_gatew");
     if (t.vector || t.name == "wpe" || choice) return block_format(BlockType::f32);
@@ -97,7 +97,7 @@ const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const st
     return block_format(fits(b) ? b : BlockType::f16);
 }
 
-// Exit 1: an element is out of the format's range.
+// Exit 1: an element is beyond the format's range.
 Status check_range(const std::string& name, const BlockFormat& f, const float* x, int64_t n) {
     if (f.type == BlockType::f32 || f.type == BlockType::bf16) return {};
     const float most = largest_size(x, n);
@@ -106,7 +106,7 @@ Status check_range(const std::string& name, const BlockFormat& f, const float* x
                 name.c_str(), double(most), f.name);
 }
 
-// Encodes rows of a tensor to the file's format.     x, spare: the thread's buffers
+// Encodes some rows of a tensor in the file's format. x, spare: this thread's buffers.
 Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format,
               std::vector<float>& x, std::vector<float>& spare, std::vector<char>* blocks) {
     const int64_t n = rows.count * t.cols;
@@ -120,19 +120,19 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
     quantise(format, x.data(), n, blocks->data());
     return {};
 }
-// Tensors of a file that is written, in its order. All threads make AT_ONCE parts at a time, which may be several
-// tensors'; meanwhile one of them writes the parts before.
+// Parts of the tensors of a file that is written, in the file's order. All threads encode AT_ONCE
+// parts together, which may belong to several tensors; meanwhile one thread writes earlier parts.
 class TensorParts {
   public:
     explicit TensorParts(const WeightsReader& weights) : w(weights) {}
     size_t add(const Tensor& t, const GgufPiece& p, const BlockFormat& format) {
-        // The file holds a transposed matrix by columns: a part of its rows costs a read a column, so it is larger.
+        // Rows of a transposed tensor take one read per column, so its parts are larger.
         const int64_t numbers = t.layout == FileLayout::transposed ? 1 << 18 : 1 << 15;
         for (const Rows& rows : rows_of(p, t.cols, w.c.HS, numbers)) parts.push_back({&t, p, &format, rows});
         ends.push_back(int64_t(parts.size()));
         return ends.size() - 1;
     }
-    // Tensors are written in the order in which they were added.
+    // Writes a tensor. Tensors must be written in the order in which they were added.
     Status write(size_t tensor, const FileSink& sink) {
         const int64_t end = ends[tensor];
         while (written < end)
@@ -151,7 +151,7 @@ class TensorParts {
     static constexpr int64_t AT_ONCE = 32;
     const WeightsReader& w;
     std::vector<Part> parts = {};
-    std::vector<int64_t> ends = {};    // a tensor's last part and 1
+    std::vector<int64_t> ends = {};    // index after each tensor's last part
     std::vector<char> blocks[2 * AT_ONCE] = {};
     int64_t made = 0, written = 0;
 
@@ -163,7 +163,7 @@ class TensorParts {
         count_progress();
         return {};
     }
-    // Writes what is made, and makes AT_ONCE more.
+    // Writes the encoded parts, and encodes AT_ONCE more.
     Status make_more(const FileSink& sink) {
         const int64_t from = made, to = std::min(made + AT_ONCE, int64_t(parts.size()));
         FirstFailure failure;
@@ -183,28 +183,28 @@ class TensorParts {
     }
 };
 
-// The tensor's pieces in this file.
+// Pieces of tensor t in this file.
 std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
     std::string name;
     CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name), "%s",
-          name.c_str());    // gguf_config has checked it
+          name.c_str());    // checked by gguf_config
     const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
     return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
 }
-// The model's row of row r in a piece's run.
+// Row in memory of row r of these rows, with the permutation within heads undone.
 int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
     const int64_t in_head = r % HS;
     return rows.memory + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);
 }
 
-// Loads pieces of tensors, each by one thread.
+// Loads pieces of tensors, each piece with one thread.
 struct Loading {
     const GgufFile& file;
     Model& g;
-    std::shared_ptr<const char> map = {};    // null: reads the file
+    std::shared_ptr<const char> map = {};    // null: the file is read
     FirstFailure failure = {};
 
-    // Matrices whose format the model keeps stay in the mapped file, and products read them there.
+    // Matrices whose format the model keeps are not copied: products read them in the mapped file.
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
         for (const Tensor& t : g.tensors) {
@@ -223,7 +223,7 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, *format, std::move(all), map);
         }
     }
-    // Packs rows in the file's format; permuted heads get the model's order here.
+    // Packs rows that keep the file's format; permuted heads get the model's order here.
     void pack(const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format, const char* blocks) {
         const int64_t row_bytes = t.cols / format.numbers * format.bytes;
         if (!p.heads) return g.store.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
@@ -264,7 +264,7 @@ struct Loading {
             g.write(StateKind::weights, t.offset + rows.memory * t.cols, n, x.data());
         }
     }
-    // Zeroes the rows that pad the vocabulary.
+    // Zeroes the rows that pad the vocabulary to Vp.
     void padding(const Tensor& t) {
         const std::vector<float> zeros(size_t((t.rows - t.file_rows) * t.cols));
 #pragma omp single nowait
@@ -322,7 +322,7 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
         }
         return pieces;
     }
-    return {{block + ours, 0, t.file_rows}};    // no file has it
+    return {{block + ours, 0, t.file_rows}};    // a name that no file has
 }
 
 std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
@@ -332,7 +332,7 @@ std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
 
 WeightFormats gguf_stored(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t) {
-        std::vector<std::pair<int64_t, FormatRows>> runs;    // by first row in memory
+        std::vector<std::pair<int64_t, FormatRows>> runs;    // keyed by first row in memory
         for (const GgufPiece& p : pieces_in(file, t, c))
             for (const Rows& r : rows_of(p, t.cols, c.HS, INT64_MAX / 2))
                 runs.push_back({r.memory, {r.count, file.find(p.name)->format->type}});
@@ -366,7 +366,7 @@ Status gguf_weights(const GgufFile& file, Model& g) {
 
 ReadElements gguf_reader(const GgufFile& file, const Config& c) {
     return [&file, c](const Tensor& t, int64_t first, int64_t n, float* to) -> Status {
-        const int64_t r0 = first / t.cols, r1 = ceil_div(first + n, t.cols), HS = c.HS;    // whole rows
+        const int64_t r0 = first / t.cols, r1 = ceil_div(first + n, t.cols), HS = c.HS;    // range of whole rows
         const bool whole = first == r0 * t.cols && n == (r1 - r0) * t.cols;
         std::vector<float> x(whole ? 0 : size_t((r1 - r0) * t.cols));
         float* all = whole ? to : x.data();

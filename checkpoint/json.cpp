@@ -20,7 +20,7 @@ Result<json> object_parse(std::string_view text, const std::string& name, int ma
 // ---- state.json ---------------------------------------------------------------------------------
 
 namespace {
-// One row per number of the state, used by writing and reading.
+// One row per number of TrainState, used for writing and reading.
 template <class T> struct Row {
     const char* key;
     T TrainState::*field;
@@ -29,11 +29,11 @@ constexpr Row<int64_t> COUNTS[] = {{"step", &TrainState::step},       {"tokens",
                                    {"updates", &TrainState::updates}, {"skipped", &TrainState::skipped},
                                    {"epoch", &TrainState::epoch},     {"bad_in_a_row", &TrainState::bad_in_a_row},
                                    {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
-constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // the sum of two does not overflow
+constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // largest count: sums of two cannot overflow
 constexpr Row<uint64_t> HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
 constexpr Row<OutlierDetector> DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
-constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config
-// Written only if they differ from a new state's values, which missing fields get.
+constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // + 1: config
+// Fields written only if they differ from a new TrainState, whose values missing fields get.
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"bad_validations", &TrainState::bad_validations},
                                      {"documents", &TrainState::documents}};
@@ -62,7 +62,7 @@ Status detector_parse(const JsonFields& state, const char* key, OutlierDetector*
 }
 }    // namespace
 
-// Doubles are written in the shortest form that reads back to the same bits.
+// Doubles are written in the shortest form that parses back to the same bits.
 std::string state_json(const TrainState& s) {
     ordered_json j;
     for (auto& row : COUNTS) j[row.key] = s.*row.field;
@@ -116,7 +116,7 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
 Result<TrainState> checkpoint_state(const std::string& dir) {
     const std::string path = dir + "/state.json";
     const TrainState s = TRY(state_parse(TRY(read_file(path, 64 << 20)), path));
-    const std::string name = std::filesystem::path(dir).filename().string();    // or a name chosen by a user
+    const std::string name = std::filesystem::path(dir).filename().string();    // or any name, if a user renamed it
     const bool numbered = name.starts_with("step_") && name.find_first_not_of("0123456789", 5) == name.npos;
     if (const int64_t named = checkpoint_step(dir); numbered && named != s.step)
         return fail(Exit::input, "%s: step: expected %lld, the number in its directory's name, found %lld",

@@ -25,13 +25,13 @@ std::string manifest_text(const std::vector<FileChecksum>& sums) {
     return text + formatted("%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
 }
 
-// The text is valid if its parsed rows reproduce it.
+// Accepts a text only if writing its parsed lines gives the same text.
 Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path) {
     std::vector<FileChecksum> sums;
     for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
          begin = end + 1) {
         FileChecksum s;
-        if (!checksum_parse(text.substr(begin, end - begin), &s)) break;    // the last line
+        if (!checksum_parse(text.substr(begin, end - begin), &s)) break;    // last line: MANIFEST's own checksum
         if (s.name.empty() || s.name.find('/') != std::string::npos)
             return fail(Exit::input, "%s: expected the name of a file, found \"%s\"", path.c_str(), s.name.c_str());
         sums.push_back(s);
@@ -60,7 +60,7 @@ Status checksum_verify(const std::string& path, const FileChecksum& expected, bo
         return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
                     (long long)expected.bytes, (long long)file.bytes());
     if (!contents) return {};
-    constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache from read to checksum
+    constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache between read and checksum
     std::vector<uint32_t> sums(size_t(ceil_div(expected.bytes, PIECE)));
     Status status;
 #pragma omp parallel if (sums.size() > 1)
@@ -97,7 +97,7 @@ Status ReadChecksums::check(const SafetensorsFile& file, const FileChecksum& exp
     all.push_back({file.bytes(), 0, 0});
     std::vector<char> rest(std::min(size_t(1) << 18, size_t(file.bytes())));
     uint32_t crc = 0;
-    int64_t end = 0;    // crc covers the bytes before it
+    int64_t end = 0;    // end of the bytes that crc covers
     for (const Piece& p : all) {
         while (end < p.at) {
             const int64_t bytes = std::min(p.at - end, int64_t(rest.size()));

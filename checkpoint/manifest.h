@@ -1,4 +1,4 @@
-// manifest.h - MANIFEST: size and CRC-32C of each file of a checkpoint, then of the lines before.
+// manifest.h - MANIFEST: size and CRC-32C of each file of a checkpoint, then of its own lines.
 #pragma once
 #include <map>
 #include <string>
@@ -14,19 +14,19 @@ struct FileChecksum {
 };
 
 std::string checksum_line(const FileChecksum& s);
-bool checksum_parse(const std::string& line, FileChecksum* s);    // a line without its newline
+bool checksum_parse(const std::string& line, FileChecksum* s);    // line: without newline
 std::string manifest_text(const std::vector<FileChecksum>& sums);
-// Exit 3: how the text differs from a written MANIFEST, or the missing file.
+// Exit 3: the file is missing, or its text is none that manifest_text would write.
 Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path);
 Result<std::vector<FileChecksum>> manifest_read(const std::string& dir);
-// Checks a file's size, and with `contents` its checksum, on all cores. Exit 3: the difference.
+// Checks a file's size and, with `contents`, its checksum, on all cores. Exit 3.
 Status checksum_verify(const std::string& path, const FileChecksum& expected, bool contents = true);
 
-// Checksums of the file pieces that loading read: threads add them, check() combines them.
+// Checksums of the parts of files that loading reads. Threads add them; check() combines them.
 class ReadChecksums {
   public:
     void add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes);
-    // Reads bytes that loading skipped (such as the header), then compares the file's checksum.
+    // Reads the bytes that loading skipped (such as the header), then compares the file's checksum.
     Status check(const SafetensorsFile& file, const FileChecksum& expected);
 
   private:

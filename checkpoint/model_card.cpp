@@ -7,7 +7,7 @@
 #include "files/json.h"
 
 namespace {
-// llama.cpp's converter copies these from a README.md (gguf-py's metadata.py).
+// Fields of README.md that llama.cpp's converter copies to GGUF keys (gguf-py's metadata.py).
 struct CardRow {
     const char *name, *key;
     bool list;
@@ -29,7 +29,7 @@ std::string trimmed(const std::string& s) {
     const size_t from = s.find_first_not_of(" \t\r"), to = s.find_last_not_of(" \t\r");
     return from == s.npos ? "" : s.substr(from, to + 1 - from);
 }
-// Strips quotes or a comment from a value.
+// Strips the quotes or a trailing comment from a value.
 std::string plain(const std::string& value) {
     if (value.starts_with('"')) {
         const Result<nlohmann::json> text = json_parse(value, "README.md", 2);
@@ -45,7 +45,7 @@ void add(std::vector<std::string>* to, const std::string& value) {
 
 ModelCard card_parse(const std::string& readme) {
     ModelCard card;
-    std::vector<std::string>* list = nullptr;    // the last name's
+    std::vector<std::string>* list = nullptr;    // list of the last name read
     std::istringstream lines(readme);
     std::string line;
     if (!std::getline(lines, line) || trimmed(line) != "---") return card;

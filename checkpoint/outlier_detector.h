@@ -1,4 +1,4 @@
-// outlier_detector.h - which losses and gradient norms of a run are outliers; a checkpoint keeps its state.
+// outlier_detector.h - finds outliers among a run's losses or gradient norms.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 
 #include "base/common.h"
 
-// How many standard deviations a value lies from the mean of the last WINDOW ones. Values that are not finite get an
-// infinite score and never enter the window, so that a NaN cannot blind it.
+// Scores a value by its distance from the mean of the last WINDOW values, in standard deviations.
+// Non-finite values score infinity and never enter the window, so that a NaN cannot spoil the mean.
 struct OutlierDetector {
     static constexpr int WINDOW = 128, MIN_VALUES = 32;    // below MIN_VALUES values nothing is an outlier
     double window[WINDOW] = {};
@@ -18,7 +18,7 @@ struct OutlierDetector {
         auto [mean, deviation] = moments();
         return deviation > 0 ? (x - mean) / deviation : 0;
     }
-    // The largest value whose score is at most z.
+    // Largest value whose score is at most z.
     double limit(double z) const {
         auto [mean, deviation] = moments();
         return deviation > 0 ? mean + z * deviation : INFINITY;
@@ -26,7 +26,7 @@ struct OutlierDetector {
     void add(double x) {
         if (std::isfinite(x)) window[seen++ % WINDOW] = x;
     }
-    // The smallest of the last n values, n <= WINDOW; minus infinity below n of them.
+    // Smallest of the last n values, n <= WINDOW; minus infinity if there are fewer than n.
     double min_of_last(int n) const {
         double least = seen < n ? -INFINITY : INFINITY;
         for (int64_t i = seen; i-- > std::max<int64_t>(0, seen - n);) least = std::min(least, window[i % WINDOW]);

@@ -9,15 +9,15 @@
 struct Model;
 struct ModelSource;
 
-// Reads elements [first, first + n) of a tensor as floats, in the model's order. Thread-safe. Exit
-// 3, 4.
+// Reads elements [first, first + n) of a tensor as floats, in the model's order. Threads may call
+// it at once. Exit 3, 4.
 typedef std::function<Status(const Tensor& t, int64_t first, int64_t n, float* to)> ReadElements;
 struct WeightsReader {
     Config c;
     std::vector<Tensor> tensors;
     ReadElements read;
 };
-// Checks files as checkpoint_weights does. The source, or a model of one rank, must outlive the
-// reader.
+// Returns a reader; files are first checked as by checkpoint_weights. The source, or a model of one
+// rank, must outlive the reader.
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c);
 WeightsReader weights_reader(const Model& g);

@@ -1,8 +1,8 @@
 // tensors.cpp - weights and moments between the model's memory and safetensors files.
 //
-// A tensor in memory is one or more tensors of a file, its pieces (model/families.h). Some families
-// use other layouts: GPT-2 stores matrices as (in, out), memory has (out, in); GPT-NeoX interleaves
-// query, key and value rows by head. Rows that pad the vocabulary exist in memory only, as zeros.
+// A tensor in memory corresponds to one or more tensors in files, its pieces (model/families.h).
+// Layouts may differ: GPT-2's files have matrices as (in, out), memory as (out, in); GPT-NeoX's
+// interleave query, key and value rows by head. Rows that pad the vocabulary are only in memory.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -26,7 +26,7 @@ std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
     return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 
-// Rows that are contiguous in a file's piece and in memory, in the file's order.
+// A run of rows that is contiguous both in a file's piece and in memory.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -39,7 +39,7 @@ std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
     return all;
 }
 
-// to (cols, rows) = from (rows, cols), in tiles that fit the cache.
+// Writes `from` (rows, cols) transposed to `to`, in tiles that fit the cache.
 void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
     constexpr int64_t TILE = 32;
     for (int64_t r0 = 0; r0 < rows; r0 += TILE)
@@ -52,7 +52,7 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 // ---- writing ------------------------------------------------------------------------------------
 
 namespace {
-// Appends the file tensors of t.
+// Appends the tensors that files have for tensor t.
 void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
                  const std::function<Status(int64_t first, int64_t count, float* out)>& read,
                  std::vector<TensorSource>* sources) {
@@ -67,7 +67,7 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
             }
             return {};
         };
-        // Called in order: the first call reads the whole tensor, the last one frees it.
+        // Must be called in order: the first call reads the whole tensor, the last call frees it.
         auto read_transposed = [=, host = std::vector<float>()](int64_t first, int64_t count,
                                                                 float* out) mutable -> Status {
             if (first == 0) {
@@ -77,7 +77,7 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
                 transpose(host.data(), straight.data(), rows, cols);
             }
             std::copy_n(host.data() + first, count, out);
-            if (first + count == rows * cols) std::vector<float>().swap(host);    // = {} would keep the memory
+            if (first + count == rows * cols) std::vector<float>().swap(host);    // `= {}` would keep the memory
             return {};
         };
         TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
@@ -144,12 +144,12 @@ struct Found {
 using SafetensorsFiles = std::vector<SafetensorsFile>;
 struct Weights {
     std::shared_ptr<const SafetensorsFiles> files;
-    std::map<std::string, Found> tensors;    // by bare names
-    // For messages: the file, if there is one, else the directory.
+    std::map<std::string, Found> tensors;    // by name without prefix
+    // For messages: the only file, or else the directory.
     const std::string& location(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
-// Strips the family's longest matching prefix: the Hub's own gpt2 has none.
+// Strips the family's longest prefix that matches; the Hub's own gpt2 has none.
 std::string bare_name(const std::string& name, const Family& family) {
     size_t longest = 0;
     for (const std::string_view prefix : family.prefixes)
@@ -176,7 +176,7 @@ bool is_head(const std::string& name, const Family& family) {
         return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
     });
 }
-// Extra tensors of foreign files: a copy of wte as head, and the names in the family's row.
+// Tensors of other exporters to ignore: a head that copies wte, and names in the family's row.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     const Family& family = *c.family;
     if (c.tied && is_head(name, family)) return e.shape == std::vector<int64_t>{c.V, c.C};
@@ -198,7 +198,7 @@ Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor
                          [&](const std::string& name) { return redundant(name, *w.tensors.at(name).entry, c); });
 }
 
-// A tied model's file may also store lm_head; it must equal wte, because transformers would use it.
+// A tied model's file may also store lm_head. It must equal wte, because transformers would use it.
 Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const std::string& location) {
     const auto head =
         std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) { return is_head(t.first, *c.family); });
@@ -227,18 +227,18 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
                 location.c_str(), a.entry->name.c_str());
 }
 
-// Loads tensors from files into the model: in parallel if the model is in host memory. Buffers: one
-// piece a thread, one whole tensor for a transposition.
+// Loads tensors from files into the model, with several threads if the model is in host memory.
+// Buffers: one piece per thread, and one whole tensor for a transposition.
 struct Loading {
     const Weights& w;
     Model& g;
     std::string prefix;
     StateKind part;
-    ReadChecksums* sums;    // or null
+    ReadChecksums* sums;    // may be null
     std::unique_ptr<char[]> raw = {};
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
-    std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: the file is read
-    FirstFailure failure = {}, broken = {};                   // broken: non-finite elements
+    std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: files are read, not mapped
+    FirstFailure failure = {}, broken = {};                   // broken: tensors with non-finite elements
 
     Status run() {
         int64_t most = 0;
@@ -277,7 +277,7 @@ struct Loading {
         if (!all_finite(block_format(block_type(f.entry->type)), numbers, count))
             broken.add(not_finite(f.file->path(), f.entry->name), f.file - w.files->data(), location(f, first));
     }
-    // Matrices whose format the model keeps stay in the mapped files, and products read them there.
+    // Matrices whose format the model keeps are not copied: products read them in the mapped files.
     void map_rows() {
         for (const SafetensorsFile& file : *w.files) (*maps)[&file] = file.map();
         for (const Tensor& t : g.tensors) {
@@ -295,7 +295,7 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
         }
     }
-    // The functions below are called by every thread of the team.
+    // The functions below are called by every thread of the OpenMP team.
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
         const bool stays = g.store.packed.uses_file(t.offset);
@@ -325,7 +325,7 @@ struct Loading {
         }
     }
     void read_transposed(const Tensor& t, const Piece& p) {
-        constexpr int64_t ROWS = 32;    // block of the model's rows: two cache lines per file row
+        constexpr int64_t ROWS = 32;    // rows at a time: two cache lines each
         const Found& f = found(p);
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type), all = p.rows * t.cols;
 #pragma omp for schedule(dynamic)
@@ -348,7 +348,7 @@ struct Loading {
     }
 };
 
-// Reads elements of tensors in files: WeightsReader::read.
+// Implements WeightsReader::read for safetensors files.
 struct FromFiles {
     Weights w;
     Config c;
@@ -381,7 +381,7 @@ struct FromFiles {
         SafetensorsFile::convert(f.entry->type, raw.data(), n, to);
         return {};
     }
-    // Reads whole rows of the model as columns of the file's matrix.
+    // Reads whole rows of the model, which are columns of the file's matrix.
     static Status read_transposed(const Found& f, const Tensor& t, const Piece& p, int64_t first, int64_t n,
                                   float* to) {
         const int64_t r0 = std::max(first / t.cols, p.first);
@@ -431,7 +431,7 @@ Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c) {
     const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
     std::map<std::string, BlockType> formats;
     for (const auto& [name, found] : w.tensors) formats[name] = block_type(found.entry->type);
-    // Tensors with pieces in different formats become fp32.
+    // A tensor whose pieces have different formats becomes fp32.
     return WeightFormats([formats, family = c.family](const Tensor& t) {
         BlockType format = BlockType::f32;
         for (const Piece& p : t.pieces) {
@@ -466,7 +466,7 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     Loading loading{w, g, "", StateKind::weights, verify ? &sums : nullptr};
     TRY(loading.run());
     if (verify) TRY(files_match(w, dir, sums));
-    return loading.broken.status();    // after the checksums: damage explains it
+    return loading.broken.status();    // checksums first: damage explains non-finite elements
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
