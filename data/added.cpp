@@ -9,7 +9,7 @@ namespace {
 unsigned pair_of(std::string_view text) {
     return unsigned(static_cast<unsigned char>(text[0])) << 8 | static_cast<unsigned char>(text[1]);
 }
-// Whether text begins with a letter, digit or underscore: \w of Rust's regular expressions.
+// Whether text begins with a letter, digit or underscore (\w in Rust's regular expressions).
 bool word_begins(std::string_view text) {
     static const Pretokenizer words = [] {
         Result<Pretokenizer> p =
@@ -80,7 +80,7 @@ bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& 
         }
         for (size_t s = 1; t->rstrip && (s = space_length(text.substr(found.end))) > 0;) found.end += s;
         if (found.begin < found.end) return true;
-        i += n - 1;    // the previous token already covers this one
+        i += n - 1;    // the previous token covers this one
     }
     return false;
 }
@@ -93,9 +93,9 @@ bool AddedTokens::may_cut(std::string_view text, size_t at, bool special, std::s
         if (found && t->lstrip && space_before(before, at)) return false;
         std::string_view name = whole;
         if (name.starts_with(optional) && name != optional) name.remove_prefix(optional.size());
-        if (found && before.ends_with(name)) return false;    // the token may strip white space behind the cut
+        if (found && before.ends_with(name)) return false;    // the token may strip white space after `at`
         for (const std::string_view sought : {whole, name})
-            for (size_t n = 1; n < sought.size() && n <= at; n++) {    // n bytes before the cut, the rest after it
+            for (size_t n = 1; n < sought.size() && n <= at; n++) {    // n bytes before `at`, the rest after it
                 const size_t known = std::min(sought.size() - n, behind.size());
                 if (before.ends_with(sought.substr(0, n)) && behind.substr(0, known) == sought.substr(n, known))
                     return false;

@@ -1,4 +1,4 @@
-// added.h - finds added tokens in a text: the leftmost first, at one position the longest.
+// added.h - finds added tokens in a text: the leftmost first, and of several there the longest.
 #pragma once
 #include <bitset>
 #include <string>
@@ -8,30 +8,31 @@
 
 #include "vocabulary.h"
 
-// Bytes to search for, in the text or in the normalized text.
+// The token's text, as the text has it or, if token.normalized, the normalized text.
 std::string search_text(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {
   public:
-    // Copies would leave the map with dangling views.
+    // A copy's map would hold views of the original's strings.
     AddedTokens(const AddedTokens&) = delete;
-    // Holds either the tokens that are searched for in the normalized text or the others.
+    // normalized: holds the tokens to find in normalized text, else those to find in the text
+    // itself.
     AddedTokens(const Vocabulary& v, bool normalized);
 
     struct Found {
-        size_t begin = 0, end = 0;    // including stripped white space
+        size_t begin = 0, end = 0;    // stripped white space included
         int id = -1;
-        size_t next = 0;    // search resumes here: stripped space may contain a token
+        size_t next = 0;    // next search begins here: stripped space may contain tokens
     };
-    // Finds the first token after `found` (the previous result, or {}); text before `from` is
-    // already used. special: special tokens are found, too; otherwise they are ordinary text, and
-    // no token is found inside their names.
+    // Finds the first token after `found` (the previous result, or {}). Text before `from` was used
+    // already. special: special tokens are found, too; otherwise their names are ordinary text, in
+    // which no other token is found.
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
-    size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // longest name in bytes
+    size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // length of the longest name in bytes
     bool any(bool special) const { return special ? !names.empty() : always; }
     bool any_special() const { return sometimes; }
-    // Whether no token (special: nor special token) can cross `at`, whatever follows text. A name
-    // that begins with `optional` may also occur without it.
+    // Whether no token can cross offset `at`, whatever follows text. special: special tokens count,
+    // too. A name that begins with `optional` may also occur without that beginning.
     bool may_cut(std::string_view text, size_t at, bool special, std::string_view optional = {}) const;
 
   private:
@@ -41,8 +42,8 @@ class AddedTokens {
     };
     std::vector<Named> tokens;
     std::unordered_map<std::string_view, const AddedToken*> names;
-    std::vector<size_t> lengths;               // names' lengths, descending
-    std::bitset<1 << 16> pairs;                // first two bytes of the names
+    std::vector<size_t> lengths;               // lengths of the names, descending
+    std::bitset<1 << 16> pairs;                // first two bytes of longer names
     std::bitset<256> single;                   // one-byte names
     bool always = false, sometimes = false;    // has ordinary tokens; has special tokens
 

@@ -1,4 +1,4 @@
-// bpe.cpp - encode and decode.
+// bpe.cpp - encodes texts to ids and decodes them.
 #include "bpe.h"
 
 #include <algorithm>
@@ -12,19 +12,19 @@
 extern "C" const uint16_t gpt2_merges[100000];
 
 namespace {
-constexpr size_t CHUNK = 128 << 10;    // bytes of text per task of a thread
+constexpr size_t CHUNK = 128 << 10;    // bytes of text that one thread encodes at once
 }
 
 struct Tokenizer::Tables {
     Vocabulary v;
     Pretokenizer pieces;
     PieceMerger merger;
-    AddedTokens raw, late;            // searched in the text; in the normalized text
-    std::vector<std::string> text;    // by id: decoded text; empty: v.tokens
+    AddedTokens raw, late;            // found in the text; in the normalized text
+    std::vector<std::string> text;    // by id: decoded bytes; empty: as in v.tokens
     std::vector<char> special;        // by id
     int end_of_text = -1;
-    std::string prefix;           // text that normalization puts before a segment
-    bool cut_at_marks = false;    // characters: a cut is allowed where a word begins
+    std::string prefix;           // normalization puts it before each segment
+    bool cut_at_marks = false;    // characters: texts may be cut before a word
     uint64_t fingerprint = 0;
 
     explicit Tables(Vocabulary vocabulary);
@@ -38,8 +38,8 @@ struct Tokenizer::Tables {
 };
 
 namespace {
-// Shards store the hash, so it must never change: later fields are hashed only if GPT-2's
-// vocabulary lacks them.
+// Shards store the fingerprint, so it must stay the same for ever. A field added later is hashed
+// only if it has another value than in GPT-2's vocabulary.
 template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, Add add, AddText add_text) {
     const Vocabulary plain;
     const std::vector<Split>& splits = v.pattern == Pattern::other ? v.splits : pattern_row(v.pattern).splits;
@@ -47,7 +47,7 @@ template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, 
         add_text(splits[i].regex);
         add(uint64_t(splits[i].behavior) << 2 | splits[i].invert << 1 | splits[i].spelled);
     }
-    auto single = [&](const AddedToken& a) {    // merging could end in it
+    auto single = [&](const AddedToken& a) {    // a one-symbol token, which merging could leave
         bool whole = true;
         const std::string& token = v.tokens[size_t(a.id)];
         return v.symbols == Symbols::bytes ? token.size() == 1 : utf8_character(token, whole) == token.size();
@@ -97,7 +97,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
       merger(v), raw(v, false), late(v, true), special(v.tokens.size()) {
     if (v.pattern == Pattern::other) {
         Result<Pretokenizer> compiled = Pretokenizer::compile(v.splits);
-        CHECK(compiled.ok(), "%s", compiled.status.message.c_str());    // the file's reader has compiled it before
+        CHECK(compiled.ok(), "%s", compiled.status.message.c_str());    // cannot fail: checked when the file was read
         pieces = compiled.value;
     }
     for (const AddedToken& a : v.added) {
@@ -117,7 +117,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
     if (v.symbols == Symbols::characters)
         for (const std::string& token : v.tokens)
             text.push_back(is_byte_token(token) ? std::string(1, byte_of_token(token)) : with_spaces(token));
-    for (const AddedToken& a : v.added) {    // decodes to the text that matched it
+    for (const AddedToken& a : v.added) {    // decodes to the text that it matches
         if (!a.normalized || search_text(v, a) == v.name(a)) continue;
         if (text.empty()) text = v.tokens;
         std::string& made = text[size_t(a.id)];
@@ -145,7 +145,7 @@ void Tokenizer::Tables::encode_chunk(Splitter& splitter, std::string_view chunk,
     }
 }
 
-// Decodes a token without its space marks, as Metaspace's decoder does for the first token.
+// Decodes a token without its space marks, as Metaspace's decoder decodes a text's first token.
 std::string Tokenizer::Tables::without_marks(int id) const {
     auto added = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
     const std::string& token = v.tokens[size_t(id)];
@@ -155,12 +155,12 @@ std::string Tokenizer::Tables::without_marks(int id) const {
     return spelled;
 }
 
-// Largest offset up to limit where prepared text may be cut between pieces; 0: none.
+// Largest offset up to limit at which prepared text may be cut without changing its ids; 0: none.
 size_t Tokenizer::Tables::chunk_end(std::string_view text, size_t limit) const {
     if (!cut_at_marks) return ::safe_cut(v.pattern, text, limit);
     return mark_before(text, limit, SPACE_MARK);
 }
-// Last offset up to limit where a word begins with `mark`; 0: none.
+// Last offset up to limit at which `mark` begins a word; 0: none.
 size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::string_view mark) const {
     for (size_t at = std::min(limit, text.size() - 1); at > 0; at--) {
         if (!text.substr(at).starts_with(mark)) continue;
@@ -171,7 +171,7 @@ size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::
     return 0;
 }
 
-// Encodes prepared text in chunks that end at piece boundaries; serial in a parallel region.
+// Encodes prepared text, in chunks that end between pieces; serial if called in parallel.
 void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const {
     if (text.size() < 2 * CHUNK) return encode_chunk(splitter, text, out);
     std::vector<std::string_view> chunks;
@@ -191,8 +191,8 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text,
     for (auto& part : ids) out.insert(out.end(), part.begin(), part.end());
 }
 
-// Encodes the text between two added tokens: normalizes, splits at added tokens of the normalized
-// text, marks spaces, splits into pieces, merges.
+// Encodes the text between two added tokens: normalizes it, finds added tokens of normalized text,
+// marks spaces, splits into pieces, and merges.
 void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool special, bool beginning,
                                        bool follows, std::vector<int>& out) const {
     std::string held;
@@ -324,13 +324,14 @@ int Tokenizer::first_special(std::string_view text) const {
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) const {
     if (!t || text.empty()) return 0;
-    // Bytes of text that may normalize to a token's name: a Unicode form can shrink it to a
+    // Bytes of text that may normalize to the longest name: a Unicode form can shrink text to a
     // quarter.
     size_t reach = t->late.any(special) ? t->late.longest() : 0;
     for (const Normalization& n : t->v.normalization) {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;
         const bool removes = n.kind == Normalization::Kind::replace && n.to.empty();
-        if (n.from.size() > 1 || removes || (form && t->cut_at_marks)) return 0;    // a cut could change a match
+        if (n.from.size() > 1 || removes || (form && t->cut_at_marks))
+            return 0;    // cutting could change normalization
         if (form) reach *= 4;
     }
     auto may_cut = [&](size_t at) {
@@ -351,7 +352,7 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
 // ---- streaming ----------------------------------------------------------------------------------
 
 namespace {
-// Moves characters from `from` to the result, unless a later byte could complete the last one.
+// Moves whole characters from `from` to the result; keeps bytes that later ones may complete.
 std::string take(std::string& from, bool end) {
     std::string out;
     size_t at = 0;

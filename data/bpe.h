@@ -1,8 +1,8 @@
 // bpe.h - byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2, Gemma).
 //
-// A pre-tokenizer splits the text into pieces, then each piece's symbols are merged in the order of
-// the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo & Richardson 2018 for
-// characters). Where every byte has a token, any bytes round-trip.
+// A pre-tokenizer splits the text into pieces. Then adjacent symbols of each piece are merged, in
+// the order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo &
+// Richardson 2018 for characters). If every byte has a token, any bytes decode to themselves.
 #pragma once
 #include <functional>
 #include <memory>
@@ -20,70 +20,71 @@ class Tokenizer {
     explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();    // built in: 50,257 tokens
     // path: "gpt2", a tokenizer.json, a SentencePiece tokenizer.model, a GGUF file, or a directory
-    // with one of the first two files. tokenizer_config.json, chat_template.jinja and the EOS ids
-    // in config.json and generation_config.json beside such files are read, too. Exit 3, 4.
+    // with one of the first two files. Beside such files, tokenizer_config.json,
+    // chat_template.jinja and EOS ids in config.json and generation_config.json are read, too. Exit
+    // 3, 4.
     static Result<Tokenizer> load(const std::string& path);
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
-    // merges[i] = the pair of ids whose concatenation is token 256 + i; tokens below 256 are single
-    // bytes in GPT-2's order; the special tokens follow the merges.
+    // merges[i] is the pair of ids whose concatenation is token 256 + i. Tokens below 256 are
+    // single bytes in GPT-2's order; special tokens follow the merges.
     static Tokenizer from_merges(const std::vector<std::pair<int, int>>& merges, Pattern pattern,
                                  const std::vector<std::string>& special);
     std::string to_json() const;        // tokenizer.json
     std::string config_json() const;    // tokenizer_config.json
 
-    // For a model with V embedding rows: drops added tokens with ids >= V, which the model cannot
-    // have seen (Gemma 3's <image_soft_token>), but keeps the fingerprint. Unchanged if ordinary
-    // tokens, too, have ids >= V.
+    // A tokenizer for a model with V embedding rows: without added tokens with ids >= V, which the
+    // model cannot have been trained on (Gemma 3's <image_soft_token>), but with an equal
+    // fingerprint. If ordinary tokens have ids >= V, too, returns a plain copy.
     Tokenizer of_model(int V) const;
-    Status fits(int V, Exit code, const std::string& advice) const;    // fails with `code` if the model is too small
+    Status fits(int V, Exit code, const std::string& advice) const;    // fails with `code` if an id is V or more
 
     const Vocabulary& vocabulary() const;
     int vocab_size() const;                  // the largest id + 1
-    int end_of_text() const;                 // document separator: <|endoftext|>, else EOS; -1: none
+    int end_of_text() const;                 // separates documents: <|endoftext|>, else EOS; -1: none
     std::string_view token(int id) const;    // decoded bytes
     bool is_special(int id) const;
-    // Hash of everything that determines the ids, independent of the file format; 0 only if empty.
+    // Hash of everything that determines a text's ids, whatever the file format; 0: no vocabulary.
     uint64_t fingerprint() const;
-    // special: names of special tokens become these tokens; otherwise they are ordinary text.
-    // follows: text continues one that was cut at safe_cut. Large texts use all cores (unless
-    // called inside a parallel region), with equal ids. BOS and EOS are not added.
+    // special: names of special tokens in the text become these tokens, else ordinary text.
+    // follows: the text continues another one that was cut by safe_cut. Large texts use all cores
+    // (unless called in a parallel region); the ids do not depend on it. BOS and EOS are not added.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
-    // Encodes a prompt as transformers does: special tokens are recognised, and BOS is added if the
-    // vocabulary asks for it.
+    // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS
+    // is added if the tokenizer's files require it.
     std::vector<int> encode_prompt(std::string_view text) const;
     std::string decode(const std::vector<int>& ids) const;
-    // The largest offset in (0, limit] where text may be cut such that encode(text, special) ==
-    // encode(first part, special) + encode(rest, special, true), whatever follows text; 0: none.
+    // Largest offset in (0, limit] such that encode(text, special) equals encode(first part,
+    // special) + encode(rest, special, true), whatever follows text; 0: none.
     size_t safe_cut(std::string_view text, size_t limit, bool special = false) const;
     int first_special(std::string_view text) const;    // id of the first special token in text; -1: none
 
   private:
     struct Tables;
-    std::shared_ptr<const Tables> t;    // immutable: shared by copies, safe for concurrent encodes
+    std::shared_ptr<const Tables> t;    // immutable: copies share it, threads may encode
 };
 
-// Joins the bytes of successive tokens to whole UTF-8 characters; an incomplete one waits for the
-// next token. Invalid bytes become U+FFFD, one for each maximal subpart (Unicode 3.9).
+// Turns the bytes of successive tokens into whole UTF-8 characters. An incomplete character waits
+// for the next token. Invalid bytes become U+FFFD, one for each maximal subpart (Unicode 3.9).
 class StreamDecoder {
   public:
     std::string push(std::string_view bytes);
-    std::string finish();    // incomplete bytes, as U+FFFD
+    std::string finish();    // U+FFFD for incomplete bytes
 
   private:
     std::string waiting;
 };
 
-// Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens or no pair
-// occurs twice; the most frequent pair first, ties go to the lowest pair of ids. `read` returns the
-// next part of the text (cut where safe_cut allows), false at the end; the pieces are counted, the
-// text is not kept. progress(phase, done, total) may be empty: phase "count" in bytes with total 0,
-// then "merge" in merges.
+// Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens, or no pair
+// occurs twice. Each merge takes the most frequent pair, of equally frequent ones the lowest pair
+// of ids. `read` gets the next part of the text (cut by safe_cut) and returns false at the end;
+// only counts of pieces are kept. progress(phase, done, total) may be empty: phase "count" in bytes
+// with total 0, then "merge" in merges.
 struct BpeTraining {
     int vocab = 4096;
     Pattern pattern = Pattern::gpt2;
     std::vector<std::string> special = {"<|endoftext|>"};
     std::function<Result<bool>(std::string& text)> read;
-    int64_t most_bytes = 64 << 20;    // limit on the total length of distinct pieces
+    int64_t most_bytes = 64 << 20;    // limit for the bytes of all distinct pieces
     std::function<void(const char* phase, int64_t done, int64_t total)> progress;
 };
-Result<Tokenizer> bpe_train(const BpeTraining& training);    // exit 2: vocab out of range; 3: no text; errors of read
+Result<Tokenizer> bpe_train(const BpeTraining& training);    // exit 2: vocab out of range; 3: no text; read's

@@ -1,8 +1,8 @@
 // bpe_train.cpp - learns the merges of a byte-pair encoding.
 //
-// All cores count the distinct pieces while the text streams by; only these pieces are kept. They
-// are then laid out one after the other, a symbol for each byte, and merged in place: each pair has
-// the list of its offsets, so the cost of a merge is its number of occurrences.
+// While the text is read, all cores count its distinct pieces; only these are kept. They are then
+// stored one after the other, a symbol for each byte, and merged in place. Each pair has the list
+// of its offsets, so a merge costs time in proportion to its occurrences.
 #include <omp.h>
 #include <queue>
 #include <unordered_map>
@@ -12,7 +12,7 @@
 
 namespace {
 constexpr size_t CHUNK = 1 << 20;      // bytes of text per counting task
-constexpr int64_t BATCH = 32 << 20;    // bytes of text queued for threads, before the last text
+constexpr int64_t BATCH = 32 << 20;    // bytes of text that wait for the threads
 constexpr int MAX_VOCAB = 1 << 20;
 
 struct Hash {
@@ -30,13 +30,13 @@ void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
     }
 }
 
-// The distinct pieces of all text and how often each occurs.
+// Counts how often each distinct piece occurs in the whole text.
 Result<Counts> count_all(const BpeTraining& training) {
     auto threads = size_t(omp_get_max_threads());
     Counts all;
-    std::vector<Counts> counts(threads);    // for the current batch
+    std::vector<Counts> counts(threads);    // of the current batch, by thread
     std::vector<std::string> batch;
-    int64_t done = 0, bytes = 0;    // bytes: summed lengths of the pieces in `all`
+    int64_t done = 0, bytes = 0;    // bytes: lengths of the pieces in `all`
     for (bool more = true; more;) {
         batch.clear();
         const int64_t full = done + BATCH;
@@ -59,7 +59,7 @@ Result<Counts> count_all(const BpeTraining& training) {
         }
         for (Counts& some : counts) {
             for (auto& [piece, n] : some) bytes += int64_t(piece.size());
-            all.merge(some);    // moves new nodes: needs no more memory
+            all.merge(some);    // moves nodes without allocating
             for (auto& [piece, n] : some) {
                 all.find(piece)->second += n;
                 bytes -= int64_t(piece.size());
@@ -95,11 +95,11 @@ class Merger {
     static constexpr int END = -1, INSIDE = -2;
     static uint64_t key(int left, int right) { return uint64_t(left) << 32 | uint32_t(right); }
 
-    // symbol[i]: the id where a symbol starts; -2 - start at the last of a symbol's several bytes
-    // (start > 0); INSIDE between them; END before, between and after the pieces.
+    // symbol[i] at byte i: a symbol's id at its first byte; -2 - first at its last byte, if it has
+    // several (first > 0); INSIDE between them; END before, between and after pieces.
     std::vector<int> symbol;
-    std::vector<uint32_t> piece;       // by offset
-    std::vector<int64_t> weight;       // by piece: number of occurrences
+    std::vector<uint32_t> piece;       // index of the piece, by offset
+    std::vector<int64_t> weight;       // by piece: its number of occurrences
     std::vector<std::string> token;    // by id
     std::unordered_map<uint64_t, Pair> pairs;
     std::priority_queue<Candidate> queue;
@@ -118,7 +118,7 @@ Merger::Merger(const Counts& counts) {
     }
     symbol.push_back(END);
     piece.push_back(0);
-    for (auto& [text, n] : counts) {    // any order: the merges do not depend on it
+    for (auto& [text, n] : counts) {    // order does not matter for the merges
         for (char c : text) symbol.push_back(id_of[static_cast<unsigned char>(c)]);
         symbol.push_back(END);
         piece.resize(symbol.size(), uint32_t(weight.size()));
@@ -133,7 +133,7 @@ Merger::Merger(const Counts& counts) {
     for (auto& [pair, p] : pairs) queue.push({p.count, pair});
 }
 
-// Replaces the pair at `at` if it still exists, and updates the counts of its neighbours.
+// Merges the pair at `at`, unless it was merged away, and updates the counts of adjacent pairs.
 void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created) {
     if (symbol[at] != left) return;
     size_t middle = after(at);
@@ -163,7 +163,7 @@ bool Merger::step(std::pair<int, int>& merged) {
         queue.pop();
         auto it = pairs.find(pair);
         if (it == pairs.end() || it->second.count < 2) continue;
-        if (it->second.count != count) {    // a count only falls once all occurrences are known
+        if (it->second.count != count) {    // stale entry; counts only fall after the pair is created
             queue.push({it->second.count, pair});
             continue;
         }

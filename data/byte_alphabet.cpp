@@ -34,7 +34,7 @@ bool ByteAlphabet::bytes(std::string_view spelled, std::string& out) const {
     for (size_t i = 0; i < spelled.size(); i++) {
         auto at = [&](size_t k) { return k < spelled.size() ? static_cast<unsigned char>(spelled[k]) : 0; };
         int c = at(i);
-        if (c >= 0x80) {    // two bytes, U+0080 to U+01FF
+        if (c >= 0x80) {    // two bytes of UTF-8: U+0080 to U+01FF
             if (c < 0xC2 || c > 0xC7 || (at(++i) & 0xC0) != 0x80) return false;
             c = (c & 0x1F) << 6 | (at(i) & 0x3F);
         }

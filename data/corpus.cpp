@@ -12,8 +12,8 @@
 
 namespace {
 constexpr size_t SEGMENT = 1 << 20, BLOCK = 1 << 20;
-constexpr size_t MANY = 100;      // with more text files, whole documents are held out
-constexpr size_t HEAD = 32000;    // bytes; a shorter head is the whole text
+constexpr size_t MANY = 100;      // more text files than this: whole ones held out
+constexpr size_t HEAD = 32000;    // bytes read to detect the format
 constexpr int DEPTH = 64;         // maximum nesting in a JSON line
 
 // ---- detecting the format from the first bytes --------------------------------------------------
@@ -30,13 +30,13 @@ bool begins_object(std::string_view text) {
     at = skip(text, at + 1, " \t\r\n");
     return at < text.size() && text[at] == ':';
 }
-// Whether text is one JSON value, or a prefix of one. Bytes that are not UTF-8 may be Latin-1.
+// Whether text is one JSON value, or may begin one. Invalid UTF-8 is accepted: it may be Latin-1.
 bool is_value(std::string_view text, bool whole) {
     JsonCheck v(DEPTH);
     return json_check(text, "", v).ok() || v.error.find("UTF-8") != v.error.npos ||
            (!whole && v.error_byte > text.size());
 }
-// Whether each line of text is a JSON value, and there are several.
+// Whether text has several lines and each line is a JSON value.
 bool values_by_line(std::string_view text) {
     size_t lines = 0;
     for (size_t at = 0, end; (end = text.find('\n', at)) != text.npos; at = end + 1, lines++)
@@ -47,9 +47,9 @@ bool begins_array(std::string_view text, bool whole) {
     const size_t inner = skip(text, 1, " \t\r\n");
     return is_value(text, whole) || (inner < text.size() && begins_object(text.substr(inner))) || values_by_line(text);
 }
-// lines: the first line is an object. document: an object that does not end on the first line.
-// strings: every line is a JSON string. sequence: records separated by RS (RFC 7464). other:
-// another text in a file named .json.
+// Layout of a file's beginning. lines: the first line is an object. document: an object of several
+// lines. strings: every line is a JSON string. sequence: records separated by RS (RFC 7464). other:
+// no JSON in a file named .json. none: text.
 enum class Json { none, lines, array, document, strings, sequence, other };
 Json json_shape(std::string_view head, bool named) {
     const bool all = head.size() < HEAD;
@@ -57,7 +57,7 @@ Json json_shape(std::string_view head, bool named) {
     if (head.empty()) return Json::none;
     if (head[0] == '\x1E') return Json::sequence;
     if (head[0] == '[' && (named || begins_array(head, all))) return Json::array;
-    // Prose may have quoted lines, but no escapes in them.
+    // A line of prose may begin and end with a quote, but has no escapes.
     if (head[0] == '"' && (named || head.find('\\') != head.npos) && values_by_line(head)) return Json::strings;
     const bool object = begins_object(head);
     if (!object && head[0] != '{') return named ? Json::other : Json::none;
@@ -66,7 +66,7 @@ Json json_shape(std::string_view head, bool named) {
     if (end == head.npos && !all) return object ? Json::lines : Json::document;
     return is_value(head.substr(0, end), true) ? Json::lines : Json::document;
 }
-// Error text with a remedy for files of this shape; empty: text or JSON lines.
+// Error text, with a remedy, for a file of this shape; empty: text or JSON lines.
 const char* refusal(Json shape) {
     switch (shape) {
         case Json::array:
@@ -97,7 +97,7 @@ bool Corpus::named_json(const std::string& path) const {
     return !config.field.empty() || ends_with_any(decompressed_name(path), {".jsonl", ".ndjson"});
 }
 
-// Whether the lines of the file, just opened, are JSON. Exit 3: a table, or JSON of another layout.
+// Whether lines of the file just opened are JSON. Exit 3: the file is a table, or other JSON.
 Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
     if (config.format == TextFormat::text) return false;
     const std::string name = decompressed_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
@@ -109,9 +109,9 @@ Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
                     "lines=True))%s",
                     path.c_str(), hatch.c_str());
     const Json shape = json_shape(TRY(text.head()), called_json);
-    const bool plain = config.lines && !called_json && !lines;    // a line may begin like JSON
+    const bool plain = config.lines && !called_json && !lines;    // a line of text may begin like JSON
     const bool by_line = config.format == TextFormat::jsonl ||
-                         (lines && !called_json);    // a line's own error says more
+                         (lines && !called_json);    // parsing by line gives better errors
     const bool late = by_line && shape != Json::array && shape != Json::sequence;
     if (const std::string why = refusal(shape); !why.empty() && !plain && !late)
         return fail(Exit::input, "%s: expected text or JSON lines, found %s%s", path.c_str(), why.c_str(),
@@ -130,7 +130,7 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
         if (is_stdin ? fstat(fileno(stdin), &info) : stat(path.c_str(), &info))
             return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
         if (S_ISDIR(info.st_mode)) return fail(Exit::input, "%s: expected a file, found a directory", path.c_str());
-        if (S_ISREG(info.st_mode) && !is_stdin) {    // a pipe opens only once
+        if (S_ISREG(info.st_mode) && !is_stdin) {    // a pipe can be opened only once
             TextFile text = TRY(TextFile::open(path));
             TRY(c.is_json(path, text).status);
         }
@@ -166,8 +166,8 @@ Status Corpus::open_next() {
     return {};
 }
 
-// Bytes of text in the file just opened. Compressed or converted text is read twice, because its
-// length is known only at its end.
+// Bytes of text in the file just opened. A compressed or converted file is read to its end for
+// this, because only its end tells the length.
 Result<int64_t> Corpus::text_bytes() const {
     struct stat info {};
     if (fstat(input->fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));
@@ -185,7 +185,7 @@ Result<int64_t> Corpus::text_bytes() const {
     }
 }
 
-// Buffers at least `bytes` unread bytes, unless the file ends.
+// Reads until the buffer has `bytes` unread bytes or the file ends.
 Status Corpus::fill(size_t bytes) {
     if (buffer.size() - at >= bytes || ended) return {};
     buffer.erase(0, at);
@@ -199,7 +199,7 @@ Status Corpus::fill(size_t bytes) {
         buffer.resize(had + n);
         ended = n < BLOCK;
     }
-    if (!json) check_encoding();    // JSON lines that are not UTF-8 are errors
+    if (!json) check_encoding();    // invalid UTF-8 in JSON lines is an error
     return {};
 }
 
@@ -214,7 +214,7 @@ void Corpus::check_encoding() {
         }
         bool complete = false;
         const size_t n = utf8_character(all.substr(checked), complete);
-        if (!complete && checked + n == all.size() && !ended) return;    // the next block may complete it
+        if (!complete && checked + n == all.size() && !ended) return;    // the next block may complete the character
         if (complete) {
             checked += n;
             continue;
@@ -246,8 +246,8 @@ Result<bool> Corpus::next(Segment& segment) {
     }
 }
 
-// Whether the next whole document is held out. Held-out documents are evenly spaced, so the share
-// is right at any time.
+// Whether the next document is held out for validation. Held-out documents are evenly spaced, so
+// that their fraction is right at any time.
 bool Corpus::hold_out() {
     documents++;
     return int64_t(double(documents) * config.val_fraction) > int64_t(double(documents - 1) * config.val_fraction);
@@ -286,14 +286,14 @@ Result<bool> Corpus::next_text(Segment& segment) {
         bool splits = until_tail <= int64_t(want) && until_tail < int64_t(rest.size());
         bool whole = ended && rest.size() <= want && !splits;
         size_t cut = whole ? rest.size() : config.safe_cut(rest, splits ? size_t(until_tail) : want);
-        if (cut == 0 && splits) {    // the whole text stays in training
+        if (cut == 0 && splits) {    // no cut for a tail: all text is for training
             until_tail = INT64_MAX;
             want /= 2;
         }
         if (cut == 0) continue;
         segment.validation = tail;
         segment.begins_document = begins;
-        begins = splits;    // the tail is a document of its own
+        begins = splits;    // the tail begins a document of its own
         tail |= splits;
         until_tail = splits ? INT64_MAX : until_tail - int64_t(cut);
         segment.text = rest.substr(0, cut);

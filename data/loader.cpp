@@ -1,4 +1,4 @@
-// loader.cpp - the order of the samples, and the thread that reads ahead. See loader.h.
+// loader.cpp - order of the samples, and a thread that reads batches in advance. See loader.h.
 #include "base/philox.h"
 #include "loader.h"
 
@@ -9,13 +9,13 @@
 #include <system_error>
 #include <thread>
 
-// A Feistel network over the bits of [0, n) with philox as round function; results outside [0, n)
-// are encrypted again (cycle walking: Black & Rogaway 2002), fewer than twice on average because
-// the domain is smaller than 2n.
+// A Feistel network with philox as round function permutes [0, 2^bits), 2^bits < 2n. Results
+// outside [0, n) are permuted again (cycle walking: Black & Rogaway 2002), fewer than twice on
+// average.
 int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
     CHECK(i >= 0 && i < n);
     constexpr int ROUNDS = 8;
-    constexpr uint64_t STREAM = 0xDA7Aull << 48;    // separates this stream from others of the seed
+    constexpr uint64_t STREAM = 0xDA7Aull << 48;    // random stream of its own
     int bits = std::bit_width(uint64_t(n - 1));
     uint64_t x = uint64_t(i);
     do {
@@ -24,7 +24,7 @@ int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
             uint64_t right = x & ((uint64_t(1) << low) - 1), left = x >> low;
             Philox4 f = philox(seed, STREAM ^ uint64_t(epoch), uint64_t(round) << 56 | right);
             uint64_t mask = (uint64_t(1) << high) - 1, mixed = (left ^ (uint64_t(f.v[1]) << 32 | f.v[0])) & mask;
-            x = right << high | mixed;    // swaps the halves and their widths
+            x = right << high | mixed;    // halves, and their widths, swap
             std::swap(low, high);
         }
     } while (x >= uint64_t(n));
@@ -32,22 +32,23 @@ int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
 }
 
 struct Loader::State {
-    static constexpr int DEPTH = 2;    // batches in the ring
+    static constexpr int DEPTH = 2;    // batches that the ring buffer holds
 
     LoaderConfig c;
     std::vector<Shard> shards;
-    std::vector<int64_t> before;    // samples before shard i; last: all samples
-    int64_t epoch = 0;              // samples per epoch, at most max_tokens' worth
-    Position at;                    // start of the next batch
+    std::vector<int64_t> before;    // samples before shard i; last entry: all samples
+    int64_t epoch = 0;              // samples per epoch, limited by max_tokens
+    Position at;                    // start of the batch that next() returns
 
-    // Shared with the reader thread. The ring has batches [taken, made); the reader fills `made`.
+    // Shared with the reader thread, which reads batch `made`. The ring holds batches [taken,
+    // made).
     std::mutex mutex;
     std::condition_variable_any changed;
-    std::vector<int> ring[DEPTH];    // (B,S+1) each
-    Status error;                    // error of batch `made`
+    std::vector<int> ring[DEPTH];    // (B,S+1) tokens per batch
+    Status error;                    // reading batch `made` failed
     Position ahead;                  // start of batch `made`
     int64_t made = 0, taken = 0, seeks = 0;
-    std::jthread reader;    // last member: joins before the others are destroyed
+    std::jthread reader;    // last: stops before the other members are destroyed
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
     int64_t sample_at(Position order_pos) const {
@@ -78,7 +79,7 @@ struct Loader::State {
             lock.unlock();
             Status status = read(p, out);
             lock.lock();
-            if (seeks != seeks_then) continue;    // obsolete since a seek
+            if (seeks != seeks_then) continue;    // seek made this batch obsolete
             error = status;
             if (status.ok()) ahead = after(p), made++;
             changed.notify_all();
@@ -122,7 +123,7 @@ Status Loader::next(int* tokens, int* targets) {
     s->changed.wait(lock, [&] { return s->made > s->taken || !s->error.ok(); });
     if (s->made == s->taken) return s->error;
     const int *from = s->ring[s->taken % State::DEPTH].data(), B = s->c.B, S = s->c.S;
-    lock.unlock();    // the ring entry stays reserved until `taken` grows
+    lock.unlock();    // the thread cannot reuse it before `taken` grows
     for (int64_t b = 0; b < B; b++, from += S + 1) {
         std::copy(from, from + S, tokens + b * S);
         std::copy(from + 1, from + S + 1, targets + b * S);
@@ -158,7 +159,7 @@ uint64_t Loader::fingerprint() const {
         for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
     };
     for (const Shard& shard : s->shards) {
-        // Excludes the directory (data may move before a resume), includes the NUL (a separator).
+        // Without the directory (data may move before a resume), with the NUL (a separator).
         const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
         add(name, std::char_traits<char>::length(name) + 1);
         add(&shard.file_bytes, 8);

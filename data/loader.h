@@ -1,13 +1,13 @@
 // loader.h - token shards, and batches in an order that is a pure function of (seed, epoch, index).
 //
-// A shard has llm.c's format: 256 little-endian int32 of header ([0] magic, [1] version, [2] token
-// count), then the tokens.
-// magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. nanoGPT's headerless uint16
-// on request.
-// Words that llm.c leaves 0 identify the tokenizer and the set of shards written together; 0:
-// unknown. [3] vocabulary size, [4] and [5] the tokenizer's fingerprint (low, high), [6] number of
-// documents that begin in this shard with end-of-text, [7] and [8] the set's id (low, high), [9]
-// the shard's index in the set, [10] the number of shards in it.
+// Shards have llm.c's format: a header of 256 little-endian int32 ([0] magic, [1] version, [2]
+// number of tokens), then the tokens.
+// Magic 20240520, version 1: uint16 tokens. Magic 20240801, version 7: uint32 tokens. On request,
+// nanoGPT's uint16 without header.
+// Further words of the header, 0 in llm.c's files (0: unknown), identify the tokenizer and the set
+// of shards written together: [3] vocabulary size, [4] and [5] the tokenizer's fingerprint (low,
+// high), [6] number of documents that begin in this shard with end-of-text, [7] and [8] the set's
+// id (low, high), [9] the shard's index in the set, [10] the number of shards in it.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@
 
 class Tokenizer;
 
-// Identifies the set of shards written together, and the shard's index in it.
+// A set of shards written together, and the shard's index in it.
 struct ShardSet {
     uint64_t id = 0;    // hash of all its tokens; 0: unknown
     int index = 0, shards = 0;
@@ -28,45 +28,45 @@ struct Shard {
     int64_t tokens = 0;
     int64_t data_offset = 1024;    // bytes before the first token
     int token_bytes = 2;           // 2 or 4
-    int64_t file_bytes = 0;        // size and mtime show shard_read a changed file
+    int64_t file_bytes = 0;        // size, mtime when opened: shard_read compares
     int64_t modified = 0;
-    int vocab = 0;    // size and fingerprint of the tokenizer; 0: unknown
+    int vocab = 0;    // tokenizer's size and fingerprint; 0: unknown
     uint64_t tokenizer = 0;
-    int64_t documents = 0;    // that begin in this shard with end-of-text
+    int64_t documents = 0;    // documents that begin here with end-of-text
     ShardSet set;
 };
-// Checks header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
+// Reads and checks the header. Exit 3: names file, field and offset; 4: reading fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
-// shard_open on bytes. head: the file's first 1024 bytes, or all of a shorter file.
+// shard_open for bytes in memory. head: the file's first 1024 bytes, or all of a shorter file.
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
-// Exit 3 naming the first shard made with another tokenizer, as far as shards record it; if
-// `tokenizer` is empty, the first whose tokenizer has more tokens than vocab. whose: source and
-// advice, for the message.
+// Exit 3: names the first shard that was made with another tokenizer, if shards record theirs. With
+// an empty `tokenizer`: the first shard whose tokenizer has more than vocab tokens. whose: for the
+// message.
 struct TokenizerSource {
     std::string name, advice;
 };
 Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                              const TokenizerSource& whose);
-// Exit 3 naming the file where a shard occurs twice, or (unless allow_partial_set) a set lacks a
-// shard or has one from another set. Shards without a known set match any.
+// Exit 3: names the file if a shard occurs twice, or (unless allow_partial_set) a set lacks a shard
+// or has one of another set. Shards that record no set are accepted.
 Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set);
 bool shard_begins(std::string_view head);    // whether head begins with a shard's magic
-// Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is missing or
-// changed since shard_open, or a token is outside [0, vocab).
+// Reads tokens [first, first+count) into out. Exit 3: the file is missing or was changed since
+// shard_open, or a token is outside [0, vocab); names file and offset.
 Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
-// Expands a glob pattern, or a comma-separated list of them, to distinct names, sorted. Exit 3: a
-// pattern matches no file; 2: two names of one file.
+// Expands a glob pattern, or a comma-separated list of patterns, to distinct file names, sorted.
+// Exit 3: a pattern matches no file; 2: two names of one file.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard as a NewFile (base/file.h), the header, which has the counts, last. Exit 4.
+// Writes one shard as a NewFile (base/file.h). The header, which has counts, comes last. Exit 4.
 class ShardWriter {
   public:
-    // vocab > 65536: uint32 tokens. tokenizer: fingerprint of the tokenizer; 0: not recorded.
+    // vocab > 65536: tokens are uint32. tokenizer: its fingerprint; 0: not recorded.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
-    void count_document();                      // call before appending a document's end-of-text
-    Status close();                             // flushes the tokens
-    Status finish(const ShardSet& set = {});    // writes header and data under the temporary name
+    void count_document();                      // call before appending the document's end-of-text
+    Status close();                             // writes buffered tokens
+    Status finish(const ShardSet& set = {});    // completes the file under its temporary name
     Status publish();
     Status commit();    // finish, then publish
     int64_t tokens() const;
@@ -77,39 +77,39 @@ class ShardWriter {
 };
 
 struct LoaderConfig {
-    std::string pattern;    // glob
+    std::string pattern;    // glob pattern of shards
     bool raw_u16 = false;
     bool allow_partial_set = false;    // accepts an incomplete set of shards
-    int B = 0, S = 0;                  // batch of one rank
+    int B = 0, S = 0;                  // one rank's batch
     int vocab = 0;
     int rank = 0, ranks = 1;
     uint64_t seed = 1;
     bool shuffle = true;       // false: file order (validation)
-    int64_t max_tokens = 0;    // samples of an epoch in tokens, evenly spaced; 0: all
+    int64_t max_tokens = 0;    // samples of an epoch, in tokens, evenly spaced; 0: all
 };
 
-// Element i of epoch e's permutation of n samples: a bijection on [0, n), in O(1) time and memory.
+// Element i of epoch e's permutation of n samples, a bijection on [0, n); O(1) time and memory.
 int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 
-// Sample i is a window of S+1 tokens of one shard; windows are S apart, and the shard's shorter
-// tail is dropped. Epoch e visits every sample once, in the order shuffled(seed, e, n, .). One
-// next() of all ranks consumes ranks*B consecutive samples of that order, and continues into the
-// next epoch: rank r reads index + r*B ... + B-1. So the samples of a step depend on (seed, epoch,
-// index) and the global batch alone, not on the number of ranks.
+// A sample is a window of S+1 tokens of one shard. Windows begin S tokens apart; a shorter rest of
+// the shard is dropped. Epoch e visits every sample once, in the order shuffled(seed, e, n, .).
+// Together, the ranks' next() calls consume ranks*B consecutive samples of that order, into the
+// next epoch if necessary: rank r takes B samples from index + r*B on. So a step's samples depend
+// on (seed, epoch, index) and the global batch size alone, not on the number of ranks.
 class Loader {
   public:
     static Result<Loader> open(const LoaderConfig& config);
-    // tokens, targets (B,S): targets are the tokens shifted by one. A thread reads ahead; next
-    // waits only if the thread is behind. An error of shard_read repeats until seek.
+    // tokens, targets (B,S); targets are the next tokens. A thread reads batches in advance; next
+    // waits only if that thread is behind. An error of shard_read is returned again until seek.
     Status next(int* tokens, int* targets);
     struct Position {
         int64_t epoch = 0, index = 0;
         bool operator==(const Position&) const = default;
     };
-    Position position() const;    // start of the next batch, independent of read-ahead
-    void seek(Position p);        // an index beyond the epoch carries into epochs
-    int64_t samples() const;      // in an epoch
-    int64_t tokens() const;       // in all shards
+    Position position() const;    // start of the next batch, without batches read ahead
+    void seek(Position p);        // an index beyond the epoch counts into later ones
+    int64_t samples() const;      // samples in an epoch
+    int64_t tokens() const;       // tokens in all shards
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;    // hash of S and the shards' names and sizes
 

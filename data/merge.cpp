@@ -7,9 +7,9 @@
 #include "base/console.h"
 
 namespace {
-constexpr size_t SHORT = 48;    // bytes of a piece merged in an array
+constexpr size_t SHORT = 48;    // symbols of the longest piece merged in an array
 
-// Open addressing, never more than half full.
+// Hash table size for open addressing: at most half of the slots are used.
 size_t slots_for(size_t entries) {
     size_t n = 16;
     while (n < 2 * entries) n *= 2;
@@ -26,7 +26,7 @@ bool is_byte_token(std::string_view name) {
 char byte_of_token(std::string_view name) { return char(16 * hex_digit(name[3]) + hex_digit(name[4])); }
 
 PairTable::PairTable(const std::vector<Merge>& merges) : slots(slots_for(merges.size())), mask(slots.size() - 1) {
-    for (size_t i = 0; i < merges.size(); i++) {    // the last of equal pairs counts, as in Hugging Face
+    for (size_t i = 0; i < merges.size(); i++) {    // of equal pairs the last counts, as in Hugging Face
         Slot& s = slots[bucket(uint32_t(merges[i].left), uint32_t(merges[i].right))];
         s = {uint32_t(merges[i].left), uint32_t(merges[i].right), uint32_t(i)};
     }
@@ -90,8 +90,8 @@ void PieceMerger::find_words() {
         }
     }
     if (all_bytes || v.unknown >= 0) return;
-    // A character without a token may be dropped, which lets its neighbours merge; only ASCII is
-    // known to have tokens.
+    // A character without a token is dropped, so that its neighbours may merge. Only ASCII
+    // characters are known here to have tokens.
     for (size_t a = 0; a < 256; a++)
         for (size_t b = 0; b < 256; b++) {
             const bool kept = a < 128 && b < 128 && ascii[a] >= 0 && ascii[b] >= 0;
@@ -111,8 +111,8 @@ size_t PieceMerger::word(std::string_view text) const {
     return text.size();
 }
 
-// Hugging Face's library emits unknown symbols at the next known one, after the byte tokens of any
-// character between them. The ids keep that order here.
+// Hugging Face's library emits an unknown symbol only before the next known one, after the byte
+// tokens of characters in between. This function keeps that order of ids.
 void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
     bool waiting = false;
     auto known = [&](int id) {
@@ -175,16 +175,16 @@ void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
     out.insert(out.end(), id, id + n);
 }
 
-// Merges in the order of merge_short, from a heap of (rank, cell), and skips entries whose pair no
-// longer exists. A merged symbol has its id in its first cell and -length in its second and last
-// cells, so that one array serves as the linked list. The heap drops stale entries before it grows,
-// so memory is at most 14 bytes a symbol.
+// Merges in the order of merge_short, by a heap of (rank, cell) whose entries are skipped if their
+// pair no longer exists. A merged symbol has its id in its first cell and -length in its second and
+// last cells, so that one array also serves as a linked list. Before the heap grows, stale entries
+// are dropped: memory is at most 14 bytes per symbol.
 void PieceMerger::merge_long(std::vector<int>& cell, std::vector<int>& out) const {
     const auto n = uint32_t(cell.size());
     CHECK(cell.size() < INT32_MAX, "a piece of %zu symbols", cell.size());
     auto after = [&](uint32_t i) { return i + 1 < n && cell[i + 1] < 0 ? i - uint32_t(cell[i + 1]) : i + 1; };
     auto before = [&](uint32_t i) { return cell[i - 1] < 0 ? i + uint32_t(cell[i - 1]) : i - 1; };
-    auto rank_at = [&](uint32_t i) {    // rank of the symbol at i with the next one
+    auto rank_at = [&](uint32_t i) {    // rank of the pair that begins at i
         const uint32_t next = cell[i] < 0 ? n : after(i);
         return next < n ? pairs.rank(cell[i], cell[next]) : PairTable::NONE;
     };

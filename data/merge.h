@@ -1,8 +1,8 @@
-// merge.h - byte-pair encoding of one piece: repeatedly merges the pair that is first in the merge
-// order, the leftmost of equal ones, until no pair is left.
+// merge.h - byte-pair encoding of one piece: while any pair can merge, merges the one that is first
+// in the merge order, and of equal ones the leftmost.
 //
-// Most pieces are tokens as a whole and cost one probe of a hash table. Short pieces are merged in
-// an array, O(n^2) in registers and one cache line; long ones with a heap, O(n log n) for any text.
+// Most pieces are tokens, which costs one look-up in a hash table. Short pieces are merged in an
+// array, O(n^2) in registers and one cache line, long ones with a heap, O(n log n) for any text.
 #pragma once
 #include <array>
 #include <bitset>
@@ -18,7 +18,7 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
     return a ^ a >> 32;
 }
 
-// A piece of up to 15 bytes with its length: two words, compared and hashed at once.
+// A piece of up to 15 bytes and its length in two words, so that it is hashed and compared at once.
 struct PieceKey {
     static constexpr size_t LONGEST = 15;
     uint64_t low = 0, high = 0;
@@ -31,7 +31,7 @@ template <class T> uint64_t load_as(const char* p) {
     memcpy(&value, p, sizeof value);
     return value;
 }
-inline PieceKey key_of(std::string_view piece) {    // overlapping fixed-size loads, no byte loop
+inline PieceKey key_of(std::string_view piece) {    // overlapping loads of fixed size, no byte loop
     PieceKey k;
     const char* p = piece.data();
     size_t n = piece.size();
@@ -46,7 +46,7 @@ inline PieceKey key_of(std::string_view piece) {    // overlapping fixed-size lo
     return k;
 }
 
-// (left, right) -> rank in the merge order.
+// Maps a pair (left, right) to its rank in the merge order.
 class PairTable {
   public:
     static constexpr uint32_t NONE = UINT32_MAX;
@@ -66,12 +66,12 @@ class PairTable {
     }
 };
 
-// Text -> id: up to 15 bytes by key, the few longer texts by an ordinary map. Holds views.
+// Maps texts to ids: texts of up to 15 bytes by PieceKey, longer ones by a map. Holds views.
 class TextTable {
   public:
     explicit TextTable(size_t entries);
     void add(std::string_view text, int id);
-    int find(std::string_view text) const {    // -1: not there
+    int find(std::string_view text) const {    // -1: text is not in the table
         if (text.size() <= PieceKey::LONGEST) return slots[bucket(key_of(text))].id;
         auto it = longer.find(text);
         return it == longer.end() ? -1 : it->second;
@@ -94,29 +94,30 @@ class TextTable {
 
 class PieceMerger {
   public:
-    explicit PieceMerger(const Vocabulary& v);    // v must outlive it
+    explicit PieceMerger(const Vocabulary& v);    // v must outlive the PieceMerger
     void encode(std::string_view piece, std::vector<int>& out) const {
         const int id = whole.find(piece);
         id >= 0 ? out.push_back(id) : merge(piece, out);
     }
-    // Splits the piece into symbols, without merging.
+    // Splits a piece into its first symbols, without merging.
     void symbols(std::string_view piece, std::vector<int>& out) const;
-    const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: no token for the byte
-    // Characters: end of a prefix of text that no merge crosses, decided by two bytes at a time.
+    const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: the byte has no token
+    // For Symbols::characters: end of a beginning of text that no merge crosses, by the two bytes
+    // there.
     size_t word(std::string_view text) const;
-    // Whether a space mark after byte `before` begins a word.
+    // Whether a space mark that follows byte `before` begins a word, which no merge crosses.
     bool mark_ends(unsigned char before) const { return marks && !joined[before]; }
 
   private:
     const Vocabulary& v;
     PairTable pairs;
-    TextTable character, whole;           // single-character tokens; result for a whole piece
-    std::array<int, 256> byte_id;         // byte-level: the byte's token; characters: <0xAB>
-    std::array<int, 128> ascii;           // tokens of characters below 0x80
-    bool marks = false, words = false;    // vocabulary has the space mark; unknown characters are not fused
-    std::bitset<256> joined;              // some merge crosses this byte and a mark
-    std::vector<char> beside;             // [256 a + b]: some merge crosses a | b
-    std::vector<char> outside;            // by id: added token that merging never produces
+    TextTable character, whole;           // tokens of one character; ids of whole pieces
+    std::array<int, 256> byte_id;         // bytes: the byte's token; characters: <0xAB>
+    std::array<int, 128> ascii;           // tokens of the characters below 0x80
+    bool marks = false, words = false;    // there is a space mark; unknown characters are not fused
+    std::bitset<256> joined;              // [a]: some merge crosses byte a, then a mark
+    std::vector<char> beside;             // [256 a + b]: some merge crosses bytes a, b
+    std::vector<char> outside;            // by id: added token that no merge produces
 
     void read_symbols();
     void find_words();

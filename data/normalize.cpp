@@ -1,4 +1,4 @@
-// normalize.cpp - see normalize.h. Unicode's forms are utf8proc's.
+// normalize.cpp - see normalize.h. utf8proc computes Unicode's normalization forms.
 #include "normalize.h"
 
 #include <utf8proc.h>
@@ -18,11 +18,11 @@ uint32_t code_point(std::string_view c) {    // c: one whole character
     return code;
 }
 
-// Common letters and signs that NFC and NFKC never change, and that never combine with the
-// character before: Unicode's NFC_Quick_Check=Yes and combining class 0, in contiguous ranges.
+// Common letters and signs, in contiguous ranges, that NFC and NFKC never change and that never
+// combine with the character before: NFC_Quick_Check=Yes and combining class 0. compatible: NFKC.
 bool stable(uint32_t c, bool compatible) {
     if (c < 0x80) return true;
-    if (c < 0x300) return !compatible;    // NFKC changes, for example, a no-break space
+    if (c < 0x300) return !compatible;    // NFKC changes some, such as no-break spaces
     struct {
         uint32_t first, last;
     } static constexpr ranges[] = {{0x400, 0x482},   {0x48A, 0x52F},   {0x3041, 0x3096},
@@ -33,7 +33,7 @@ bool stable(uint32_t c, bool compatible) {
                            (c >= 0xFF01 && c <= 0xFF60) || (c >= 0x1F300 && c <= 0x1F64F));
 }
 
-// Normalizes whole characters. Not by utf8proc_map, which sorts a run of marks in quadratic time.
+// Normalizes whole characters. utf8proc_map is not used: it sorts a run of marks in quadratic time.
 std::string form_of(std::string_view text, int flags) {
     const auto options = utf8proc_option_t(flags);
     std::vector<utf8proc_int32_t> codes;
@@ -66,7 +66,7 @@ std::string unicode_form(std::string_view text, Kind kind) {
     const int options = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                         (compatible ? UTF8PROC_COMPAT : 0);
     std::string out;
-    size_t done = 0, last = std::string_view::npos;    // bytes emitted; start of the segment that may change
+    size_t done = 0, last = std::string_view::npos;    // bytes emitted; start of the segment being collected
     auto convert = [&](size_t end) {                   // a segment begins at a stable character, if any
         if (last == std::string_view::npos) return;
         out.append(text, done, last - done);
@@ -74,7 +74,7 @@ std::string unicode_form(std::string_view text, Kind kind) {
         done = end;
         last = std::string_view::npos;
     };
-    size_t base = std::string_view::npos;    // the previous character, where a segment may begin
+    size_t base = std::string_view::npos;    // previous character, at which a segment may begin
     for (size_t i = 0; i < text.size();) {
         bool whole = true;
         const size_t n = text[i] >= 0 ? 1 : utf8_character(text.substr(i), whole);
@@ -113,7 +113,8 @@ bool is_normalized(std::string_view text, const std::vector<Normalization>& step
                                          : false)
             return false;
         if (step.kind == Kind::prepend || step.kind == Kind::replace) continue;
-        const unsigned char limit = step.kind == Kind::nfc ? 0xCC : 0x80;    // U+0300 begins with 0xCC
+        const unsigned char limit =
+            step.kind == Kind::nfc ? 0xCC : 0x80;    // NFC leaves text below U+0300 (0xCC ...) unchanged
         for (unsigned char c : text)
             if (c >= limit) return false;
     }

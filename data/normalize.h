@@ -1,4 +1,4 @@
-// normalize.h - a tokenizer's normalization: Unicode forms, replacements, marks for spaces.
+// normalize.h - a tokenizer's normalization: Unicode forms, replacements; and its marks for spaces.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,9 +6,9 @@
 
 #include "vocabulary.h"
 
-// Bytes that are not UTF-8 stay unchanged. follows: text continues another and gets no prefix.
+// Applies `steps`; invalid UTF-8 stays. follows: text continues another, so it gets no prefix.
 std::string normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
-// A cheap check that `steps` leave text unchanged; false: unknown.
+// Checks cheaply whether `steps` leave text unchanged; false: unknown.
 bool is_normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
-// beginning: text is at the start of the whole text.
+// Marks spaces. beginning: text is at the start of the whole text. follows: text continues another.
 std::string marked(std::string_view text, Spaces spaces, bool beginning, bool follows);

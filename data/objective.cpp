@@ -5,7 +5,7 @@
 
 #include "data/loader.h"
 
-// Streams that no other user of the seed has.
+// Random streams that nothing else draws from this seed.
 constexpr uint64_t PREFIX = 0x9FE1ull << 48, MASK = 0x3A5Cull << 48;
 
 int document_begin(const Tokenizer& tokenizer) {

@@ -1,5 +1,5 @@
-// objective.h - training objectives: which tokens the model sees, which are targets, and which
-// positions attend to which.
+// objective.h - training objectives: tokens that the model reads, tokens that are targets, and
+// positions that attend to each other.
 //
 // causal: each position's target is the next token. prefix (Raffel et al. 2020, section 3.2.4; Dong
 // et al. 2019): the first 1 to S-1 positions attend to each other, and only the tokens after them
@@ -7,30 +7,30 @@
 // token as target; the model sees the mask token there (80 %), a random token (10 %) or the token
 // itself (10 %).
 //
-// Random choices are a function of the seed and the sequence's number alone: equal for every number
-// of ranks and every batch, and after a resume. So each rank can count all ranks' targets.
+// Random choices depend on the seed and the sequence's number alone, not on the number of ranks,
+// the batch or a resume. So each rank can count the targets of all ranks.
 #pragma once
 #include "data/bpe.h"
 #include "model/spans.h"
 
-// The token that begins a document: BOS where the tokenizer puts it before texts, else end-of-text.
-// Where shards have end-of-text after a document instead (nanoGPT's), it is the document's last
-// target and begins the next one. -1: none.
+// Token that begins a document: BOS if the tokenizer puts BOS before texts, else end-of-text. In
+// shards with end-of-text after each document (nanoGPT's), that token is a document's last target
+// and begins the next document. -1: none.
 int document_begin(const Tokenizer& tokenizer);
-int mask_token(const Tokenizer& tokenizer);    // the special token with a usual name; -1: none
+int mask_token(const Tokenizer& tokenizer);    // special token with a usual name for masks; -1: none
 
 struct Objective {
     MaskKind mask_kind = MaskKind::causal;
     int begin = -1;                // first token of a document; -1: one text per sequence
-    int mask = -1, choices = 0;    // mlm: mask token; random tokens are below choices
+    int mask = -1, choices = 0;    // mlm: mask token; random tokens are below `choices`
     double fraction = 0.15;        // mlm: share of positions that are targets
     uint64_t seed = 0;
 
     bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0; }
-    // Number of targets of the n sequences from number `first` on.
+    // Number of targets in n sequences, of which the first has number `first`.
     int64_t targets(int64_t first, int64_t n, int S) const;
-    // In: a sequence's n tokens, and the tokens shifted by one. Out: model inputs and targets.
-    // Appends the sequence's spans, and S - n padding positions; none if is_plain_causal().
+    // In: n tokens of a sequence, and the tokens after them. Out: the model's inputs and targets.
+    // Appends the spans of the sequence and of S - n padding positions, unless is_plain_causal().
     void apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const;
 
     const char* name() const {
@@ -43,7 +43,7 @@ struct Objective {
     void mask_out(int64_t number, int* tokens, int* targets, int S) const;
 };
 
-// The model's objective. documents: positions attend only within their document. Exit 2: flags
+// Objective for a model. documents: positions attend only within their document. Exit 2: flags
 // conflict.
 Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
                                uint64_t seed);

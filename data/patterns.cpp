@@ -1,25 +1,26 @@
 // patterns.cpp - the known pre-tokenizers, one row each.
 //
-// The regular expressions are the published ones, character for character, because a tokenizer.json
-// is recognised by them. Sources: the tokenizer.json of each model; GGUF names: llama.cpp's
+// The regular expressions are exactly the published ones, because a tokenizer.json is recognised by
+// comparing with them. Sources: the tokenizer.json of each model; GGUF names: llama.cpp's
 // convert_hf_to_gguf.py.
 #include "pretokenize.h"
 
 const char* const GPT2_REGEX = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
-// Unicode's White_Space. PCRE2's \s also has U+180E, which lost the property in Unicode 6.3.
+// Unicode's White_Space. PCRE2's \s also has U+180E, which is no white space since Unicode 6.3.
 #define WIDE "\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACES "\\x09-\\x0d\\x20" WIDE
 #define SPACE "[" SPACES "]"
 #define BLANK "[\\x09\\x0b\\x0c\\x20" WIDE "]"
 #define OTHER "[^" SPACES "\\p{L}\\p{N}]"
 
-// Fast forms: equal pieces without backtracking. The published `\s+(?!\S)` and `\s*[\r\n]+` retry
-// from every length of a run, so they become
+// Faster regular expressions that give equal pieces without backtracking. The published `\s+(?!\S)`
+// and `\s*[\r
+// ]+` try every length of a run again, so they become
 //   \s+(?!\S)|\s+   a run of spaces without its last one before text  ->  (?:\s(?!\S))++|\s
 //   \s*[\r\n]+      a run of spaces up to its last line end           ->  (?:[^\S\r\n]*+[\r\n]++)++
-// and every other repetition is possessive where its class is disjoint from what may follow.
+// and every other repetition is possessive if its class is disjoint from whatever may follow.
 #define SPACE_RUN "(?:" SPACE "(?![^" SPACES "]))++|" SPACE
 #define LINE_ENDS "(?:" BLANK "*+[\\r\\n]++)++|" SPACE_RUN
 #define SUFFIX "(?i:'(?:[stdm]|re|ve|ll))"
@@ -27,13 +28,13 @@ namespace {
 const char* const GPT2_FAST = "'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+\\p{N}++| ?+" OTHER "++|" SPACE_RUN;
 const char* const CL100K_FAST = SUFFIX "|" WORD "|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n]*+|" LINE_ENDS;
 const char* const QWEN2_FAST = SUFFIX "|" WORD "|\\p{N}| ?+" OTHER "++[\\r\\n]*+|" LINE_ENDS;
-// Upper-case and lower-case classes overlap (Lm, Lo, M), so only other alternatives are possessive.
+// Classes UPPER and LOWER overlap (Lm, Lo, M), so only the other alternatives are possessive.
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
 const char* const O200K_FAST = BEFORE UPPER "*" LOWER "+" SUFFIX "?|" BEFORE UPPER "+" LOWER "*" SUFFIX
                                             "?|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n/]*+|" LINE_ENDS;
-// The first step splits off digits, so the second one sees no digit after a run of spaces.
+// The published first step splits off digits, so no digit follows a run of spaces in the second.
 const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OTHER "++|(?:" SPACE "(?![^" SPACES
                                 "\\p{N}]))++|" SPACE;
 
@@ -56,16 +57,16 @@ const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OT
     "\u2CEE\u2CF2\u2CF3\uA640-\uA66D\uA680-\uA69B\uA722-\uA76F\uA771-\uA787\uA78B-\uA78E\uAB70-\uABBF\uFB00-"  \
     "\uFB06\uFB13-\uFB17\uFF21-\uFF3A\uFF41-\uFF5A\U00010400-\U0001044F\U000104B0-\U000104D3\U000104D8-"       \
     "\U000104FB\U00010C80-\U00010CB2\U00010CC0-\U00010CF2\U000118A0-\U000118DF\U0001E900-\U0001E943"
-// Written as escapes, because editors compose some of these characters.
+// Escapes, because editors may compose some of these characters.
 #define CJK "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]"
 
-// Several steps in one regex. Punctuation is split off first, so GPT-2's suffixes never match;
-// digits lose the space before them.
+// One regex for several steps. The published first step splits off punctuation, so that GPT-2's
+// suffixes never match, and digits lose the space before them.
 #define MARKS "\\p{P}$+<=>^~|"
 const char* const DEFAULT_FAST = "[" MARKS "]++| ?+\\p{L}++|[0-9]{3}|(?:(?![0-9]{3})\\p{N})++| ?+[^" SPACES
                                  "\\p{L}\\p{N}" MARKS "]++|(?:" SPACE "(?![^" SPACES MARKS "]))++|" SPACE;
-// Words and marks, each with a space, are split again around runs of CJK, and the rest around
-// digits.
+// Words and marks, each with a space before it, are split again around runs of CJK, everything else
+// around digits.
 #define IN_CJK(what) "(?:(?=" what ")" CJK ")"
 #define NOT_CJK(what) "(?:(?!" CJK ")" what ")"
 #define RUNS(ascii, what)                                                                                     \
@@ -173,7 +174,7 @@ const PatternRow& pattern_row(Pattern pattern) {
     return row;
 }
 Pattern known_pattern(const std::vector<Split>& splits) {
-    // cl100k with possessive repetitions, as in newer files
+    // Newer files spell cl100k with possessive repetitions.
     static const std::vector<Split> possessive = {
         {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|)"
          R"(\s+(?!\S)|\s+)"}};

@@ -1,4 +1,4 @@
-// pretokenize.cpp - splitting steps, compiled by PCRE2's JIT.
+// pretokenize.cpp - a pre-tokenizer's splitting steps, matched by PCRE2's JIT.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "pretokenize.h"
 
@@ -14,38 +14,37 @@
 
 namespace {
 using View = std::string_view;
-constexpr uint32_t MOST_STEPS = 10'000'000;    // match limit for a regular expression from a file
-// Bytes visible to one match of such an expression, four times as many while it depends on the
-// bytes after them. The extra bytes of a text are at most WIDENED plus 32 for each byte of text;
-// beyond that the rest is split every AHEAD bytes first, which keeps the time linear.
+constexpr uint32_t MOST_STEPS = 10'000'000;    // limit on a match's steps for a file's regex
+// Bytes that one match of a regex from a file may look at; four times as many whenever the result
+// depends on bytes beyond. These additional bytes are limited to WIDENED + 32 per byte of text;
+// after that, the rest of the text is first cut every AHEAD bytes, which keeps the time linear.
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
 constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
-// Unicode's White_Space as items of a class. PCRE2's \s also has U+180E, removed in Unicode 6.3.
+// Unicode's White_Space, as items of a class. PCRE2's \s also has U+180E, removed in Unicode 6.3.
 const std::string WHITE_SPACE =
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's \w in a class, and outside of one. PCRE2's has all numbers, and before 10.43 no
-// marks.
+// Oniguruma's \w, within a class and alone. PCRE2's \w has all numbers and, before 10.43, no marks.
 const std::string WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", LONE_WORD = WORD + "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 
 Status wrong_regex(const std::string& regex, const std::string& what) {
     return fail(Exit::input, "the regular expression %s: %s", json_string(regex.substr(0, 60)).c_str(), what.c_str());
 }
 
-// A class that also contains \W; items: the class without it.
+// A class of `items` and \W, written as the complement of \w without them.
 std::string with_outside(const std::string& items) {
     const bool negated = items.starts_with("[^"), alone = items == "[]" || items == "[^]";
     if (alone) return (negated ? "[" : "[^") + WORD + "]";
     return negated ? "(?:(?=[" + WORD + "])" + items + ")" : "(?:" + items + "|[^" + WORD + "])";
 }
 
-// Translates a regular expression from Oniguruma's syntax, which tokenizers use, to PCRE2's: \s is
-// White_Space, \w has marks and all connecting punctuation, and a nested class adds its characters.
+// Translates a regular expression from Oniguruma's syntax, which tokenizers use, to PCRE2's: \s
+// becomes White_Space, \w has marks and all connecting punctuation, and nested classes are unions.
 Status translate(const std::string& regex, std::string& out) {
     if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
-    int depth = 0;           // number of open classes
-    size_t open = 0;         // start of the outermost one in out
-    bool outside = false;    // the class contains \W, which it cannot express
+    int depth = 0;           // number of classes open here
+    size_t open = 0;         // begin of the outermost one in `out`
+    bool outside = false;    // the open class contains \W
     const std::string word = "[" + LONE_WORD + "])";
     const std::string border = "(?:(?<=" + word + "(?!" + word + "|(?<!" + word + "(?=" + word + ")";    // \b
     auto set = [&](const std::string& items, bool negated) {
@@ -96,7 +95,7 @@ Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options, bo
         pcre2_get_error_message(error, why, sizeof why);
         return wrong_regex(regex, reinterpret_cast<const char*>(why));
     }
-    // Where JIT fails, pcre2_match interprets: slower, with equal results.
+    // If JIT compilation fails, pcre2_match interprets: slower, with equal results.
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | (partial ? PCRE2_JIT_PARTIAL_HARD : 0));
     return code;
 }
@@ -122,8 +121,8 @@ struct Pretokenizer::Steps {
         bool invert = false, spelled = false;
     };
     std::vector<Step> all;
-    bool streams = false;    // one step, whose matches are the pieces
-    bool trusted = false;    // its matches always end: no limits
+    bool streams = false;    // a single step, whose matches are the pieces
+    bool trusted = false;    // known pattern: matches need no limits
 };
 
 Result<Pretokenizer> Pretokenizer::compile(const std::vector<Split>& splits) {
@@ -131,7 +130,7 @@ Result<Pretokenizer> Pretokenizer::compile(const std::vector<Split>& splits) {
     for (const Split& cut : splits) {
         std::string regex;
         TRY(translate(cut.regex, regex));
-        // Oniguruma's Ruby syntax: ^ and $ match at line ends.
+        // In Oniguruma's Ruby syntax, ^ and $ match at every line.
         Held<pcre2_code> code(TRY(compile_regex(regex, PCRE2_MULTILINE, true)));
         made->all.push_back({std::move(code), cut.behavior, cut.invert, cut.spelled});
     }
@@ -171,13 +170,13 @@ struct Splitter::State {
     Held<pcre2_match_context> context;
     Held<pcre2_jit_stack> stack;
     View text;
-    size_t at = 0, begin = 0, end = 0;    // streaming: pieces are emitted up to `at`; next match
-    size_t widened = 0, wall = 0;         // extra bytes seen beyond AHEAD; the wall once they are used up
+    size_t at = 0, begin = 0, end = 0;    // streaming: end of the emitted pieces; next match
+    size_t widened = 0, wall = 0;         // bytes used beyond AHEAD; next cut after exhaustion
     bool exhausted = false;
-    std::vector<View> pieces;      // not streaming: all pieces, emitted up to index `at`
-    std::vector<Range> cutting;    // reused, so that no piece allocates
+    std::vector<View> pieces;      // not streaming: all pieces; `at` counts emitted ones
+    std::vector<Range> cutting;    // member, so that no piece allocates
     std::string spelled;
-    std::vector<size_t> byte;    // by position in spelled
+    std::vector<size_t> byte;    // offset in the text, by offset in `spelled`
 
     int run(const pcre2_code* code, View in, size_t from, uint32_t options) {
         auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
@@ -193,12 +192,12 @@ struct Splitter::State {
             const size_t end = exhausted ? wall : character(from + ahead);
             const bool last = exhausted || end == in.size();
             const int rc = run(code, in.substr(0, end), from, last ? 0 : PCRE2_PARTIAL_HARD);
-            if (rc == PCRE2_ERROR_NOMATCH && end < in.size()) {    // no match begins before the end
+            if (rc == PCRE2_ERROR_NOMATCH && end < in.size()) {    // no match begins before `end`
                 from = end;
                 ahead = AHEAD;
             } else if (rc == PCRE2_ERROR_PARTIAL) {
                 if ((widened += ahead *= 4) > WIDENED + 32 * text.size()) exhaust();
-            } else if (rc < 0 && rc != PCRE2_ERROR_NOMATCH && !exhausted) {    // a limit
+            } else if (rc < 0 && rc != PCRE2_ERROR_NOMATCH && !exhausted) {    // PCRE2's limit on steps
                 exhaust();
             } else {
                 return rc;
@@ -212,7 +211,7 @@ struct Splitter::State {
                   ": parts of it are cut every 1024 bytes first, so their "
                   "tokens may differ from other programs'");
     }
-    // The next match from `from` on; false: none. With groups rc is 0, because none is requested.
+    // Finds the next match from `from` on; false: none. With groups, rc is 0: none is stored.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
         const int rc = steps->trusted ? run(code, in, from, 0) : run_bounded(code, in, from);
         CHECK(rc >= 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,
@@ -230,13 +229,13 @@ struct Splitter::State {
             if (first > done) cutting.push_back({done, first, invert});
             cutting.push_back({first, last, !invert});
             done = last;
-            bool whole = false;    // after an empty match, the search resumes one character later
+            bool whole = false;    // after an empty match, the next character
             from = last > first ? last : last + (last < in.size() ? utf8_character(in.substr(last), whole) : 1);
         }
         if (done < in.size()) cutting.push_back({done, in.size(), invert});
     }
     void cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out);
-    void advance() {    // streaming: to the next non-empty match from `at`
+    void advance() {    // streaming: finds the next non-empty match after `at`
         const pcre2_code* code = steps->all[0].code.get();
         bool found = find(code, text, at, begin, end), whole = false;
         if (found && end == at) found = find(code, text, at + utf8_character(text.substr(at), whole), begin, end);
@@ -245,7 +244,7 @@ struct Splitter::State {
 };
 
 namespace {
-// Turns matches and the text between them into pieces by Hugging Face's SplitDelimiterBehavior.
+// Turns matches and the text between into pieces, by Hugging Face's SplitDelimiterBehavior.
 void join(std::vector<Range>& all, Split::Behavior how) {
     std::vector<Range> out;
     bool previous = false;
@@ -289,7 +288,7 @@ Splitter::Splitter(const Pretokenizer& pretokenizer) : s(new State) {
     s->match.reset(pcre2_match_data_create(1, nullptr));
     s->context.reset(pcre2_match_context_create(nullptr));
     if (!s->match || !s->context) out_of_memory();
-    const uint32_t most = s->steps->trusted ? UINT32_MAX : MOST_STEPS;    // a long run may need many
+    const uint32_t most = s->steps->trusted ? UINT32_MAX : MOST_STEPS;    // a long run may need many steps
     pcre2_set_match_limit(s->context.get(), most);
     pcre2_set_depth_limit(s->context.get(), most);
     if (s->steps->trusted) return;
@@ -350,9 +349,9 @@ bool space_before(View text, size_t at) {
     return false;
 }
 
-// No known pattern looks behind, so a cut keeps the pieces if a piece ends there anyway and the
-// pieces before it would be equal if the text ended there. Only runs of spaces look ahead, so safe
-// cuts are:
+// Finds a cut that keeps all pieces. No known pattern looks behind, so it suffices that a piece
+// ends there, and that earlier pieces would be equal if the text ended there. Only runs of spaces
+// look ahead, so these cuts are safe:
 //   all     before a blank after a non-space: a piece or a run of spaces begins there.
 //   deepseek_llm, deepseek_coder, bloom   only after a letter: unmatched text may cross the space.
 //   gpt2    also before a line end. In the others it may belong to the punctuation before it.

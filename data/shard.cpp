@@ -27,7 +27,7 @@ int32_t word(std::string_view head, size_t i) {
     memcpy(&value, head.data() + 4 * i, 4);
     return value;
 }
-// Whether magic, version, count and file size agree: never by chance in a headerless file.
+// Whether magic, version, count and file size agree: never by chance in a file without header.
 bool has_header(std::string_view head, int64_t file_bytes) {
     for (const Kind& k : KINDS)
         if (int64_t(head.size()) >= HEADER_BYTES && word(head, 0) == k.magic && word(head, 1) == k.version &&
@@ -42,7 +42,7 @@ bool shard_begins(std::string_view head) {
 }
 
 namespace {
-// Parses the header's words about the tokenizer.
+// Parses the header's words about tokenizer, documents and set.
 Status parse_origin(std::string_view head, Shard& s) {
     int32_t vocab = word(head, 3), documents = word(head, 6);
     if (vocab < 0 || vocab > MAX_VOCAB)
@@ -54,7 +54,7 @@ Status parse_origin(std::string_view head, Shard& s) {
     memcpy(&s.tokenizer, head.data() + 16, 8);
     s.vocab = vocab;
     s.documents = documents;
-    if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // only both together identify a tokenizer
+    if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // both together identify a tokenizer
     memcpy(&s.set.id, head.data() + 28, 8);
     if (s.set.id) s.set.index = word(head, 9), s.set.shards = word(head, 10);
     if (s.set.id && (s.set.index < 0 || s.set.index >= s.set.shards || s.set.shards > MAX_SHARDS))
@@ -64,7 +64,8 @@ Status parse_origin(std::string_view head, Shard& s) {
                     s.path.c_str(), s.set.shards, MAX_SHARDS, s.set.index);
     return {};
 }
-// Path of the set's shard with another index (x_train_000.bin, x_train_001.bin); empty: no number.
+// Path of the set's shard `index` (x_train_001.bin beside x_train_000.bin); "": no number in
+// s.path.
 std::string sibling(const Shard& s, int index) {
     const size_t cut = s.path.rfind('_');
     const bool numbered = cut != s.path.npos && s.path.ends_with(".bin") &&
@@ -162,13 +163,13 @@ Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set
 
 Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
     CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
-    // Opened for each read: allows any number of shards, and detects removed or replaced files.
+    // The file is opened for each read, for any number of shards, and to detect replaced files.
     const File file = TRY(File::open(s.path));
     int64_t offset = s.data_offset + first * s.token_bytes;
     if (file.bytes() != s.file_bytes || file.modified() != s.modified)
         return fail(Exit::input, "%s: the file was changed while in use (%lld bytes, now %lld); reading at offset %lld",
                     s.path.c_str(), (long long)s.file_bytes, (long long)file.bytes(), (long long)offset);
-    // Reads into the upper end of out, then widens in place: the write at i never passes the read.
+    // Reads into the upper end of out, then widens in place, where writes never overtake reads.
     char* raw = reinterpret_cast<char*>(out) + count * (4 - s.token_bytes);
     TRY(file.read(offset, raw, count * s.token_bytes));
     for (int64_t i = 0; i < count; i++) {
@@ -199,7 +200,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     std::map<std::pair<dev_t, ino_t>, const std::string*> known;
     for (const std::string& path : files) {
         struct stat info {};
-        if (stat(path.c_str(), &info)) continue;    // opening it gives the reason
+        if (stat(path.c_str(), &info)) continue;    // opening this file later reports the reason
         const auto [there, first] = known.emplace(std::pair(info.st_dev, info.st_ino), &path);
         if (!first)
             return fail(Exit::usage, "'%s': %s and %s are one file, whose tokens would count twice; name it once",
@@ -214,10 +215,10 @@ struct ShardWriter::State {
     std::string path;
     NewFile file;
     int vocab = 0;
-    bool open = false;    // accepts tokens
+    bool open = false;    // tokens may be appended
     Kind kind{};
     uint64_t tokenizer = 0;
-    int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: the buffer's
+    int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: file offset of the buffer's begin
     std::string buffer;
 
     Status flush() {
@@ -262,7 +263,7 @@ Status ShardWriter::close() {
     CHECK(s && s->open);
     s->open = false;
     TRY(s->flush());
-    std::string().swap(s->buffer);    // frees memory: only the header is still to come
+    std::string().swap(s->buffer);    // frees its memory: only the header is left to write
     return {};
 }
 

@@ -18,8 +18,8 @@
 
 namespace {
 namespace fs = std::filesystem;
-constexpr int64_t BATCH = 16 << 20;    // bytes of text per parallel encode
-// Input options of both commands.
+constexpr int64_t BATCH = 16 << 20;    // bytes of text that all threads encode together
+// Input options of both commands, train-tokenizer and tokenize.
 struct Input {
     std::vector<std::string> files;
     std::string field, format = "auto";
@@ -63,7 +63,7 @@ Status make_parent(const std::string& path) {
     if (!error) return {};
     return fail(Exit::io, "%s: cannot create the directory: %s", parent.c_str(), error.message().c_str());
 }
-// Checks that --out may be written; makes its directory if necessary.
+// Checks that --out can be written, and creates its directory if necessary.
 Status check_out(const std::string& path, bool overwrite) {
     std::error_code error;
     if (fs::exists(path, error) && !fs::is_directory(path, error) && !overwrite)
@@ -72,11 +72,12 @@ Status check_out(const std::string& path, bool overwrite) {
     return check_writable(path, "--out");
 }
 
-// Counts skipped JSON lines.
+// Counts JSON lines that are skipped because they cannot be read.
 struct BadLines {
     int64_t count = 0;
     std::string first;
-    // status: result of reading one line. A returned error ends the run.
+    // status: result of reading one line. Without `skip`, a bad line's error is returned and ends
+    // the run.
     Status add(const Status& status, bool skip) {
         if (status.ok()) return {};
         if (!skip) return {status.code, status.message + " (--skip-bad-lines leaves such lines out)"};
@@ -93,7 +94,7 @@ struct BadLines {
 
 namespace {
 struct TrainOptions {
-    int vocab = 4096, words = 64;    // words: MiB
+    int vocab = 4096, words = 64;    // words: limit of BpeTraining::most_bytes, MiB
     std::string out, pattern = "gpt2";
     bool overwrite = false;
     Input input;
@@ -187,9 +188,9 @@ struct TokenizeOptions {
     Input input;
 };
 
-// Writes OUT_train_000.bin and following, as many as the tokens need. <|endoftext|> precedes each
-// document and ends the last one. Where the tokenizer has BOS, BOS precedes a document and EOS
-// follows it. Before publish all files have temporary names.
+// Writes shards OUT_train_000.bin and following, as many as the tokens need. <|endoftext|> precedes
+// each document and ends the last one; with a tokenizer that has BOS, BOS precedes a document and
+// EOS follows it. Until publish, all files have temporary names.
 class Shards {
   public:
     Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
@@ -217,7 +218,7 @@ class Shards {
         if (documents) TRY(end_document());
         return close();
     }
-    // Writes everything except the final names. text: a hash of all tokens of this run.
+    // Completes all shards under their temporary names. text: hash of all tokens of this run.
     Status finish(uint64_t text) {
         const uint64_t id = mix(text, hash) | 1;
         for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
@@ -229,7 +230,7 @@ class Shards {
     }
     std::vector<std::string> files;
     int64_t tokens = 0, documents = 0;
-    uint64_t hash = 0;    // hash of these tokens
+    uint64_t hash = 0;    // hash of the tokens written
 
   private:
     std::string stem;
@@ -239,7 +240,7 @@ class Shards {
     bool open = false;
 
     Status open_next() {
-        // Every shard stays open until all have their names, and the usual limit is 1024 files.
+        // Every shard stays open until all are renamed; the usual limit is 1024 open files.
         rlimit files_open;
         if (writers.size() == 500 && getrlimit(RLIMIT_NOFILE, &files_open) == 0) {
             files_open.rlim_cur = files_open.rlim_max;
@@ -255,9 +256,8 @@ class Shards {
     Status close() { return std::exchange(open, false) ? writers.back().close() : Status{}; }
 };
 
-// Removes the old shards, then renames the new ones, validation shards first. An interruption at
-// any point leaves only new shards under final names, and training shards only beside validation
-// shards.
+// Removes old shards, then renames the new ones, validation shards first. After an interruption
+// only new shards have final names, and training shards only together with validation shards.
 Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, int64_t shard_tokens) {
     const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
     TRY(train.finish(text));
@@ -269,17 +269,17 @@ Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, 
     return train.publish();
 }
 
-// Prefix of the shards' names: "OUT_", or "OUT/" if OUT is a directory.
+// Beginning of the shards' paths: "OUT_", or "OUT/" if OUT is a directory.
 std::string shard_prefix(const std::string& out) {
     std::error_code error;
     if (out.ends_with('/')) return out;
     return out + (fs::is_directory(out, error) ? "/" : "_");
 }
 
-// The files {train,val}_N.bin with this prefix that exist.
+// Existing files PREFIX{train,val}_N.bin.
 std::vector<std::string> existing_shards(const std::string& prefix) {
     std::vector<std::string> found;
-    // Split by hand: fs::path would turn dir//x_ into dir/x_, unlike the names that are written.
+    // Splits by hand, because fs::path would change dir//x_ to dir/x_, unlike the written names.
     const size_t cut = prefix.rfind('/') + 1;    // 0 if there is no slash
     const std::string dir = prefix.substr(0, cut), begin = prefix.substr(cut);
     std::error_code error;
@@ -296,7 +296,7 @@ std::vector<std::string> existing_shards(const std::string& prefix) {
     return found;
 }
 
-// Reads segments with up to BATCH bytes of text; empty at the end.
+// Reads segments until their texts have BATCH bytes; none: the input ended.
 Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     batch.clear();
     for (int64_t bytes = 0; bytes < BATCH;) {
@@ -308,11 +308,11 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     return {};
 }
 
-// Encodes texts. tokens: names of special tokens become these tokens.
+// Encodes texts with all threads. tokens: names of special tokens in a text become these tokens.
 class Encoder {
   public:
     Encoder(const Tokenizer& tokenizer, bool tokens) : tokenizer(tokenizer), tokens(tokens) {}
-    // Fills ids and status of each segment; status: whether its JSON line could be read.
+    // Fills ids and status of each segment; status: an error if its JSON line cannot be read.
     void encode(const Corpus& corpus, std::vector<Segment>& batch) {
         ids.assign(batch.size(), {});
         status.assign(batch.size(), {});
@@ -341,12 +341,12 @@ class Encoder {
 
   private:
     const Tokenizer& tokenizer;
-    bool tokens, counted_one = false;    // counted_one: for the current document
-    int64_t documents = 0;               // with names of special tokens
+    bool tokens, counted_one = false;    // counted_one: the current document was counted
+    int64_t documents = 0;               // documents with names of special tokens
     std::string first;
 };
 
-// Message: why nothing was held out, and a remedy.
+// Message that says why nothing was held out, with a remedy.
 std::string too_short(int64_t documents, int64_t bytes, double fraction) {
     char text[160];
     snprintf(text, sizeof text,
@@ -386,7 +386,7 @@ Status tokenize(const TokenizeOptions& o) {
         for (size_t i = 0; i < batch.size(); i++) {
             TRY(bad.add(encoder.status[i], o.input.skip_bad_lines));
             text_bytes += encoder.status[i].ok() ? int64_t(batch[i].text.size()) : 0;
-            if (encoder.ids[i].empty()) continue;    // a document without text is skipped
+            if (encoder.ids[i].empty()) continue;    // documents without text are skipped
             Shards& to = batch[i].validation ? val : train;
             if (batch[i].begins_document) TRY(to.begin_document());
             TRY(to.append(encoder.ids[i]));

@@ -1,8 +1,8 @@
-// vocabulary.h - a tokenizer's data, independent of its file: tokenizer.json, tokenizer.model or
+// vocabulary.h - a tokenizer's data, whichever file it is from: tokenizer.json, tokenizer.model or
 // GGUF.
 //
-// A text becomes ids in steps: added tokens are found, the text between them is normalized, its
-// spaces are marked, it is split into pieces, and each piece's symbols are merged in merge order.
+// Steps from text to ids: added tokens are found; the text between them is normalized, its spaces
+// are marked, it is split into pieces; each piece's symbols are merged in merge order.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,30 +13,30 @@
 
 struct Merge {
     int left, right, id;
-};    // ids: adjacent left, right become id
+};    // adjacent ids left, right become id
 struct AddedToken {
     int id;
-    bool special;                // false: recognised in every text, as Hugging Face does
+    bool special;                // false: found in every text, as in Hugging Face
     bool lstrip = false;         // strips white space before it
     bool rstrip = false;         // strips white space after it
-    bool single_word = false;    // only without a letter or digit beside it
-    bool normalized = false;     // searched for in the normalized text
-    // SentencePiece finds user-defined symbols after the text has its prefix, so none follows one.
+    bool single_word = false;    // found only without a letter or digit beside it
+    bool normalized = false;     // found in the normalized text
+    // SentencePiece finds user-defined symbols after the text got its prefix, so they get none.
     bool user_defined = false;
-    bool in_model = true;     // merging may produce it, too
-    std::string name = {};    // text to search for; empty: the token's text
+    bool in_model = true;     // the model has it, so merging may produce it
+    std::string name = {};    // text to find; empty: the token's text
 };
 
-// One normalization step: a Unicode form, a prefix for each segment, or a replacement.
+// A step of normalization: a Unicode form, a prefix for each segment, or a replacement.
 struct Normalization {
     enum class Kind { nfc, nfd, nfkc, nfkd, prepend, replace } kind;
-    std::string from, to;    // replace; prepend: to
+    std::string from, to;    // from: replace only
     bool operator==(const Normalization&) const = default;
 };
 
-// Treatment of spaces before splitting. SentencePiece's mark for a space is U+2581; marked_first
-// and marked_always also put a mark at the beginning of the text, or of each segment between added
-// tokens. prefixed: a space at the beginning (ByteLevel's add_prefix_space).
+// Treatment of spaces before splitting. marked: SentencePiece's mark U+2581 replaces spaces.
+// marked_first and marked_always also put a mark at the beginning of the text, or of each segment
+// between added tokens. prefixed: a space is put at the beginning (ByteLevel's add_prefix_space).
 enum class Spaces { kept, prefixed, marked, marked_first, marked_always };
 constexpr const char* SPACE_MARK = "\xE2\x96\x81";
 inline std::string with_spaces(std::string marked) {
@@ -48,14 +48,14 @@ inline std::string with_marks(std::string spaces) {
     return spaces;
 }
 
-// Merging starts from symbols: bytes (GPT-2), or characters, which are replaced by their bytes
-// where the vocabulary lacks them (SentencePiece).
+// Symbols from which merging starts: bytes (GPT-2), or characters (SentencePiece); a character that
+// the vocabulary lacks is replaced by the tokens of its bytes.
 enum class Symbols { bytes, characters };
 
-// Decoding drops one space at the very beginning, or each mark in the first token.
+// Decoding drops nothing, one space at the beginning of the text, or each mark in the first token.
 enum class Strip { none, space, first_marks };
 
-// Names of tokens that end an answer, in the families that flatgpt runs.
+// Tokens with these names end an answer, in the families that flatgpt runs.
 constexpr std::string_view ANSWER_ENDS[] = {
     "<|im_end|>",      "<|eot_id|>",    "<|eot|>",         "<|eom_id|>",
     "<|end|>",         "<end_of_turn>", "<|end_of_turn|>", "<|endoftext|>",
@@ -70,22 +70,22 @@ struct Vocabulary {
     std::vector<Split> splits;    // if pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
-    // By id: bytes; for characters UTF-8 with marks for spaces, and <0xAB> for a byte; empty:
-    // unused id.
+    // By id. Symbols::bytes: the token's bytes; characters: UTF-8 with marks for spaces, or <0xAB>
+    // for a byte. Empty: unused id.
     std::vector<std::string> tokens;
-    std::vector<Merge> merges;    // in merge order; token text: left's + right's
+    std::vector<Merge> merges;    // in merge order; id's text is left's + right's
     std::vector<AddedToken> added;
-    bool ignore_merges = false;    // a piece that is a token is not merged (Llama 3)
-    bool byte_fallback = false;    // characters without a token become byte tokens <0xAB>
-    bool fuse_unknown = false;     // adjacent unknown symbols become one
+    bool ignore_merges = false;    // a piece that is a token becomes it (Llama 3)
+    bool byte_fallback = false;    // characters without a token become <0xAB> tokens
+    bool fuse_unknown = false;     // adjacent unknown symbols become one token
     Strip strip = Strip::none;
-    int unknown = -1;    // id of symbols without a token; -1: dropped
+    int unknown = -1;    // id for symbols without a token; -1: they are dropped
 
-    // Fields below do not change the ids of a text.
-    std::vector<int> before, after;    // added around a text: BOS, EOS
+    // The fields below do not change the ids of a text.
+    std::vector<int> before, after;    // ids put around a text: BOS, EOS
     int bos = -1, eos = -1, pad = -1;
-    std::vector<int> ends;        // end an answer besides eos, from all files
-    std::string chat_template;    // Jinja2; empty: none
+    std::vector<int> ends;        // ids besides eos that end an answer
+    std::string chat_template;    // Jinja2 source; empty: none
 
     const std::string& name(int id) const {
         for (const AddedToken& a : added)
@@ -94,5 +94,5 @@ struct Vocabulary {
     }
     const std::string& name(const AddedToken& a) const { return a.name.empty() ? tokens[size_t(a.id)] : a.name; }
 };
-// Prints a note about a tokenizer's files on stderr, once per process and text.
+// Prints a note about a tokenizer's files on stderr, each text once per process.
 void note_once(const std::string& text);
