@@ -12,12 +12,11 @@
 #include "checkpoint/gguf.h"
 #include "data/tokenizer_files/vocab_merges.h"
 
-extern "C"
-    [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc: returns freed memory to the system; null elsewhere
+extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc: returns freed memory to the system; else null
 
 namespace {
-// Uses the checkpoint's tokenizer, else --tokenizer's. If both exist they must be equal, because
-// other ids mean other text.
+// Uses the checkpoint's tokenizer, else --tokenizer's. If both exist, they must be equal, because
+// different ids would mean different text.
 Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const std::string& name,
                         const Tokenizer& named) {
     m.tokenizer = TRY(checkpoint_tokenizer(source)).of_model(V);
@@ -34,7 +33,7 @@ Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const 
 // 200, 4.19: --checkpoint best)".
 std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
     const std::vector<std::string> dirs = checkpoint_list(run);
-    // The newest checkpoint records the best step of the whole run, an older one only up to itself.
+    // The newest checkpoint knows the whole run's best step, an older one only up to its own.
     if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
@@ -48,14 +47,14 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
     if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
     return dir + " (" + text + ")";
 }
-// A larger tokenizer's ids would exceed the model's embeddings.
+// Refuses a tokenizer with ids that the model has no embeddings for.
 Status tokenizer_fits(const LoadedModel& m) {
     return m.tokenizer.fits(m.model->c.V, Exit::input,
                             m.own_tokenizer ? "; train --from it with --resize-vocab adds rows for them"
                                             : "; give --tokenizer the one that the model was trained with");
 }
-// The formats that the model's matrices are kept in: --quantize's, else an explicit --dtype's, else
-// the file's.
+// Formats in which the model's matrices are kept: --quantize's, else those of an explicit --dtype,
+// else the file's.
 Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOptions& model_options, const Config& c,
                                      const std::string& dtype) {
     if (model_options.quantize != "none") return gguf_stored(*find_gguf_file_type(model_options.quantize), c);
@@ -115,7 +114,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
         }
-        if (!opened.model) {    // a failed attempt consumed the device
+        if (!opened.model) {    // a failed attempt has used up the device
             m.model.reset();
             opened = TRY(open_device(device, false));
         }
@@ -130,7 +129,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
-        // Parsing needs about 10 times the file's size: it overlaps only below 5 % of the weights.
+        // The tokenizer is parsed beside the weights only if that needs, at 10 times its file's
+        // size, less than 5 % of the weights' memory.
         std::error_code none;
         const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
@@ -143,7 +143,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         Status s;
         bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         if (packed) {
-            // Packed weights change the sums: fp32 models are evaluated unpacked, as in training.
+            // Packed weights change sums, so fp32 models stay unpacked for training's results.
             Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
             s = stored.status, plan.stored = stored.value;
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
@@ -163,7 +163,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
-    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // an own one may be larger: shards need none
+    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // own tokenizer may have more tokens: shards need none
 }
 
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
@@ -174,7 +174,7 @@ Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions m
         return Capacity{count, int(std::min<int64_t>({longest, c.T, std::max(1, saturating_rows(gpu) / count)}))};
     }));
     TRY(check_tokenizer(draft));
-    // The model may have embeddings for added tokens that the draft model lacks.
+    // The draft model's tokenizer may lack added tokens that only the model has embeddings for.
     const int own = draft.tokenizer.vocab_size(), other = m.tokenizer.vocab_size();
     if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) {
         if (const int T = draft.model->c.T; T < m.model->c.T)

@@ -1,4 +1,4 @@
-// load.h - loads a model for sample, chat, eval, inspect, prune: weights, tokenizer, device.
+// load.h - loads a model for sample, chat, eval, inspect and prune: weights, tokenizer, device.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,49 +14,49 @@ constexpr const char* MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hu
 struct LoadedModel {
     std::string path, device;
     Tokenizer tokenizer;
-    bool own_tokenizer = false;    // the tokenizer comes with the model's files
+    bool own_tokenizer = false;    // the tokenizer is from the model's files
     GenerationConfig generation;
     int64_t documents = -1;    // training documents that begin with end-of-text; -1: unknown
     std::unique_ptr<Model> model;
 };
 struct ModelOptions {
-    std::string model, checkpoint = "last", tokenizer;    // as the flags name them
+    std::string model, checkpoint = "last", tokenizer;    // values of the options of these names
     std::string quantize = "none";
     ContextExtension context_extension = {};
 };
 struct Capacity {
     int B, S;
-    bool spans = false;               // calls pass document spans
-    RunMode mode = RunMode::infer;    // train: gradients, but no updates
-    bool flat = false;                // fp32 in one block; else a CPU may pack
+    bool spans = false;               // passes use document spans
+    RunMode mode = RunMode::infer;    // train: with gradients, but no updates
+    bool flat = false;                // fp32 in one buffer; else a CPU may pack weights
 };
-inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens of a call that keep the device busy
+inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens per pass that keep the device busy
 
 std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options,
-                                  const char* auto_dtype);    // and --quantize
-// Maximum sequence length: --context's, or the model's.
+                                  const char* auto_dtype);    // options for device and model, with --quantize
+// Longest sequence: --context if given, else the model's context.
 int longest_context(const ModelOptions& model_options, const Config& c);
-// Sequence length for --seq-len seq_len. 0 means the option was not given.
+// Sequence length for --seq-len, where 0 means that the option was not given.
 int sequence_length(const ModelOptions& model_options, const Config& c, int seq_len);
-// Exit 2: seq_len exceeds the context. may_extend: the command has --context.
+// Exit 2: seq_len exceeds the context. may_extend: the message names --context.
 Status check_length(const ModelOptions& model_options, const Config& c, int seq_len, bool may_extend = true);
 
 // Loads a run's checkpoint or a model, without optimizer state. capacity(config, gpu) returns the
 // batch size and sequence length to allocate. The tokenizer is parsed while the weights are read.
-// as_trained: --dtype auto means the run's own type where this device supports it, and all-fp32
-// weights are not packed, so losses have training's bits. Exit 3 also if --tokenizer has more
+// as_trained: losses get the same bits as in training, so --dtype auto means the run's own type if
+// this device supports it, and all-fp32 weights are not packed. Exit 3 also if --tokenizer has more
 // tokens than the model.
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
                   const std::function<Capacity(const Config& c, bool gpu)>& capacity);
-// Loads --draft's model beside m, for `count` sequences of at most `longest` tokens. Exit 3 also if
-// its tokenizer differs.
+// Loads the model of --draft to draft for m: `count` sequences of at most `longest` tokens. Exit 3
+// also if its tokenizer differs from m's.
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest);
-// Opens shards to evaluate the model on, unshuffled. `what` names them; the vocabulary size is the
-// model's. Exit 3 also if another tokenizer made them.
+// Opens shards on which the model is evaluated, unshuffled. `what` names them; their vocabulary is
+// the model's. Exit 3 also if they were made with another tokenizer.
 Result<Loader> open_shards(const LoadedModel& m, const ModelOptions& model_options, LoaderConfig what);
-Status check_tokenizer(const LoadedModel& m);                // exit 3: none, or too many tokens
-std::vector<int> beginning_of_text(const LoadedModel& m);    // empty where check_tokenizer fails
-Status check_generative(const LoadedModel& m);               // exit 2: a masked language model
-// Applies the defaults of the model's own generation_config.json and notes them on stderr.
+Status check_tokenizer(const LoadedModel& m);                // exit 3: no tokenizer, or one with too many tokens
+std::vector<int> beginning_of_text(const LoadedModel& m);    // empty if check_tokenizer fails
+Status check_generative(const LoadedModel& m);               // exit 2: masked language model
+// Sets options not in `given` from the model's generation_config.json, and notes them on stderr.
 Status load_generation_defaults(LoadedModel& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

@@ -1,5 +1,5 @@
-// beam.cpp - beam search over forked cache pages. Cache sequences form two halves: a step's beams
-// become copies in the other half, which share all pages but the last.
+// beam.cpp - beam search over forked cache pages. The beams use one half of the cache's sequences;
+// a step forks them into the other half, where they share all pages but the last.
 #include "beam.h"
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace {
 struct Beam {
     std::vector<int> tokens;
     double sum = 0;              // sum of log-probabilities
-    double score = -INFINITY;    // set when it ends
+    double score = -INFINITY;    // set when the beam ends
 };
 struct Next {
     double sum;
-    int beam, rank, id;    // rank: among its beam's candidates
+    int beam, rank, id;    // rank: among this beam's candidates
 };
 bool better(const Next& a, const Next& b) {
     return a.sum != b.sum ? a.sum > b.sum : a.beam != b.beam ? a.beam < b.beam : a.rank < b.rank;
@@ -29,7 +29,7 @@ class Search {
         if (options.end_of_text) ends = ends_of_text(tokenizer);
     }
     Status open(const std::vector<int>& prompt);
-    Result<std::vector<Beam>> run();    // best first; exit 6
+    Result<std::vector<Beam>> run();    // best beam first; exit 6: non-finite logits
 
   private:
     std::vector<Next> likeliest() const;
@@ -44,9 +44,9 @@ class Search {
     const BeamSearch& beam_options;
     const int choices;
     std::vector<int> ends;
-    int tokens = 0;    // new tokens at most
+    int tokens = 0;    // largest number of new tokens
     CachedSequences sequences;
-    int half = 0;    // first cache sequence of the beams
+    int half = 0;    // cache sequence of the first beam
     std::vector<Beam> beams = {{}}, finished;
     std::vector<float> logits;    // (beams,V)
 };
@@ -77,8 +77,8 @@ Status Search::open(const std::vector<int>& prompt) {
     return {};
 }
 
-// The 2 * beams most probable continuations of all beams, best first: enough even if half of them
-// end. A heap with the worst at its root holds them.
+// Returns the 2 * beams most probable continuations of all beams, best first: enough even if half
+// of them end. They are kept in a heap with the worst at its root.
 std::vector<Next> Search::likeliest() const {
     std::vector<Next> best;
     const size_t most = size_t(2 * beam_options.beams);
@@ -107,7 +107,7 @@ void Search::finish(Beam beam) {
     finished.resize(std::min(finished.size(), size_t(beam_options.beams)));
 }
 
-// Extends the beams by one token. False: no better text can follow, or none at all.
+// Extends the beams by one token. Returns false if no better text, or no text at all, can follow.
 bool Search::step() {
     const std::vector<Next> next = likeliest();
     std::vector<Beam> grown;
@@ -164,7 +164,7 @@ Result<GenerationResult> beam_search(Model& model, const Tokenizer& tokenizer, c
         Search search(model, tokenizer, options, beam_options);
         TRY(search.open(prompt));
         std::vector<Beam> best = TRY(search.run());
-        best.resize(size_t(options.num));    // pads with empty texts if the vocabulary is tiny
+        best.resize(size_t(options.num));    // a tiny vocabulary may give fewer: empty texts
         for (const Beam& beam : best) {
             StreamedText text;
             TextOut to;

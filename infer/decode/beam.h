@@ -1,4 +1,4 @@
-// beam.h - beam search by transformers' rules: each step keeps the most probable prefixes.
+// beam.h - beam search by transformers' rules: each step keeps the most probable beginnings.
 #pragma once
 #include "generate.h"
 
@@ -7,9 +7,10 @@ struct BeamSearch {
     double length_penalty = 1;    // score: log-probability / tokens^length_penalty, end token included
 };
 // Returns the options.num best texts of each prompt, best first, with their scores. Probabilities
-// are the raw model's: options.sampling is ignored. Ends when `beams` texts have ended and the best
-// prefix, scored at its length, is no better than the worst of them; or after options.tokens; or
-// when the context is full (a note reports it). Texts are cut before options.stop and emitted
-// whole. exit 2: an impossible cache, or the prompt fills the context; 5
+// are the model's own: options.sampling is ignored. A search ends when `beams` texts have ended and
+// no running beam, scored at its present length, is better than the worst of them; or after
+// options.tokens; or when the context is full (which a note reports). Texts are cut before
+// options.stop and emitted whole. Exit 2: an impossible cache, or the prompt fills the context; 5:
+// no memory.
 Result<GenerationResult> beam_search(Model& model, const Tokenizer& tokenizer, const GenerationOptions& options,
                                      const BeamSearch& beam_options);

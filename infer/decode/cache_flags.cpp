@@ -1,9 +1,9 @@
-// cache_flags.cpp - cache options and their checks.
+// cache_flags.cpp - options for the key/value cache, and their checks.
 #include <algorithm>
 
 #include "generate.h"
 
-// True if every layer keeps a state instead of keys and values.
+// Whether every layer has linear attention, and so no keys and values to cache.
 static bool all_recurrent(const Config& c) { return c.recurrent_layers_below(c.L) == c.L; }
 
 Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation) {

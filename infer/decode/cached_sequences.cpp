@@ -41,7 +41,7 @@ void CachedSequences::drop_last(int seq, int n) {
 
 // ---- forward passes -------------------------------------------------------------------------------------------------
 
-// Feeds the tokens in one pass, the shorter rows padded.
+// Runs the tokens of all sequences in one pass; shorter rows are padded.
 PendingHead CachedSequences::extend(const std::vector<int>& seqs, const std::vector<Ids>& tokens,
                                     Pages::SumOrder sum_order) {
     std::vector<int> lengths;
@@ -51,14 +51,14 @@ PendingHead CachedSequences::extend(const std::vector<int>& seqs, const std::vec
     for (size_t i = 0; i < seqs.size(); i++) {
         all.insert(all.end(), tokens[i].begin(), tokens[i].end());
         all.resize((i + 1) * size_t(S));
-        Ids& own = prefixes[size_t(seqs[i])];    // only prefill, or decode too if share_decoded
+        Ids& own = prefixes[size_t(seqs[i])];    // prefilled tokens; with share_decoded, decoded ones too
         if (can_share_prefix() && (share_decoded || sum_order == Pages::SumOrder::prefill))
             own.insert(own.end(), tokens[i].begin(), tokens[i].end());
     }
     return ::extend(model, cache, all.data(), S, seqs, lengths, sum_order);
 }
 
-// Whether one chunk of each sequence fits the activations.
+// Whether one pass over these tokens, padded to the longest, fits the activations.
 bool CachedSequences::fits(const std::vector<Ids>& tokens) const {
     size_t longest = 0;
     for (const Ids& t : tokens) longest = std::max(longest, t.size());
@@ -75,7 +75,7 @@ void CachedSequences::prefill(const std::vector<int>& seqs, const std::vector<Id
         prefill({seqs.begin(), which_half}, {tokens.begin(), tokens_half}, logits, is_prompt);
         return prefill({which_half, seqs.end()}, {tokens_half, tokens.end()}, logits + half * V, is_prompt);
     }
-    std::vector<size_t> remaining(seqs.size());    // indices into seqs
+    std::vector<size_t> remaining(seqs.size());    // indices into seqs; tokens are left to run
     for (size_t i = 0; i < seqs.size(); i++) remaining[i] = i;
     std::vector<float> last_logits;
     for (size_t from = 0; !remaining.empty();) {
@@ -90,7 +90,7 @@ void CachedSequences::prefill(const std::vector<int>& seqs, const std::vector<Id
         const PendingHead head = extend(now, chunks, is_prompt ? Pages::SumOrder::prefill : Pages::SumOrder::decode);
         from += most;
         auto ends = [&](size_t i) { return tokens[i].size() <= from; };
-        std::vector<int> rows;    // last tokens of the sequences that end here
+        std::vector<int> rows;    // rows of the last tokens of ending sequences
         for (size_t i = 0; i < remaining.size(); i++)
             if (ends(remaining[i])) rows.push_back(int(i) * head.pass.S + int(chunks[i].size()) - 1);
         last_logits.resize(rows.size() * V);

@@ -53,7 +53,7 @@ void DeviceSampler::step() {
     CHECK(issued - received < 2, "%lld steps in flight", (long long)(issued - received));
     const int64_t n = int64_t(seqs.size()), half = issued++ % 2;
     extend(model, cache, fed.empty() ? nullptr : fed.data(), 1, seqs, {}, Pages::SumOrder::decode, &sample_args);
-    fed.clear();    // later steps feed the sampled token
+    fed.clear();    // later steps read the token sampled before
     model.op.download_async(ids + half * cache.table.sequences(), cache.tok, int64_t(sizeof(int)) * n);
     marks[half] = model.op.mark();
 }

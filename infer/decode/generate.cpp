@@ -14,7 +14,7 @@
 
 // ---- sequences ------------------------------------------------------------------------------------------------------
 
-// Commits the text up to `end` and emits its new part.
+// Marks the text up to `end` as final and passes its new part to `out`.
 bool StreamedText::give(size_t end, const TextOut& out) {
     std::string_view fresh = std::string_view(text).substr(given, end - given);
     given = end;
@@ -77,11 +77,11 @@ struct Sequence {
     StreamedText text = {};
     TextOut out = {};
     bool done = false, ended = false;    // ended: by an end token
-    int step_index = 0;                  // tokens generated
-    bool counts_uploaded = false;        // see DeviceSampler::Row
-    size_t row = 0;                      // first row of logits; drafted tokens' rows follow
-    Ids draft = {};                      // drafted tokens of the last step
-    VerifiedDraft next = {};             // chosen from the last step's logits
+    int step_index = 0;                  // number of tokens generated
+    bool counts_uploaded = false;        // as in DeviceSampler::Row
+    size_t row = 0;                      // its row of logits; drafted tokens' rows follow
+    Ids draft = {};                      // tokens drafted for the last step
+    VerifiedDraft next = {};             // tokens chosen from the last step's logits
     int64_t drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};
 };
@@ -117,18 +117,18 @@ class Generator {
     Model& model;
     const Tokenizer& tokenizer;
     const GenerationOptions& options;
-    const int choices;    // a model may have more tokens than its tokenizer
+    const int choices;    // tokens to choose from; the model may have more
     const std::vector<int> ends;
     CachedSequences sequences;
     const size_t V;
     std::optional<DraftModel> draft_model;
-    std::optional<DeviceSampler> device_sampler;    // none: the host samples
+    std::optional<DeviceSampler> device_sampler;    // empty: the host samples
     Sampler sampler;
     std::vector<bool> busy;    // by cache sequence
     std::vector<Sequence> running;
-    int64_t next = 0;                  // number of the next sequence to admit
+    int64_t next = 0;                  // number of the sequence to admit next
     std::vector<float> logits;         // (rows,V)
-    std::map<int, Sample> finished;    // awaiting output, by number
+    std::map<int, Sample> finished;    // by number; wait for earlier samples to end
     int reported = 0, ended = 0;
     GenerationResult out;
     bool context_full_noted = false, no_token_noted = false;
@@ -154,8 +154,8 @@ Status Generator::open_cache(size_t longest) {
     CacheOptions kind = {TRY(cache_type(model.c, options.cache.type, model.op.activation)), limits.evicts, limits.sinks,
                          0, limits.lossless};
     const int count = int(std::min({total(), int64_t(options.batch), model.plan.max_tokens()}));
-    // Worst case: the longest sequences run together. Full pages of the prefix common to all
-    // prompts are stored once, unless a full context is fed again.
+    // Pages for the worst case, in which the longest sequences run together. Full pages of the
+    // prefix that all prompts share count once, unless a full context is fed again.
     size_t common = options.prompts[0].size() - 1;
     std::vector<int> needs;
     for (const Ids& prompt : options.prompts) {
@@ -185,7 +185,7 @@ Status Generator::open_cache(size_t longest) {
 
 // ---- admission ------------------------------------------------------------------------------------------------------
 
-// The next sequence, with as much of its prompt's end as the context holds.
+// Makes the next sequence, with as much of its prompt's end as the context holds.
 Sequence Generator::next_sequence() {
     const int n = int(next++), sample = n % options.num;
     const Ids& prompt = options.prompts[size_t(n / options.num)];
@@ -202,7 +202,7 @@ Sequence Generator::next_sequence() {
     return sequence;
 }
 
-// Acquires a free cache sequence, `wish` if it is free.
+// Reserves a free cache sequence: `wish`, if that one is free.
 int Generator::acquire_seq(int wish) {
     const bool granted = wish >= 0 && !busy[size_t(wish)];
     const int seq = granted ? wish : int(std::find(busy.begin(), busy.end(), false) - busy.begin());
@@ -210,7 +210,7 @@ int Generator::acquire_seq(int wish) {
     return seq;
 }
 
-// Prefills as many new sequences as fit. False: none.
+// Prefills new sequences while cache sequences are free. False: there was none to prefill.
 bool Generator::admit() {
     std::vector<Sequence> waiting;
     while (next < total() && running.size() + waiting.size() < busy.size()) waiting.push_back(next_sequence());
@@ -220,9 +220,9 @@ bool Generator::admit() {
     return any;
 }
 
-// Prefills waiting sequences. One that shares a longer prefix with another of this call stays in
-// `waiting` to reuse it next time; the first never does. A prompt's further samples copy the first
-// one's cache.
+// Prefills waiting sequences. A sequence that shares a longer prefix with another one of this call
+// stays in `waiting`, to reuse that prefix in the next call; the first sequence never does. Further
+// samples of a prompt copy the first sample's cache.
 void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
     const size_t first = running.size(), first_row = row;
     std::vector<Sequence> later;
@@ -261,9 +261,10 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
 
 // ---- decoding -------------------------------------------------------------------------------------------------------
 
-// Computes the next logits of all running sequences.
+// Computes the next logits of all running sequences. A full context may be fed again, in part.
 void Generator::decode_step() {
-    const int positions = sequences.cache.positions, keep = std::max(1, positions / 2);    // tokens fed again once full
+    const int positions = sequences.cache.positions,
+              keep = std::max(1, positions / 2);    // tokens that a full context keeps
     std::vector<Sequence*> on, full;
     bool is_full = false;
     for (Sequence& sequence : running) {
@@ -301,8 +302,8 @@ void Generator::decode_step() {
     if (!full.empty()) sequences.prefill(seqs, more, &logits[of_full * V]);
 }
 
-// Drafts tokens for these sequences, limited by the activations (all sequences padded to the
-// longest draft) and by the cache, which must not evict for a token that may be rejected.
+// Drafts tokens for these sequences. Limits: the activations (all sequences are padded to the
+// longest draft), and so does the cache, which must not evict for tokens that may be rejected.
 void Generator::draft(const std::vector<Sequence*>& on) {
     const Speculation& speculation = options.speculation;
     std::vector<DraftModel::Request> requests;
@@ -331,9 +332,9 @@ void Generator::choose(Sequence& sequence) const {
             sequence.logprobs.push_back(logprobs(rows + k * V, choices, id, options.logprobs));
 }
 
-// False: the output was closed.
+// Appends a token to the sequence. False: the output was closed.
 bool Generator::accept(Sequence& sequence, int id) {
-    if (id < 0) return sequence.done = true;    // no token is allowed
+    if (id < 0) return sequence.done = true;    // grammar allows no token
     sequence.tokens.push_back(id);
     sequence.step_index++;
     out.tokens++;
@@ -344,7 +345,7 @@ bool Generator::accept(Sequence& sequence, int id) {
     return true;
 }
 
-// Chooses the next tokens of running[from] and all after it.
+// Chooses the next tokens of running[from] and all later sequences.
 Status Generator::choose_all(size_t from) {
     TRY(check_logits(logits));
 #pragma omp parallel for schedule(dynamic) if (running.size() > from + 1)
@@ -362,7 +363,7 @@ Status Generator::choose_all(size_t from) {
     return retire();
 }
 
-// Reports finished sequences and frees their cache sequences; prefixes stay reusable.
+// Reports finished sequences and frees their cache sequences, whose prefixes can still be reused.
 Status Generator::retire() {
     for (Sequence& sequence : running) {
         if (!sequence.done) continue;
@@ -376,8 +377,8 @@ Status Generator::retire() {
 
 // ---- decoding on the device -----------------------------------------------------------------------------------------
 
-// Steps that can run without the host: until the first sequence reaches its last token or a full
-// context. 0: the host samples.
+// Number of steps that can run without the host: until a sequence reaches its last token or a full
+// context. 0: the host must sample.
 int64_t Generator::steps_on_device() const {
     int64_t steps = device_sampler ? options.tokens : 0;
     const bool stops_at_full = !sequences.cache.kind.evicts || (!context_full_noted && !sequences.cache.kind.lossless);
@@ -388,8 +389,8 @@ int64_t Generator::steps_on_device() const {
     return steps;
 }
 
-// Runs at most `steps` steps of all sequences; when one ends, the step in flight is the last. The
-// ended sequence then has one position too many, which is harmless: only prompts are shared.
+// Runs at most `steps` steps of all sequences. When a sequence ends, the step then in flight is the
+// last. The ended sequence keeps that step's position, which is harmless: only prompts are reused.
 Status Generator::decode_on_device(int64_t steps) {
     std::vector<DeviceSampler::Row> rows;
     for (Sequence& sequence : running) {
@@ -418,7 +419,7 @@ Status Generator::report(Sequence& sequence) {
     const char* reason = whole ? "stop" : sequence.sampler.broken() ? "no_token" : "length";
     out.drafted += sequence.drafted;
     out.accepted += sequence.accepted;
-    // Drops tokens chosen beyond the end.
+    // Drops tokens that were chosen after the end.
     sequence.logprobs.resize(std::min(sequence.logprobs.size(), size_t(sequence.step_index)));
     finished[sequence.number] = {sequence.number,
                                  std::move(sequence.text.text),

@@ -37,10 +37,10 @@ std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t
 }
 
 Ids lookup_draft(const Ids& tokens, int most) {
-    constexpr size_t ENOUGH = 16;    // longer matches add nothing
+    constexpr size_t ENOUGH = 16;    // longer matches make no better draft
     const size_t n = tokens.size();
     size_t best = 1, follows = 0;
-    for (size_t end = n; --end > 1 && best < ENOUGH;) {    // a run that ends before `end`
+    for (size_t end = n; --end > 1 && best < ENOUGH;) {    // tries the match that ends before `end`
         size_t k = 0;
         while (k < end && k < ENOUGH && tokens[end - 1 - k] == tokens[n - 1 - k]) k++;
         if (k > best) best = k, follows = end;
@@ -62,7 +62,7 @@ VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int ste
     }
 }
 
-// Feeds each sequence its missing tokens; tokens of rejected drafts are dropped.
+// Runs the tokens that each sequence's cache lacks, after dropping tokens of rejected drafts.
 void DraftModel::catch_up(const std::vector<Request>& requests) {
     std::vector<int> seqs;
     std::vector<Ids> missing;

@@ -1,19 +1,19 @@
-// speculate.h - speculative decoding: drafts are verified in one pass (Leviathan et al. 2023).
+// speculate.h - speculative decoding: one pass verifies drafted tokens (Leviathan et al. 2023).
 //
-// A draft changes no text. The model runs over the drafted tokens, and at each step the sequence's
-// own sampler chooses. While it chooses the drafted token, the next step's logits are valid. A
-// choice is a function of logits, previous tokens, seed and step alone, so no rejection sampling is
-// needed.
+// Drafts never change the text. The model runs over all drafted tokens in one pass, and the
+// sequence's sampler chooses a token at each position. As long as its choice is the drafted token,
+// the logits at the next position are valid. A choice is a function of logits, previous tokens,
+// seed and step alone, so no rejection sampling is needed.
 #pragma once
 #include "base/command.h"
 #include "infer/sampling/sampler.h"
 #include "cached_sequences.h"
 
 struct Speculation {
-    std::string path = {};     // --draft: a smaller model with an equal tokenizer
+    std::string path = {};     // --draft: smaller model with an equal tokenizer
     Model* draft = nullptr;    // loaded from `path`
     int lookup = 0;            // tokens copied from earlier text (Saxena 2023); 0: off
-    int tokens = 5;            // tokens per draft of the model
+    int tokens = 5;            // tokens per draft of the draft model
     bool by_model() const { return draft || !path.empty(); }
     bool any() const { return by_model() || lookup > 0; }
     int most() const { return by_model() ? tokens : lookup; }
@@ -21,33 +21,33 @@ struct Speculation {
 std::vector<Flag> speculation_flags(Speculation& speculation);
 Status can_speculate(const Model& model,
                      const Speculation& speculation);    // exit 2: drafts cannot be rolled back
-// "; drafted 40 tokens, 31 accepted (78 %)"; "" without drafts
+// "; drafted 40 tokens, 31 accepted (78 %)"; "" without speculation.
 std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted);
 
-// At most `most` tokens that followed the latest earlier occurrence of the longest repeated suffix
-// (2 tokens or more). If they reach the end, they repeat.
+// Finds the longest suffix (2 tokens or more) that occurs earlier, at its latest earlier place, and
+// returns at most `most` tokens that followed there. A draft that reaches the text's end repeats.
 Ids lookup_draft(const Ids& tokens, int most);
 
-// Chooses a sequence's next tokens, from `step_index` on. logits (1 + draft,V): after its last
-// token and each drafted one. Stops after the first token that differs from the draft. The sampler
-// accepts the chosen tokens.
+// Chooses a sequence's next tokens, the first of them for step_index. logits (1 + draft,V): after
+// the last token, and after each drafted one. Ends after the first token that differs from the
+// draft. The sampler accepts the chosen tokens.
 struct VerifiedDraft {
     std::vector<Sampler::Choice> chosen;
-    size_t accepted;    // leading tokens equal to the draft
+    size_t accepted;    // number of leading tokens equal to the draft
 };
 VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int step_index, const Ids& draft);
 
-// A draft model with its own cache. It uses the sequence's sampler and random numbers, so where
-// both models' probabilities agree, their choices do.
+// A draft model with its own cache. It samples with the sequence's sampler and random numbers, so
+// both models choose alike where their probabilities agree.
 class DraftModel {
   public:
     explicit DraftModel(Model& model) : sequences(model, true), V(model.c.V) {}
     Status open(int count, int positions) { return sequences.open(count, positions, {}); }
     struct Request {
         int seq;
-        const Ids* tokens;    // the sequence so far
+        const Ids* tokens;    // tokens of the sequence so far
         Sampler sampler;
-        int step_index, most;    // the next token's; maximum draft length
+        int step_index, most;    // step_index of the next token; longest draft
         Ids* draft;
     };
     void propose(std::vector<Request> requests);

@@ -1,4 +1,4 @@
-// grammar.cpp - a grammar's automaton and the tokens it allows. grammar_parse.cpp parses grammars.
+// grammar.cpp - a grammar's automaton and the tokens that it allows. grammar_parse.cpp parses.
 #include "grammar.h"
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace {
 constexpr int UNKNOWN = -2;
-constexpr size_t MOST_STATES = 4096, MOST_MASKS = 64;    // limits checked after each token
+constexpr size_t MOST_STATES = 4096, MOST_MASKS = 64;    // checked after each token
 constexpr int64_t MOST_WORK = 50'000'000;                // stacks visited per mask: a second or two
-constexpr size_t MOST_NEW_STATES = 20'000;               // per mask
+constexpr size_t MOST_NEW_STATES = 20'000;               // states built per mask
 uint64_t pair_key(int a, int b) { return uint64_t(uint32_t(a)) << 32 | uint32_t(b); }
 }    // namespace
 
@@ -27,8 +27,9 @@ int GrammarMachine::node(int at, int parent) {
     return found->second;
 }
 
-// The state of these stacks after expansion: rules are replaced by their alternatives, ends by the
-// parent, until each stack is at bytes or empty. `seen` ends the expansion of repeated empty parts.
+// Expands these stacks and returns their state: a rule is replaced by its alternatives and an
+// alternative's end by its parent, until each stack is at bytes or empty. `seen` keeps repeated
+// empty parts from expanding for ever.
 int GrammarMachine::state(std::vector<Node> open) {
     std::unordered_set<uint64_t> seen;
     std::vector<int> stacks;
@@ -42,7 +43,8 @@ int GrammarMachine::state(std::vector<Node> open) {
         if (e.kind == Grammar::Kind::bytes) {
             stacks.push_back(node(now.at, now.parent));
         } else if (e.kind == Grammar::Kind::rule) {
-            const bool last = g->elements[size_t(now.at) + 1].kind == Grammar::Kind::end;    // tail call
+            const bool last = g->elements[size_t(now.at) + 1].kind ==
+                              Grammar::Kind::end;    // tail call: no return needed
             const int parent = last ? now.parent : node(now.at + 1, now.parent);
             for (int at : g->rules[size_t(e.value)]) push(at, parent);
         } else if (now.parent == 0) {
@@ -83,7 +85,7 @@ int GrammarMachine::forget_all_but(int kept) {
     if (kept == DEAD) return DEAD;
     std::vector<int> stacks;
     for (int top : old.states[size_t(kept)].stacks) {
-        std::vector<int> path;    // from the top down
+        std::vector<int> path;    // nodes from the stack's top down
         for (int n = top; n != 0; n = old.nodes[size_t(n)].parent) path.push_back(n);
         int below = 0;
         for (size_t i = path.size(); i-- > 0;) below = node(old.nodes[size_t(path[i])].at, below);
@@ -131,7 +133,7 @@ bool GrammarMatcher::allows(int id) const {
     return after(id) != GrammarMachine::DEAD;
 }
 void GrammarMatcher::accept(int id) {
-    is_broken = !allows(id);    // a broken text stays broken: DEAD allows nothing
+    is_broken = !allows(id);    // DEAD allows nothing, so it stays broken
     state = after(id);
     if (machine.size() < MOST_STATES) return;
     masks.clear();
@@ -146,14 +148,14 @@ const std::vector<bool>& GrammarMatcher::allowed() const {
     return mask;
 }
 
-// Visits all tokens sorted by bytes, each from the state after its common prefix with the previous
-// one. If this takes too long, no token is allowed.
+// Computes the mask: visits all tokens sorted by bytes, each from the state after the prefix that
+// it shares with the token before. If this takes too much work, no token is allowed.
 void GrammarMatcher::walk(std::vector<bool>& mask) const {
     mask.assign(words->is_end.size(), false);
     std::vector<int> path = {state};    // path[i]: state after i bytes
     std::unordered_set<int> met;
     int64_t work = 0;
-    size_t dead = SIZE_MAX;    // length of a prefix with no continuation
+    size_t dead = SIZE_MAX;    // length of a prefix that nothing continues
     for (size_t i = 0; i < words->order.size(); i++) {
         if (size_t(words->common[i]) >= dead) continue;
         dead = SIZE_MAX;

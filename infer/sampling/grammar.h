@@ -1,9 +1,10 @@
-// grammar.h - constrained decoding: a context-free grammar over bytes and its allowed tokens.
+// grammar.h - constrained decoding: a context-free grammar over bytes, and its tokens.
 //
-// Grammars are GBNF, as in llama.cpp: name ::= alternatives, of literals "a\n", classes
-// [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and comments after
-// #. A text derives from `root`. Characters become their UTF-8 bytes, so that a token may end
-// within one.
+// Grammars are written in GBNF, as in llama.cpp: name ::= alternatives, which consist of literals
+// "a
+// ", classes [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and
+// comments after #. Every text derives from `root`. Characters become their UTF-8 bytes, so that a
+// token may end within a character.
 #pragma once
 #include <bitset>
 #include <memory>
@@ -20,21 +21,21 @@ struct Grammar {
         Kind kind;
         int value = 0;    // index into `sets` or `rules`
     };
-    std::vector<Element> elements;          // alternatives in sequence, each closed by `end`
-    std::vector<std::vector<int>> rules;    // first elements of each rule's alternatives
-    std::vector<std::bitset<256>> sets;     // byte classes
+    std::vector<Element> elements;          // alternatives one after the other, each closed by `end`
+    std::vector<std::vector<int>> rules;    // by rule: first elements of its alternatives
+    std::vector<std::bitset<256>> sets;     // classes of bytes
     int root = 0;
 
-    // Untrusted text: size and depth are bounded. exit 3: line, expected and found; or the name of
-    // a left-recursive rule
+    // Parses untrusted text; size and depth are bounded. Exit 3: line, expected and found text, or
+    // the name of a left-recursive rule.
     static Result<std::shared_ptr<const Grammar>> parse(std::string_view text, const std::string& name);
 };
 
-// Pushdown automaton. A state is the set of stacks that can continue the text. States are built on
-// first use and cached, because a text revisits them.
+// Pushdown automaton. A state is the set of all stacks that can continue the text so far. States
+// are built when first needed and cached, because texts reach equal states again.
 class GrammarMachine {
   public:
-    static constexpr int DEAD = -1, MOST_STEPS = 1 << 16;    // steps: to build a state's stacks
+    static constexpr int DEAD = -1, MOST_STEPS = 1 << 16;    // DEAD: no state; MOST_STEPS: limit on building one
     GrammarMachine() = default;
     explicit GrammarMachine(std::shared_ptr<const Grammar> grammar);
     int start() const { return first; }
@@ -43,15 +44,15 @@ class GrammarMachine {
     bool must_end(int state) const { return state == DEAD || (may_end(state) && stacks(state) == 1); }
     int stacks(int state) const { return int(states[size_t(state)].stacks.size()); }
     size_t size() const { return states.size() + nodes.size() / 256; }
-    int forget_all_but(int state);    // drops the cache; returns the state's new number
+    int forget_all_but(int state);    // empties the cache; returns the state's new number
 
   private:
     struct Node {
         int at, parent;
-    };    // stack: continue at elements[at], then `parent`; 0: empty
+    };    // stack: elements[at] is next, then `parent`; 0: empty
     struct State {
-        std::vector<int> stacks;       // node indices, sorted
-        std::vector<int> next = {};    // by byte; UNKNOWN: not computed
+        std::vector<int> stacks;       // nodes at the stacks' tops, sorted
+        std::vector<int> next = {};    // by byte; UNKNOWN: not yet computed
     };
     int node(int at, int parent);
     int state(std::vector<Node> open);
@@ -61,32 +62,32 @@ class GrammarMachine {
     std::vector<Node> nodes = {{0, 0}};
     std::unordered_map<uint64_t, int> node_of;
     std::vector<State> states;
-    std::unordered_map<std::string, int> state_of;    // key: bytes of its stacks
+    std::unordered_map<std::string, int> state_of;    // key: bytes of `stacks`
     int first = DEAD;
 };
 
-// A sequence's state in the grammar. Const functions fill caches: not thread-safe.
+// Position of a text in a grammar. Const functions fill caches: not thread-safe.
 class GrammarMatcher {
   public:
     GrammarMatcher() = default;
-    // V: vocabulary size; ends: tokens allowed where the grammar may end
+    // V: number of tokens; ends: tokens that are allowed where the text may end.
     GrammarMatcher(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int V,
                    const std::vector<int>& ends);
     bool allows(int id) const;
     const std::vector<bool>& allowed() const;    // (V); valid until the next call
     void accept(int id);
-    bool done() const { return machine.must_end(state); }    // nothing may follow
-    bool broken() const { return is_broken; }                // a disallowed token was accepted
-    int end() const { return words->end; }                   // a token that ends a text; -1: none
+    bool done() const { return machine.must_end(state); }    // the text must end here
+    bool broken() const { return is_broken; }                // a token that is not allowed was accepted
+    int end() const { return words->end; }                   // a token that ends texts; -1: none
 
   private:
     struct Words {
         Tokenizer tokenizer;
-        std::vector<int> order, common;    // ids sorted by bytes; bytes shared with the predecessor
+        std::vector<int> order, common;    // ids sorted by bytes; bytes shared with the previous token
         std::vector<char> is_end, is_word;
         int end = -1;
     };
-    int after(int id) const;    // next state
+    int after(int id) const;    // state after this token
     void walk(std::vector<bool>& mask) const;
 
     std::shared_ptr<const Words> words;

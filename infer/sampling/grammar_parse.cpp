@@ -15,13 +15,13 @@ constexpr uint32_t LAST = 0x10FFFF;
 
 struct Range {
     uint32_t from, to;
-};    // code points
+};    // range of code points
 struct Bytes {
     unsigned char from, to;
 };
 
-// A code point range as products of byte ranges. It is split where the length of UTF-8 changes,
-// around the surrogates, and where a trailing byte does not run from 80 to BF.
+// Writes a range of code points as sequences of byte ranges. It is split where the length of UTF-8
+// changes, around the surrogates, and where a trailing byte's range is not all of 80 to BF.
 void byte_sequences(uint32_t from, uint32_t to, std::vector<std::vector<Bytes>>& out) {
     if (from > to) return;
     auto cut = [&](uint32_t last, uint32_t next) {
@@ -94,9 +94,9 @@ class Parser {
     size_t at = 0;
     Grammar g;
     std::map<std::string, int> named;
-    std::vector<std::string> names;    // by rule; "": an unnamed part
+    std::vector<std::string> names;    // by rule; "": rule of an unnamed part
     std::map<std::string, int> set_of;
-    int any = -1;    // the rule of .
+    int any = -1;    // rule for `.`
 };
 
 void Parser::skip_space() {
@@ -144,7 +144,7 @@ Result<uint32_t> Parser::hex(int digits) {
     if (x > LAST || (x >= 0xD800 && x < 0xE000)) return error("an escape that is no Unicode character");
     return x;
 }
-// One character, perhaps escaped, of a literal or a class.
+// Parses one character of a literal or a class, which may be escaped.
 Result<uint32_t> Parser::character(bool in_class) {
     if (at >= text.size()) return error(in_class ? "a class without its ]" : "a literal without its \"");
     const auto byte = [&] { return uint32_t(static_cast<unsigned char>(peek())); };
@@ -170,7 +170,7 @@ Result<uint32_t> Parser::character(bool in_class) {
         return error("bytes that are not UTF-8");
     return x;
 }
-// A character class: one element if all are ASCII, else a rule of byte sequences.
+// Adds a character class: one element if all characters are ASCII, else a rule of byte sequences.
 Sequence Parser::characters(std::vector<Range> ranges, bool all_but) {
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
     std::vector<Range> apart;
@@ -291,7 +291,7 @@ Result<Sequence> Parser::repeated(Sequence what) {
         what = TRY(times(std::move(what), least, most));
     }
 }
-// Repeats `what` from `least` to `most` times, by nested rules. most -1: unbounded.
+// Repeats `what` at least `least` and at most `most` times, by nested rules. most -1: unbounded.
 Result<Sequence> Parser::times(Sequence what, int least, int most) {
     if (g.elements.size() + size_t(least) + size_t(std::max(0, most - least)) * 4 + what.size() > MOST_ELEMENTS)
         return error("a grammar of more than " + std::to_string(MOST_ELEMENTS) + " elements");
@@ -372,7 +372,7 @@ Status Parser::check() {
                     "%s: root allows no text that ends: each way from it comes to a rule that needs itself again (in a "
                     "schema, a required property that refers back); give it an alternative that ends",
                     name.c_str());
-    for (std::vector<int>& rule : g.rules)    // drops alternatives that can never end
+    for (std::vector<int>& rule : g.rules)    // drops alternatives that derive no finite text
         std::erase_if(rule, [&](int i) {
             while (g.elements[size_t(i)].kind == Kind::bytes ||
                    (g.elements[size_t(i)].kind == Kind::rule && ends[size_t(g.elements[size_t(i)].value)]))

@@ -7,9 +7,9 @@
 namespace {
 using Kind = Grammar::Kind;
 
-// To a rule; whether a rest remains on the stack.
+// By rule: edges (rule with which an alternative begins, whether elements follow it).
 using Edges = std::vector<std::vector<std::pair<int, bool>>>;
-// The strongly connected component of each rule (Tarjan 1972), without recursion.
+// Index of each rule's strongly connected component (Tarjan 1972), without recursion.
 std::vector<int> components(const Edges& edges) {
     const size_t n = edges.size();
     std::vector<int> index(n, -1), low(n), part(n, -1), stack, path;
@@ -44,8 +44,8 @@ std::vector<int> components(const Edges& edges) {
 std::vector<char> derivable(const Grammar& g, bool bytes) {
     const size_t n = g.rules.size();
     std::vector<char> found(n);
-    std::vector<int> owner, left, open;        // per alternative: its rule, underivable elements; rules to visit
-    std::vector<std::vector<int>> users(n);    // per rule: alternatives, once per use
+    std::vector<int> owner, left, open;        // by alternative: its rule, elements not derivable yet; rules to visit
+    std::vector<std::vector<int>> users(n);    // by rule: alternatives with it, once per use
     auto add_found = [&](int rule) {
         if (!std::exchange(found[size_t(rule)], true)) open.push_back(rule);
     };

@@ -2,10 +2,10 @@
 #pragma once
 #include "grammar.h"
 
-// By rule: whether it derives the empty text (bytes: any finite text).
+// By rule: whether it derives the empty text; with `bytes`, whether it derives any finite text.
 std::vector<char> derivable(const Grammar& g, bool bytes);
 
-// Finds a left-recursive rule: one that derives itself before any byte, with a nonempty rest on the
-// stack, would need endless stacks. The graph of "begins with" edges may have no cycle with such an
-// edge. Returns the first such rule; -1: none.
+// Returns the first left-recursive rule; -1: none. A rule is left-recursive if it derives itself
+// before any byte, with elements left on the stack: expansion would never end. So the graph of
+// "begins with" edges may have no cycle with an edge that leaves elements.
 int left_recursive(const Grammar& g);

@@ -1,5 +1,5 @@
-// json_schema.cpp - see json_schema.h. Each schema becomes a rule; a $ref refers to its target's
-// rule.
+// json_schema.cpp - see json_schema.h. Each schema becomes a rule; a $ref becomes the name of its
+// target's rule.
 #include "json_schema.h"
 
 #include <algorithm>
@@ -14,11 +14,12 @@
 
 namespace {
 using nlohmann::ordered_json;
-constexpr int64_t MOST_COUNT = 100'000;    // GBNF's limit for repetitions
+constexpr int64_t MOST_COUNT = 100'000;    // GBNF's largest number of repetitions
 constexpr size_t MOST_BYTES = 256 << 10, MOST_KEY = 256;
 
-// Rules for unconstrained values, and shared parts. White space is at most a space or an indented
-// line, because a model could continue it forever. Numbers have at most a double's digits.
+// Rules for unconstrained values, and parts that rules share. White space is at most a space or an
+// indented line, because a model could continue it for ever. Numbers have at most a double's
+// digits.
 const char* const COMMON = R"(
 ws ::= " "? | "\n" [ \t]{0,24}
 char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2}))
@@ -46,10 +47,11 @@ octet ::= [0-9] | [1-9] [0-9] | "1" [0-9]{2} | "2" [0-4] [0-9] | "25" [0-5]
 ipv4 ::= octet ("." octet){3}
 uri ::= "http" "s"? "://" hostname ("/" [A-Za-z0-9._~-]{0,40}){0,8} ("?" [A-Za-z0-9._~=&-]{1,80})?
 )";
-const char* const FORMATS[] = {"date", "time", "uuid", "hostname", "email", "ipv4", "uri"};    // names of rules
-constexpr size_t MOST_MADE = 2000;                                                             // see made()
+const char* const FORMATS[] = {"date",  "time", "uuid", "hostname",
+                               "email", "ipv4", "uri"};    // each is the name of a rule
+constexpr size_t MOST_MADE = 2000;                         // limit for made()
 
-// A GBNF literal of the value's JSON.
+// A value's JSON as a GBNF literal.
 std::string literal(const ordered_json& value) { return gbnf_quoted(value.dump()); }
 
 class Compiler {
@@ -60,13 +62,13 @@ class Compiler {
   private:
     using Keys = std::set<std::string>;
     Status refuse(const std::string& path, const std::string& what) const {
-        std::string line;    // keys may contain control characters
+        std::string line;    // keys may have control characters
         for (char c : "#" + path + ": " + what)
             line += static_cast<unsigned char>(c) < ' ' ? formatted("\\x%02X", c) : std::string(1, c);
         return fail(Exit::input, "%s: %s", name.c_str(), line.c_str());
     }
-    // Marks a schema without valid values: "" drops it from alternatives; the message is kept for
-    // the case that none remains.
+    // For a schema without valid values. Returns "", which removes the schema from alternatives;
+    // keeps the message in case no alternative remains.
     std::string none(const std::string& path, const std::string& what) {
         if (no_value.empty()) no_value = refuse(path, what).message;
         return "";
@@ -76,8 +78,8 @@ class Compiler {
         rules += rule + " ::= " + body + "\n";
         return rule;
     }
-    // Returns the name of a rule, or "" if no value is valid. The functions below do so too, or
-    // return a rule's body.
+    // Compiles a schema. Returns a rule's name, or "" if no value is valid. The functions below
+    // return likewise a name, or the body of a rule.
     Result<std::string> value(const ordered_json& schema, const std::string& path);
     Result<std::string> of_type(const std::string& type, const ordered_json& s, const std::string& path, Keys& used);
     Result<std::string> object(const ordered_json& s, const std::string& path);
@@ -99,11 +101,11 @@ class Compiler {
     const std::string& name;
     const Schemas schemas{root};
     std::string rules;
-    std::string no_value;    // message about the first schema without values
+    std::string no_value;    // message about the first schema without valid values
     int count = 0, depth = 0;
-    std::map<std::string, std::string> made_rules;                    // by the schema's text
-    std::map<std::string, std::string> ref_rules;                     // a $ref's rule
-    std::vector<std::pair<std::string, const ordered_json*>> open;    // paths and schemas still to compile
+    std::map<std::string, std::string> made_rules;                    // rule's name by the schema's text
+    std::map<std::string, std::string> ref_rules;                     // rule's name by $ref
+    std::vector<std::pair<std::string, const ordered_json*>> open;    // paths and schemas still to be compiled
 };
 
 Status Compiler::only(const ordered_json& s, const Keys& used, const std::string& path) const {
@@ -113,7 +115,7 @@ Status Compiler::only(const ordered_json& s, const Keys& used, const std::string
     return {};
 }
 
-// The schema's types; if absent, those implied by its keywords.
+// Types that the schema names; without `type`, those that its keywords imply.
 Result<std::vector<std::string>> Compiler::types(const ordered_json& s, const std::string& path) {
     std::vector<std::string> all;
     if (!s.contains("type")) {
@@ -171,8 +173,8 @@ Result<std::string> Compiler::of_type(const std::string& type, const ordered_jso
     return string(s, path);
 }
 
-// A rule for the intersection of $ref, allOf and the keywords beside them. Equal intersections
-// share a rule, so recursion terminates.
+// Makes a rule for the intersection of $ref, allOf and the keywords beside them. Equal
+// intersections share a rule, so that recursive schemas terminate.
 Result<std::string> Compiler::made(const ordered_json& s, const std::string& path) {
     const Schemas::Flat all = schemas.flat(s);
     if (!all.error.empty()) return refuse(path, all.error);
@@ -188,7 +190,7 @@ Result<std::string> Compiler::made(const ordered_json& s, const std::string& pat
     rules += rule + " ::= " + body.value + "\n";
     return rule;
 }
-// anyOf or oneOf: each branch is joined with the keywords beside it.
+// Compiles anyOf or oneOf; each branch is joined with the keywords beside it.
 Result<std::string> Compiler::branches(const ordered_json& s, const char* key, const std::string& path) {
     if (!s[key].is_array() || s[key].empty()) return refuse(path + "/" + key, "expected a list of schemas");
     ordered_json rest = ordered_json::object(), all = s[key];
@@ -236,7 +238,7 @@ Result<std::string> Compiler::one_of_values(const ordered_json& s, const std::st
     return add(body);
 }
 
-// The rule of a $ref's target. Targets are compiled one after another, not recursively.
+// Returns the rule of a $ref's target. Targets are compiled one after another, not recursively.
 Result<std::string> Compiler::reference(const ordered_json& s, const std::string& path) {
     TRY(only(s, {"$ref"}, path));
     const Schemas::Found found = schemas.find(s["$ref"]);
@@ -249,7 +251,7 @@ Result<std::string> Compiler::reference(const ordered_json& s, const std::string
 
 // ---- strings, arrays, objects ---------------------------------------------------------------------------------------
 
-// "{2,5}" from two keywords, each reduced by `minus`.
+// Returns "{2,5}" for the values of two keywords, each reduced by `minus`.
 Result<std::string> Compiler::times(const ordered_json& s, const char* least, const char* most, int64_t minus,
                                     const std::string& path) {
     int64_t bounds[] = {0, -1};
@@ -298,7 +300,7 @@ Result<std::string> Compiler::integer(const ordered_json& s, const std::string& 
                                           "digits",
                                           key));
         const bool exclusive = key[0] == 'e', low = strstr(key, "in");
-        const bool exact = s[key].is_number_integer();    // a double has 53 bits
+        const bool exact = s[key].is_number_integer();    // int64_t; a double has only 53 bits
         const int64_t whole = exact ? s[key].get<int64_t>() : int64_t(low ? std::ceil(bound) : std::floor(bound));
         const int64_t x = whole + (exclusive && (exact || double(whole) == bound) ? low ? 1 : -1 : 0);
         any = false;
@@ -325,8 +327,8 @@ Result<std::string> Compiler::number(const ordered_json& s, const std::string& p
     const std::string body = decimals_between(bounds[0], bounds[1]);
     return body.empty() ? none(path, "no number is allowed") : add(body);
 }
-// prefixItems, then repeated items. The rest of an array after each prefix item is a rule. If
-// nothing describes items after the prefix, only as many as minItems requires are generated.
+// Compiles prefixItems, then repeated items. The rest of an array after each prefix item is a rule.
+// If no keyword describes items after the prefix, only minItems items are generated.
 Result<std::string> Compiler::array(const ordered_json& s, const std::string& path) {
     std::vector<std::string> first;
     const bool tuple = s.contains("prefixItems");
@@ -340,12 +342,12 @@ Result<std::string> Compiler::array(const ordered_json& s, const std::string& pa
     const bool open = s.contains("items") ? s["items"] != false : !tuple || least > int64_t(first.size());
     const std::string item = !open ? "" : s.contains("items") ? TRY(value(s["items"], path + "/items")) : "value";
     int64_t most = s.value("maxItems", int64_t(-1));
-    const bool ends = possible < int64_t(first.size()) || item.empty();    // after the possible prefix
+    const bool ends = possible < int64_t(first.size()) || item.empty();    // no item may follow the possible prefix
     if (ends) most = most < 0 ? possible : std::min(most, possible);
     if (most >= 0 && least > most) return none(path, "items: fewer than minItems can be there");
     const int64_t n = std::min(possible, most < 0 ? possible : most);
     const bool rest = most < 0 || most > n;
-    auto more = [&](int64_t there) {    // items after `there` ones
+    auto more = [&](int64_t there) {    // items after the first `there`
         return formatted("{%lld,", (long long)std::max<int64_t>(0, least - there)) +
                (most < 0 ? "" : std::to_string(most - there)) + "}";
     };
@@ -357,8 +359,8 @@ Result<std::string> Compiler::array(const ordered_json& s, const std::string& pa
     return add("\"[\" ws " + (most == 0 ? "" : items + " ") + "\"]\"");
 }
 
-// Members in the order of `properties`, then other required ones, then additional ones. Each member
-// has two rules for the rest of the object: without and with a preceding member.
+// Members come in the order of `properties`, then other required ones, then additional ones. After
+// each member, the object's rest has two rules: without and with a member before it.
 Result<std::string> Compiler::object(const ordered_json& s, const std::string& path) {
     if (!s.contains("properties") && !s.contains("required") && !s.contains("additionalProperties"))
         return std::string("object");
@@ -386,7 +388,7 @@ Result<std::string> Compiler::object(const ordered_json& s, const std::string& p
     const bool closed = s.contains("additionalProperties") && s["additionalProperties"] == false;
     if (closed && !missing.empty())
         return refuse(path, "required: '" + missing[0].substr(0, 60) + "' is not among the properties");
-    std::vector<std::pair<std::string, bool>> members;    // member rule; whether it is required
+    std::vector<std::pair<std::string, bool>> members;    // rule of the member; whether it is required
     for (auto& [key, of] : properties.items()) {
         const std::string one = TRY(value(of, path + "/properties/" + key));
         if (!one.empty()) members.push_back({literal(key) + " \":\" ws " + one, required.count(key) > 0});
@@ -422,7 +424,7 @@ Result<std::string> Compiler::run() {
     }
     return COMMON + rules + "plain ::= [^\"\\\\\\x7F\\x00-\\x1F]\n";
 }
-// JSON Schema counts 2.0 and 1e2 as integers.
+// Writes 2.0 and 1e2 as integers, since JSON Schema counts them as such.
 void write_counts_whole(ordered_json& schema) {
     for (auto& [key, of] : schema.items()) {
         if (of.is_structured()) write_counts_whole(of);

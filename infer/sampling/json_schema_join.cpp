@@ -1,4 +1,4 @@
-// json_schema_join.cpp - schemas as sets of values: $ref targets, intersections, and whether two
+// json_schema_join.cpp - schemas as sets of values: targets of $ref, intersections, and whether two
 // schemas are disjoint.
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ const char* type_of(const ordered_json& v) {
                             : "number";
 }
 using Types = std::set<std::string>;
-// The schema's types; number includes integer. `all`: the result if it has no type.
+// Types that a schema allows; number includes integer. `all`: result for a schema without `type`.
 Types types(const ordered_json& s, const Types& all) {
     if (!s.contains("type")) return all;
     const ordered_json& type = s["type"];
@@ -38,16 +38,16 @@ Types types(const ordered_json& s, const Types& all) {
     return named;
 }
 const Types EVERY(std::begin(JSON_TYPES), std::end(JSON_TYPES));
-Types written(const ordered_json& s) {    // types that a schema's grammar generates
+Types written(const ordered_json& s) {    // types that the schema's grammar generates
     const char* type = implied_type(s);
     return !type ? types(s, EVERY) : type == std::string("number") ? types(s, {type, "integer"}) : types(s, {type});
 }
 double bound(const ordered_json& s, const char* key, double otherwise) {
     return s.contains(key) && s[key].is_number() ? s[key].get<double>() : otherwise;
 }
-// True if no number lies in both ranges.
+// Whether no number is in both ranges.
 bool ranges_apart(const ordered_json& a, const ordered_json& b) {
-    auto below = [](const ordered_json& x, const ordered_json& y) {    // all of x below all of y
+    auto below = [](const ordered_json& x, const ordered_json& y) {    // whether all of x is below all of y
         const double inf = INFINITY, most = bound(x, "maximum", inf), least = bound(y, "minimum", -inf),
                      under = bound(x, "exclusiveMaximum", inf), over = bound(y, "exclusiveMinimum", -inf);
         return most < least || under <= least || most <= over || under <= over;
@@ -68,7 +68,7 @@ const ordered_json* property(const ordered_json& s, const std::string& key) {
     return &s["properties"][key];
 }
 bool closed(const ordered_json& s) { return s.contains("additionalProperties") && s["additionalProperties"] == false; }
-// The schema for members outside `properties`; null: none.
+// Schema for members that are not in `properties`; null: none given.
 const ordered_json* others(const ordered_json& s) {
     return s.contains("additionalProperties") ? &s["additionalProperties"] : nullptr;
 }
@@ -142,8 +142,8 @@ Schemas::Flat Schemas::flat(const ordered_json& s, int depth) const {
 }
 
 namespace {
-// Joins object schemas. Each one's additionalProperties applies to members absent from its own
-// properties.
+// Joins object schemas. A schema's additionalProperties applies to members that its own properties
+// lack.
 void join_properties(const ordered_json& a, const ordered_json& b, ordered_json* all) {
     ordered_json properties = ordered_json::object();
     for (const ordered_json* s : {&a, &b}) {
@@ -159,7 +159,7 @@ void join_properties(const ordered_json& a, const ordered_json& b, ordered_json*
     if (others(a) && others(b))
         (*all)["additionalProperties"] = closed(a) || closed(b) ? ordered_json(false) : both(*others(a), *others(b));
 }
-// Joins one keyword's values; returns an error if they cannot be joined.
+// Joins the values of one keyword; returns an error if that is not possible.
 std::string join_keyword(const std::string& key, const ordered_json& a, const ordered_json& b, ordered_json* to) {
     if (a == b) return "";
     if (key == "type") {
@@ -209,14 +209,14 @@ Schemas::Flat Schemas::joined(const ordered_json& a, const ordered_json& b) cons
         }
         all.error = join_keyword(key, a[key], value, &all.schema[key]);
         if (!all.error.empty()) return all;
-        if (key == "type" && all.schema[key].empty()) return {false, ""};    // no common type
+        if (key == "type" && all.schema[key].empty()) return {false, ""};    // no common type: no values
     }
     return all;
 }
 
 // ---- disjointness ---------------------------------------------------------------------------------------------------
 
-// Whether a value may be valid by a schema; true if uncertain.
+// Whether a value may be valid by a schema; also true if this is uncertain.
 bool Schemas::may_hold(const ordered_json& v, const ordered_json& schema, int depth) const {
     const Flat f = flat(schema);
     const ordered_json& s = f.schema;
@@ -290,7 +290,8 @@ bool Schemas::apart_of_type(const std::string& type, const ordered_json& a, cons
     for (const std::string& key : keys) {
         const ordered_json *mine = property(a, key), *there = property(b, key);
         const bool opened = others(a) ? !closed(a) : !a.contains("properties");
-        if (requires_key(b, key) && !requires_key(a, key) && !mine && !opened) return true;    // never generated
+        if (requires_key(b, key) && !requires_key(a, key) && !mine && !opened)
+            return true;    // a's grammar never generates this member
         if (!there && closed(b)) return true;
         if (mine && there && apart(*mine, *there, depth + 1)) return true;
     }

@@ -1,4 +1,4 @@
-// json_schema_numbers.cpp - ranges of integers and of decimals as GBNF, digit by digit.
+// json_schema_numbers.cpp - ranges of integers and of decimals, written as GBNF digit by digit.
 #include <algorithm>
 
 #include "json_schema_parts.h"
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t MOST = 9'999'999'999'999'999;
 constexpr size_t DIGITS = 15;    // decimal digits that every double preserves
 
-// The numbers from a to b, which have equally many digits.
+// GBNF for the integers from a to b, which have equally many digits.
 std::string digits_between(const std::string& a, const std::string& b) {
     if (a == b) return gbnf_quoted(a);
     const size_t n = a.size() - 1;
@@ -30,10 +30,10 @@ std::string digits_between(const std::string& a, const std::string& b) {
     if (!whole_b) all += formatted(" | \"%c\" ", b[0]) + digits_between(std::string(n, '0'), b.substr(1));
     return "(" + all.substr(3) + ")";
 }
-// Integers from `least` >= 0 to `most`; each alternative starts with |.
+// GBNF for the integers from `least` >= 0 to `most`; each alternative begins with |.
 std::string between(int64_t least, int64_t most) {
     std::string all;
-    for (int64_t first = 1, from = least; from <= most; first *= 10) {    // numbers of equal length
+    for (int64_t first = 1, from = least; from <= most; first *= 10) {    // integers of equal length
         if (from >= first * 10) continue;
         const int64_t to = std::min(most, first * 10 - 1);
         all += " | " + digits_between(std::to_string(from), std::to_string(to));
@@ -42,14 +42,14 @@ std::string between(int64_t least, int64_t most) {
     return all;
 }
 
-// A limit for the remaining digits, as the fraction 0.digits.
+// A bound for the digits after the decimal point that are still to be written.
 struct Limit {
     std::string digits;
     bool exclusive = false;
     std::string rest() const { return digits.empty() ? "" : digits.substr(1); }
 };
-// Up to n digits (at least one if `some`) between the limits; high null: no upper limit. Each
-// alternative starts with |.
+// GBNF for up to n digits (at least one if `some`) between the bounds. high null: no upper bound.
+// Each alternative begins with |.
 std::string fractions(const Limit& low, const Limit* high, size_t n, bool some) {
     const bool free = low.digits.empty() && !low.exclusive;
     if (some && n == 0) return "";
@@ -64,27 +64,28 @@ std::string fractions(const Limit& low, const Limit* high, size_t n, bool some) 
             all += formatted(" | \"%c\" (", c) + rest.substr(3) + ")";
     };
     const Limit low_rest{low.rest(), low.exclusive}, high_rest{high ? high->rest() : "", high && high->exclusive};
-    const char from = char(least + !free), to = char(most - (high != nullptr));    // between the limits
+    const char from = char(least + !free),
+               to = char(most - (high != nullptr));    // digits strictly between the bounds'
     if (from <= to) all += formatted(" | [%c-%c] [0-9]{0,%zu}", from, to, n - 1);
     if (!free) digit(least, low_rest, high && least == most ? &high_rest : nullptr);
     if (high && (free || most > least)) digit(most, {}, &high_rest);
     return all;
 }
-// A whole part and the fractions that the limits allow, starting with |; "" if none.
+// GBNF for a whole part with the fractions that the bounds allow, beginning with |; "" if none.
 std::string with_fraction(const std::string& whole, const Limit& low, const Limit* high) {
     const bool bare = low.digits.empty() && !low.exclusive && !(high && high->digits.empty() && high->exclusive);
     const std::string f = fractions(low, high, DIGITS - std::min(DIGITS, whole.size()), true);
     return (bare ? " | " + gbnf_quoted(whole) : "") +
            (f.empty() ? "" : " | " + gbnf_quoted(whole + ".") + " (" + f.substr(3) + ")");
 }
-// Unsigned decimals from `low` to `high`; each alternative starts with |.
+// GBNF for unsigned decimals from `low` to `high`; each alternative begins with |.
 std::string positive(const Decimal& low, const std::optional<Decimal>& high) {
     const int64_t first = std::stoll(low.whole), last = high ? std::stoll(high->whole) : MOST;
     const Limit from{low.fraction, low.exclusive}, to{high ? high->fraction : "", high && high->exclusive};
     if (first > last) return "";
     if (high && first == last) return with_fraction(low.whole, from, &to);
     std::string all = with_fraction(low.whole, from, nullptr);
-    const int64_t before = high ? last - 1 : last;    // between the two any fraction may follow
+    const int64_t before = high ? last - 1 : last;    // whole parts in between allow any fraction
     const size_t n = !high ? DIGITS : std::max(size_t(1), DIGITS - std::min(DIGITS, high->whole.size()));
     if (first < before)
         all += " | (" + between(first + 1, before).substr(3) + ")" + formatted(" (\".\" [0-9]{1,%zu})?", n);
@@ -123,7 +124,7 @@ std::string decimals_between(const std::optional<Decimal>& least, const std::opt
     std::string all;
     if (!least || least->negative) {
         const bool below = most && (most->negative || (is_zero(*most) && most->exclusive));
-        const Decimal low = below && most->negative ? *most : Decimal{false, "0", "", true};    // no -0
+        const Decimal low = below && most->negative ? *most : Decimal{false, "0", "", true};    // excludes -0
         if (const std::string body = positive(low, least); !body.empty()) all += " | \"-\" (" + body.substr(3) + ")";
     }
     if (!most || !most->negative) all += positive(least && !least->negative ? *least : Decimal{}, most);

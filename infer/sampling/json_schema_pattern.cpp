@@ -1,5 +1,5 @@
-// json_schema_pattern.cpp - ECMA-262 regular expressions as GBNF: a tree, an automaton (Thompson
-// 1968), and a rule for each pair of state and length so far.
+// json_schema_pattern.cpp - ECMA-262 regular expressions as GBNF: a syntax tree, then an automaton
+// (Thompson 1968), then a rule for each pair of a state and a length of the text so far.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -45,7 +45,7 @@ struct Tree {
     enum Kind { set, sequence, either, repeat, begin, end } kind;
     Set characters = {};
     std::vector<Tree> kids = {};
-    int least = 0, most = 0;    // repetitions; most -1: unbounded
+    int least = 0, most = 0;    // number of repetitions; most -1: unbounded
 };
 struct Unknown {    // an unsupported part of the expression
     std::string what;
@@ -99,7 +99,7 @@ class Reader {
         if (take("[")) return {Tree::set, char_class()};
         if (take("\\")) return {Tree::set, escape(false, false)};
         if (take("(")) {
-            if (take("?<") && peek() != '=' && peek() != '!') {    // a group's name
+            if (take("?<") && peek() != '=' && peek() != '!') {    // name of a group
                 while (more() && s[at++] != '>') {}
             } else if (peek() == '?' && !take("?:")) {
                 throw Unknown{"(? other than (?: ) and (?<name> )"};
@@ -149,7 +149,7 @@ class Reader {
         return x;
     }
     static Set with(Set set, const Set& more) { return set.insert(set.end(), more.begin(), more.end()), set; }
-    // Implementations differ in some characters of \D, \W and \s; generated texts avoid these.
+    // Implementations differ on some characters of \D, \W and \s, so generated texts avoid these.
     Set escape(bool in_class, bool negated) {
         if (!more()) throw Unknown{"a \\ at the end"};
         const char32_t c = s[at++];
@@ -170,7 +170,7 @@ class Reader {
         else if (c < 128 && isalnum(int(c))) throw Unknown{std::string("\\") + char(c)};
         return {{x, x}};
     }
-    Set char_class() {    // after [
+    Set char_class() {    // after its [
         const bool negated = take("^");
         Set all;
         while (!take("]")) {
@@ -204,9 +204,9 @@ struct Node {
 class Automaton {
   public:
     std::vector<Node> nodes = {{Node::final}};
-    std::vector<std::string> sets;    // GBNF
+    std::vector<std::string> sets;    // classes of characters, as GBNF
 
-    // Adds nodes that match `t` and continue at node `to`; returns the first.
+    // Adds nodes that match `t` and then continue at node `to`; returns the first of them.
     int add(const Tree& t, int to) {
         switch (t.kind) {
             case Tree::set: return node({Node::set, {to}, set_of(t.characters)});
@@ -233,7 +233,7 @@ class Automaton {
         return to;
     }
 
-    // Possible continuations: nodes that read a character; whether the text may end; whether any
+    // Continuations of a node: nodes that read a character; whether the text may end; whether any
     // text may follow.
     struct Next {
         std::vector<int> readers;
@@ -241,7 +241,7 @@ class Automaton {
     };
     Next next(int from, bool at_start) const {
         Next all;
-        std::vector<std::pair<int, bool>> open = {{from, false}};    // node; whether the text must end here
+        std::vector<std::pair<int, bool>> open = {{from, false}};    // node; whether the text must end there
         std::vector<char> seen(2 * nodes.size());
         while (!open.empty()) {
             const auto [n, ended] = open.back();
@@ -264,7 +264,7 @@ class Automaton {
         nodes.push_back(std::move(n));
         return int(nodes.size()) - 1;
     }
-    // A class of characters as written in a JSON string.
+    // Writes a class of characters as GBNF, with their spellings in JSON strings.
     int set_of(const Set& set) {
         auto holds = [&](uint32_t c) {
             return std::any_of(set.begin(), set.end(), [&](const Range& r) { return r.from <= c && c <= r.to; });
@@ -277,7 +277,7 @@ class Automaton {
         static const std::string NAMED = "\"\\\b\f\n\r\t", NAMES = "\"\\bfnrt";
         for (size_t i = 0; i < NAMED.size(); i++)
             if (holds(uint32_t(NAMED[i]))) all += " | " + gbnf_quoted(std::string("\\") + NAMES[i]);
-        for (uint32_t c = 0; c <= 127 && all.empty(); c++)    // single control character
+        for (uint32_t c = 0; c <= 127 && all.empty(); c++)    // a single control character
             if (holds(c)) all += " | " + gbnf_quoted(formatted("\\u%04x", c));
         if (all.empty()) throw Unknown{"a [ ] without characters"};
         const auto [found, fresh] = known.try_emplace(all.substr(3), int(sets.size()));
@@ -288,8 +288,8 @@ class Automaton {
 
 // ---- rules ----------------------------------------------------------------------------------------------------------
 
-// A position in the text: at the start, before the match begins, at a node, after the match; and
-// the length so far.
+// A point in a text of a given length so far: at its start, before the match begins, at a node of
+// the automaton, or after the match.
 struct Place {
     enum Kind { start, before, node, behind } kind;
     int at;
@@ -297,11 +297,11 @@ struct Place {
     auto operator<=>(const Place&) const = default;
 };
 struct Rule {
-    std::vector<std::pair<int, int>> steps;    // set (-1: any character), next rule
+    std::vector<std::pair<int, int>> steps;    // class read (-1: any character), next rule
     bool ends = false, leads = false;          // may end here; can reach an end
 };
 
-// Returns the first rule's name, "" if no text matches.
+// Writes the rules and returns the first one's name; "" if no text matches.
 std::string rules_of(const Automaton& a, int entry, int64_t least, int64_t most, const std::string& prefix,
                      std::string* text) {
     std::vector<Rule> rules;
@@ -339,7 +339,7 @@ std::string rules_of(const Automaton& a, int entry, int64_t least, int64_t most,
         if ((steps += rules.back().steps.size() + 1) > MOST_RULES)
             throw Unknown{"so long an expression beside these lengths"};
     }
-    // Backward search from the ends; rules that cannot reach one are dropped.
+    // Searches backwards from the ends; rules that cannot reach an end are dropped.
     std::vector<std::vector<int>> before(rules.size());
     std::vector<int> found;
     for (size_t i = 0; i < rules.size(); i++) {
@@ -367,7 +367,7 @@ std::string rules_of(const Automaton& a, int entry, int64_t least, int64_t most,
 }
 }    // namespace
 
-// One rule for each prefix of a taken string.
+// Writes one rule for each prefix of a taken string.
 std::string other_strings(const std::set<std::string>& taken, const std::string& prefix, std::string* rules) {
     std::map<std::string, std::string> next;    // by prefix: characters that extend it to another prefix
     std::map<std::string, std::string> alternatives;
@@ -379,7 +379,7 @@ std::string other_strings(const std::set<std::string>& taken, const std::string&
     };
     const std::string first = rule("");
     for (const std::string& key : taken) {
-        bool plain = true;    // else its JSON needs escapes
+        bool plain = true;    // whether its JSON needs no escapes
         for (char c : key) plain &= static_cast<unsigned char>(c) >= ' ' && c != '"' && c != '\\' && c != '\x7F';
         for (size_t at = 0, end; plain && at < key.size(); at = end) {
             end = at + 1;

@@ -6,7 +6,7 @@
 #include <map>
 
 namespace {
-// "42=-1.5" or " the=-inf", split at the last =.
+// Parses "42=-1.5" or " the=-inf", split at the last =.
 Result<std::pair<int, double>> bias_of(const std::string& text, const Tokenizer& tokenizer, int V) {
     const size_t at = text.rfind('=');
     const std::string name = text.substr(0, at), value = at == text.npos ? "" : text.substr(at + 1);
@@ -53,7 +53,7 @@ void History::count(const PastToken& past, int by) {
     if (at->all == 0) token_counts.erase(at);
 }
 
-// Whether a breaker ends in this token's text; it may begin in an earlier token.
+// Whether this token's text completes a breaker, which may begin in an earlier token.
 bool History::breaks(int id) {
     if (tokenizer.vocab_size() <= id) return false;
     size_t longest = 1;
@@ -95,8 +95,8 @@ void History::accept(int id, bool generated) {
     if (p.dry > 0 || p.last > 0) past.push_back(now);
 }
 
-// For each token that followed an earlier occurrence of the current suffix: (id, -longest match),
-// by ascending id.
+// For each token that followed an earlier occurrence of the text's last tokens: (id, -length of the
+// longest match), by ascending id.
 std::vector<std::pair<int, int>> History::repeats() const {
     std::vector<std::pair<int, int>> all;
     for (const Match& m : matches)

@@ -7,14 +7,14 @@
 #include "data/bpe.h"
 
 struct Penalties {
-    double repetition = 1;                 // seen tokens: logit divided if positive, else multiplied
-    double presence = 0, frequency = 0;    // subtracted from generated tokens' logits: once; per occurrence
-    int last = 0;                          // window in tokens; 0: all
-    // DRY: a token that would extend a repetition of n >= length tokens loses dry * base^(n -
-    // length).
+    double repetition = 1;                 // of tokens seen: positive logits divided, others multiplied
+    double presence = 0, frequency = 0;    // subtracted from a generated token's logit: once; per occurrence
+    int last = 0;                          // number of last tokens counted; 0: all
+    // DRY: a token that would extend a repetition of n >= dry_length tokens loses dry * base^(n -
+    // dry_length) from its logit.
     double dry = 0, dry_base = 1.75;
     int dry_length = 2;
-    std::vector<std::string> dry_breakers = {};    // texts that end a repetition; none: \n : " *
+    std::vector<std::string> dry_breakers = {};    // texts that end a repetition; empty: \n : " *
     std::vector<std::string> bias = {};            // "ID=VALUE" or "TEXT=VALUE", TEXT one token; -inf bans it
 };
 
@@ -23,27 +23,27 @@ struct Candidate {
     int id;
 };
 
-// A sequence's tokens, counted for the penalties. Repetition counts prompt and generated tokens
-// (Keskar et al. 2019), presence and frequency only generated ones (OpenAI's API), DRY both (p-e-w
+// A sequence's tokens, counted for its penalties. Repetition counts tokens of prompt and text
+// (Keskar et al. 2019), presence and frequency only of the text (OpenAI's API), DRY both (p-e-w
 // 2024).
 class History {
   public:
-    static constexpr size_t MOST = 1024;    // matches that DRY tracks: bounds the cost per token
+    static constexpr size_t MOST = 1024;    // limit on matches that DRY tracks per token
     History() = default;
-    // V: tokens to choose from. exit 2: a malformed bias
+    // V: tokens to choose from. Exit 2: a malformed bias.
     static Result<History> open(const Penalties& p, const Tokenizer& tokenizer, int V);
     void accept(int id, bool generated);
-    // Tokens whose logits change, by ascending id, with the new logits: bias, repetition, presence
-    // and frequency, DRY. NaN counts as -inf.
+    // Candidates with new logits, by ascending id: tokens whose logits are changed by bias,
+    // repetition, presence, frequency or DRY. NaN counts as -inf.
     std::vector<Candidate> changes(const float* logits) const;
-    // For operation `sample`: (V) each; empty: none.
+    // Arguments of operation `sample`: (V) each; empty: not used.
     std::vector<int> counts() const;
     std::vector<double> bias() const;
 
   private:
     struct TokenCount {
         int id, all, generated;
-    };    // occurrences
+    };    // number of occurrences
     struct PastToken {
         int id;
         bool generated, breaks;
@@ -57,14 +57,15 @@ class History {
     int V = 0;
     std::vector<std::pair<int, double>> biases;    // by ascending id
     std::vector<TokenCount> token_counts;          // by ascending id
-    std::vector<PastToken> past;                   // kept if a window or DRY needs it
+    std::vector<PastToken> past;                   // kept only for a window or for DRY
     // DRY: earlier occurrences of the last token, latest first, with the length of the suffix that
-    // repeats there; none after a breaker. At most MOST: extended matches first, then the latest.
+    // is repeated there; none after a breaker. Of more than MOST, matches that were extended are
+    // kept first, then the latest ones.
     struct Match {
         int at, length;
     };
     std::vector<Match> matches;
-    std::vector<int> earlier;               // by index: previous occurrence; -1: none
-    std::unordered_map<int, int> latest;    // by token
-    std::string tail;                       // text that may become a breaker
+    std::vector<int> earlier;               // by index: previous occurrence of the token; -1: none
+    std::unordered_map<int, int> latest;    // by token: index of its latest occurrence
+    std::string tail;                       // end of the text that may become a breaker
 };

@@ -8,7 +8,7 @@ namespace {
 bool likelier(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
 
 double score_of(float logit) { return std::isnan(logit) ? -INFINITY : double(logit); }
-// Calls f(score, id) for all tokens, by ascending id. `changed` overrides the logits.
+// Calls f(score, id) for all tokens by ascending id. Scores in `changed` replace the logits'.
 template <class F> void each_score(const float* logits, int V, const std::vector<Candidate>& changed, F f) {
     int v = 0;
     for (const Candidate& c : changed) {
@@ -18,9 +18,9 @@ template <class F> void each_score(const float* logits, int V, const std::vector
     for (; v < V; v++) f(score_of(logits[v]), v);
 }
 
-// The k most probable tokens in order, from a heap whose root is the least probable: nearly every
-// token fails its single comparison. Takes a fifth of nth_element's time for 50 of 50,257. mask
-// (V): allowed tokens; null: all.
+// Returns the k most probable tokens in order, from a heap with the least probable at its root:
+// nearly every token is rejected by one comparison. Takes a fifth of nth_element's time for 50 of
+// 50,257 tokens. mask (V): allowed tokens; null: all.
 std::vector<Candidate> likeliest(int k, const float* logits, int V, const std::vector<Candidate>& changed,
                                  const std::vector<bool>* mask) {
     std::vector<Candidate> best;
@@ -39,7 +39,7 @@ std::vector<Candidate> likeliest(int k, const float* logits, int V, const std::v
     return best;
 }
 
-// Standard deviation of the finite scores.
+// Standard deviation of all finite scores.
 double standard_deviation(const float* logits, int V, const std::vector<Candidate>& changed) {
     double sum = 0, squares = 0, n = 0;
     auto each = [&](auto f) {
@@ -65,7 +65,7 @@ void keep_first(std::vector<Candidate>& all, double part) {
     while (keep < all.size() && covered < part * sum) covered += all[keep++].score;
     all.resize(std::max<size_t>(keep, 1));
 }
-// Sorts candidates by |surprise - expected surprise|.
+// Sorts candidates by the distance of their surprise from the expected surprise.
 void order_typical(std::vector<Candidate>& all) {
     const double sum = total(all);
     double expected = 0;
@@ -104,13 +104,13 @@ void Sampler::accept(const Choice& choice) {
     mu -= sampling.mirostat_rate * (choice.surprise - sampling.mirostat);
 }
 
-// The `most` most probable tokens that the grammar allows, in order; 0: all of them, by ascending
-// id. Never empty: if none is allowed, an end token or -1.
+// Returns the `most` most probable tokens that the grammar allows, in order; most 0: all of them,
+// by ascending id. Never empty: if no token is allowed, returns an end token or -1.
 std::vector<Candidate> Sampler::candidates(const float* logits, int most) const {
     const std::vector<Candidate> changed = history.changes(logits);
     std::vector<Candidate> all;
     const std::vector<bool>* mask = nullptr;
-    if (sampling.grammar && most > 0) {    // fast path: the most probable tokens usually fit
+    if (sampling.grammar && most > 0) {    // fast path: most probable tokens are usually allowed
         all = likeliest(std::min(V, 2 * most + 16), logits, V, changed, nullptr);
         std::erase_if(all, [&](const Candidate& c) { return !matcher.allows(c.id); });
         all.resize(std::min(all.size(), size_t(most)));
@@ -134,7 +134,7 @@ std::vector<Candidate> Sampler::candidates(const float* logits, int most) const 
     return all;
 }
 
-// Drops candidates by the filters. Scores are weights with maximum 1, sorted if top_p < 1.
+// Removes candidates by the filters. Scores are weights with maximum 1, sorted if top_p < 1.
 void Sampler::truncate(std::vector<Candidate>& all) const {
     if (sampling.mirostat > 0) {
         std::sort(all.begin(), all.end(), likelier);
