@@ -10,7 +10,7 @@ Workload workload(const Trainer& t) { return {t.device.model->op, t.config, t.pl
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// Bytes of m and v that ParamStore::collect gathers on a rank for a checkpoint, at most.
+// Most bytes of m and v that ParamStore::collect gathers on one rank for a checkpoint.
 int64_t collected_bytes(const Config& c, const Plan& plan) {
     if (!plan.zero) return 0;
     const std::vector<Bucket> buckets = config_buckets(c, plan.ranks);
@@ -21,11 +21,11 @@ int64_t collected_bytes(const Config& c, const Plan& plan) {
 }
 
 Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
-    int64_t largest = 0;    // a matrix is transposed in a buffer of its size
+    int64_t largest = 0;    // bytes; a matrix is transposed through a buffer
     for (const Tensor& x : config_tensors(t.config))
         if (x.layout == FileLayout::transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
-    // Libraries allocate on first use, so a toy model runs a pass before memory is measured.
+    // Libraries allocate on first use, so a toy model runs before this process is measured.
     Device toy = TRY(open_device(t.o.device, true));
     Model& g = *toy.model;
     TRY(g.allocate({256, 256, 1, 4, 256}, {RunMode::train, 1, 256}));
@@ -40,7 +40,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     return {};
 }
 
-// Offers single changes with which a run that does not fit would fit.
+// Suggests single changes with which a run that does not fit would fit.
 void advise_memory(const Trainer& t, int64_t total) {
     const Plan& plan = t.plan;
     auto needs = [&](const Plan& p) { return total_bytes(memory_cost(t.device.model->op, t.config, p).value); };
@@ -59,7 +59,7 @@ void advise_memory(const Trainer& t, int64_t total) {
     other = plan;
     other.B = 1;
     if (plan.B > 1) offer("--batch 1", other);
-    if (plan.recompute == Recompute::blocks && (plan.ranks == 1 || plan.zero == 2)) return;    // already offered
+    if (plan.recompute == Recompute::blocks && (plan.ranks == 1 || plan.zero == 2)) return;    // offered above
     other.zero = plan.ranks > 1 ? 2 : 0;
     other.recompute = Recompute::blocks;
     offer(std::string(plan.ranks > 1 ? "--zero 2 " : "") + "--recompute blocks --batch 1", other);
@@ -67,11 +67,11 @@ void advise_memory(const Trainer& t, int64_t total) {
 
 // ---- ranks ----------------------------------------------------------------------------------------------------------
 
-// Assumptions for GPUs: eight per machine, NVLink at 370 of its 450 GB/s (H100, NCCL), a 400 Gb/s
+// Assumptions for GPUs: eight per machine; NVLink at 370 of its 450 GB/s (H100, NCCL); a 400 Gb/s
 // adapter each; 45 % of the type's peak (llm.c's 1.6B on H100s: 47 to 49 %), where fp32's peak is
 // 1/15 and tf32's half of bf16's, and fp8 counts as bf16 because it was not measured; AdamW at 2.7
-// of an H100's 3.35 TB/s. A planned GPU's data sheet is scaled by equal fractions.
-// Assumptions for CPUs: one process per machine, 10 Gb/s Ethernet, 60 % of the products' peak
+// of an H100's 3.35 TB/s. Figures of a planned GPU's data sheet are scaled by equal fractions.
+// Assumptions for CPUs: one process per machine; 10 Gb/s Ethernet; 60 % of the products' peak
 // (README); with AMX 24 % of the tiles' peak in bf16, 45 % in fp32 (dev/speed.md).
 Cluster cluster(const Trainer& t) {
     const TrainOptions& o = t.o;
@@ -138,7 +138,7 @@ void print_ranks(const Trainer& t) {
 }
 }    // namespace
 
-// Prints data, step and work; without --data, as far as options determine them.
+// Prints data, steps and work; without --data, as far as options determine them.
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
     const bool has_data = !o.data.empty();

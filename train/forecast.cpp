@@ -1,5 +1,5 @@
-// forecast.cpp - the forecast: the model's own step over a CostTable, with two clocks in place of a
-// device and a link.
+// forecast.cpp - forecasts a step: runs the model's own step over a CostTable, with two clocks in
+// place of a device and a link.
 #include "forecast.h"
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 
 // ---- one collective -------------------------------------------------------------------------------------------------
 
-// In a ring through all ranks, each rank passes on (ranks - 1) / ranks of the bytes. A machine has
-// as many rings as ranks, each leaving it at another rank, so a rank sends 1 / node of its
+// In a ring through all ranks, each rank sends (ranks - 1) / ranks of the bytes. A machine has as
+// many rings as ranks, each leaving the machine at another rank, so a rank sends 1 / node of its
 // machine's bytes to other machines and the rest within. Both kinds of links work at once, so the
-// slower one counts.
+// slower one determines the time.
 double collective_seconds(const Cluster& k, int ranks, int passes, double bytes) {
     if (ranks == 1) return 0;
     const double node = std::min(k.node, ranks), nodes = ranks / node;
@@ -25,8 +25,8 @@ double collective_seconds(const Cluster& k, int ranks, int passes, double bytes)
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
 namespace {
-// The device runs one call after the other, and beside it the link sends one message after the
-// other: a clock for each.
+// The device runs one call after the other; meanwhile the link sends one message after the other.
+// Each has a clock.
 class Clocks final : public CostComm {
   public:
     Forecast f;
@@ -47,10 +47,10 @@ class Clocks final : public CostComm {
   private:
     struct Message {
         double arrives;
-        double Forecast::*waiting;    // Forecast field that the waiting counts to
+        double Forecast::*waiting;    // field to which waiting for it is added
     };
     const Cluster& k;
-    double device = 0, link_time = 0;    // seconds at which their queues are empty
+    double device = 0, link_time = 0;    // seconds at which device and link become free
     std::vector<Message> messages = {{0, &Forecast::waiting_for_gradients}};    // by mark
 
     void message(Kind kind, double whole, Element type) override {
@@ -73,7 +73,7 @@ Forecast forecast(const Workload& w, const Cluster& k) {
     if (w.plan.ranks > 1) model.store.comm = &clocks;
     if (!model.allocate(w.c, w.plan).ok()) return {.work = INFINITY};
     count.each = [&](const Cost& x) { clocks.work(x); };
-    // The second step counts: like all others, it begins while the last one's parameters arrive.
+    // The second step counts: like later ones, it begins while the last step's parameters arrive.
     run_counted_step(model, w.accumulate);
     clocks.f = {};
     run_counted_step(model, w.accumulate);

@@ -1,4 +1,4 @@
-// gpu_plan.cpp - the table of GPUs, and the CUDA backend's table on each.
+// gpu_plan.cpp - data sheets of GPUs, and the CUDA backend's operation table for each.
 #include "gpu_plan.h"
 
 #include "layers/cuda.h"
@@ -8,9 +8,9 @@
 
 namespace {
 constexpr double GB = 1e9, TFLOPS = 1e12;
-// From NVIDIA's data sheets; bf16 without sparsity, fp32 accumulation. A sheet's GB count as 1e9
-// bytes, which is safe: cudaMemGetInfo shows 85.0e9 bytes for an H100's 80 GB, and 47.7e9 for an
-// L40S's 48, part of which holds ECC. A link is one direction of NVLink, or of PCIe x16.
+// From NVIDIA's data sheets; bf16 without sparsity, fp32 accumulation. A sheet's GB are read as 1e9
+// bytes, which is safe: cudaMemGetInfo reports 85.0e9 bytes for an H100's 80 GB, and 47.7e9 for an
+// L40S's 48, part of which holds ECC. link: one direction of NVLink, or of PCIe x16.
 const Gpu GPUS[] = {
     // H100 Tensor Core GPU data sheet (2023): SXM5 1,979 TFLOPS with sparsity, 3.35 TB/s, NVLink
     // 900 GB/s; PCIe 1,513, 2 TB/s, PCIe 5.0. Multiprocessors: H100 architecture paper (2022).
@@ -36,13 +36,13 @@ const Gpu GPUS[] = {
     {"rtx3090", "GeForce RTX 3090 24 GB", 86, 82, 24 * GB, 71 * TFLOPS, 936 * GB, 32 * GB},
     {"rtx4090", "GeForce RTX 4090 24 GB", 89, 128, 24 * GB, 165.2 * TFLOPS, 1008 * GB, 32 * GB},
     {"rtx5090", "GeForce RTX 5090 32 GB", 120, 170, 32 * GB, 209.5 * TFLOPS, 1792 * GB, 64 * GB},
-    // Too old for this backend; listed for their own message.
+    // Too old for the CUDA backend; listed to give a message of their own.
     {"v100", "V100", 70, 80, 32 * GB, 0, 900 * GB, 150 * GB},
     {"t4", "T4", 75, 40, 16 * GB, 0, 320 * GB, 16 * GB},
 };
-constexpr int OLDEST = 80;    // cuda_devices refuses older ones
-// GPU memory of the driver and its context before the first allocation: a guess, as it depends on
-// the GPU and the driver.
+constexpr int OLDEST = 80;    // capability below which cuda_devices refuses
+// GPU memory that the driver and its context take before the first allocation: a guess, as it
+// depends on the GPU and the driver.
 constexpr int64_t DRIVER_BYTES = int64_t(600) << 20;
 
 std::string plain(const std::string& name) {    // "RTX 4090", "rtx-4090", "rtx4090" become equal
@@ -82,7 +82,7 @@ Result<Gpu> gpu_named(const std::string& name) {
 // ---- the device -----------------------------------------------------------------------------------------------------
 
 namespace {
-Gpu planned;    // global: a table's functions take no context
+Gpu planned;    // global, as a table's functions have no context
 template <class T> int64_t scratch_bytes(const CallSizes& call) {
     return cuda_call_scratch(call, sizeof(T), planned.multiprocessors, planned.capability == 90);
 }

@@ -5,7 +5,7 @@
 
 #include "files/json.h"
 
-// Calls row(object, "file:line") for each object. path: the file, or the run's directory. A last
-// line that is no JSON is ignored, because a killed run may leave one. Exit 3 or 4; or row's.
+// Calls row(object, "file:line") for each object. path: the file, or the run's directory. An
+// invalid last line is ignored, because a killed run may leave one. Exit 3 or 4, or row's.
 Status read_metrics(const std::string& path,
                     const std::function<Status(const nlohmann::json& object, const std::string& where)>& row);

@@ -33,7 +33,7 @@ Trainer::~Trainer() {
     if (lock >= 0) close(lock);
 }
 
-// TOML text without the rows of some keys.
+// Removes the rows of some keys from a TOML text.
 static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
     std::istringstream rows(toml);
     std::string rest;
@@ -43,7 +43,7 @@ static std::string without(const std::string& toml, const std::vector<std::strin
     return rest;
 }
 
-// The holder of a run's directory, as its lock file names it.
+// Process that holds a run's directory, as its lock file names it.
 static std::string lock_holder(const std::string& path) {
     const Result<std::string> text = read_file(path, 4096);
     return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
@@ -74,7 +74,7 @@ Status Trainer::check_same_on_ranks(const std::string& text) {
     return {Exit::peer, differs};
 }
 
-// Compares the binary, and every flag that must not differ between ranks.
+// Compares, over the ranks, the binary and every flag that must be equal.
 Status Trainer::check_same_config() {
     if (!ranks.coordinator) return {};
     uint64_t binary = FNV_OFFSET_BASIS;
@@ -92,15 +92,15 @@ Status Trainer::check_same_start() {
                                          (unsigned long long)device.model->store.hash()));
 }
 
-// Rank 0 alone times the algorithms of a GPU's products, as each shape first occurs in a trial
-// step; all ranks use its choices.
+// Rank 0 alone runs a trial step, which times algorithms for each shape of a GPU's products; then
+// all ranks use its choices.
 void Trainer::broadcast_algorithms() {
     if (!ranks.coordinator || !device.gpu || ranks.count() == 1) return;
     Model& g = *device.model;
     if (ranks.first()) {
         g.store.comm = nullptr;
         g.train.begin();
-        for (int i = 0; i < std::min(accumulate, 2); i++) {    // first batch: assigns gradients; others: add
+        for (int i = 0; i < std::min(accumulate, 2); i++) {    // first batch assigns gradients, second adds
             g.batch.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
             g.forward(true);
             g.loss(true, 1);
@@ -112,7 +112,7 @@ void Trainer::broadcast_algorithms() {
     device_choose(ranks.coordinator->broadcast(device_choices()));
 }
 
-// Divides the machine's cores among its ranks, unless the launcher has bound each rank to some.
+// Divides the machine's cores among its ranks, unless the launcher has bound each rank.
 void Trainer::share_cores() {
     cpu_set_t mine;
     if (o.device.threads || ranks.info.local_ranks == 1 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
@@ -123,8 +123,8 @@ void Trainer::share_cores() {
 
 // ---- set-up ---------------------------------------------------------------------------------------------------------
 
-// An error on every rank, such as a wrong flag, ends each with its own exit code; an error on one
-// rank ends the others with exit 7.
+// If every rank has an error, such as a wrong flag, each ends with its own exit code; if only one
+// rank has, the others end with exit 7.
 Status Trainer::agreed(const Status& mine) {
     Status all = ranks.agree(mine);
     all_ranks_end = !all.ok();
@@ -149,7 +149,7 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
 }
 
 Status Trainer::set_up() {
-    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone.
+    // Flags that identify ranks are dropped: the run may resume under a launcher, or alone.
     o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
     TRY(check_same_config());
     TRY(find_start());
@@ -160,7 +160,7 @@ Status Trainer::set_up() {
     TRY(agreed(opened.status));
     device = std::move(opened.value);
     TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // e.g. one rank has no GPU
-    // A rank on which NCCL does not start ends at once, without agreeing with the others.
+    // If NCCL does not start on a rank, that rank ends at once, without agreeing with the others.
     if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
@@ -193,15 +193,15 @@ Status Trainer::set_up() {
     return {};
 }
 
-// "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher.
+// Describes the launcher: "2 ranks by torchrun and NCCL 2.28.9, each "; empty without one.
 std::string Trainer::launcher_text() const {
     if (ranks.info.launcher.empty()) return "";
     return counted(ranks.count(), "rank") + " by " + ranks.info.launcher +
            (ranks.comm ? " and " + ranks.comm->name() : "") + (ranks.count() > 1 ? ", each " : ", ");
 }
 
-// Repeated data is worth nearly as much as new data up to 4 epochs, half at the 16th, nothing at
-// the 40th (Muennighoff et al. 2023).
+// Repeated data is worth nearly as much as new data up to 4 epochs, half as much at the 16th,
+// nothing at the 40th (Muennighoff et al. 2023).
 void Trainer::warn_of_repetition() {
     const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
@@ -231,8 +231,8 @@ Status Trainer::choose_batch() {
     if (o.total_batch % o.seq_len)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
                     o.seq_len);
-    // Free memory less a twentieth, because the allocator rounds up and other processes need some.
-    // On CPUs the ranks of a machine share it.
+    // Uses 95 % of free memory, because the allocator rounds up and other processes need some. On a
+    // CPU, the machine's ranks share it.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
@@ -253,14 +253,14 @@ Status Trainer::choose_batch() {
     return {};
 }
 
-// Replaces a value that the command line left open (`unset`) in run.toml by the chosen one, so that
-// a resumed run uses it with any number of ranks.
+// Replaces, in run.toml, a value that the command line left open (`unset`) by the chosen one, so
+// that a resumed run uses it with any number of ranks.
 void Trainer::resolve(const std::string& key, const std::string& unset, const std::string& value) {
     const size_t at = ("\n" + o.resolved).find("\n" + key + " = " + unset + "\n");
     if (at != std::string::npos) o.resolved.replace(at, key.size() + 3 + unset.size(), key + " = " + value);
 }
 
-// --batch auto: the largest batch that fits on every rank and divides the step.
+// For --batch auto: the largest batch that fits on every rank and divides the step's tokens.
 void Trainer::agree_on_batch() {
     if (o.batch) return;
     if (ranks.coordinator) {
@@ -275,9 +275,9 @@ void Trainer::agree_on_batch() {
 }
 
 namespace {
-// A shard is in both --data and --val if it is one file or, as a copy, has one set id and index.
-// Exit 2: some of --data's shards are. If all are, *same is set and the status is ok: such a run
-// checks that a model can memorise.
+// Finds shards in both --data and --val: one file, or copies with equal set id and index. Exit 2:
+// some of --data's shards are in --val, too. If all are, *same is set and the status is ok, because
+// such a run checks that a model can memorise.
 Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
     std::map<std::array<uint64_t, 3>, const Shard*> known;
     auto keys = [](const Shard& s) {
@@ -289,7 +289,7 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
     };
     for (const Shard& s : train)
         for (const auto& key : keys(s)) known[key] = &s;
-    std::map<const Shard*, const Shard*> both;    // --data's shard, --val's
+    std::map<const Shard*, const Shard*> both;    // shard of --data; shard of --val
     for (const Shard& s : val)
         for (const auto& key : keys(s))
             if (const auto there = known.find(key); there != known.end()) both.emplace(there->second, &s);
@@ -305,7 +305,7 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
 }    // namespace
 
 Status Trainer::open_data() {
-    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the weights' own tokenizer
+    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // tokenizer comes with the weights
     const TokenizerSource tokenizer_source = {
         theirs                ? start + "'s"
         : o.tokenizer.empty() ? "gpt2, the default"
@@ -330,7 +330,8 @@ Status Trainer::open_data() {
 }
 
 Status Trainer::plan_steps() {
-    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens per rank, on all ranks
+    const int64_t micro = int64_t(o.batch) * o.seq_len,
+                  all = micro * plan.ranks;    // tokens per batch: on a rank, on all ranks
     if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
@@ -339,7 +340,7 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
     accumulate = int(o.total_batch / all);
-    const bool known = o.steps || !o.data.empty();    // a dry run may lack both
+    const bool known = o.steps || !o.data.empty();    // a dry run may have neither
     if (o.steps == 0 && known) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
     if (o.warmup < 0) o.warmup = default_warmup(o.steps);
     if (o.warmup > o.steps && known)
@@ -349,8 +350,8 @@ Status Trainer::plan_steps() {
     return {};
 }
 
-// Only rank 0 writes to the directory, except that every rank writes tensors of checkpoints; so all
-// must share its file system. A network file system may show the lock late.
+// Only rank 0 writes to the run's directory, except that each rank writes tensors of checkpoints:
+// so all ranks must share its file system. A network file system may show the lock late.
 Status Trainer::open_run() {
     TRY(agreed(ranks.first() ? lock_run() : Status{}));
     if (ranks.count() == 1) return {};
@@ -377,9 +378,9 @@ Status Trainer::lock_run() {
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
-    // main.cpp's out-of-memory handler calls quick_exit, which then runs remove_empty_run.
+    // main.cpp's out-of-memory handler calls quick_exit, which runs remove_empty_run.
     if (made) made_directory = o.out, std::at_quick_exit(remove_empty_run);
-    // A run's lock names its holder; without one, files of these names belong to another program.
+    // A run's lock names its holder. Otherwise, files of these names are another program's.
     const std::string last = lock_holder(path);
     for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
@@ -405,7 +406,7 @@ Status Trainer::lock_run() {
     return {};
 }
 
-void Trainer::remove_empty_run() {    // allocates nothing
+void Trainer::remove_empty_run() {    // called when out of memory: allocates nothing
     const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat rows;
     if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
@@ -421,8 +422,8 @@ Status Trainer::open_metrics() {
     const std::string readme = o.out + "/README.md", card = start.empty() ? "" : card_readme(checkpoint_card(start));
     if (!card.empty() && access(readme.c_str(), F_OK) != 0) TRY(replace_file(readme, card));
     metrics = fopen(jsonl.c_str(), "a");
-    if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // else a row that failed would be retried at exit
-    // Cuts rows after the last checkpoint: a resumed run writes them again.
+    if (metrics) setvbuf(metrics, nullptr, _IONBF, 0);    // else exit would write a failed row again
+    // Truncates rows after the last checkpoint, because a resumed run writes them again.
     std::error_code error;
     state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
     if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)

@@ -4,11 +4,11 @@
 
 #include "base/common.h"
 
-enum class Decay { cosine, linear, constant, wsd };    // wsd: warmup, stable, decay over the last fifth
+enum class Decay { cosine, linear, constant, wsd };    // wsd: warmup, stable, decay in the last fifth
 
 struct Schedule {
     Decay decay = Decay::cosine;
-    // The last step's rate is lr * final_fraction, if at least two steps follow the warmup.
+    // The last step's rate is lr * final_fraction, provided at least two steps follow the warmup.
     double lr = 1e-3, final_fraction = 0.1;
     int64_t warmup = 0, steps = 0;
     bool operator==(const Schedule&) const = default;
@@ -21,7 +21,7 @@ inline Decay decay_named(const std::string& name) {    // a value of --lr-schedu
                               : Decay::constant;
 }
 
-// Learning rate of step 0 .. steps-1. The warmup is linear and reaches lr at step warmup-1.
+// Learning rate of a step in 0..steps-1. Warmup is linear and reaches lr at step warmup-1.
 inline double learning_rate(const Schedule& s, int64_t step) {
     if (step < s.warmup) return s.lr * double(step + 1) / double(s.warmup);
     int64_t from = s.decay == Decay::wsd ? std::max(s.warmup, s.steps - std::max<int64_t>(2, s.steps / 5)) : s.warmup;

@@ -1,4 +1,4 @@
-// start.cpp - what `flatgpt train` starts from: a checkpoint of its own, another model's weights, or new ones.
+// start.cpp - finds the start of `flatgpt train`: own checkpoint, other weights, or random ones.
 #include <unistd.h>
 
 #include <climits>
@@ -10,7 +10,7 @@
 #include "model/families.h"
 #include "train.h"
 
-// The newest whole checkpoint under a path, its damaged successors named.
+// Finds the newest whole checkpoint under a path; a note names damaged ones after it.
 Result<ModelSource> Trainer::newest(const std::string& path) {
     std::vector<std::string> damaged;
     Result<ModelSource> found = checkpoint_find(path, &damaged);
@@ -31,7 +31,7 @@ Status Trainer::look_for_start() {
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
     start = TRY(newest(path)).path;
-    // Checkpoints of another future would be pruned against this one's, and resumed in its place.
+    // Newer checkpoints would outlive this start, and a later resume would take them instead.
     const std::vector<std::string> mine = checkpoint_list(o.out);
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
     if (resuming && o.resume != "auto" && !mine.empty() && name(mine.back()) > name(start))
@@ -49,7 +49,7 @@ std::map<std::string, std::string> toml_rows(const std::string& toml) {
             rows[row.substr(0, equals)] = row.substr(equals + 3);
     return rows;
 }
-// "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
+// Options that differ from the checkpoint's: "batch 4 -> 8, lr 0.001 -> 0.0005".
 std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
     const std::map<std::string, std::string> old = toml_rows(before);
     std::vector<std::string> changed;
@@ -62,11 +62,12 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 }
 }    // namespace
 
-// What --model names; there: a directory or a GGUF file. base: where its tokenizer is, unless --from has one.
+// Config of --model. there: the name is an existing directory or GGUF. base: gets the model's
+// source for the tokenizer, unless --from has a tokenizer.
 Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     if (o.model.empty() || (there && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
     if (!there) return config_named(o.model);
-    const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // no weights are asked for
+    const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // config.json alone is enough
     const ModelSource found = config_here ? ModelSource(o.model) : TRY(newest(o.model));
     if (base.path.empty()) base = found;
     const bool weights = !config_here || access((found.path + "/model.safetensors").c_str(), F_OK) == 0;
@@ -93,7 +94,8 @@ Status Trainer::extend_context() {
     return ::extend_context(&config, to);
 }
 
-// A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
+// A resumed run has model and tokenizer from its checkpoint, since files named by --from, --model
+// and --tokenizer may no longer exist.
 Status Trainer::choose_model() {
     std::error_code error;
     const bool given = !o.model.empty();
@@ -106,8 +108,9 @@ Status Trainer::choose_model() {
     config = TRY(base.path.empty() ? named : checkpoint_config(base));
     if (!start.empty()) TRY(extend_context());
     Config asked = config;
-    // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared, nor
-    // the one that the checkpoint's run began with: its options of the shape came on top.
+    // With --from, older run.toml files have model = "gpt2" if no --model was given. --model is not
+    // compared if its files are gone or if the run began with it, as other options then changed its
+    // shape.
     auto began_with_it = [&] {
         const Result<TrainState> before = checkpoint_state(start);
         return before.ok() && toml_rows(before.value.config)["model"] == toml_rows(o.resolved)["model"];
@@ -121,11 +124,11 @@ Status Trainer::choose_model() {
     asked = config_with(asked, o.shape);
     for (MaskKind mask_kind : {MaskKind::causal, MaskKind::prefix, MaskKind::all})
         if (o.objective == Objective{.mask_kind = mask_kind}.name()) asked.mask_kind = mask_kind;
-    if (!resuming) config.mask_kind = asked.mask_kind;    // weights may go on with another one
+    if (!resuming) config.mask_kind = asked.mask_kind;    // weights may continue with another mask
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
     const int own = o.context ? o.context : o.seq_len, context = start.empty() && own ? own : asked.T;
-    // In some families a layer turns by its window.
+    // In some families the window decides which layers have RoPE, so it stays.
     const bool rope_by_window = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed);
     if (asked.window >= context && !rope_by_window && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
@@ -170,7 +173,7 @@ Status Trainer::choose_objective() {
                     "--attention-dropout %g, --linear-attention without --softmax-every: no layer has the "
                     "probabilities that it drops; leave it out",
                     o.attention_dropout);
-    if (!mlm) config.mask = -1;    // what it goes on from may have one
+    if (!mlm) config.mask = -1;    // the starting model may have one
     if (mlm && o.sample_every)
         return fail(Exit::usage,
                     "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
@@ -195,8 +198,8 @@ Status Trainer::choose_objective() {
     return {};
 }
 
-// A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
-// --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
+// A resumed run uses its checkpoint's tokenizer; --tokenizer must be equal, unless its file is
+// gone. A new run uses --tokenizer, else the one beside the weights, else GPT-2's if its size fits.
 Status Trainer::choose_tokenizer(const ModelSource& base) {
     if (!base.path.empty()) tokenizer = TRY(checkpoint_tokenizer(base));
     if (!base.path.empty()) generation = TRY(checkpoint_generation(base.path));
@@ -217,10 +220,10 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
         if (!same) tokenizer = given;
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
-        // A plan of a known size without data has that size's vocabulary.
+        // A dry run of a known size without data keeps that size's vocabulary.
         if (base.path.empty() && o.data.empty() && config.V != gpt2.vocab_size()) return {};
         vocabulary_assumed = base.path.empty();
-        const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
+        const int padded = int(round_up(gpt2.vocab_size(), 128));    // padded as by llm.c and nanoGPT
         if (base.path.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
         if (!base.path.empty() && tokenizer.vocab_size())
             progress.note(base.path + " holds no tokenizer.json; its vocabulary of " + std::to_string(config.V) +
@@ -233,13 +236,13 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-// Documents of the shards that begin with end-of-text; -1 where a shard does not say. ParamStore that older versions
-// made do not say either, and do not begin with it: 0.
+// Number of the shards' documents that begin with end-of-text; -1: a shard does not record it.
+// Shards of older versions do not; 0 if such a shard does not begin with end-of-text.
 static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {
         int first = -1;
-        // What is wrong with a shard, the loader will say.
+        // Errors are ignored here, because the loader reports them.
         if (!s.tokenizer && s.tokens && end_of_text >= 0) (void)shard_read(s, 0, 1, INT_MAX, &first);
         if (!s.tokenizer) return first >= 0 && first != end_of_text ? 0 : -1;
         all += s.documents;
@@ -263,7 +266,8 @@ Status Trainer::load() {
     return start_vocabulary && start_vocabulary != config.V ? load_resized() : checkpoint_weights(start, *device.model);
 }
 
-// Rows of tokens that the checkpoint has not are the mean of its rows: they begin as likely as an average token.
+// Embeddings of tokens that the checkpoint lacks start as the mean of its rows, to be as likely as
+// an average token.
 Status Trainer::load_resized() {
     Config before = config;
     before.V = start_vocabulary, before.mask = -1;
@@ -280,7 +284,7 @@ Status Trainer::load_resized() {
             for (size_t k = 0; k < rows * cols; k++) mean[k % cols] += double(x[k]) / double(rows);
             x.resize(std::min(rows, size_t(to.file_rows)) * cols);
             for (size_t k = x.size(); k < size_t(to.file_rows) * cols; k++) x.push_back(float(mean[k % cols]));
-            x.resize(size_t(to.size()));    // rows that pad are zero
+            x.resize(size_t(to.size()));    // rows that pad the vocabulary are zero
         }
         device.model->write(StateKind::weights, to.offset, to.size(), x.data());
     }
@@ -298,7 +302,7 @@ Status Trainer::resume() {
     if (s.step > o.steps)
         return fail(Exit::usage, "--steps %lld: the run has done %s already; to go on, ask for more than that",
                     (long long)o.steps, counted(s.step, "step").c_str());
-    int64_t samples = 0;    // that the run has had
+    int64_t samples = 0;    // samples that the run has read
     if (!mul_checked(s.epoch, data.samples(), &samples) || __builtin_add_overflow(samples, s.index, &samples) ||
         samples >= int64_t(1) << 62)
         return fail(Exit::input, "%s/state.json: epoch %lld, index %lld: expected less than 2^62 sequences in all",
@@ -310,11 +314,11 @@ Status Trainer::resume() {
     const uint64_t validation = state.validation;
     state = s;
     data.seek({state.epoch, state.index});
-    if (validation && state.validation != validation)    // losses of other data are not to be compared
+    if (validation && state.validation != validation)    // losses of other data cannot be compared
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
     previous_best = {state.best_step, state.best_loss};
-    // The shape that is not given again stays in run.toml as it was.
+    // Options of the shape that are not given again keep their values in run.toml.
     std::map<std::string, std::string> before = toml_rows(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     if (before.contains("context")) resolve("context", "0", before["context"]);
@@ -330,19 +334,19 @@ Status Trainer::resume() {
     return {};
 }
 
-// A schedule spans all of the run's steps: with another number of steps, or another --lr, the rate jumps here.
+// A schedule spans all steps of a run, so the rate jumps here if --lr, --steps or the like changed.
 std::string Trainer::new_rate(const TrainState& before) const {
     std::map<std::string, std::string> rows = toml_rows(before.config);
     for (const char* key : {"lr", "final-lr-frac", "warmup", "steps", "lr-schedule", "total-batch"})
         if (!rows.contains(key)) return "";
     auto number = [&](const char* key) { return atof(rows[key].c_str()); };
     const std::string decay = rows["lr-schedule"];
-    for (const char* key : {"warmup", "steps", "total-batch"})    // state.json may hold anything
+    for (const char* key : {"warmup", "steps", "total-batch"})    // state.json may hold any value
         if (!(std::fabs(number(key)) < 1e15)) return "";
     if (decay.size() < 2) return "";
     Schedule old = {decay_named(decay.substr(1, decay.size() - 2)), number("lr"), number("final-lr-frac"),
                     int64_t(number("warmup")), int64_t(number("steps"))};
-    if (old.steps == 0 && number("total-batch") >= 1)    // one pass over the same data
+    if (old.steps == 0 && number("total-batch") >= 1)    // one pass over the data
         old.steps = std::max<int64_t>(1, int64_t(double(data.samples()) * o.seq_len / number("total-batch")));
     if (old.warmup < 0) old.warmup = default_warmup(old.steps);
     const int64_t next = before.step;

@@ -1,6 +1,6 @@
-// train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
-// start.cpp: resume, --from, model and tokenizer; dry_run.cpp: memory and speed forecast;
-// train_gpt.cu: step loop.
+// train.h - `flatgpt train`. flags.cpp: its flags; plan.cpp: everything before the first step;
+// start.cpp: resume, --from, model and tokenizer; dry_run.cpp: forecast of memory and speed;
+// train_gpt.cu: the step loop.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
@@ -34,10 +34,10 @@ struct TrainOptions {
     CommOptions comm;
     int zero = 0;
     std::string reduce_dtype = "fp32";
-    int node_ranks = 0;                  // dry run, as the next two; 0: the device's
+    int node_ranks = 0;                  // for --dry-run, with the next two; 0: the device's
     double bandwidth = 0, tflops = 0;    // per rank: GB/s, TFLOP/s
-    std::string gpu;                     // dry run: the GPU to plan for
-    std::string resolved;                // contents of run.toml
+    std::string gpu;                     // for --dry-run: GPU to plan for
+    std::string resolved;                // text of run.toml
 };
 
 int64_t resident_bytes();    // resident memory of this process
@@ -49,69 +49,69 @@ struct Trainer {
     Plan plan;
     Config config;
     Tokenizer tokenizer;
-    GenerationConfig generation;    // from the start's checkpoint
+    GenerationConfig generation;    // from the checkpoint at the start
     Objective objective;
     Loader data, val;
     Schedule schedule;
-    TrainState state;    // as of the last finished step
+    TrainState state;    // after the last finished step
     Progress progress;
-    std::string start;                    // checkpoint directory; empty: random weights
+    std::string start;                    // checkpoint to start from; empty: random weights
     bool resuming = false;                // start is a checkpoint of this run
-    int start_vocabulary = 0;             // with --resize-vocab: start's vocabulary
-    bool above_guessing = false;          // recent losses are far above ln V
-    bool vocabulary_assumed = false;      // neither option nor file gives one: GPT-2's
-    bool all_ranks_end = false;           // every rank ends on its own; none is aborted
+    int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab
+    bool above_guessing = false;          // recent losses are above guess_limit
+    bool vocabulary_assumed = false;      // neither options nor files give a vocabulary: GPT-2's
+    bool all_ranks_end = false;           // each rank ends by itself; none is aborted
     int stop = 0;                         // signal that ends the run, from any rank
-    std::vector<RankReport> reports;      // in the last step
-    std::vector<double> router_totals;    // (L,E+2): router_forward's totals of the last step
+    std::vector<RankReport> reports;      // reports of all ranks on the last step
+    std::vector<double> router_totals;    // (L,E+2): sums of router_forward in the last step
     bool save_due = false;                // --save-minutes have passed on rank 0
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::string extra_metrics, val_text;                          // more metrics of this step; last validation loss
-    std::pair<int64_t, double> previous_best = {-1, INFINITY};    // step, loss: the best before the last validation
+    std::string extra_metrics, val_text;    // further fields of this step's row; last validation loss
+    std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation
     double started = 0, last_step_end = 0,
            saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
     double flops_per_token = 0, measured_peak = 0;           // FLOPs; FLOP/s of a large product
-    int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps queued on the device
+    int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps queued on the device so far
 
     ~Trainer();
     Status run();
 
     // train/plan.cpp
-    Status set_up();    // everything before the loop
+    Status set_up();    // everything before the step loop
     Status agreed(const Status& mine);
-    // Compares a text over the ranks, line by line. Exit 7: names a rank and the line that differs.
+    // Compares a text between ranks, line by line. Exit 7: names a rank and the line that differs.
     Status check_same_on_ranks(const std::string& text);
     Status check_same_config();
     Status check_same_start();
-    void broadcast_algorithms();    // rank 0's algorithms to all ranks
+    void broadcast_algorithms();    // gives rank 0's algorithms to all ranks
     void share_cores();
-    Status choose_batch();    // plan; --batch auto: the largest that fits
+    Status choose_batch();    // for --batch auto, the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);
-    Status open_data();     // loaders
+    Status open_data();     // opens the loaders
     Status plan_steps();    // steps, warmup and schedule from the data's size
     void warn_of_repetition();
     std::string launcher_text() const;
-    Status open_run();    // the directory, locked
+    Status open_run();    // creates and locks the run's directory
     Status lock_run();
-    static void remove_empty_run();    // a directory that this process made, without steps
+    static void remove_empty_run();    // removes a directory made here, if without steps
     Status open_metrics();
 
     // train/start.cpp
     Result<ModelSource> newest(const std::string& path);
-    Status find_start();    // checkpoint to resume, or --from, by rank 0
+    Status find_start();    // on rank 0: checkpoint to resume, or --from
     Status look_for_start();
-    Status extend_context();    // --context with an existing model
+    Status extend_context();    // applies --context to an existing model
     Result<Config> named_model(bool there, ModelSource& base);
-    Status choose_model();    // config and tokenizer
+    Status choose_model();    // sets config and tokenizer
     Status choose_tokenizer(const ModelSource& base);
-    Status choose_objective();    // and the mask token
-    Status load();                // weights: resumed, --from, or random
+    Status choose_objective();    // also finds the mask token
+    Status load();                // loads weights: resumed, --from, or random
     Status load_resized();
     Status resume();
-    std::string new_rate(const TrainState& before) const;    // note on a changed schedule; or ""
+    std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
     // train/dry_run.cpp
     Status dry_run();
@@ -121,13 +121,13 @@ struct Trainer {
     Status issue();                         // queues one more step on the device
     bool due_after(int64_t steps) const;    // work is due between this step and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
-    int stop_flags() const;                                                // for update: stop signal, + SAVE_DUE
+    int stop_flags() const;                                                // stop signal, plus SAVE_DUE if due
     Step outcome();                                                        // waits for the oldest issued step
     Status report(const Step& step, double seconds, bool whole = true);    // whole: validation and sample succeeded
-    Status write_rows();                                                   // state.unwritten to metrics.jsonl
-    Status catch_up();                // on resume: unwritten rows, missing validation
-    double guess_limit() const;       // ln V + 2: well above a random guess's loss
-    double busiest_expert() const;    // rows of the busiest / mean of its layer
+    Status write_rows();                                                   // appends state.unwritten to metrics.jsonl
+    Status catch_up();                                                     // on resume: writes missing rows, validates
+    double guess_limit() const;       // ln V + 2: well above a uniform guess's loss
+    double busiest_expert() const;    // rows of the busiest expert / its layer's mean
     std::string experts_json() const;
     Status validate_and_sample();
     Status validate();
