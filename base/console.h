@@ -9,7 +9,7 @@ bool stderr_is_terminal();    // a terminal with cursor movement (TERM not dumb)
 struct TerminalSize {
     int columns, rows;
 };
-TerminalSize terminal_size();                        // of stderr, else stdout, else COLUMNS and LINES, else 80x24
+TerminalSize terminal_size();                        // size of stderr, else stdout; else COLUMNS, LINES; else 80x24
 int text_width(FILE* to);                            // terminal's columns, at most 100; 80 for a file
 void note_typed_input();                             // on a terminal, prints how to end input
 double now_seconds();                                // monotonic clock

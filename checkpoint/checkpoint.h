@@ -58,13 +58,13 @@ struct TrainState {
     OutlierDetector loss, grad_norm;
     // Optional fields. A default value means that the run did not record the field.
     int64_t best_step = -1;         // step with the lowest validation loss so far
-    double best_loss = INFINITY;    // its validation loss
+    double best_loss = INFINITY;    // validation loss of best_step
     int64_t bad_validations = 0;    // number of validations since then
     int64_t documents = -1;         // documents of the training data that begin with end-of-text
     uint64_t validation = 0;        // hash of the validation data and its settings
-    std::string dtype, backend;     // of the products: "bf16", "cpu bf16 (AMX)"
+    std::string dtype, backend;     // types of the products: "bf16", "cpu bf16 (AMX)"
     std::string algorithms;         // device_choices(): algorithms of the matrix products
-    std::string unwritten;          // rows not yet written to metrics.jsonl; the last one may await its validation
+    std::string unwritten;          // rows not yet in metrics.jsonl; last one may await validation
     std::string config;             // resolved options (TOML), for users
     bool operator==(const TrainState&) const = default;
 };

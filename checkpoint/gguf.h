@@ -72,7 +72,7 @@ struct GgufArchitecture {
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
     bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
-    int wide_layers = 0;            // layers of 27B models, which scale scores by 1 / sqrt(C / NH)
+    int wide_layers = 0;            // 27B models' layers: score scale 1 / sqrt(C / NH)
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // Checks the architecture's keys outside of `read`, and returns unknown ones. Exit 3: a key changes

@@ -34,7 +34,7 @@ void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
 Result<Counts> count_all(const BpeTraining& training) {
     auto threads = size_t(omp_get_max_threads());
     Counts all;
-    std::vector<Counts> counts(threads);    // of the current batch, by thread
+    std::vector<Counts> counts(threads);    // current batch's, by thread
     std::vector<std::string> batch;
     int64_t done = 0, bytes = 0;    // bytes: lengths of the pieces in `all`
     for (bool more = true; more;) {

@@ -27,7 +27,7 @@ struct CorpusConfig {
     // compressed.
     std::vector<std::string> files;
     std::string field = {};     // JSON key of the text; implies JSON lines; empty: "text"
-    double val_fraction = 0;    // share of documents (JSON lines, over 100 files), or of each file
+    double val_fraction = 0;    // share held out: documents, or part of each text file
     // Returns the largest offset in (0, limit] at which a cut keeps the text's tokens; 0: none.
     std::function<size_t(std::string_view text, size_t limit)> safe_cut = {};
     bool lines = false;    // each line of any file is a document
@@ -60,7 +60,7 @@ class Corpus {
     std::string name, buffer;         // the open file's; `at`: first unread byte
     size_t at = 0;
     bool ended = false, json = false;
-    bool begins = false, tail = false;    // of the next segment: begins_document, validation
+    bool begins = false, tail = false;    // next segment's begins_document, validation
     int64_t line = 0, documents = 0, done = 0, total = 0;
     int64_t until_tail = 0;    // bytes of text before the held-out tail
     size_t checked = 0;        // buffer bytes known as UTF-8; npos: invalid ones

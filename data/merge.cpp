@@ -26,7 +26,7 @@ bool is_byte_token(std::string_view name) {
 char byte_of_token(std::string_view name) { return char(16 * hex_digit(name[3]) + hex_digit(name[4])); }
 
 PairTable::PairTable(const std::vector<Merge>& merges) : slots(slots_for(merges.size())), mask(slots.size() - 1) {
-    for (size_t i = 0; i < merges.size(); i++) {    // of equal pairs the last counts, as in Hugging Face
+    for (size_t i = 0; i < merges.size(); i++) {    // the last of equal pairs counts, as in Hugging Face
         Slot& s = slots[bucket(uint32_t(merges[i].left), uint32_t(merges[i].right))];
         s = {uint32_t(merges[i].left), uint32_t(merges[i].right), uint32_t(i)};
     }

@@ -89,4 +89,4 @@ class Splitter {
 // Largest offset in (0, limit] at which a cut keeps the pieces, whatever follows text; 0: none.
 size_t safe_cut(Pattern pattern, std::string_view text, size_t limit);
 bool space_before(std::string_view text, size_t at);    // whether the character before `at` is white space
-size_t space_length(std::string_view text);             // bytes of the white space character at the begin; 0: none
+size_t space_length(std::string_view text);             // bytes of a leading white space character; 0: none

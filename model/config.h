@@ -47,7 +47,7 @@ struct Config {
     int expert_ffn = 0;                   // an expert's width
     int experts_every = 1;
     int shared_ffn = 0;          // width of the shared expert; 0: none
-    bool shared_gate = false;    // its output is multiplied by sigmoid(x w)
+    bool shared_gate = false;    // multiplies its output by sigmoid(x w)
     RouterKind router = RouterKind::softmax;
     bool experts_normalised = true;    // factors of a token's experts sum to 1
     // Norms.
@@ -83,7 +83,7 @@ struct Config {
     RopeScaling rope_scaling = RopeScaling::none;
     float rope_factor = 1, rope_low = 1, rope_high = 4;    // llama3's low and high; yarn's beta_slow, beta_fast
     int rope_original = 0;                                 // trained context; 0: T
-    float rope_magnitude = 0;                              // yarn's factor on cosines and sines; 0: 1 + ln(factor) / 10
+    float rope_magnitude = 0;                              // yarn: factor of cos, sin; 0: 1 + ln(factor) / 10
     const Family* family = &GPT2;                          // gives keys and names in files
 
     // Rows of wte in memory, padded with zeros: GEMMs are fastest at multiples of 128, but in a

@@ -25,7 +25,7 @@ struct Device {
 // CPU, and products use the first algorithm that runs. local_rank: index of the GPU, ignored if
 // only one is visible. Exit 5: no such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
-const char* dtype_name(Dtype dtype);         // its name in --dtype
+const char* dtype_name(Dtype dtype);         // value of --dtype
 Dtype gpu_dtype(const std::string& name);    // "auto": bf16
 // Fails with `code` if a GPU of this capability (89: sm_89) has no products of this dtype.
 Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code);

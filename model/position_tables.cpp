@@ -1,4 +1,4 @@
-// position_tables.cpp - RoPE's frequencies under each scaling and its cosines and sines; sinusoids; T5's buckets.
+// position_tables.cpp - RoPE's frequencies, cosines and sines; sinusoids; T5's buckets.
 #include "position_tables.h"
 
 #include <algorithm>
@@ -29,11 +29,11 @@ double rope_ramp(const Config& c, int i, double f) {
     const double context = c.rope_original ? c.rope_original : c.T;
     switch (c.rope_scaling) {
         case RopeScaling::linear: return 0;
-        case RopeScaling::llama3: {    // by rotations over the trained context; below rope_low: all of it scaled
+        case RopeScaling::llama3: {    // by rotations over the trained context; below rope_low: fully scaled
             const double rotations = context * f / TAU;
             return std::clamp((rotations - c.rope_low) / (double(c.rope_high) - c.rope_low), 0.0, 1.0);
         }
-        case RopeScaling::yarn: {    // by pair index, between the pairs with rope_high and rope_low rotations
+        case RopeScaling::yarn: {    // by pair index, from rope_high to rope_low rotations
             const double first = std::max(std::floor(yarn_correction_dim(c.rope_high, c, context)), 0.0);
             double last = std::min(std::ceil(yarn_correction_dim(c.rope_low, c, context)), double(c.rope_dims - 1));
             if (first == last) last += 0.001;

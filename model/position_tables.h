@@ -1,4 +1,4 @@
-// position_tables.h - tables that are computed from positions: RoPE's cosines and sines, sinusoids, T5's buckets.
+// position_tables.h - tables computed from positions: RoPE's cos and sin, sinusoids, T5's buckets.
 #pragma once
 #include <vector>
 

@@ -34,7 +34,7 @@ class DeviceSampler {
     KvCache& cache;
     char* device = nullptr;    // one allocation: draw states, biases, counts
     int64_t bytes = 0;
-    SampleArgs sample_args;    // its counts (seqs,V); null: no penalties
+    SampleArgs sample_args;    // token counts (seqs,V); null: no penalties
     int* ids = nullptr;        // (2,seqs), pinned
     std::vector<int> seqs, fed;
     int64_t marks[2] = {}, issued = 0, received = 0;

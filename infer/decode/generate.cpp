@@ -79,7 +79,7 @@ struct Sequence {
     bool done = false, ended = false;    // ended: by an end token
     int step_index = 0;                  // number of tokens generated
     bool counts_uploaded = false;        // as in DeviceSampler::Row
-    size_t row = 0;                      // its row of logits; drafted tokens' rows follow
+    size_t row = 0;                      // row of its logits; drafted tokens' rows follow
     Ids draft = {};                      // tokens drafted for the last step
     VerifiedDraft next = {};             // tokens chosen from the last step's logits
     int64_t drafted = 0, accepted = 0;

@@ -44,7 +44,7 @@ std::vector<int> components(const Edges& edges) {
 std::vector<char> derivable(const Grammar& g, bool bytes) {
     const size_t n = g.rules.size();
     std::vector<char> found(n);
-    std::vector<int> owner, left, open;        // by alternative: its rule, elements not derivable yet; rules to visit
+    std::vector<int> owner, left, open;        // by alternative: rule, underivable elements; rules to visit
     std::vector<std::vector<int>> users(n);    // by rule: alternatives with it, once per use
     auto add_found = [&](int rule) {
         if (!std::exchange(found[size_t(rule)], true)) open.push_back(rule);

@@ -7,7 +7,7 @@
 #include "data/bpe.h"
 
 struct Penalties {
-    double repetition = 1;                 // of tokens seen: positive logits divided, others multiplied
+    double repetition = 1;                 // divides positive logits of seen tokens, multiplies others
     double presence = 0, frequency = 0;    // subtracted from a generated token's logit: once; per occurrence
     int last = 0;                          // number of last tokens counted; 0: all
     // DRY: a token that would extend a repetition of n >= dry_length tokens loses dry * base^(n -

@@ -16,11 +16,11 @@
 
 struct Sampling {
     double temperature = 0.8;    // 0: greedy
-    int top_k = 50;              // number of most probable tokens; 0: all (Fan et al. 2018)
+    int top_k = 50;              // most probable tokens kept; 0: all (Fan et al. 2018)
     double top_p = 1;            // smallest set with this total probability (Holtzman 2020)
     double min_p = 0;            // minimum, relative to the largest (Nguyen et al. 2024)
     double typical_p = 1;        // smallest set by |surprise - entropy| (Meister et al. 2023)
-    double top_n_sigma = 0;      // deviations below the largest logit (Tang et al. 2024); 0: off
+    double top_n_sigma = 0;      // deviations below the largest logit (Tang 2024); 0: off
     // Target surprise in bits; 0: off. Version 2 of Basu et al. 2021. Surprise is computed over the
     // whole distribution, in llama.cpp over the truncated one.
     double mirostat = 0;
