@@ -224,8 +224,8 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// Widths may be missing: an expert's is then the ffn's width divided by the experts per token, and
-// the shared expert's the ffn's width.
+// A file may omit widths: an expert's is then the ffn's width divided by the experts per token, the
+// shared expert's the ffn's width.
 Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->experts = 0;
     if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));

@@ -8,7 +8,7 @@
 
 #include "vocabulary.h"
 
-// The token's text, as the text has it or, if token.normalized, the normalized text.
+// Bytes to search for: the token's name, normalized if it is found in normalized text.
 std::string search_text(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {

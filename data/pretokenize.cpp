@@ -31,7 +31,7 @@ Status wrong_regex(const std::string& regex, const std::string& what) {
     return fail(Exit::input, "the regular expression %s: %s", json_string(regex.substr(0, 60)).c_str(), what.c_str());
 }
 
-// A class of `items` and \W, written as the complement of \w without them.
+// Writes a class that contains \W besides `items`, the class without it.
 std::string with_outside(const std::string& items) {
     const bool negated = items.starts_with("[^"), alone = items == "[]" || items == "[^]";
     if (alone) return (negated ? "[" : "[^") + WORD + "]";

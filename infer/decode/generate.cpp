@@ -264,7 +264,7 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
 // Computes the next logits of all running sequences. A full context may be fed again, in part.
 void Generator::decode_step() {
     const int positions = sequences.cache.positions,
-              keep = std::max(1, positions / 2);    // tokens that a full context keeps
+              keep = std::max(1, positions / 2);    // tokens kept by full contexts
     std::vector<Sequence*> on, full;
     bool is_full = false;
     for (Sequence& sequence : running) {
