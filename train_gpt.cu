@@ -94,9 +94,12 @@ Status Trainer::issue() {
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
-    g.train.update(
-        {float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)}, limits,
-        uint64_t(o.seed), stop_flags());
+    const OptimizerParams params = {.lr = float(learning_rate(schedule, issued)),
+                                    .beta1 = float(o.beta1),
+                                    .beta2 = float(o.beta2),
+                                    .eps = plan.optimizer->eps,
+                                    .weight_decay = float(o.weight_decay)};
+    g.train.update(params, limits, uint64_t(o.seed), stop_flags());
     issued++;
     state.epoch = data.position().epoch;
     state.index = data.position().index;
@@ -138,8 +141,8 @@ double Trainer::busiest_expert() const {
     return most;
 }
 
-// JSON of each layer with experts: each expert's fraction of the rows, and the means over positions
-// of the balance loss and of the router's squared log-sum-exp.
+// JSON of each layer with experts: each expert's fraction of the rows, a sequence's mean balance
+// loss, and a position's mean squared log-sum-exp of router logits.
 std::string Trainer::experts_json() const {
     std::string load, balance, z;
     const double rows = double(o.total_batch) * config.experts_used;
@@ -160,7 +163,7 @@ std::string Trainer::experts_json() const {
 // Loss that shows a failed run. A uniform guess has ln V; random weights (8192 channels, unscaled
 // logits) begin 1.6 above that.
 double Trainer::guess_limit() const { return std::log(double(config.V)) + 2; }
-constexpr int GUESS_STEPS = 20;    // steps above guess_limit before a warning
+constexpr int GUESS_STEPS = 20;    // steps; fewer may be due to new data
 
 Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};

@@ -224,8 +224,8 @@ Status mend(const CLI::App& app, Strings& args) {
     }
     return {};
 }
-// Advice for a pattern that the shell has expanded: --data a.bin b.bin. Returns the arguments to
-// type instead, or "" if `extra` is not one of these expanded words.
+// Advice for a pattern that the shell has expanded: --data a.bin b.bin. Returns the text to type
+// instead, or "" if `extra` is not one of these words.
 std::string glob_hint(const std::vector<const Flag*>& rows, const Strings& args, const std::string& extra) {
     auto folder = [](const std::string& path) { return path.substr(0, path.rfind('/') + 1); };
     auto ending = [](const std::string& path) {

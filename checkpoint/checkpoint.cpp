@@ -100,14 +100,14 @@ std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
     return stem + (ranks > 1 ? formatted("-%05d-of-%05d", rank + 1, ranks) : "") + ".safetensors";
 }
 
-std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes) {
+std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<SavedState>& states) {
     const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
     nlohmann::ordered_json files;
     int64_t bytes = 0;
-    for (const std::string& prefix : prefixes)
-        for (const Tensor& t : g.tensors) {
+    for (const SavedState& state : states)
+        for (const Tensor& t : state.tensors) {
             for (const Piece& p : t.pieces)
-                files[prefix + p.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
+                files[state.prefix + p.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
             bytes += t.file_rows * t.cols * int64_t(sizeof(float));
         }
     return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
@@ -149,16 +149,15 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     return s;
 }
 
-// Writes this rank's part of the weights and of AdamW's moments.
+// Writes this rank's part of the weights and of the optimizer's states.
 Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<FileChecksum>* sums) {
-    std::vector<TensorSource> weights, moments;
-    checkpoint_tensors(g, StateKind::weights, "", &weights);
-    checkpoint_tensors(g, StateKind::m, "m.", &moments);
-    checkpoint_tensors(g, StateKind::v, "v.", &moments);
-    for (auto& [stem, sources] : {std::pair{"model", &weights}, {"optimizer", &moments}})
-        if (!sources->empty())    // a rank may have no bucket
-            TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
-                           [&](const Sink& sink) { return safetensors_write(*sources, sink); }));
+    for (auto& [stem, states] :
+         {std::pair{"model", std::vector{weights_state(g)}}, {"optimizer", optimizer_states(g)}}) {
+        const std::vector<TensorSource> sources = checkpoint_tensors(g, states);
+        if (sources.empty()) continue;    // a rank may have no bucket
+        TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
+                       [&](const Sink& sink) { return safetensors_write(sources, sink); }));
+    }
     return {};
 }
 
@@ -188,8 +187,8 @@ Status write_rest(const Disk& disk, const std::string& dir, const Model& g, cons
                   const GenerationConfig& generation, const TrainState& state, std::vector<FileChecksum>& sums) {
     auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
     if (g.plan.ranks > 1) {
-        TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
-        TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
+        TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {weights_state(g)})));
+        TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", optimizer_states(g))));
     }
     TRY(write_texts(disk, dir, g.c, tokenizer, generation, sums));
     TRY(text("state.json", state_json(state)));

@@ -48,7 +48,7 @@ struct ModelSource {
 struct TrainState {
     int64_t step = 0;                // steps done, including skipped ones
     int64_t tokens = 0;              // tokens trained on so far
-    int64_t updates = 0;             // AdamW's step count, without skipped updates
+    int64_t updates = 0;             // the optimizer's step count, without skipped updates
     int64_t skipped = 0;             // updates skipped for a non-finite or outlier gradient
     int64_t bad_in_a_row = 0;        // consecutive steps skipped for a non-finite loss or norm
     int64_t epoch = 0, index = 0;    // loader's position: epoch, next sequence
@@ -125,21 +125,29 @@ Result<Config> checkpoint_config(const ModelSource& m);    // exit 3: unsupporte
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 // Formats of the model's matrices in its files. m must outlive the returned function. Exit 3, 4.
 Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c);
-Status checkpoint_optimizer(const std::string& dir, Model& g);    // loads AdamW's m and v
+Status checkpoint_optimizer(const std::string& dir, Model& g);    // loads the optimizer's states
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);      // empty if the model has no tokenizer
 std::string checkpoint_tokenizer_file(const std::string& path);    // the file in path with the tokenizer, else path
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty if there is none: GGUF
-// Appends the tensors that this rank saves, in the files' layout. prefix of their names: "" for
-// weights, "m." or "v.".
-void checkpoint_tensors(const Model& g, StateKind part, const std::string& prefix, std::vector<TensorSource>* sources);
+// A flat buffer of the model as files have it: prefix of its tensors' names, and their shapes.
+struct SavedState {
+    StateKind part;
+    std::string prefix;    // "" for weights, "m." for the state m
+    std::vector<Tensor> tensors;
+};
+SavedState weights_state(const Model& g);
+std::vector<SavedState> optimizer_states(const Model& g);
+// Tensors that this rank saves, in the files' layout.
+std::vector<TensorSource> checkpoint_tensors(const Model& g, const std::vector<SavedState>& states);
 std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
 // Name of a rank's tensor file (stem "model" or "optimizer"), and text of the index over all ranks'
 // files.
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
-std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes);
+std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<SavedState>& states);
 
-// Files of weights (stem "model") or moments (stem "optimizer"): one file, or all of the index.
+// Files of weights (stem "model") or the optimizer's states (stem "optimizer"): one file, or all of
+// the index.
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
 // Parses the header of every weights file. Exit 3.
 Status checkpoint_weight_headers(const ModelSource& m, const Family& family);

@@ -61,7 +61,7 @@ struct GgufArchitecture {
     bool permuted = false;                                       // q's and k's rows are ordered for adjacent RoPE pairs
     bool fused_qkv = false, fused_up = false;
     bool needs_head = false;       // output.weight is required, even as a copy
-    bool may_untie = true;         // output.weight may differ from the embeddings
+    bool may_untie = true;         // the file may have output.weight
     bool rope_freqs = false;       // rope_freqs.weight is read
     int window = -1;               // attention.sliding_window if absent; -1: key ignored
     bool window_unused = false;    // transformers uses the window, llama.cpp ignores it

@@ -1,4 +1,4 @@
-// tensors.cpp - weights and moments between the model's memory and safetensors files.
+// tensors.cpp - weights and the optimizer's states between the model's memory and safetensors files.
 //
 // A tensor in memory corresponds to one or more tensors in files, its pieces (model/families.h).
 // Layouts may differ: GPT-2's files have matrices as (in, out), memory as (out, in); GPT-NeoX's
@@ -87,16 +87,27 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
 }
 }    // namespace
 
-void checkpoint_tensors(const Model& g, StateKind part, const std::string& prefix, std::vector<TensorSource>* sources) {
+SavedState weights_state(const Model& g) { return {StateKind::weights, "", g.tensors}; }
+std::vector<SavedState> optimizer_states(const Model& g) {
+    std::vector<SavedState> all;
+    for (const OptimizerState& s : g.plan.optimizer->states)
+        all.push_back({optimizer_state(all.size()), s.name + std::string("."), state_tensors(g.tensors, s.size)});
+    return all;
+}
+
+std::vector<TensorSource> checkpoint_tensors(const Model& g, const std::vector<SavedState>& states) {
+    std::vector<TensorSource> sources;
     const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
-    for (const Tensor& t : g.tensors) {
-        if (owners[size_t(t.bucket)] != g.plan.rank) continue;
-        auto read = [&g, part, at = t.offset](int64_t first, int64_t count, float* out) {
-            g.read(part, at + first, count, out);
-            return Status{};
-        };
-        add_sources(g.c, t, prefix, read, sources);
-    }
+    for (const SavedState& state : states)
+        for (const Tensor& t : state.tensors) {
+            if (owners[size_t(t.bucket)] != g.plan.rank) continue;
+            auto read = [&g, part = state.part, at = t.offset](int64_t first, int64_t count, float* out) {
+                g.read(part, at + first, count, out);
+                return Status{};
+            };
+            add_sources(g.c, t, state.prefix, read, &sources);
+        }
+    return sources;
 }
 std::vector<TensorSource> checkpoint_tensors(const WeightsReader& w) {
     std::vector<TensorSource> sources;
@@ -185,14 +196,15 @@ bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     });
 }
 
-Status weights_match(const Weights& w, const Config& c, const std::vector<Tensor>& tensors,
-                     const std::vector<std::string>& prefixes, const std::string& location) {
+Status weights_match(const Weights& w, const Config& c, const std::vector<SavedState>& states,
+                     const std::string& location) {
     std::vector<ExpectedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
-    for (const std::string& prefix : prefixes)
-        for (const Tensor& t : tensors)
+    for (const SavedState& state : states)
+        for (const Tensor& t : state.tensors)
             for (const Piece& p : t.pieces)
-                wanted.push_back({prefix + p.name, bare_name(prefix + p.name, *c.family), file_shape(t, p)});
+                wanted.push_back(
+                    {state.prefix + p.name, bare_name(state.prefix + p.name, *c.family), file_shape(t, p)});
     for (auto& [name, found] : w.tensors) held[name] = found.entry->shape;
     return check_tensors(location, wanted, held, " (as F32, BF16 or F16)",
                          [&](const std::string& name) { return redundant(name, *w.tensors.at(name).entry, c); });
@@ -232,8 +244,7 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
 struct Loading {
     const Weights& w;
     Model& g;
-    std::string prefix;
-    StateKind part;
+    SavedState state;
     ReadChecksums* sums;    // may be null
     std::unique_ptr<char[]> raw = {};
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
@@ -242,15 +253,15 @@ struct Loading {
 
     Status run() {
         int64_t most = 0;
-        for (const Tensor& t : g.tensors)
+        for (const Tensor& t : state.tensors)
             for (const Piece& p : t.pieces)
                 if (t.layout == FileLayout::transposed)
                     most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
         if (g.store.packed.any()) map_rows();
 #pragma omp parallel if (g.op.on_host())
-        for (const Tensor& t : g.tensors) {
-            if (!g.store.holds(part, t.offset, t.size())) continue;
+        for (const Tensor& t : state.tensors) {
+            if (!g.store.holds(state.part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
                 if (t.layout == FileLayout::transposed) read_transposed(t, p);
                 else plain(t, p);
@@ -261,7 +272,7 @@ struct Loading {
   private:
     static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
 
-    const Found& found(const Piece& p) const { return w.tensors.at(bare_name(prefix + p.name, *g.c.family)); }
+    const Found& found(const Piece& p) const { return w.tensors.at(bare_name(state.prefix + p.name, *g.c.family)); }
     static int64_t location(const Found& f, int64_t first) {    // offset of element `first` in the file
         return f.file->data_begin() + f.entry->begin + first * SafetensorsFile::element_bytes(f.entry->type);
     }
@@ -320,7 +331,7 @@ struct Loading {
                     read(f, from + first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
                     if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
                 }
-                g.write(part, at + first, count, floats.data());
+                g.write(state.part, at + first, count, floats.data());
             }
         }
     }
@@ -343,7 +354,7 @@ struct Loading {
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t c = 0; c < cols; c++) to[size_t(r * t.cols + c0 + c)] = from[size_t(c * ROWS + r)];
             }
-            g.write(part, t.offset + (p.first + r0) * t.cols, rows * t.cols, to.data());
+            g.write(state.part, t.offset + (p.first + r0) * t.cols, rows * t.cols, to.data());
         }
     }
 };
@@ -406,7 +417,7 @@ Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
         return reader;
     }
     const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
-    TRY(weights_match(w, c, reader.tensors, {""}, w.location(m.path)));
+    TRY(weights_match(w, c, {{StateKind::weights, "", reader.tensors}}, w.location(m.path)));
     TRY(heads_match(w, c, reader.tensors[0], w.location(m.path)));
     reader.read = FromFiles{w, c};
     return reader;
@@ -459,11 +470,11 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     if (m.gguf) return gguf_weights(*m.gguf, g);
     const std::string& dir = m.path;
     const Weights w = TRY(weights_of(TRY(m.weights()), *g.c.family));
-    TRY(weights_match(w, g.c, g.tensors, {""}, w.location(dir)));
+    TRY(weights_match(w, g.c, {weights_state(g)}, w.location(dir)));
     TRY(heads_match(w, g.c, g.tensors[0], w.location(dir)));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
     ReadChecksums sums;
-    Loading loading{w, g, "", StateKind::weights, verify ? &sums : nullptr};
+    Loading loading{w, g, weights_state(g), verify ? &sums : nullptr};
     TRY(loading.run());
     if (verify) TRY(files_match(w, dir, sums));
     return loading.broken.status();    // checksums first: damage explains non-finite elements
@@ -471,7 +482,8 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
     const Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
-    TRY(weights_match(w, g.c, g.tensors, {"m.", "v."}, w.location(dir)));
-    TRY((Loading{w, g, "m.", StateKind::m, nullptr}.run()));
-    return Loading{w, g, "v.", StateKind::v, nullptr}.run();
+    const std::vector<SavedState> states = optimizer_states(g);
+    TRY(weights_match(w, g.c, states, w.location(dir)));
+    for (const SavedState& state : states) TRY((Loading{w, g, state, nullptr}.run()));
+    return {};
 }

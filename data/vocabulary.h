@@ -21,7 +21,7 @@ struct AddedToken {
     bool rstrip = false;         // strips white space after it
     bool single_word = false;    // found only without a letter or digit beside it
     bool normalized = false;     // found in the normalized text
-    // SentencePiece finds user-defined symbols after the text got its prefix, so they get none.
+    // SentencePiece puts the text's prefix before it finds these: text after one gets no prefix.
     bool user_defined = false;
     bool in_model = true;     // the model has it, so merging may produce it
     std::string name = {};    // text to find; empty: the token's text

@@ -139,7 +139,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         else beside = std::thread(choose);
         const Capacity size = capacity(config, opened.gpu);
         Plan plan = {
-            .mode = size.mode, .B = size.B, .S = std::min(size.S, config.T), .updates = false, .spans = size.spans};
+            .mode = size.mode, .B = size.B, .S = std::min(size.S, config.T), .optimizer = nullptr, .spans = size.spans};
         Status s;
         bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         if (packed) {

@@ -36,7 +36,8 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
 
 // Updates w, m and v of one row. a is a copy: through a reference the loop reads it again after
 // each store, and takes twice as long.
-INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a, float decay) {
+INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, OptimizerParams a,
+                     float decay) {
     const float scale = step.scale, rm = step.m_correction, rv = step.v_correction, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
@@ -56,7 +57,7 @@ INLINE vf rounded_at_random(vf x, vu random) {
 
 // master: unused for a float w, which is its own master.
 template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* decays,
-                                     int64_t n, const Step* step, AdamW a, uint64_t seed) {
+                                     int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
     if (step->skipped) return;
 #pragma omp parallel for schedule(static) if (n > 4 * BLOCK)
     for (int64_t from = 0; from < n; from += BLOCK)

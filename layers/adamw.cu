@@ -70,15 +70,15 @@ void add_losses(double* total, const float* loss, int64_t n) {
 // ---- step verdict -------------------------------------------------------------------------------
 
 __global__ void step_verdict_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares,
-                                    int n, AdamW a, Limits limits) {
+                                    int n, OptimizerParams a, Limits limits) {
     double sum = 0;
     for (int i = threadIdx.x; i < n; i += 32) sum += squares[i];
     sum = warp_sum(sum);
     if (threadIdx.x == 0) decide_step(step, loss_scale * *loss_total, sum, a, limits);
 }
 
-void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
-                  Limits limits) {
+void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n,
+                  OptimizerParams a, Limits limits) {
     launch(step_verdict_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
 }
 
@@ -107,7 +107,7 @@ __device__ inline uint32_t word(const Philox4& p, int64_t i) {    // word i % 4;
 // Updates elements i to i + W - 1. A bf16 w without a master is rounded with the upper half of word
 // i % 4 of philox(seed, updates, i / 4), so a repeated step gives the same bits.
 template <int W, bool MASTER, class T> __device__ inline void adamw_elements(const Parameters<T>& p, int64_t i,
-                                                                             const Step& step, const AdamW& a,
+                                                                             const Step& step, const OptimizerParams& a,
                                                                              uint64_t seed) {
     const Vec<float, W> dw = load<W>(p.dw + i);
     Vec<float, W> m = load<W>(p.m + i), v = load<W>(p.v + i), master;
@@ -134,7 +134,7 @@ template <int W, bool MASTER, class T> __device__ inline void adamw_elements(con
 }
 
 template <bool MASTER, class T>
-__global__ void adamw_kernel(Parameters<T> p, int64_t n, const Step* step, AdamW a, uint64_t seed) {
+__global__ void adamw_kernel(Parameters<T> p, int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
     const Step s = *step;
     if (s.skipped) return;
     int64_t i = 4 * (blockIdx.x * int64_t(THREADS) + threadIdx.x);
@@ -144,7 +144,7 @@ __global__ void adamw_kernel(Parameters<T> p, int64_t n, const Step* step, AdamW
 }
 
 template <class T> void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays,
-                              int64_t n, const Step* step, AdamW a, uint64_t seed) {
+                              int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
     const Parameters<T> p = {w, master, m, v, dw, decays};
     const Launch grid = {unsigned(ceil_div(n, 4 * THREADS)), THREADS};
     launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, grid, p, n, step, a, seed);

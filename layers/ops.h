@@ -193,7 +193,8 @@ struct SampleState {
     int64_t text;
 };
 
-struct AdamW {
+// An optimizer leaves unused what its step does not need.
+struct OptimizerParams {
     float lr, beta1, beta2, eps, weight_decay;
 };
 // A step whose loss or norm exceeds these limits is not applied. Gradients with a norm above clip
@@ -201,13 +202,13 @@ struct AdamW {
 struct Limits {
     double clip = 0, loss = INFINITY, norm = INFINITY;
 };
-// Outcome of a step, in device memory: step_verdict writes it, adamw reads it.
+// Outcome of a step, in device memory: step_verdict writes it, the optimizer reads it.
 struct Step {
     double loss, norm;                   // mean loss; global gradient norm before clipping
     int64_t updates;                     // applied updates, this one included
     float scale;                         // factor on gradients: 1, less if clipped
     float m_correction, v_correction;    // 1 / (1 - beta^updates)
-    // 1 if loss or norm is not finite or exceeds its limit; adamw then changes nothing.
+    // 1 if loss or norm is not finite or exceeds its limit; the optimizer then changes nothing.
     int skipped;
 };
 

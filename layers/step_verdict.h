@@ -2,7 +2,7 @@
 #pragma once
 #include "ops.h"
 
-HOST_DEVICE inline void decide_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
+HOST_DEVICE inline void decide_step(Step* step, double loss, double square_sum, OptimizerParams a, Limits limits) {
     const double norm = sqrt(square_sum);
     // x - x is 0 for finite x alone, and NaN fails every comparison, so such a step is never good.
     const bool good = loss - loss == 0 && norm - norm == 0 && loss <= limits.loss && norm <= limits.norm;

@@ -30,7 +30,7 @@ struct ConfigKey {
     const char* key;
     ConfigRow::Member field;
     Form form = as_is;
-    double absent = NAN;    // value if the key is absent; NAN: family_defaults()
+    double absent = NAN;    // value if absent; NAN: family_defaults(), sizes required
     int on = 1;
 };
 

@@ -42,10 +42,11 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
         at.reserve(s.work[i], most);
     }
     at.purpose("optimizer state");
-    if (plan.updates) {
-        at.reserve(s.m, held);
-        at.used += 64 * 17;
-        at.reserve(s.v, held);
+    if (plan.optimizer) {
+        for (size_t i = 0; i < s.states.size(); i++) {
+            if (i) at.used += 64 * 17;    // see Layout::purpose
+            at.reserve(s.states[i], s.state_elements(i) * element_bytes(plan.optimizer->states[i].type));
+        }
         if (bf16 && plan.master) at.reserve(s.master, held);
         at.reserve(s.decays, s.flat / 64);
     }
@@ -58,7 +59,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     plan = asked;
     tensors = config_tensors(c, plan.ranks);
     batch.configure(plan, c.mask_kind);
-    store.set_layout(c, plan.rank, plan.ranks, plan.zero, plan.comm_dtype);
+    store.set_layout(c, plan.optimizer, plan.rank, plan.ranks, plan.zero, plan.comm_dtype);
     at.purpose("parameters");
     if (op.parameter == Element::packed) {
         char* weights = nullptr;
@@ -110,8 +111,8 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
-    if (!plan.updates) return {};
-    const std::vector<uint8_t> ones(1 << 16, 1);    // allocated memory is zero; norms begin with 1
+    if (!plan.optimizer) return {};
+    const std::vector<uint8_t> ones(1 << 16, 1);    // decays; allocated memory is zero
     for (const Tensor& t : tensors)
         for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
             op.upload(store.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));

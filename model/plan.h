@@ -1,5 +1,6 @@
 // plan.h - how a model is to run: training or inference, largest batch, recomputation, ranks.
 #pragma once
+#include "model/optimizers.h"
 #include "model/packed_weights.h"
 
 enum class RunMode { train, infer };    // infer: no gradients or optimizer state, one block's activations
@@ -13,12 +14,12 @@ struct Plan {
     RunMode mode = RunMode::infer;
     int B = 1, S = 1;    // largest batch
     Recompute recompute = Recompute::none;
-    bool master = true;                   // bf16 parameters: fp32 masters, not stochastic rounding
-    bool updates = true;                  // false: gradients only, no optimizer state
-    int rank = 0, ranks = 1;              // data parallel; B is per rank
-    int zero = 0;                         // ZeRO stage: 1 optimizer state, 2 also gradients
-    bool spans = false;                   // batches have spans, even with a causal mask
-    Element comm_dtype = Element::f32;    // type in which gradients are reduced
+    bool master = true;                     // bf16 parameters: fp32 masters, not stochastic rounding
+    const Optimizer* optimizer = &ADAMW;    // null: gradients only, no optimizer state
+    int rank = 0, ranks = 1;                // data parallel; B is per rank
+    int zero = 0;                           // ZeRO stage: 1 optimizer state, 2 also gradients
+    bool spans = false;                     // batches have spans, even with a causal mask
+    Element comm_dtype = Element::f32;      // type in which gradients are reduced
     // Dropout rates: embeddings and branch outputs; attention probabilities.
     float dropout = 0, attention_dropout = 0;
     // Factors of two auxiliary losses of experts: balanced load (router_forward's balance) and

@@ -40,19 +40,12 @@ double TrainStep::grad_norm() {
     return std::sqrt(square);
 }
 
-void TrainStep::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
+void TrainStep::update(const OptimizerParams& params, const Limits& limits, uint64_t seed, int signal) {
     CHECK(updates - finished < 2, "two updates are pending");
     const int squares = store.sum(totals, signal);
     const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, g.step.targets)) * store.ranks;
-    op.step_verdict(verdict, totals.loss, 1 / all, totals.squares, squares, adam, limits);
-    for (const Partition& s : store.updates()) {
-        float* master = store.master ? store.master + s.local_first : nullptr;
-        // adamw numbers elements from 0, so each partition needs a seed of its own.
-        op.adamw(op.at(store.params, s.first), master, store.m + s.local_first, store.v + s.local_first,
-                 store.partition_gradients(s), store.decays + s.first / 64, s.size, verdict, adam,
-                 seed + uint64_t(s.first));
-        store.update_done(s);
-    }
+    op.step_verdict(verdict, totals.loss, 1 / all, totals.squares, squares, params, limits);
+    for (const Partition& s : store.updates()) store.update(s, verdict, params, seed);
     char* to = results + updates % 2 * result_bytes();
     op.download_async(to, verdict, int64_t(sizeof(Step)));
     // The reports and, behind them, the router totals.

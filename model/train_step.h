@@ -17,7 +17,7 @@ class TrainStep {
     double grad_norm();    // global norm; one rank only
     // Runs the optimizer, unless the step exceeds its limits. seed: for stochastic rounding.
     // signal: sent to all ranks in their reports. At most two updates may be pending.
-    void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
+    void update(const OptimizerParams& params, const Limits& limits, uint64_t seed, int signal = 0);
     // Waits for the oldest pending update and returns its outcome and every rank's report.
     // router_totals (L,E+2): router_forward's totals of the step
     Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* router_totals = nullptr);

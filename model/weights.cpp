@@ -7,14 +7,19 @@
 
 // ---- partitions ----------------------------------------------------------------------------------------------------
 
-void ParamStore::set_layout(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_comm_dtype) {
+void ParamStore::set_layout(const Config& c, const Optimizer* its_optimizer, int its_rank, int its_ranks, int its_zero,
+                            Element its_comm_dtype) {
+    optimizer = its_optimizer;
     rank = its_rank, ranks = its_ranks, zero = its_zero, comm_dtype = its_comm_dtype;
     buckets = config_buckets(c, ranks);
     owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
     params_ready.assign(buckets.size(), 0);
     cleared = {{0, 0}};
-    for (const Tensor& t : config_tensors(c, ranks)) {
+    const std::vector<Tensor> tensors = config_tensors(c, ranks);
+    states.assign(optimizer ? optimizer->states.size() : 0, nullptr);
+    matrices = block_matrices(tensors);
+    for (const Tensor& t : tensors) {
         if (!t.product) continue;
         cleared.back().size = t.offset - cleared.back().first;
         cleared.push_back({t.offset + t.size(), 0});
@@ -22,6 +27,10 @@ void ParamStore::set_layout(const Config& c, int its_rank, int its_ranks, int it
     cleared.back().size = flat - cleared.back().first;
 }
 
+int64_t ParamStore::state_elements(size_t i) const {
+    if (optimizer->states[i].size == StateSize::parameter) return zero ? flat / ranks : flat;
+    return matrices.empty() ? 0 : round_up(matrices.back().first_row + matrices.back().rows, 64);
+}
 Partition ParamStore::partition(int k) const {
     const Bucket& b = buckets[size_t(k)];
     const int64_t size = b.size / ranks;
@@ -88,10 +97,59 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     return n;
 }
 
-void ParamStore::update_done(const Partition& s) {
+// Each state's element `first`, or null for a state of another size.
+std::vector<void*> ParamStore::states_at(StateSize size, int64_t first) const {
+    std::vector<void*> at;
+    for (size_t i = 0; i < states.size(); i++) {
+        const OptimizerState& s = optimizer->states[i];
+        at.push_back(s.size == size ? states[i] + first * element_bytes(s.type) : nullptr);
+    }
+    return at;
+}
+void ParamStore::update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed) {
+    // An operation numbers elements from 0, so each partition needs a seed of its own.
+    const OptimizerRange range = {.op = op,
+                                  .n = s.size,
+                                  .w = op.at(params, s.first),
+                                  .master = master ? master + s.local_first : nullptr,
+                                  .dw = partition_gradients(s),
+                                  .states = states_at(StateSize::parameter, s.local_first),
+                                  .decays = decays + s.first / 64,
+                                  .step = step,
+                                  .params = settings,
+                                  .seed = seed + uint64_t(s.first)};
+    if (optimizer->matrix) {
+        optimizer->direction(range);
+        transform_matrices(s, step, settings);
+    }
+    optimizer->update(range);
     if (!zero) return;
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
+}
+// Replaces the directions of a partition, which `dw` holds, by their matrices' transforms. The
+// whole bucket is gathered in the buffer in which its gradients were computed.
+void ParamStore::transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings) {
+    Gradient *whole = grads, *mine = partition_gradients(s);
+    int64_t begin = 0;
+    if (zero) {
+        begin = buckets[size_t(s.bucket)].offset;
+        whole = gradients(s.bucket);
+        if (zero == 2) op.copy(op.at(whole, rank * s.size), mine, op.bytes(grads, s.size));
+        comm->all_gather(whole, s.size, op.gradient);
+        await();
+    }
+    for (const BlockMatrix& m : matrices) {
+        if (m.offset >= s.first + s.size || m.offset + m.rows * m.cols <= s.first) continue;
+        optimizer->matrix({.op = op,
+                           .rows = m.rows,
+                           .cols = m.cols,
+                           .direction = op.at(whole, m.offset - begin),
+                           .states = states_at(StateSize::row, m.first_row),
+                           .step = step,
+                           .params = settings});
+    }
+    if (zero == 2) op.copy(mine, op.at(whole, rank * s.size), op.bytes(grads, s.size));
 }
 void ParamStore::await_parameters(int k) {
     if (comm && zero) comm->join(params_ready[size_t(k)]);
@@ -100,7 +158,9 @@ void ParamStore::await_parameters(int k) {
 // ---- for files ------------------------------------------------------------------------------------------------------
 
 bool ParamStore::sharded(StateKind part) const {
-    return part == StateKind::gradients ? zero == 2 : zero && (part != StateKind::weights || master);
+    if (part == StateKind::gradients) return zero == 2;
+    if (part == StateKind::weights) return zero && master;
+    return zero && optimizer->states[size_t(part)].size == StateSize::parameter;
 }
 bool ParamStore::holds(StateKind part, int64_t offset, int64_t n) const {
     if (!sharded(part) || part == StateKind::weights) return true;
@@ -111,7 +171,8 @@ bool ParamStore::holds(StateKind part, int64_t offset, int64_t n) const {
 ParamStore::Buffer ParamStore::buffer(StateKind part) const {
     if (part == StateKind::gradients) return {grads, op.gradient};
     if (part == StateKind::weights && !master) return {params, op.parameter};
-    return {part == StateKind::m ? m : part == StateKind::v ? v : master, Element::f32};
+    if (part == StateKind::weights) return {master, Element::f32};
+    return {states[size_t(part)], optimizer->states[size_t(part)].type};
 }
 
 void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) const {
@@ -125,14 +186,16 @@ void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) cons
         std::copy_n(bucket->second.begin() + (offset - buckets[size_t(k)].offset), n, to);
         return;
     }
-    const Buffer from = buffer(part);
-    const int64_t bytes = n * element_bytes(from.type);
-    if (from.type == Element::f32) return op.download(to, from.at(offset), bytes);
-    std::vector<char> host(static_cast<size_t>(bytes));
-    op.download(host.data(), from.at(offset), bytes);
-    to_floats(to, host.data(), from.type, n);
+    get(to, buffer(part), offset, n);
 }
 
+void ParamStore::get(float* to, const Buffer& from, int64_t at, int64_t n) const {
+    const int64_t bytes = n * element_bytes(from.type);
+    if (from.type == Element::f32) return op.download(to, from.at(at), bytes);
+    std::vector<char> host(static_cast<size_t>(bytes));
+    op.download(host.data(), from.at(at), bytes);
+    to_floats(to, host.data(), from.type, n);
+}
 void ParamStore::put(const Buffer& to, int64_t at, const float* from, int64_t n) {
     const int64_t bytes = n * element_bytes(to.type);
     if (to.type == Element::f32) return op.upload(to.at(at), from, bytes);
@@ -156,20 +219,38 @@ void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* f
 
 // Gathers one bucket after the other, in the buffer in which its gradients are computed.
 void ParamStore::collect() {
-    for (StateKind part : {StateKind::weights, StateKind::m, StateKind::v}) {
+    std::vector<StateKind> parts = {StateKind::weights};
+    for (size_t i = 0; i < states.size(); i++) {
+        parts.push_back(optimizer_state(i));
+        if (zero && !sharded(parts.back())) collect_row_state(i);
+    }
+    for (StateKind part : parts) {
         if (!sharded(part)) continue;
         await();
+        const Element type = buffer(part).type;
         for (const Partition& s : updates()) {
-            float* whole = reinterpret_cast<float*>(gradients(s.bucket));
-            op.copy(whole + rank * s.size, buffer(part).at(s.local_first), s.size * int64_t(sizeof(float)));
-            comm->all_gather(whole, s.size, Element::f32);
+            const Buffer whole = {gradients(s.bucket), type};
+            op.copy(whole.at(rank * s.size), buffer(part).at(s.local_first), s.size * element_bytes(type));
+            comm->all_gather(whole.data, s.size, type);
             await();
             if (owners[size_t(s.bucket)] != rank) continue;
             std::vector<float>& to = collected[{part, s.bucket}];
             to.resize(size_t(s.size * ranks));
-            op.download(to.data(), whole, int64_t(to.size() * sizeof(float)));
+            get(to.data(), whole, 0, s.size * ranks);
         }
     }
+}
+// A matrix's rows have their state on the ranks whose partitions cut the matrix. The first of them
+// contributes it, and the sum of all ranks' contributions is complete on every rank.
+void ParamStore::collect_row_state(size_t i) {
+    const Element type = optimizer->states[i].type;
+    for (const BlockMatrix& m : matrices) {
+        const Partition s = partition(m.bucket);
+        const int64_t first_rank = (m.offset - buckets[size_t(m.bucket)].offset) / s.size;
+        if (first_rank != rank) op.zero(states[i] + m.first_row * element_bytes(type), m.rows * element_bytes(type));
+    }
+    comm->all_reduce(states[i], state_elements(i), type, type);
+    await();
 }
 
 uint64_t ParamStore::hash() const {

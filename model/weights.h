@@ -5,18 +5,21 @@
 // ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
 // al. 2020) each bucket is divided into one partition per rank:
 //   zero 0  Each rank gets the whole sum and updates all parameters.                 all-reduce
-//   zero 1  Each rank gets the sum of its partition, keeps AdamW's state for it alone, updates it,
-//           and gathers the other parameters.                        reduce-scatter, all-gather
+//   zero 1  Each rank gets the sum of its partition, keeps the optimizer's states for it alone, updates
+//           it, and gathers the other parameters.                    reduce-scatter, all-gather
 //   zero 2  Each rank also keeps the gradients of its partition alone. A bucket's gradients are
 //           computed in a work buffer and summed after every batch of a step, not only the last.
 #pragma once
 #include <map>
 
 #include "comm/comm.h"
+#include "model/optimizers.h"
 #include "model/packed_weights.h"
 
 // The flat buffers, for files and tests: as floats, whatever their type. weights: masters, if any.
-enum class StateKind { weights, gradients, m, v };
+// The optimizer's states follow: see optimizer_state.
+enum class StateKind : int { gradients = -2, weights = -1 };
+constexpr StateKind optimizer_state(size_t i) { return StateKind(int(i)); }    // i-th of Optimizer::states
 
 // A rank's report to all others in a step's update, so that all decide alike.
 struct RankReport {
@@ -49,15 +52,19 @@ struct ParamStore {
 
     PackedWeights packed;    // replaces params if the table's parameters are packed
 
-    Parameter* params = nullptr;                            // (flat): read by the passes
-    Gradient* grads = nullptr;                              // (flat), with zero 2 (flat / ranks)
-    Gradient* work[3] = {};                                 // zero 2: one bucket each; see work_buffer
-    float *master = nullptr, *m = nullptr, *v = nullptr;    // (flat), with zero (flat / ranks). master null: none
-    uint8_t* decays = nullptr;                              // (flat / 64): 1 if AdamW decays the block
+    Parameter* params = nullptr;             // (flat): read by the passes
+    Gradient* grads = nullptr;               // (flat), with zero 2 (flat / ranks)
+    Gradient* work[3] = {};                  // zero 2: one bucket each; see work_buffer
+    float* master = nullptr;                 // (flat), with zero (flat / ranks). null: none
+    const Optimizer* optimizer = nullptr;    // null: no updates
+    std::vector<char*> states;               // by Optimizer::states, each (state_elements)
+    std::vector<BlockMatrix> matrices;       // if the optimizer transforms matrices
+    uint8_t* decays = nullptr;               // (flat / 64): 1 if weight decay applies
 
     explicit ParamStore(const Table& op) : op(op) {}
     ParamStore(const ParamStore&) = delete;
-    void set_layout(const Config& c, int rank, int ranks, int zero, Element comm_dtype);
+    void set_layout(const Config& c, const Optimizer* optimizer, int rank, int ranks, int zero, Element comm_dtype);
+    int64_t state_elements(size_t i) const;    // on this rank
     Partition partition(int bucket) const;
     // This rank's updates: everything in one piece; with ZeRO its partition of each bucket.
     std::vector<Partition> updates() const;
@@ -68,7 +75,7 @@ struct ParamStore {
     // Zero 2's work buffers: one for the embeddings, two that the blocks use alternately.
     static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
 
-    // ---- a step: clear; per batch and bucket begin and done; sum; per update done
+    // ---- a step: clear; per batch and bucket begin and done; sum; per partition update
 
     void clear_gradients();                        // except gradients that the first batch assigns
     void gradients_begin(int bucket);              // before they are computed
@@ -76,8 +83,9 @@ struct ParamStore {
     // After all gradients: waits for them, computes squares and this rank's report, and sums them
     // over the ranks. Returns the number of squares.
     int sum(const StepTotals& totals, int signal);
-    void update_done(const Partition& s);    // its parameters are updated: gathers them
-    void await_parameters(int bucket);       // waits until they are complete
+    // Runs the optimizer on a partition, and gathers the parameters of its bucket.
+    void update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed);
+    void await_parameters(int bucket);    // waits until they are complete
     void await() const {
         if (comm) comm->join(comm->mark());
     }    // waits for all communication
@@ -98,12 +106,16 @@ struct ParamStore {
     uint64_t hash() const;    // hash of params, equal on all ranks
 
   private:
+    std::vector<void*> states_at(StateSize size, int64_t first) const;
+    void transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings);
+    void collect_row_state(size_t i);
     struct Buffer {
         void* data;
         Element type;
         void* at(int64_t i) const { return static_cast<char*>(data) + i * element_bytes(type); }
     };
     Buffer buffer(StateKind part) const;
+    void get(float* to, const Buffer& from, int64_t at, int64_t n) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
     struct Elements {

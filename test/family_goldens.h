@@ -24,8 +24,7 @@ inline Arrays arrays_of(const std::string& path, std::map<std::string, std::vect
 
 // The model's own numbers under the names, and in the layout, of its family's files.
 inline Arrays in_files(const Model& g, StateKind part) {
-    std::vector<TensorSource> sources;
-    checkpoint_tensors(g, part, "", &sources);
+    const std::vector<TensorSource> sources = checkpoint_tensors(g, {{part, "", g.tensors}});
     Arrays all;
     for (const TensorSource& s : sources) {
         int64_t n = 1;

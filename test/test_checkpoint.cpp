@@ -34,9 +34,8 @@ void write_tensors(const std::string& path, const std::vector<std::pair<std::str
     write_file(path, file);
 }
 std::vector<std::pair<std::string, std::vector<int64_t>>> toy_tensors(bool prefix) {
-    std::vector<TensorSource> sources;
     ToyCheckpoint toy(1);
-    checkpoint_tensors(toy.g, StateKind::weights, "", &sources);
+    const std::vector<TensorSource> sources = checkpoint_tensors(toy.g, {weights_state(toy.g)});
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
     for (auto& s : sources) tensors.push_back({prefix ? s.name : s.name.substr(strlen("transformer.")), s.shape});
     return tensors;

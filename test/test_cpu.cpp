@@ -317,7 +317,7 @@ TEST_CASE("cpu: a master steps as float parameters do, to the bit") {
     const auto w = normal<float>(n, 1), g = normal<float>(n, 2);
     std::vector<uint8_t> decays(size_t(ceil_div(n, 64)));
     for (size_t i = 0; i < decays.size(); i++) decays[i] = i % 3 != 1;
-    const AdamW rates = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+    const OptimizerParams rates = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const Step step = {1, 1, 3, 1, 3.69f, 7.01f, 0};
     for (int i = 0; i < ISA_COUNT; i++) {
         if (!cpu_supports(Isa(i))) continue;

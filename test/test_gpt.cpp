@@ -96,7 +96,7 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     auto weights = [&] { return flat_part(g, StateKind::weights); };
     const double loss = train_pass(g, in, out, B, S), norm = g.train.grad_norm();
-    const AdamW adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+    const OptimizerParams adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const std::vector<float> before = weights();
     for (Limits l : {Limits{.loss = loss * 0.99}, Limits{.norm = norm * 0.99}}) {
         g.train.update(adam, l, 1);
@@ -253,8 +253,7 @@ struct Golden {
 // Every tensor of a flat buffer against the golden ones of that prefix, in the file's names and orientation.
 void check_tensors(const Golden& golden, const Model& g, StateKind part, const std::string& prefix, double tolerance,
                    bool key_bias) {
-    std::vector<TensorSource> sources;
-    checkpoint_tensors(g, part, prefix, &sources);
+    const std::vector<TensorSource> sources = checkpoint_tensors(g, {{part, prefix, g.tensors}});
     CHECK(sources.size() == 28);
     for (const TensorSource& s : sources) {
         int64_t n = 1;

@@ -8,6 +8,7 @@
 #include "thread_ranks.h"
 #include "toy_checkpoint.h"
 #include "toy_model.h"
+#include "toy_optimizers.h"
 
 namespace {
 const Config TOY = {.V = 37, .T = 9, .L = 3, .NH = 2, .C = 12, .F = 20};
@@ -17,17 +18,18 @@ struct Run {
     std::vector<Step> steps;
     std::vector<std::vector<RankReport>> reports;
     std::vector<std::vector<double>> router_totals;
-    std::vector<double> params;    // by tensors, without padding
-    std::vector<float> m, v;       // likewise, each as its owner collects it
+    std::vector<double> params;                // by tensors, without padding
+    std::vector<std::vector<float>> states;    // likewise, each as its owner collects it
     uint64_t hash = 0;
     int64_t calls = 0;
     double bytes = 0;
-    bool operator==(const Run& o) const { return hash == o.hash && params == o.params && m == o.m && v == o.v; }
+    bool operator==(const Run& o) const { return hash == o.hash && params == o.params && states == o.states; }
 };
 
 struct Job {
     int ranks = 1, zero = 0, batches = 1;    // batches a step, of B / ranks / batches sequences each
     Config config = TOY;
+    const Optimizer* optimizer = &ADAMW;
     float dropout = 0;
     float balance = 0;        // and a tenth of it of the routers' other loss
     double poison = 0;        // a gradient of rank 1 in step 2
@@ -47,7 +49,7 @@ void save(const std::string& run, const Model& g, const Listener& listener) {
 }
 
 Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& listener = {}) {
-    const auto& [ranks, zero, batches, config, dropout, balance, poison, run_dir] = job;
+    const auto& [ranks, zero, batches, config, optimizer, dropout, balance, poison, run_dir] = job;
     Model g(reference_ops());
     const int rows = B / ranks / batches;
     g.store.comm = comm;
@@ -55,6 +57,7 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
               {.mode = RunMode::train,
                .B = rows,
                .S = S,
+               .optimizer = optimizer,
                .rank = rank,
                .ranks = ranks,
                .zero = zero,
@@ -88,11 +91,11 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
     const std::vector<int> owners = config_owners(config, ranks);
     g.store.collect();
     if (!run_dir.empty()) save(run_dir, g, listener);
-    for (StateKind part : {StateKind::m, StateKind::v}) {
-        std::vector<float>& all = part == StateKind::m ? run.m : run.v;
-        for (const Tensor& t : g.tensors) {
+    for (const SavedState& state : optimizer_states(g)) {
+        std::vector<float>& all = run.states.emplace_back();
+        for (const Tensor& t : state.tensors) {
             std::vector<float> x(size_t(t.size()), NAN);
-            if (owners[size_t(t.bucket)] == rank) g.read(part, t.offset, t.size(), x.data());
+            if (owners[size_t(t.bucket)] == rank) g.read(state.part, t.offset, t.size(), x.data());
             all.insert(all.end(), x.begin(), x.end());
         }
     }
@@ -113,12 +116,12 @@ std::vector<Run> train_ranks(const Job& job) {
     return runs;
 }
 // What the owners collected, put together; every element by one of them.
-std::vector<float> together(const std::vector<Run>& runs, std::vector<float> Run::*part) {
-    std::vector<float> all = runs[0].*part;
+std::vector<float> together(const std::vector<Run>& runs, size_t state) {
+    std::vector<float> all = runs[0].states[state];
     for (size_t i = 0; i < all.size(); i++) {
         int owners = 0;
         for (const Run& r : runs)
-            if (!std::isnan((r.*part)[i])) all[i] = (r.*part)[i], owners++;
+            if (const float x = r.states[state][i]; !std::isnan(x)) all[i] = x, owners++;
         REQUIRE(owners == 1);
     }
     return all;
@@ -159,10 +162,12 @@ TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owne
 
 namespace {
 // Every ZeRO with so many ranks and batches a step: the numbers of one process with the whole batch, the bits of plain.
-void check_ranks(const Run& one, int ranks, int batches, const Config& c, float dropout = 0, float balance = 0) {
-    const std::vector<Run> plain = train_ranks({ranks, 0, batches, c, dropout, balance});
+void check_ranks(const Run& one, Job job) {
+    const int ranks = job.ranks, batches = job.batches;
+    const std::vector<Run> plain = train_ranks(job);
     for (int zero : {0, 1, 2}) {
-        const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c, dropout, balance}) : plain;
+        job.zero = zero;
+        const std::vector<Run> runs = zero ? train_ranks(job) : plain;
         for (const Run& r : runs) {
             INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
             CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
@@ -177,10 +182,11 @@ void check_ranks(const Run& one, int ranks, int batches, const Config& c, float 
             // floating-point sums come in another order.
             if (zero < 2 || batches == 1) CHECK(r.hash == plain[0].hash);
         }
-        const std::vector<float> m = together(runs, &Run::m), v = together(runs, &Run::v);
-        CHECK(relative_error(m.data(), one.m.data(), int64_t(m.size())) < 1e-6);
-        CHECK(relative_error(v.data(), one.v.data(), int64_t(v.size())) < 1e-6);
-        const std::vector<Run> again = train_ranks({ranks, zero, batches, c, dropout, balance});
+        for (size_t i = 0; i < one.states.size(); i++) {
+            const std::vector<float> all = together(runs, i);
+            CHECK(relative_error(all.data(), one.states[i].data(), int64_t(all.size())) < 1e-6);
+        }
+        const std::vector<Run> again = train_ranks(job);
         CHECK(again[0].hash == runs[0].hash);
     }
 }
@@ -192,19 +198,22 @@ void check_saved(const Job& job) {
     REQUIRE(!saved.empty());
     const std::string dir = saved.back();
     CHECK(checkpoint_verify(dir).ok());
-    ToyCheckpoint read(1, job.config);
-    read.poison();
-    const Status weights = checkpoint_weights(dir, read.g, true), moments = checkpoint_optimizer(dir, read.g);
-    REQUIRE_MESSAGE((weights.ok() && moments.ok()), weights.message << moments.message);
-    auto by_tensors = [&](const std::vector<float>& flat) {
+    Model read(cpu_ops<float>());
+    REQUIRE(read.allocate(job.config, {.mode = RunMode::train, .optimizer = job.optimizer}).ok());
+    const Status weights = checkpoint_weights(dir, read, true), states = checkpoint_optimizer(dir, read);
+    REQUIRE_MESSAGE((weights.ok() && states.ok()), weights.message << states.message);
+    auto by_tensors = [&](const SavedState& state) {
         std::vector<float> all;
-        for (const Tensor& t : read.g.tensors)
-            all.insert(all.end(), flat.begin() + t.offset, flat.begin() + t.offset + t.size());
+        for (const Tensor& t : state.tensors) {
+            std::vector<float> x(size_t(t.size()), NAN);
+            read.read(state.part, t.offset, t.size(), x.data());
+            all.insert(all.end(), x.begin(), x.end());
+        }
         return all;
     };
-    CHECK(same_bits(by_tensors(read.params), {runs[0].params.begin(), runs[0].params.end()}));
-    CHECK(same_bits(by_tensors(read.m), together(runs, &Run::m)));
-    CHECK(same_bits(by_tensors(read.v), together(runs, &Run::v)));
+    CHECK(same_bits(by_tensors(weights_state(read)), {runs[0].params.begin(), runs[0].params.end()}));
+    const std::vector<SavedState> saved_states = optimizer_states(read);
+    for (size_t i = 0; i < saved_states.size(); i++) CHECK(same_bits(by_tensors(saved_states[i]), together(runs, i)));
 }
 }    // namespace
 
@@ -212,7 +221,7 @@ TEST_CASE("gpt ranks: 2 and 4 ranks are one process with the whole batch; ZeRO-1
     const Run one = train({});
     for (int ranks : {1, 2, 4})
         for (int batches : {1, 2})
-            if (B / ranks / batches) check_ranks(one, ranks, batches, TOY);
+            if (B / ranks / batches) check_ranks(one, {.ranks = ranks, .batches = batches});
 }
 
 TEST_CASE("gpt ranks: the same of tensors that files hold in pieces, and without those that a family lacks") {
@@ -220,7 +229,7 @@ TEST_CASE("gpt ranks: the same of tensors that files hold in pieces, and without
     for (bool transposed : {false, true}) configs.push_back(split_config(TOY, transposed));
     for (const Config& c : configs) {
         const Run one = train({.config = c});
-        for (int ranks : {2, 4}) check_ranks(one, ranks, 1, c);
+        for (int ranks : {2, 4}) check_ranks(one, {.ranks = ranks, .config = c});
         for (int ranks : {1, 2, 4})
             for (int zero : {0, 1, 2})
                 check_saved({.ranks = ranks, .zero = zero, .config = c, .save = temporary_directory()});
@@ -240,7 +249,7 @@ TEST_CASE("gpt ranks: the same of other kinds of models") {
         CAPTURE(std::string(name));
         const float balance = c.experts ? 0.3f : 0;
         const Run one = train({.config = c, .balance = balance});
-        for (int batches : {1, 2}) check_ranks(one, 2, batches, c, 0, balance);
+        for (int batches : {1, 2}) check_ranks(one, {.ranks = 2, .batches = batches, .config = c, .balance = balance});
         for (int zero : {1, 2}) check_saved({.ranks = 4, .zero = zero, .config = c, .save = temporary_directory()});
     }
     CHECK(names.empty());
@@ -251,7 +260,27 @@ TEST_CASE("gpt ranks: with dropout, too: the same numbers are dropped, however t
     CHECK(one.steps[0].loss != none.steps[0].loss);
     for (int ranks : {1, 2, 4})
         for (int batches : {1, 2, 4})
-            if (B / ranks / batches) check_ranks(one, ranks, batches, TOY, 0.3f);
+            if (B / ranks / batches) check_ranks(one, {.ranks = ranks, .batches = batches, .dropout = 0.3f});
+}
+
+TEST_CASE("gpt ranks: the same with other optimizers: an optimizer is one row") {
+    Config experts = TOY;
+    experts.experts = 3, experts.experts_used = 2, experts.expert_ffn = 10;
+    for (const Optimizer* optimizer : {&SIGN_SGD, &NORMED_ROWS})
+        for (const Config& c : {TOY, split_config(TOY, true), experts}) {
+            INFO(optimizer->name);
+            const Run one = train({.config = c, .optimizer = optimizer});
+            CHECK(one.params != train({.config = c}).params);
+            for (int ranks : {2, 4}) check_ranks(one, {.ranks = ranks, .config = c, .optimizer = optimizer});
+            check_ranks(one, {.ranks = 2, .batches = 2, .config = c, .optimizer = optimizer});
+            for (int ranks : {1, 4})
+                for (int zero : {0, 1, 2})
+                    check_saved({.ranks = ranks,
+                                 .zero = zero,
+                                 .config = c,
+                                 .optimizer = optimizer,
+                                 .save = temporary_directory()});
+        }
 }
 
 TEST_CASE("gpt ranks: gradients are sent once a step, bucket by bucket; ZeRO-2's after every batch") {

@@ -63,8 +63,8 @@ TEST_CASE("prune: a head's importance is the loss's derivative by a factor on it
     auto check = [&](const Config& c, const Objective& objective) {
         Model g(reference_ops());
         const bool spans = !objective.is_plain_causal();
-        toy_model(g, c, {.mode = RunMode::train, .B = 1, .S = S, .updates = false, .spans = spans});
-        CHECK(!g.store.m);
+        toy_model(g, c, {.mode = RunMode::train, .B = 1, .S = S, .optimizer = nullptr, .spans = spans});
+        CHECK(g.store.states.empty());
         const Posed asked(c, 1, S, objective);
         train_pass(g, asked.in, asked.out, 1, S, asked.spans);
         std::vector<double> found(size_t(c.L * c.NH)), numeric;
@@ -100,7 +100,7 @@ TEST_CASE("prune: importance is the mean over the windows of the shards; the cpu
         {.pattern = toy.dir + "/val.bin", .B = 1, .S = 16, .vocab = 257, .shuffle = false, .max_tokens = 80});
     REQUIRE(opened.ok());
     Loader loader = opened.value;
-    const Plan plan = {.mode = RunMode::train, .B = 1, .S = 16, .updates = false};
+    const Plan plan = {.mode = RunMode::train, .B = 1, .S = 16, .optimizer = nullptr};
     Model r(reference_ops());
     toy_model(r, c, plan);
     std::vector<double> sums(8);
@@ -133,7 +133,7 @@ TEST_CASE("prune: importance that is not a number is refused, with its place") {
             .take();
     Model g(cpu_ops<float>());
     toy_model(g, {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .HS = 8},
-              {.mode = RunMode::train, .B = 1, .S = 16, .updates = false});    // room for more than a window
+              {.mode = RunMode::train, .B = 1, .S = 16, .optimizer = nullptr});    // room for more than a window
     REQUIRE(head_importance(g, loader, 8, {}).ok());
     change_each(g, "1.projw", [](std::vector<float>& x, size_t) { x[2 * 8] = NAN; });    // head 2
     const Status s = head_importance(g, loader, 8, {}).status;

@@ -191,8 +191,7 @@ TEST_CASE("prune: a note says that the smaller model is F32 where the whole one 
     Model g(cpu_ops<float>());
     REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {RunMode::infer, 1, 1}).ok());
     REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(g, StateKind::weights, "", &weights);
+    std::vector<TensorSource> weights = checkpoint_tensors(g, {weights_state(g)});
     for (TensorSource& t : weights) t.type = TensorType::bf16;
     std::string bytes;
     REQUIRE(safetensors_write(weights, [&](const void* data, int64_t n) {

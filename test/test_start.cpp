@@ -132,8 +132,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
     REQUIRE(wrote.allocate(c, {RunMode::infer, 1, 1}).ok());
     wrote.init(5);
     for (TensorType type : {TensorType::f32, TensorType::bf16}) {
-        std::vector<TensorSource> sources;
-        checkpoint_tensors(wrote, StateKind::weights, "", &sources);
+        std::vector<TensorSource> sources = checkpoint_tensors(wrote, {weights_state(wrote)});
         for (TensorSource& s : sources) s.type = type;
         std::string file;
         REQUIRE(safetensors_write(sources, [&](const void* data, int64_t bytes) -> Status {

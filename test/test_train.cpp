@@ -36,7 +36,8 @@ void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, co
 // A trainer that can be stepped by hand: two micro-batches a step.
 struct Steps : Trainer {
     Ops<float> poisoned = cpu_ops<float>();
-    std::vector<float> weights, m, v;    // as remember() found them
+    std::vector<float> weights;    // as remember() found them, like the states
+    std::vector<std::vector<char>> states;
     double last_loss = 0, norm = 0;
     bool skipped = false;
     Step last;
@@ -64,12 +65,16 @@ struct Steps : Trainer {
     }
     void remember() {
         const ParamStore& s = gpt().store;
-        weights.assign(params(), params() + s.flat), m.assign(s.m, s.m + s.flat), v.assign(s.v, s.v + s.flat);
+        weights.assign(params(), params() + s.flat);
+        states.clear();
+        for (const char* state : s.states) states.emplace_back(state, state + 4 * s.flat);
     }
     bool unchanged() const {
-        const size_t n = weights.size() * sizeof(float);
-        return !memcmp(weights.data(), params(), n) && !memcmp(m.data(), gpt().store.m, n) &&
-               !memcmp(v.data(), gpt().store.v, n);
+        const std::vector<char*>& now = gpt().store.states;
+        return !memcmp(weights.data(), params(), 4 * weights.size()) && states.size() == 2 &&
+               std::equal(states.begin(), states.end(), now.begin(), [](const std::vector<char>& was, const char* is) {
+                   return !memcmp(was.data(), is, was.size());
+               });
     }
 };
 }    // namespace

@@ -34,7 +34,8 @@ struct ToyCheckpoint {
         params.resize(size_t(g.store.flat));
         m = v = params;
         g.store.params = reinterpret_cast<Parameter*>(params.data());
-        g.store.m = m.data(), g.store.v = v.data();
+        g.store.optimizer = &ADAMW;
+        for (std::vector<float>* state : {&m, &v}) g.store.states.push_back(reinterpret_cast<char*>(state->data()));
         uint64_t stream = seed * 3;
         for (float* flat : {params.data(), m.data(), v.data()}) {
             stream++;

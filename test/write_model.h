@@ -6,8 +6,7 @@
 // The model as a Hugging Face directory.
 inline std::string write_model(const Model& g, const Tokenizer& tokenizer) {
     const std::string dir = temporary_directory();
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(g, StateKind::weights, "", &weights);
+    const std::vector<TensorSource> weights = checkpoint_tensors(g, {weights_state(g)});
     std::string file;
     REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
                 file.append(static_cast<const char*>(data), size_t(bytes));

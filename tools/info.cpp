@@ -111,18 +111,24 @@ Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
     const SafetensorsFile file = TRY(SafetensorsFile::open(path));
     int64_t numbers = 0;
     std::set<std::string> types;
-    bool moments = true;
+    std::set<std::string> prefixes;
     for (const TensorEntry& e : file.entries()) {
         numbers += (e.end - e.begin) / (e.type == TensorType::f32 ? 4 : 2);
-        moments &= e.name.starts_with("m.") || e.name.starts_with("v.");
+        prefixes.insert(e.name.substr(0, e.name.find('.')));
         types.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
     }
-    const char* what = moments && numbers ? "optimizer state" : "safetensors";
-    rows = {kind(what),
+    const Optimizer* optimizer = nullptr;
+    for (const Optimizer* o : optimizers()) {
+        std::set<std::string> names;
+        for (const OptimizerState& s : o->states) names.insert(s.name);
+        if (names == prefixes) optimizer = o;
+    }
+    rows = {kind(optimizer ? "optimizer state" : "safetensors"),
             {"tensors", file.entries().size()},
             count_row("numbers", numbers),
             {"types", types, join({types.begin(), types.end()}, " ")},
             bytes_row(bytes)};
+    if (optimizer) rows.insert(rows.begin() + 1, {"optimizer", optimizer->name});
     return {};
 }
 

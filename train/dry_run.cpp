@@ -10,13 +10,15 @@ Workload workload(const Trainer& t) { return {t.device.model->op, t.config, t.pl
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// Most bytes of m and v that ParamStore::collect gathers on one rank for a checkpoint.
+// Most bytes of optimizer state that ParamStore::collect gathers on one rank for a checkpoint.
 int64_t collected_bytes(const Config& c, const Plan& plan) {
     if (!plan.zero) return 0;
     const std::vector<Bucket> buckets = config_buckets(c, plan.ranks);
     const std::vector<int> owners = config_owners(c, plan.ranks);
     std::vector<int64_t> of_rank(size_t(plan.ranks), 0);
-    for (size_t k = 0; k < buckets.size(); k++) of_rank[size_t(owners[k])] += 2 * 4 * buckets[k].size;
+    const int64_t states =
+        std::ranges::count(plan.optimizer->states, StateSize::parameter, &OptimizerState::size);    // read as floats
+    for (size_t k = 0; k < buckets.size(); k++) of_rank[size_t(owners[k])] += states * 4 * buckets[k].size;
     return *std::max_element(of_rank.begin(), of_rank.end());
 }
 

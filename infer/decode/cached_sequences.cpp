@@ -58,7 +58,7 @@ PendingHead CachedSequences::extend(const std::vector<int>& seqs, const std::vec
     return ::extend(model, cache, all.data(), S, seqs, lengths, sum_order);
 }
 
-// Whether one pass over these tokens, padded to the longest, fits the activations.
+// Whether one chunk of every sequence, padded to the longest, fits the activations.
 bool CachedSequences::fits(const std::vector<Ids>& tokens) const {
     size_t longest = 0;
     for (const Ids& t : tokens) longest = std::max(longest, t.size());

@@ -42,7 +42,7 @@ std::string between(int64_t least, int64_t most) {
     return all;
 }
 
-// A bound for the digits after the decimal point that are still to be written.
+// A bound for the fraction digits that are still to be written, as the number 0.digits.
 struct Limit {
     std::string digits;
     bool exclusive = false;

@@ -276,14 +276,14 @@ void sum_of_squares(double* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
     *out = sum;
 }
-void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
-                  Limits limits) {
+void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n,
+                  OptimizerParams a, Limits limits) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += squares[i];
     decide_step(step, loss_scale * *loss_total, sum, a, limits);
 }
-void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* decays, int64_t n, const Step* step, AdamW a,
-           uint64_t) {
+void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* decays, int64_t n, const Step* step,
+           OptimizerParams a, uint64_t) {
     if (step->skipped) return;
     for (int64_t i = 0; i < n; i++) {
         T g = T(step->scale) * dw[i], decay = decays[i / 64] ? T(a.weight_decay) : 0;

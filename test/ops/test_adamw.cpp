@@ -3,7 +3,7 @@
 #include "tools/selftest/adamw.h"
 
 namespace {
-const AdamW RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+const OptimizerParams RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
 const std::vector<int64_t> SIZES = {1,  2,  3,  4,   5,   7,    8,    15,   16,   17,   31,  33,
                                     63, 64, 65, 127, 129, 1023, 1024, 1025, 4099, 8191, 8193};
 // What gate leaves for adamw after so many updates.

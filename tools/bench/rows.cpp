@@ -92,7 +92,7 @@ void Rows::head_and_update() {
     if (!model[0] || !step[0]) return bench.short_of_memory("adamw");
     const Step one = {1, 1, 1, 1, 10, 20, 0};
     for (float* s : step) op.upload(s, &one, int64_t(sizeof one));
-    const AdamW a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
+    const OptimizerParams a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
     ROW(sum_of_squares, ", 32M", reinterpret_cast<double*>(square[i]), model[i], n);
     ROW(adamw, ", 32M", w[i], op.parameter == Element::bf16 ? master[i] : nullptr, m[i], v[i], model[i],
         reinterpret_cast<uint8_t*>(decays[i]), n, reinterpret_cast<Step*>(step[i]), a, 1);

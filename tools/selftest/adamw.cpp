@@ -27,7 +27,7 @@ struct DeviceStep {
     }
 };
 
-constexpr AdamW ADAM = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
+constexpr OptimizerParams ADAM = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
 Step step_of(int64_t updates, float scale) {
     Step s = {};
     decide_step(&s, 1, 1, ADAM, {});
@@ -62,7 +62,7 @@ template <class P> struct State {
     State(Memory mem, const Problem& p, bool with_master)
         : w(mem, p.w), master(mem, p.w), m(mem, p.m), v(mem, p.v), dw(mem, p.dw), decays(mem, p.decays),
           with_master(with_master) {}
-    template <class T> void run(const Ops<T, P>& op, const Step& s, uint64_t seed, AdamW a = ADAM) {
+    template <class T> void run(const Ops<T, P>& op, const Step& s, uint64_t seed, OptimizerParams a = ADAM) {
         DeviceStep step(Memory(op), s);
         op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, decays, w.size(), step, a, seed);
     }
