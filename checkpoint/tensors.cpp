@@ -1,4 +1,4 @@
-// tensors.cpp - weights and the optimizer's states between the model's memory and safetensors files.
+// tensors.cpp - weights and optimizer states between the model's memory and safetensors files.
 //
 // A tensor in memory corresponds to one or more tensors in files, its pieces (model/families.h).
 // Layouts may differ: GPT-2's files have matrices as (in, out), memory as (out, in); GPT-NeoX's

@@ -66,7 +66,7 @@ struct GenerationOptions {
     std::vector<std::string> stop = {};    // stop strings, cut off the text
     bool end_of_text = true;               // stops at the tokenizer's end tokens too
     int logprobs = 0;                      // number of likeliest tokens to report per token
-    // Receives the parts of each sequence's text, as a TextOut. Returning false stops all sequences.
+    // Receives each sequence's text in parts, as a TextOut. Returning false stops all sequences.
     std::function<bool(int sequence, std::string_view text)> text = {};
     // Receives each sample when it and all earlier ones have ended. Returning false stops all
     // sequences.
