@@ -149,12 +149,12 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     return s;
 }
 
-// Writes this rank's part of the weights and the optimizer's states.
+// Writes this rank's part of the weights and of the optimizer's states.
 Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<FileChecksum>* sums) {
     for (auto& [stem, states] :
          {std::pair{"model", std::vector{weights_state(g)}}, {"optimizer", optimizer_states(g)}}) {
         const std::vector<TensorSource> sources = checkpoint_tensors(g, states);
-        if (sources.empty()) continue;    // more ranks than buckets: some have none
+        if (sources.empty()) continue;    // a rank may have no bucket
         TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
                        [&](const Sink& sink) { return safetensors_write(sources, sink); }));
     }

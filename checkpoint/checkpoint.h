@@ -130,7 +130,7 @@ Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);      // empty if the model has no tokenizer
 std::string checkpoint_tokenizer_file(const std::string& path);    // the file in path with the tokenizer, else path
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty if there is none: GGUF
-// One of the model's flat buffers in files: the prefix of its tensors' names, and their shapes.
+// A flat buffer of the model as files have it: prefix of its tensors' names, and their shapes.
 struct SavedState {
     StateKind part;
     std::string prefix;    // "" for weights, "m." for the state m
@@ -138,7 +138,7 @@ struct SavedState {
 };
 SavedState weights_state(const Model& g);
 std::vector<SavedState> optimizer_states(const Model& g);
-// The tensors that this rank saves, in the files' layout.
+// Tensors that this rank saves, in the files' layout.
 std::vector<TensorSource> checkpoint_tensors(const Model& g, const std::vector<SavedState>& states);
 std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
 // Name of a rank's tensor file (stem "model" or "optimizer"), and text of the index over all ranks'
@@ -146,7 +146,7 @@ std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<SavedState>& states);
 
-// The files with weights (stem model) or the optimizer's states (optimizer): one, or all files of
+// Files of weights (stem "model") or the optimizer's states (stem "optimizer"): one file, or all of
 // the index.
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
 // Parses the header of every weights file. Exit 3.

@@ -1,4 +1,4 @@
-// tensors.cpp - weights and the optimizer's states between the model's memory and safetensors files.
+// tensors.cpp - weights and optimizer states between the model's memory and safetensors files.
 //
 // A tensor in memory corresponds to one or more tensors in files, its pieces (model/families.h).
 // Layouts may differ: GPT-2's files have matrices as (in, out), memory as (out, in); GPT-NeoX's
@@ -245,7 +245,7 @@ struct Loading {
     const Weights& w;
     Model& g;
     SavedState state;
-    ReadChecksums* sums;    // or null
+    ReadChecksums* sums;    // may be null
     std::unique_ptr<char[]> raw = {};
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
     std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: files are read, not mapped

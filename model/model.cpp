@@ -112,7 +112,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
     if (!plan.optimizer) return {};
-    const std::vector<uint8_t> ones(1 << 16, 1);    // allocated memory is zero
+    const std::vector<uint8_t> ones(1 << 16, 1);    // decays; allocated memory is zero
     for (const Tensor& t : tensors)
         for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
             op.upload(store.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));

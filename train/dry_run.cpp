@@ -8,7 +8,7 @@
 namespace {
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// Bytes of the states that ParamStore::collect gathers on a rank for a checkpoint, at most.
+// Most bytes of optimizer state that ParamStore::collect gathers on one rank for a checkpoint.
 int64_t collected_bytes(const Config& c, const Plan& plan) {
     if (!plan.zero) return 0;
     const std::vector<Bucket> buckets = config_buckets(c, plan.ranks);
