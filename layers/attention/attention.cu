@@ -4,9 +4,9 @@
 //     y_i = sum_j p_ij v_j     delta_i = dy_i . y_i          dp_ij = dy_i . v_j
 //     ds_ij = p_ij (dp_ij - delta_i) scale                   dq_i = sum_j ds_ij k_j
 //     dk_j = sum_i ds_ij q_i   dv_j = sum_i p_ij dy_i
-// over the pairs i, j where query i sees key j. With a soft cap the score is cap t_ij,
-// t_ij = tanh(s_ij / cap), and ds_ij gets the factor 1 - t_ij^2. ALiBi subtracts slope (i - j) from
-// the score.
+// over the pairs i, j where query i attends to key j. With a soft cap the score is cap t_ij, t_ij =
+// tanh(s_ij / cap), and ds_ij gets the factor 1 - t_ij^2. ALiBi subtracts slope (i - j) from
+// scores.
 // With dropout r_ij = 0 or 1 / (1 - rate):
 //     y_i = sum_j r_ij p_ij v_j     dp_ij = r_ij dy_i . v_j     dv_j = sum_i r_ij p_ij dy_i
 //

@@ -1,6 +1,6 @@
-// attention.cuh - the attention kernels for each generation of GPUs; attention.cu chooses among
-// them. Arguments are those in layers/operations.inc. All kernels read packed qkv in place, support
-// windows, spans and grouped heads, and save only lse.
+// attention.cuh - declares the attention kernels for each generation of GPUs; attention.cu chooses
+// among them. Arguments: layers/operations.inc. All kernels read q, k and v in place from qkv,
+// support windows, spans and grouped heads, and save only lse for the backward pass.
 #pragma once
 #include "layers/dropout.h"
 #include "layers/attention/softcap.cuh"
@@ -10,14 +10,14 @@
 // bias of the distance. distance = query's position - key's.
 struct PositionBias {
     float slope;
-    const float* row;    // the head's biases, centred at distance 0, or null
+    const float* row;    // head's biases from distance 0, or null
     int max_distance;
 };
 __device__ inline float operator*(const PositionBias& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.max_distance), -t.max_distance)] : t.slope * distance;
 }
 
-// noinline: its registers would otherwise count in kernels that mostly run without dropout.
+// noinline: otherwise its registers would be reserved even in kernels without dropout.
 __device__ __attribute__((noinline)) inline bool is_pair_kept(float rate, uint64_t seed, uint64_t row, int query,
                                                               int key) {
     return is_pair_kept(Dropout{rate, seed, 0}, row, query, key);
@@ -61,7 +61,7 @@ struct Scores {
     __device__ float cap_slope(float t) const { return fmaxf(1 - has_cap * t * t, 0); }
 };
 // Calls f(SHAPED, SPARSE, DROPS). SHAPED: soft caps, slopes or biases. SPARSE: a sparse pattern,
-// only with SHAPED. DROPS: dropout, only with both.
+// which requires SHAPED. DROPS: dropout, which requires SHAPED and SPARSE.
 template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
     const std::true_type yes;
     const std::false_type no;
@@ -84,7 +84,7 @@ void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, 
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// sm90.cu: wgmma and TMA, sm_90 only. No patterns, no biases; sizes: Sm90Scratch::takes.
+// sm90.cu: wgmma and TMA, sm_90 only. No sparse patterns, no biases; sizes: Sm90Scratch::takes.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
@@ -96,7 +96,7 @@ void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, con
 // simt_backward.cu: delta (B,NH,S) = dy . y
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
-// simt.cu: S queries over a cache that already holds their keys and values.
+// simt.cu: attention of S queries over a cache that already holds their keys and values.
 template <class T> void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 
 // cached.cuh, kv_pages.cu: generation.

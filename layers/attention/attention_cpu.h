@@ -7,7 +7,7 @@
 
 namespace ISA {
 constexpr float INF = __builtin_inff();
-constexpr int PANEL = NV * VW;    // columns of a product's kernel
+constexpr int PANEL = NV * VW;    // columns of the micro kernel
 
 constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
 INLINE void clear(float* p, int64_t n) {
@@ -20,8 +20,8 @@ INLINE vf between(int at, int first, int limit, vf v, float fill) {
 }
 INLINE float scale_of(Heads h) { return h.scale != 0 ? h.scale : 1 / __builtin_sqrtf(float(h.HS)); }
 INLINE bool has_score_transform(Heads h) { return h.softcap != 0 || h.alibi || h.bias; }
-// Scores from a query's products with keys: soft cap, ALiBi and biases. dz: derivative of the score
-// by the scaled product.
+// Turns a query's products with keys into scores: scale, soft cap, ALiBi and biases. dz: derivative
+// of the score with respect to the scaled product.
 struct Score {
     vf z, dz;
 };
@@ -41,7 +41,7 @@ struct ScoreTransform {
         for (int i = 0; i < VW; i++) b[i] = row[least(most(to_key[i], -max_distance), max_distance)];
         return b;
     }
-    // to_key: the key's position minus the query's, which grows.
+    // to_key: each lane's key position minus the query's position; rises along the lanes.
     INLINE_MEMBER Score operator()(vf product, vi to_key) const {
         const vf bias = row ? biases(to_key) : __builtin_convertvector(to_key, vf) * slope;
         if (cap == 0) return {product * scale + bias, set1(1)};
@@ -57,7 +57,7 @@ INLINE vf log2(vf x) {
     return y;
 }
 
-// Layout of keys and values: elements from one position, sequence, head to the next.
+// Layout of keys and values. row, sequence, head: elements from one position, ... to the next.
 struct Keys {
     const float *k, *v;
     int64_t row, sequence, head;
@@ -115,18 +115,18 @@ struct Rows {
 template <class X> INLINE Rows rows_of(const X* p, int64_t stride, int n) {
     return {reinterpret_cast<const char*>(p), stride * int64_t(sizeof(X)), n * int64_t(sizeof(X))};
 }
-// Prefetches rows of activations, a few between any two products: first of this item, then of the
-// thread's next item if all threads are equally fast. The rows of one head lie far apart, which no
-// hardware prefetcher follows. Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared cores
-// of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads of 64, not in cache). WorkItems gives the rows of
-// an item, and has COUNT and items.
+// Prefetches rows of activations, a few between any two products: the item's own rows, then those
+// of the thread's next item if all threads are equally fast. The rows of one head lie too far apart
+// for hardware prefetchers. Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared cores of
+// Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads of 64, not in cache). WorkItems::rows gives an
+// item's COUNT arrays of rows.
 template <class WorkItems> struct Prefetcher {
     const WorkItems& work;
     int step, rate;    // threads; rows per call
     int item = -1, row = 0, to = 0;
     int budget = LEAD;    // rows that may still be prefetched
     Rows rows[WorkItems::COUNT] = {};
-    // Exceeds the panel and the tile of queries that are packed at once. 160 to 256 measured alike.
+    // More than the panel and the tile of queries that are packed at once. 160 to 256 are alike.
     static constexpr int LEAD = 200;
 
     void enter(int i) {

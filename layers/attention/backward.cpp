@@ -5,20 +5,21 @@
 // once for all tiles of keys; dk and dv of a tile of keys stay in cache until the last one of
 // queries.
 //
-// The keys of a head are in n ranges (every n-th tile); n depends on the shape alone. Each range
-// has a dq of its own, and these are added in order afterwards. An item of work is (sequence, kv
-// head) or, if these are too few for the threads, one range of it: the bits are the same.
+// A head's tiles of keys are divided into n ranges of every n-th tile; n depends on the shape
+// alone. Each range has a dq of its own, and these are added in order afterwards. An item of work
+// is (sequence, kv head) or, if these are too few for the threads, one range of it. Both give the
+// same bits.
 //
-// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv
-// from a stream of their own, with all queries after them, and are skipped in the stream of all
-// keys; dq adds each pair in the stream that the forward pass has it in. half rounds q, k, v, dy, p
+// Windows, spans, streams, padding and half are as in forward.cpp. A sparse pattern's keys get dk
+// and dv from a stream of their own, with all queries after them, and are skipped in the stream of
+// all keys. dq adds each pair in the same stream as the forward pass. half rounds q, k, v, dy, p
 // and ds, but not dy in delta. With dropout only the kept probabilities count for dv and dp; delta
 // is dy . y.
 //
-// AMX's tiles (half) need A in rows of k, which neither p^T nor ds^T is. So they add up dv^T = dy^T
-// p and dk^T = q^T ds (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T
-// transposed at the end. Strips then have 16 rows, sums over queries go on to whole tiles of 32,
-// with zeros in p and ds.
+// AMX tiles (used with half) need the left factor by rows of the summed dimension, which neither
+// p^T nor ds^T offers. So they add up dv^T = dy^T p and dk^T = q^T ds (HS,keys): dy^T and q^T are
+// packed once for all tiles of keys, dv^T and dk^T are transposed at the end. Strips then have 16
+// rows, and sums over queries are padded to whole tiles of 32 by zeros in p and ds.
 //
 // Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S)
 // per thread, or n dq's.
@@ -28,7 +29,7 @@
 
 namespace ISA {
 namespace {
-constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: stride of score rows, as strips read beyond KB
+constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: score stride; strips read beyond KB
 constexpr int KEY_ROWS = tiles(KB, MR) * MR;
 static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whole");
 
@@ -43,16 +44,17 @@ struct Back {
     Heads h;
 };
 constexpr int QUERY_TILE = 32;    // queries of a tile of dy^T or q^T
-// Rows of queries held for a head; pairs in a row of dy^T or q^T. Strips, pairs, tiles exceed S.
+// Rows of queries per head; pairs of queries in a row of dy^T or q^T. Both exceed S, because
+// strips, pairs and tiles are whole.
 INLINE int rows_held(int S) { return (S + QUERY_TILE) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + QUERY_TILE; }
 
 struct Workspace {
-    float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
-    // All queries of the group: as A, and with half as B or transposed.
+    float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: bf16 ds, left factor of dq
+    // The group's queries as left factors; with half also as right factors or transposed (_sum).
     float *q, *dy, *q_sum, *dy_sum, *delta;
     float* dq;
-    int packed;    // packed rows of q and dy
+    int packed;    // rows of q and dy packed so far
 };
 int64_t tile_floats(int S, Heads h) {
     const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
@@ -76,7 +78,7 @@ int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * 
 // Whether one item per head keeps all threads busy.
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
 
-// An item of work: a head's ranges of keys from..to.
+// An item of work: ranges from..to-1 of a head's keys.
 struct Item {
     int b, kv, from, to;
 };
@@ -111,27 +113,28 @@ struct WorkItems {
 
 // ---- one tile of queries and keys ---------------------------------------------------------------
 
-// m queries and n keys of a stream. Row r attends to keys first(r)..limit(r).
+// A tile: m queries and n keys of a stream. Row r attends to keys first(r)..limit(r)-1.
 struct Pair {
-    int m, n, ahead;                         // near: limit(r) = ahead + r + 1, ahead = i0 - j0 >= 0
+    int m, n, ahead;                         // ahead: i0 - j0; not negative if near
     const float *q, *dy, *q_sum, *dy_sum;    // at the first query
     int64_t pairs;                           // row stride of q_sum and dy_sum, if transposed
     const float *lse, *delta;
     float* dq;
     ScoreTransform shape;
     Stream stream;
-    int i0, j0;                  // the first query; the first key, in the stream
+    int i0, j0;                  // first query; first key in the stream
     uint64_t row;                // pair_row of the head (layers/dropout.h)
     int to_key;                  // first key's position minus the first query's
     int first[QB], limit[QB];    // ascending, 0 to n
-    int before[QB];              // pattern's stream: dq uses keys below this
+    int before[QB];              // sparse pattern: dq uses keys below this
 };
-// A tile's kind. near: plain causal. masked: by Pair's arrays. shaped: masked, and a ScoreTransform
-// makes scores of products.
+// Kind of a tile. near: causal mask only. masked: Pair::first and limit are the mask. shaped:
+// masked, and a ScoreTransform turns products into scores.
 enum class Kind { near, masked, shaped };
 
-// Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as
-// strips read: at least to `strip`, the end of the strip's last row. Rows beyond m are zero.
+// Turns scores and dy v^T of row r (with half also r + 1) into p and ds, zero outside first..limit
+// as far as strips read: at least to `strip`, the end of the strip's last row. Rows beyond m become
+// zero.
 template <bool half, Kind kind>
 INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
@@ -196,7 +199,7 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
     }
 }
 
-// Dropout. before: dy v^T becomes dp, for the probabilities; else dv's p drops pairs, unscaled.
+// Dropout. before: turns dy v^T into dp. Otherwise it drops pairs of p, for dv, unscaled.
 template <bool half, class First, class Limit> void drop(const Workspace& t, const Pair& c, const Dropout& d,
                                                          const DropoutMask<QB, KB>& kept, bool before, First first,
                                                          Limit limit) {
@@ -214,7 +217,7 @@ template <bool half, class First, class Limit> void drop(const Workspace& t, con
         }
 }
 
-// Adds to dk, dv and dq.
+// Adds a tile of queries and keys to dk, dv and dq.
 template <bool half, Kind kind, class Set>
 void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetcher<WorkItems>& ahead) {
     constexpr bool masked = kind != Kind::near;
@@ -236,7 +239,7 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
         kept.draw(h.dropout, c.row, c.i0, m, c.stream, c.j0, first, limit);
         drop<half>(t, c, h.dropout, kept, true, first, limit);
     }
-    // Tiles read whole panels of keys for TURN queries if one of these attends to any.
+    // AMX tiles read whole panels of keys for QUERY_TILE queries if one of these attends to any.
     auto strip_end = [&](int r) {
         if (TILED<Set>) return tiles(limit(r / QUERY_TILE * QUERY_TILE + QUERY_TILE - 1), PANEL) * PANEL;
         return masked ? limit(r / MR * MR + MR - 1) : 0;
@@ -284,10 +287,10 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
 
 // ---- one head -----------------------------------------------------------------------------------
 
-// The first query that attends to a key; even, as pairs of queries are words.
+// The first query that attends to a key, rounded down to even, as pairs of queries are words.
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
-// Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y.
+// Packs the group's queries up to `to`: q and dy as left and right factors; delta[s] = dy . y.
 template <bool half, class Set>
 void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
@@ -324,8 +327,8 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
     }
 }
 
-// Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that
-// attend to some of them.
+// Adds all tiles of queries of the group's head g with the tile of n keys at j0. span: the queries
+// that attend to some of these keys.
 template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                                  int b, int kv, int g, const Stream& stream, int j0, int n, Span span) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
@@ -363,7 +366,7 @@ template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Se
     }
 }
 
-// dk and dv of the stream's tile of keys at j0 of (b, kv), and the tile's share of dq.
+// Computes dk and dv of the stream's tile of keys at j0 of (b, kv), and adds its part of dq.
 template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                               int b, int kv, const Stream& stream, int j0) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), n = least(KB, stream.keys - j0);
@@ -395,7 +398,7 @@ template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& 
     }
 }
 
-// dq of queries from..to = scale * the sum of its `count` parts, `stride` apart.
+// Writes dq of queries from..to-1: scale * the sum of `count` parts, `stride` apart.
 void write_dq(const Back& c, const float* parts, int count, int64_t stride, int b, int kv, int from, int to) {
     const int HS = c.h.HS, P = padded(HS), group = c.h.NH / c.h.NKV;
     const float scale = scale_of(c.h);
@@ -412,7 +415,7 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
         }
 }
 
-// Adds up an item's ranges of keys. An item with all of a head's ranges writes dq.
+// Computes an item's ranges of keys. An item that has all ranges of its head also writes dq.
 template <bool half, class Set>
 void head(const WorkItems& work, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead, float* dq, Item item) {
     const Back& c = work.c;

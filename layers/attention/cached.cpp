@@ -4,9 +4,9 @@
 // anywhere in memory, and some of the heads: scores, exponentials, then the weighted sums of
 // values. Parts are joined in order. Scales of rows (int8, fp8) multiply scores and probabilities.
 //
-// Bound by memory: each key and value is read from it once, CHUNK keys of all the thread's heads
-// after each other, in the order of a page. Data AHEAD bytes later is prefetched; to L1, as to L2
-// alone gained nothing (Zen 5).
+// Bound by memory: each key and value is read from memory once, in chunks of CHUNK keys of all the
+// thread's heads, in the order of a page. Data AHEAD bytes further on is prefetched to L1;
+// prefetching to L2 alone gained nothing (Zen 5).
 //
 // Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's
 // tiles do the rest. The copy costs less than their packing does.
@@ -17,14 +17,14 @@
 
 namespace ISA {
 namespace {
-constexpr int SPLIT = 128;     // keys of a part
-constexpr int CHUNK = 16;      // keys at once
+constexpr int SPLIT = 128;     // keys per part
+constexpr int CHUNK = 16;      // keys per chunk
 constexpr int AHEAD = 8192;    // prefetch distance, bytes
-constexpr int HEADS = 32;      // query heads at once: their scores are 16 KiB
+constexpr int HEADS = 32;      // query heads at once; 16 KiB of scores
 
 // ---- rows of a cache ----------------------------------------------------------------------------
 
-// Keys or values.
+// Rows of a cache's keys or values, with their scales.
 template <class X> struct TypedRows {
     X* rows;
     float* factors;
@@ -68,8 +68,8 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
 
 // ---- one position -------------------------------------------------------------------------------
 
-// A part's keys: their positions, and the first head's rows in the cache. The next head's: +
-// Pages::SIZE.
+// A part's keys: their positions, and the rows of the first kv head in the cache. Each further
+// head's rows follow Pages::SIZE later.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
     void fill(const Pages& cache, const VisibleKeys& seen, int b, int from) {
@@ -86,7 +86,7 @@ struct Run {
     }
 };
 
-// The first head's rows of a run's keys from `from` on, padded with the last one. whole: CHUNK
+// Rows of a run's keys from `from` on, of the first kv head; the last one is repeated. whole: CHUNK
 // adjacent rows, as in a page.
 template <class X> struct Chunk {
     int n;
@@ -111,10 +111,10 @@ template <class X, int nv> struct HeadRows {
     }
 };
 
-// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched. How a row is
-// multiplied depends on whether `soon` is adjacent, so on how threads share the heads. Both ways
-// must give the same bits: each begins with 0 and adds products in one order, one multiply-add
-// each.
+// Returns q . row (first + j) in lane j, and prefetches the same rows of `soon`. The branch taken
+// depends on whether `soon` is adjacent, so on how threads share the heads. For this reason both
+// branches must give the same bits: each begins with 0 and adds products in one order, by one
+// multiply-add each.
 template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
     constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
@@ -140,7 +140,7 @@ template <class Rows> INLINE vf products(const float* q, const Rows& k, int firs
     return sums(s);
 }
 
-// nv vectors of o from d on = sum_j p[j] v[j,:], plus with `more` their old content. With d = 0
+// o = sum_j p[j] v[j,:], for nv vectors from d on; with `more` the sum is added to o. If d = 0,
 // `soon` is prefetched.
 template <int nv, class Rows>
 INLINE void weigh(float* o, const float* p, const Rows& v, int d, const Rows& soon, bool more) {
@@ -175,8 +175,8 @@ template <class Rows> INLINE void weigh_all(float* o, const float* p, const Rows
 struct PartialSoftmax {
     float top, sum;
 };
-// score: the products of a query head, at position p, with a run's keys. They become exp(score -
-// top), times the values' scales.
+// Turns the products of a query head, at position p, with a run's keys into exp(score - top) times
+// the values' scales.
 template <class X>
 PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
     const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
@@ -208,16 +208,16 @@ struct Next {
     const Run& run;
     int kv;
 };
-// Processes query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) =
-// sum of exp(score - top) v of each of these heads, and parts (NH) = top and sum of exponentials.
+// Processes query heads first..end-1, at most HEADS, and a run's keys. o (NH, padded HS) = sum of
+// exp(score - top) v of each of these heads; parts (NH) = top and sum of exponentials.
 template <class X> void decode_part(float* o, PartialSoftmax* parts, const float* q, TypedCache<X> typed,
                                     const Run& run, const Next& then, const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // elements of a head in a page
     const int lead =
         least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // prefetch distance in kv heads
-    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). At the
-    // end the rows to prefetch are after's, from a kv head on.
+    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). Behind
+    // the last chunk, rows of `after` are prefetched, from kv head after_kv on.
     auto each = [&](const X* all, const Chunk<X>& after, int after_kv, auto f) {
         Chunk<X> chunk(all, run, 0, HS);
         for (int from = 0; from < run.n; from += CHUNK) {
@@ -252,8 +252,8 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
     });
 }
 
-// y of one query of one head, joined from the parts of its keys, which are `apart` heads from each
-// other. Their tops become their factors.
+// Joins the parts of one query head's keys to y. The parts are `apart` heads from each other. Each
+// part's top is replaced by the part's factor.
 template <class Y> void join_parts(Y* y, const float* o, PartialSoftmax* parts, int splits, int apart, int HS) {
     float top = parts[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = parts[s * apart].top > top ? parts[s * apart].top : top;
@@ -275,14 +275,14 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// Kv heads from `kv` to `end` of a part of position n's keys. next: the next part's offset.
+// Kv heads kv..end-1 of part `split` of position n's keys. next: offset of the next part.
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;
     Run run;
 };
-// A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of
-// one head belong to the thread whose share has the first of them.
+// A thread's share of all keys. They are counted by position, part and kv head, and a part's keys
+// of one head belong to the thread whose share has the first of them.
 struct ThreadShare {
     const Pages& cache;
     const Heads& h;
@@ -291,7 +291,7 @@ struct ThreadShare {
     int64_t to;    // end of the share
     int n = 0;
     int64_t before = 0;    // keys of positions before n
-    // Finds the share's first piece from `key` on, of one part; run.n = 0: none.
+    // Finds the share's first piece of one part at or after `key`; run.n = 0 if there is none.
     void find(Piece& x, int64_t key) {
         x.run.n = 0;
         for (; key < to; key = x.next) {
@@ -308,8 +308,8 @@ struct ThreadShare {
     }
 };
 
-// Attends for S positions of each sequence, independently. With S = 1 the thread that has a head's
-// last keys first appends the new one.
+// Computes y of S positions of each sequence, each by itself. With S = 1 the thread that has a
+// head's last keys appends the new key and value first.
 template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S,
                                const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
@@ -376,7 +376,7 @@ int64_t dense_bytes(int keys, const Heads& h) {
 // tiles begin at multiples of up to 256 keys.
 int first_key(int p, const Heads& h) { return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256); }
 
-// Attends for S positions of sequence b; positions from `n` on are padding.
+// Computes y of S positions of sequence b; positions from number `n` on are padding.
 template <class X>
 void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n, Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);

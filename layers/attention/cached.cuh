@@ -1,18 +1,18 @@
-// cached.cuh - attention in generation: new positions append their keys and values to the caches
-// and attend to all. cached.cu and cached_float.cu compile it for one type of activations each,
-// because nvcc is slow with it.
+// cached.cuh - attention in generation: new positions append their keys and values to the cache and
+// attend to all cached ones. cached.cu and cached_float.cu each compile it for one type of
+// activations, because nvcc takes long for it.
 //
-// One new position (S = 1): the keys of a head are split among blocks, BLOCKS per multiprocessor,
-// so that all multiprocessors read. Only the device has pos: it computes the splits, and blocks
-// without one end at once. Each block writes its output, maximum and sum to scratch. The last block
-// of a head to finish adds them in a fixed order, whichever block is last. For a few positions (a
-// checked draft, a short turn of a chat) an item is pairs of position and head instead of heads,
-// and each pair masks the block's keys that it does not see.
+// One new position (S = 1): an item is up to G query heads that share a key/value head. Its keys
+// are split among blocks, BLOCKS per multiprocessor, so that all multiprocessors read. Only the
+// device knows pos, so kernels compute the splits, and blocks without one end at once. Each block
+// writes its output, maximum and sum to scratch. An item's last block to finish adds these in a
+// fixed order. For a few positions (a draft that is verified, a short message in a chat) an item
+// consists of pairs of a position and a head, and each pair masks keys that it must not see.
 //
 // Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at
-// once, U times before the first is used: 128 bytes per thread in flight for bf16. Each lane keeps
-// maximum, sum and output over its keys for G queries that share them. More than 4 queries are
-// several items; their keys come from memory once and then from L2.
+// once, U times before the first is used, so that a thread has 128 bytes in flight for bf16. Each
+// lane keeps maximum, sum and output over its keys for G queries that share them. More than 4
+// queries are several items; their keys come from memory once and then from L2.
 //
 // Bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements per sequence. For
 // GPT-2 that is 3.1 MB at position 1024, less than a microsecond, so one sequence alone is bound by
@@ -35,9 +35,9 @@
 namespace {
 
 constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
-constexpr int MAX_ROPE_HEADS = 256;    // largest rotated head; CachedPlan's E is 8 up to it
+constexpr int MAX_ROPE_HEADS = 256;    // rotated heads up to this have E 8
 
-// Number of an item's blocks that have finished; 0 between launches.
+// For each item the number of its blocks that have finished; 0 between launches.
 __device__ unsigned finished[MAX_ITEMS];
 
 // A lane's part of a row: E elements, zero beyond HS, moved W at a time.
@@ -89,8 +89,8 @@ template <int E> __device__ inline void add(State<E>& s, State<E> other) {
     for (int e = 0; e < E; e++) s.o[e] += other.o[e];
 }
 
-// The first `lanes` threads of the block get the sum of the block's states for their elements. Two
-// calls need a barrier between them.
+// Sums the block's states. The first `lanes` threads get the sum for their elements. Two calls need
+// a barrier between them.
 template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lanes) {
     typedef State<E> States[WARPS][G][32];
     SHARED(States, parts);
@@ -121,7 +121,7 @@ __device__ inline bool last_to_finish(int item, int count) {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();    // orders writes, the count, the last block's reads
-        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // the last resets to 0
+        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // last block: 0
         __threadfence();
     }
     __syncthreads();
@@ -139,7 +139,7 @@ template <int E> __device__ inline State<E> read(const State<E>* from) {
     return s;
 }
 
-// The keys of a split: first..end-1 are cut into whole rounds. Only `count` splits have keys.
+// Keys from..to-1 of a split. Splits are whole rounds; only the first `count` of them have keys.
 struct Range {
     int from, to, count;
 };
@@ -175,14 +175,14 @@ template <int G> struct Work {
     __device__ int head(int g) const { return kv * group + (S == 1 ? cut * G + g : (cut * G + g) % group); }
 };
 
-// The queries of a block's work. P = 1: heads at position p[0]; else P = G, a position for each,
-// negative if there is none. SHAPED: with soft caps and slopes.
+// A block's queries. P = 1: heads at the position p[0]. P = G: each query has its own position,
+// negative if there is no such query. SHAPED: with soft caps and slopes.
 template <int G, int E, int P> struct Queries {
-    float q[G][E];    // scaled to scores in log2 units, or to tanh's argument
+    float q[G][E];    // scaled for log2 units, or for tanh
     PositionBias slope[G];
     int p[P];
     __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
-    // Finds the positions. Returns the keys visible to any of them, if the first is not padding.
+    // Reads the positions. Returns the keys visible to any of them, if the first is not padding.
     __device__ VisibleKeys find(const int* pos, const Work<G>& w, const Heads& h) {
         p[0] = pos[w.row(0)];
         int last = p[0];
@@ -192,13 +192,13 @@ template <int G, int E, int P> struct Queries {
         seen.n += last - p[0];
         return seen;
     }
-    // Whether query g sees `key`; -1: beyond the last key.
+    // Whether query g attends to `key`. A key of -1 lies beyond the last.
     __device__ bool is_visible(const Heads& h, int g, int key) const {
         if constexpr (P == 1) return key >= 0;
         const int behind = p[g] - key;
         return key >= 0 && behind >= 0 && (!h.window || behind < h.window || in_pattern(h, key));
     }
-    // Loads a lane's part of w.count queries; the last repeats. from(g): address of query g.
+    // Loads a lane's part of w.count queries; the last repeats up to G. from(g): query g's address.
     template <bool SHAPED, int W, class From>
     __device__ void load(const Work<G>& w, From from, const Scores& scores, int lane, int HS) {
         const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
@@ -220,7 +220,7 @@ template <class X, int E, int W, int U> struct Rows {
     float factor[U];
 };
 
-// Adds U keys and values to the softmaxes of G queries. key: positions; -1 is skipped.
+// Adds U keys and values to the softmaxes of G queries. key: their positions; -1 is skipped.
 template <bool SHAPED, class X, int G, int E, int W, int U, int P>
 __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query, const Heads& h, const Scores& scores,
                                 const Rows<X, E, W, U>& k, const Rows<X, E, W, U>& v, const int (&key)[U], int lanes) {
@@ -265,8 +265,8 @@ __device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query,
     }
 }
 
-// Sums all splits of an item in the first `lanes` threads of the last block to finish. False
-// elsewhere.
+// Sums all splits of an item. The last block to finish has the sum in its first `lanes` threads and
+// returns true; other blocks return false.
 template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], State<E>* partial, int item, int split,
                                                           int splits, int count, int lanes) {
     State<E>* part = partial + int64_t(item) * splits * G * lanes;
@@ -284,7 +284,7 @@ template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], Stat
     return true;
 }
 
-// Writes a lane's part of a row of y, from a block's first `lanes` threads; 0 for padding.
+// Writes a lane's part of a row of y; 0 for padding. Only a block's first `lanes` threads call it.
 template <int W, class T, int E> __device__ inline void put_out(T* y, const State<E>& s, bool there, int lane, int HS) {
     Piece<T, E, W> out;
 #pragma unroll
@@ -292,8 +292,8 @@ template <int W, class T, int E> __device__ inline void put_out(T* y, const Stat
     out.to(y, lane, HS);
 }
 
-// AsTheyAre: one position, queries and key already rotated. WithRope: one position, rotated here.
-// Several: S positions, whose keys are in the cache.
+// Kinds of calls of decode_kernel. AsTheyAre: one position, queries and key already rotated.
+// WithRope: one position, rotated here. Several: S positions, whose keys are in the cache.
 struct AsTheyAre {
     static constexpr bool TURNS = false;
     static constexpr int S = 1;
@@ -308,8 +308,8 @@ template <class T> struct WithRope {
     RopeCall c;
     const T *qw, *kw;
 };
-// to (count + 1,HS), in shared memory = `count` heads of a row of qkv and the key's head, normed
-// and rotated.
+// Norms and rotates `count` query heads and the key's head of a row of qkv.
+// to (count + 1,HS), in shared memory
 template <class T, bool INTERLEAVED>
 __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, int b, int head, int count, int key) {
     const RopeCall& c = by.c;
@@ -330,9 +330,9 @@ __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, in
     }
 }
 
-// With a cache of another type than T, or several positions, cache_append has written the new keys.
-// Else the first split writes the new key, and all blocks read it from qkv, because that write may
-// not be visible to them.
+// If the cache has another type than T, or there are several positions, cache_append has written
+// the new keys. Otherwise the first split writes the new key, and all blocks read it from qkv,
+// because they may not see that write yet.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
     decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 
     const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS,
-            *q = in + int64_t(w.head(0)) * HS;    // for one position
+            *q = in + int64_t(w.head(0)) * HS;    // q: one position only
     const T *new_k = in + int64_t(h.NH + w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
     if constexpr (First::TURNS) {
         SHARED(Vec<T>[(G + 1) * MAX_ROPE_HEADS / VEC<T>], own);
@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(THREADS)
         Rows<X, E, W, U> k, v;
         int key[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {    // beyond the last key: the last, with weight 0
+        for (int u = 0; u < U; u++) {    // beyond the end: last key, weight 0
             const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
             const int64_t cache_row = cache.row(w.b, w.kv, at);
             const X *from_k = all_k + cache_row * HS, *from_v = all_v + cache_row * HS;
@@ -419,9 +419,9 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
     const bool cache_converts = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
     const CachedPlan x(B, S, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
     void* scratch = x.bytes ? cuda_scratch(x.bytes) : nullptr;
-    const bool prompt = !x.takes || (cache_converts && !aligned);    // the latter is too rare for its own kernels
+    const bool prompt = !x.takes || (cache_converts && !aligned);    // too rare a case for its own kernels
     if (S > 1 || prompt || cache_converts) cache_append(qkv, cache, B, S, pos, h);
-    if (S > 1 && cache.from_start && !cache_converts)    // later steps read rounded keys
+    if (S > 1 && cache.from_start && !cache_converts)    // if it converts, queries must read rounded keys
         return attention_forward(y, static_cast<float*>(scratch), qkv, B, S, h);
     if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
     if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, AsTheyAre{});
@@ -434,8 +434,8 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
     });
 }
 
-// Uses two launches for cases without a kernel: scores with caps or slopes, norms over all heads,
-// caches of another type, heads without 16-byte vectors.
+// Falls back to two launches in cases without a fused kernel: scores with caps or slopes, norms
+// over all heads, caches of another type, heads without 16-byte vectors.
 template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, const T* qkv, const T* qw, const T* kw,
                                               const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
                                               const int* pos, Heads h, QkNormRope t) {

@@ -9,7 +9,8 @@ namespace ISA {
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
 constexpr int RUN = 2 * COUNTERS;    // keys
-// -1 for kept pairs of queries q and q + 8 (q % 16 < 8) with RUN keys from a multiple of RUN on.
+// Writes -1 for each pair that dropout keeps, else 0. Pairs are query q (to low; q % 16 < 8) and
+// query q + 8 (to high) with RUN keys from `key` on, a multiple of RUN.
 INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, int q, int key) {
     uint32_t words[RANDOMS];
     random_words<1, COUNTERS>(words, d.seed, row, pair_index(q, key));
@@ -33,11 +34,11 @@ INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, 
 template <int QB, int KB> struct DropoutMask {
     static constexpr int ROW = KB + RUN;
     int8_t bytes[(QB + 32) / 16 * 16 * ROW];    // whole blocks of 16 queries
-    int skip = 0;                               // queries of the first block before the tile
+    int skip = 0;                               // queries in the first block before the tile
     INLINE_MEMBER const int8_t* of(int r) const { return bytes + (skip + r) * ROW; }
 
-    // m queries from position q0 on, keys from j0 on of a stream. Query r needs keys
-    // first(r)..limit(r), ascending.
+    // Draws for m queries from position q0 on and a stream's keys from j0 on. Query r needs keys
+    // first(r)..limit(r); both ends rise with r.
     template <class First, class Limit>
     void draw(const Dropout& d, uint64_t row, int q0, int m, const Stream& stream, int j0, First first, Limit limit) {
         const bool aligned = stream.step == 1 && stream.key(j0) % RUN == 0;

@@ -5,14 +5,14 @@
 // work is (sequence, kv head, range of query tiles), and the split into items changes no result.
 // Head sizes are padded to whole vectors within the tiles.
 //
-// With a window, spans or a pattern, tiles that are invisible to all queries are skipped, and
-// partly visible tiles have code of their own (masked: true), so that the others cost no more. A
+// With a window, spans or a sparse pattern, tiles that are invisible to all queries are skipped.
+// Partly visible tiles have code of their own (masked: true), so that the others cost no more. A
 // pattern's keys are packed as streams of their own, one after the other (visible_keys.h).
 //
 // half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when
 // they are packed. Sums, scores, maxima, exponentials and their totals are float. The bf16 table
-// uses half if the CPU multiplies bf16: in pairs by vectors, or by AMX's tiles, for which strips
-// have 16 rows and sums go on to whole tiles over zeros.
+// uses half if the CPU multiplies bf16, by vectors of pairs or by AMX tiles. For AMX, strips have
+// 16 rows and sums are padded with zeros to whole tiles.
 //
 // With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout
 // is a pass over the probabilities.
@@ -25,7 +25,7 @@
 
 namespace ISA {
 constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: stride of score rows
-constexpr int DEPTH = 128;                         // keys of a product with v, whose rows fit L1
+constexpr int DEPTH = 128;                         // keys per product with v; these fit L1
 
 struct Call {
     Outputs y;
@@ -53,7 +53,7 @@ struct WorkItems {
         items = heads * ranges;
     }
     Item item(int i) const {
-        const int head = i % heads, range = ranges - 1 - i / heads;    // the longest first
+        const int head = i % heads, range = ranges - 1 - i / heads;    // longest range first
         return {head / c.h.NKV, head % c.h.NKV, qt * range / ranges * QB, least(qt * (range + 1) / ranges * QB, c.S)};
     }
     void rows(int i, Rows* r, int& from, int& to) const {
@@ -70,10 +70,10 @@ struct WorkItems {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// For GROUP rows of a strip, LDS apart: the scores of keys first..limit become 2^(c (score - top)),
-// the scores of other keys in from..end become zero; half packs them into words in place. Sums and
-// output are rescaled to the new maximum. Keys inner..outer are visible to all rows. from and end
-// are multiples of a vector of words, inner and outer of a vector.
+// For GROUP rows of a strip, LDS apart: turns the scores of keys first..limit into 2^(c (score -
+// top)) and the scores of other keys in from..end into zero; with half, packs the results into
+// words in place. Rescales sums and output to the new maximum. Keys inner..outer are visible to all
+// rows. from and end are multiples of a vector of words, inner and outer of a vector.
 constexpr int GROUP = MR / 2;
 struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];
@@ -130,7 +130,7 @@ INLINE void online_softmax(float* s, const RowMask& mask, float c, float* top, f
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
-// Makes scores of a query from products with keys from..end of the stream's tile at j0.
+// Turns a query's products with keys from..end of the stream's tile at j0 into scores.
 INLINE void shape_scores(float* s, const RowMask& mask, ScoreTransform shape, const Stream& stream, int j0, int query) {
     for (int u = mask.from; u < mask.end; u += VW)
         store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);
@@ -140,13 +140,13 @@ struct ForwardTiles {
     float *kt, *v, *q, *s, *o, *sums, *top;
     Span mask[QB];    // visible keys of each query, as stream indices
 };
-// Panels of keys. Each stream begins a new one.
+// Number of panels of keys. Each stream begins a new panel.
 INLINE int panels(const Streams& streams) {
     int n = 0;
     for (int i = 0; i < streams.count; i++) n += tiles(streams.s[i].keys, PANEL);
     return n;
 }
-static int64_t forward_floats(const Heads& h, int keys) {    // enough for words of both kinds
+static int64_t forward_floats(const Heads& h, int keys) {    // for floats, or pairs of bf16
     const int P = padded(h.HS);
     return int64_t(panels(Streams(h, keys))) * PANEL * P * 2 + QB * (2 * P + LDS + VW + 1);
 }
@@ -163,7 +163,7 @@ template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS
 template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS) {
     return t.v + int64_t(words<half>(j)) * padded(HS);
 }
-// m queries of a head at i0, and a stream of keys, packed from `panel` on.
+// m queries of a head from i0 on; and a stream of keys, packed from `panel` on.
 struct Queries {
     int b, head, i0, m;
 };
@@ -173,7 +173,7 @@ struct PackedStream {
 };
 
 // Applies dropout to probabilities of a tile: row r has probabilities of keys first(r)..limit(r),
-// and zeros around them. y is multiplied by the factor.
+// and zeros around them. The factor 1 / (1 - rate) is applied to y.
 template <bool half, class First, class Limit>
 static void drop(float* s, const Call& c, const Queries& at, const Stream& stream, int j0, First first, Limit limit) {
     DropoutMask<QB, KB> kept;
@@ -211,7 +211,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
                 strip_by<false, half>(set, padded(n) - skip, D, t.q + r * Q, Q,
                                       packed_k<half>(t, packed + p, HS) + skip, PANEL, t.s + r * LDS + p + skip, LDS);
         }
-    for (int r = 0; r < rows; r += GROUP) {    // a group may span two strips of 16 rows
+    for (int r = 0; r < rows; r += GROUP) {    // groups may span two strips of 16 rows
         const int last = r + GROUP - 1;
         RowMask mask = {from(r / R * R),
                         tiles(first(last), VW) * VW,
@@ -253,7 +253,7 @@ template <bool half, class Set> static void add_stream(const Call& c, ForwardTil
                             : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
 }
 
-// y and lse of a tile of queries, over packed keys.
+// Computes y and lse of a tile of queries, over packed keys.
 template <bool half, class Set> static void query_tile(const Call& c, ForwardTiles& t, Set& set,
                                                        Prefetcher<WorkItems>& ahead, const Streams& streams,
                                                        const Queries& at) {
@@ -281,7 +281,7 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
 }
 
 // Packs keys and values of a stream from `from` to `to`, in whole panels. Values beyond the last
-// key are zero: tiles multiply them by zeros.
+// key become zero, because tiles multiply them by zero probabilities.
 template <bool half>
 static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s, int64_t head, int from, int to) {
     const int HS = c.h.HS;

@@ -1,8 +1,8 @@
 // kv_pages.cu - writes rows of keys and values to a cache's pages: new ones from qkv, and rotated
 // copies.
 //
-// Thread mapping: a warp for each row of a head, of keys and then of values. Bound by memory: a row
-// is read once, or twice if its type has a scale, the second time from L1.
+// Thread mapping: a warp writes one row of a head; rows of keys come before rows of values. Bound
+// by memory: a row is read once, or twice if its type has a scale, the second time from L1.
 #include "attention.cuh"
 
 namespace {
@@ -15,7 +15,7 @@ template <class X, class F> __device__ inline void put_row(X* rows, float* facto
     if constexpr (LARGEST<X> != 0) {
         float most = 0, finite = 0;
         for (int d = lane; d < HS; d += 32) most = fmaxf(most, fabsf(x(d))), finite += x(d) * 0;
-        most = warp_max(most) + warp_sum(finite);    // NaN, if any element is no number
+        most = warp_max(most) + warp_sum(finite);    // NaN, if an element is not finite
         inverse = most < TINY ? 0 : LARGEST<X> / most;
         if (lane == 0) factors[row] = most < TINY ? 0 : most / LARGEST<X>;
     }

@@ -1,10 +1,10 @@
-// position_bias.cpp - biases of attention's scores by distance, and their gradients.
+// position_bias.cpp - biases of attention's scores by distance, and the gradients of these biases.
 //
 // The gradient of a score is ds = p (dp - delta), recomputed tile by tile as in backward.cpp: QB
-// queries by KB keys of a head. A row of ds is parallel to the head's sums by distance, to which it
-// is added; distances beyond max_distance share one number. Each head of a sequence has its own
-// sums, added up in order afterwards: the bits depend on the sizes alone. Bound by FMAs: 4 HS FLOPs
-// and an exp for each pair of query and key.
+// queries by KB keys of a head. A row of ds is added to adjacent elements of the head's sums by
+// distance; distances beyond max_distance share one sum. Each head of a sequence has its own sums,
+// which are added up in order afterwards, so the bits depend on the sizes alone. Bound by FMAs: 4
+// HS FLOPs and an exp for each pair of query and key.
 #include "dropout_mask.h"
 
 namespace ISA {
@@ -38,7 +38,7 @@ INLINE void add_along(float* sums, int max_distance, int first, vf x) {
     for (int i = 0; i < VW; i++) sums[least(most(first + i, -max_distance), max_distance)] += x[i];
 }
 
-// Adds ds of m queries at i0 and the packed keys at j0 of head i. sums: at distance 0.
+// Adds ds of head i for m queries from i0 on and the packed keys from j0 on. sums: at distance 0.
 template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, const ScoreTransform& shape, int b,
                                    int i, int i0, int m, int j0) {
     const int D = words<half>(c.h.HS), Q = padded(D), rows = tiles(m, MR) * MR, n = least(KB, c.S - j0);
@@ -74,7 +74,7 @@ template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, c
     }
 }
 
-// Computes the sums of head i of sequence b.
+// Computes the sums by distance of head i of sequence b.
 template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b, int i) {
     const int HS = c.h.HS, S = c.S, Q = padded(words<half>(HS)), C = c.h.NH * HS;
     const Keys keys = packed_keys(c.qkv, S, c.h);

@@ -1,17 +1,17 @@
-// position_bias.cu - biases of attention's scores by distance: the bias of each distance from its
-// bucket's, and gradients.
+// position_bias.cu - biases of attention's scores by distance: each distance's bias, taken from its
+// bucket, and gradients.
 //
-// A score's gradient ds = p (dp - delta) is recomputed. A block has a band: all 64x64 tiles of a
-// head, queries by keys, at one offset from the diagonal. Their elements are summed in registers,
-// and only at the band's end along the diagonals; another kernel adds those by distance. Without
-// atomics, so the bits are reproducible.
+// A score's gradient ds = p (dp - delta) is recomputed. A block has a band: all 64x64 tiles
+// (queries by keys) of a head that lie at one offset from the diagonal. It sums these tiles
+// elementwise in registers, and at the end adds up along the diagonals of the sum. Another kernel
+// adds bands by distance. There are no atomics, so the bits are reproducible.
 //
 // Thread mapping: 128 threads for a tile. bf16 by mma.sync, 16 queries a warp (sm80.cuh); float,
 // and head sizes without tensor cores, by FMAs (simt.cuh).
 //
 // FLOPs for each pair of query and key: 4 HS. Bound by the copies of tiles: each is read once for
-// every band. Only two tiles at a time keep shared memory small, so that other blocks of a
-// multiprocessor compute while one waits.
+// every band. Shared memory holds only two tiles, so that other blocks of a multiprocessor compute
+// while one waits.
 #include "simt.cuh"
 #include "sm80.cuh"
 
@@ -31,7 +31,7 @@ struct Bands {
           scores(h) {}
 };
 
-// A block's band, and its tiles that hold visible pairs.
+// A block's band, and the band's tiles that have visible pairs.
 struct Band {
     const Bands& c;
     int b, head, offset, band;
@@ -64,7 +64,7 @@ struct Band {
     }
 };
 
-// A query's row of ds.
+// The gradients of one query's scores.
 struct Query {
     const Band& at;
     Span span;
@@ -179,8 +179,8 @@ template <class T> __global__ void __launch_bounds__(THREADS)
 
 // ---- sums by distance ---------------------------------------------------------------------------
 
-// dbias[head,x] += the sums at distance x - max_distance, or beyond it at the ends. A block for
-// each element; a thread has every 128th band.
+// dbias[head,x] += the sums at distance x - max_distance; the first and last x include all larger
+// distances. A block computes one element; a thread adds every 128th band.
 __global__ void __launch_bounds__(THREADS) add_bands_kernel(float* dbias, const float* partial, Bands c) {
     SHARED(float[THREADS / 32], warps);
     const int n = 2 * c.h.max_distance + 1, x = int(blockIdx.x) % n, head = int(blockIdx.x) / n, far = 1 << 29;
@@ -226,7 +226,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     const int i = int(blockIdx.x) * THREADS + int(threadIdx.x);
     if (i < NH * n) bias[i] = to_float(table[bucket[i % n] * NH + i / n]);
 }
-// A thread has an element of the table, and sums its distances in order.
+// A thread computes one element of the table; it adds the bucket's distances in order.
 __global__ void __launch_bounds__(THREADS)
     table_kernel(float* dtable, const float* dbias, const int* bucket, int buckets, int NH, int n) {
     const int at = int(blockIdx.x) * THREADS + int(threadIdx.x), head = at % NH;

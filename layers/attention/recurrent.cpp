@@ -1,23 +1,23 @@
 // recurrent.cpp - attention without softmax (layers/ops.h: LinearAttention), in chunks of positions
 // (Yang et al. 2023, section 4).
 //
-// Within a chunk b begins at 0, and with q~ = scale f(q) exp(b), k~ = f(k) exp(-b) its rows are
+// Within a chunk b begins at 0. With q~ = scale f(q) exp(b), k~ = f(k) exp(-b) its rows are
 //   num = tril(q~ k~^T) v + q~ S       y = n num       S' = exp(b of the last) (S + k~^T v)
-// where S is the state before it. The backward pass has two sweeps, so that no state has to be
-// kept: forward, recomputing the states, for dq; and back, with U, the gradient of S + k~^T v, for
-// dk, dv and the gates:
+// where S is the state before the chunk. The backward pass has two sweeps, so no state needs to be
+// stored: one forward, which recomputes the states, for dq; one backward, with U, the gradient of
+// S + k~^T v, for dk, dv and the gates:
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
 //   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. elu's weights are num with values of 1: their gradient is added to P,
-// S and U by z and h. A chunk ends where a document does; the next one begins without a state.
-// An item of work is a key/value head of a sequence, with its query heads; all lies in the thread's
+// with g the gradient of num. elu's denominators are num for values of 1; z and h add their
+// gradient to P, S and U. A chunk ends where a document ends; the next one begins without a state.
+// An item of work is a key/value head of a sequence with its query heads; its data fit the thread's
 // L2. Bound by FMAs: a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times
 // that backward, whatever the length.
 #include "attention_cpu.h"
 
 namespace ISA {
 namespace {
-// 36 times the largest decay, 2, is 72, and exp(72) is 2e31. Strips are whole.
+// Bound by float: 36 times the largest decay, 2, is 72, and exp(72) is 2e31. A multiple of MR rows.
 constexpr int CHUNK = 36;
 static_assert(CHUNK % MR == 0);
 
@@ -27,7 +27,7 @@ struct Call {
     Heads h;
     bool elu() const { return h.linear == LinearAttention::elu; }
     bool decays() const { return !elu(); }
-    // The first position of s's document.
+    // First position of the document that has position s.
     INLINE_MEMBER int first(int b, int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }
     int64_t row(int b, int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
     int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
@@ -38,11 +38,11 @@ struct Call {
     int64_t norm(int b, int s, int i) const { return (int64_t(b) * h.NH + i) * S + s; }
 };
 
-// ---- one number ---------------------------------------------------------------------------------
+// ---- functions of one number -------------------------------------------------------------------
 
 INLINE vf feature(bool elu, vf x) { return elu ? (x > 0 ? x + 1 : exp2(x * LOG2E)) : x; }
 INLINE vf feature_slope(bool elu, vf x) { return elu ? (x > 0 ? set1(1) : exp2(x * LOG2E)) : set1(1); }
-// log(1 + e^-|x|) = 2 artanh(s), s <= 1/3: odd powers up to s^15 have an error of 1e-9.
+// log(1 + e^-|x|) = 2 artanh(s), s <= 1/3: its odd powers up to s^15 leave an error of 1e-9.
 INLINE vf log_sigmoid(vf x) {
     const vf t = exp2(max(-x, x) * -LOG2E), s = t / (2 + t), s2 = s * s;
     vf odd = set1(1 / 15.0f);
@@ -59,9 +59,9 @@ INLINE vf gate_slope(vf x) {
 
 // ---- a chunk ------------------------------------------------------------------------------------
 
-// n positions from `from` on. fresh: no state precedes. ends: no position follows. While a row is
-// read, the row `ahead` rows on is fetched: a head's rows are too far apart for hardware
-// prefetchers.
+// n positions from `from` on. fresh: a document or sequence begins with them. ends: one ends with
+// them. While a row is read, the row `ahead` rows further is prefetched: a head's rows are too far
+// apart for hardware prefetchers.
 struct Chunk {
     int from, n;
     bool fresh, ends;
@@ -79,8 +79,9 @@ INLINE Chunk chunk_to(const Call& c, int b, int to) {
     return {to - n, n, false, to == c.S || c.first(b, to) == to, -CHUNK};
 }
 
-// (CHUNK,P) q~, k~, v, exp(b), g, and sums of the three kinds; (P,CP) transposes; (CHUNK,CP)
-// scores; (ROWS,P) states. Elements beyond HS and n are zero, up to whole strips.
+// A thread's buffers. (CHUNK,P): q~, k~, v, exp(b) (up), g, and the sums o and dv; (P,CP):
+// transposes; (CHUNK,CP): scores; (ROWS,P): states. Elements beyond HS and n are zero, up to whole
+// strips of MR rows.
 struct Workspace {
     float *q, *k, *v, *up, *g, *o, *dv, *kt, *vt, *a, *p, *s, *t, *z, *h, *later;
     int P, CP;
@@ -107,7 +108,7 @@ template <class F> INLINE void each_row(int n, int HS, F f) {
 }
 INLINE void clear_rows(float* x, int n, int P) { clear(x + n * P, (strips(n) - n) * P); }
 
-// Computes exp(b) of a chunk.
+// Computes exp(b) of a chunk as r.up.
 void fill_decays(const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     const int HS = c.h.HS;
     if (c.h.linear == LinearAttention::retention) {
@@ -146,7 +147,7 @@ void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x)
     clear_rows(r.v, x.n, r.P);
 }
 INLINE float scale_or_one(const Call& c) { return c.elu() ? 1 : scale_of(c.h); }
-// Loads q~ if `up`, else scale f(q).
+// Loads q~ or, unless `up`, scale f(q).
 void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& x, bool up = true) {
     const float scale = scale_or_one(c);
     for (int row = 0; row < x.n; row++) {
@@ -159,7 +160,7 @@ void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& 
     }
     clear_rows(r.q, x.n, r.P);
 }
-// Computes the gradients of num from y's and, for elu, of the weights as r.h.
+// Computes g, the gradient of num, from dy and, for elu, the gradient of the denominators as r.h.
 template <class Y> void load_gradients(const Workspace& r, const Call& c, const float* dy, const Y* y,
                                        const float* norms, int b, int i, const Chunk& x) {
     const int HS = c.h.HS;
@@ -179,7 +180,7 @@ template <class Y> void load_gradients(const Workspace& r, const Call& c, const 
     clear_rows(r.g, x.n, r.P);
 }
 
-// a = tril(x yt) + h: rows of x by the transposed keys or values.
+// a = tril(x yt + h), x: queries or gradients, yt: transposed keys or values.
 void lower(float* a, const Workspace& r, const float* x, const float* yt, int n, int HS, const float* h) {
     for (int row = 0; row < n; row += MR)
         strip<false>(padded(least(n, row + MR)), HS, x + row * r.P, r.P, 1, yt, r.CP, a + row * r.CP, r.CP);
@@ -189,7 +190,7 @@ void lower(float* a, const Workspace& r, const float* x, const float* yt, int n,
         for (int j = i + 1; j < padded(least(n, i / MR * MR + MR)); j++) at[j] = 0;
     }
 }
-// o = a x, a from `lower`; with a state, o += q s.
+// o = a x with a lower triangular; if there is a state s, o += q s.
 void row_products(const Workspace& r, const float* a, const float* x, int n, const float* q, const float* s, int HS) {
     for (int row = 0; row < n; row += MR) {
         float* o = r.o + row * r.P;
@@ -202,14 +203,14 @@ void column_products(float* o, const Workspace& r, const float* a, const float* 
     for (int row = 0; row < n; row += MR)
         strip<true>(r.P, n - row, a + row * r.CP + row, 1, r.CP, x + row * r.P, r.P, o + row * r.P, r.P);
 }
-// s (HS,P) = or += x^T y over the chunk's rows
+// s (HS,P) = x^T y over the chunk's rows; with `add` +=
 void outer(float* s, const Workspace& r, const float* x, const float* y, int n, int HS, bool add) {
     for (int d = 0; d < HS; d += MR) {
         if (add) strip<true>(r.P, n, x + d, 1, r.P, y, r.P, s + d * r.P, r.P);
         else strip<false>(r.P, n, x + d, 1, r.P, y, r.P, s + d * r.P, r.P);
     }
 }
-// z = or += the sum of x's rows, weighted by w.
+// z = the sum of x's rows, weighted by w; with `add` +=
 void add_rows(float* z, const Workspace& r, const float* x, const float* w, int n, bool add) {
     for (int d = 0; d < r.P; d += VW) {
         vf total = add ? load(z + d) : vf{};
@@ -217,7 +218,7 @@ void add_rows(float* z, const Workspace& r, const float* x, const float* w, int 
         store(z + d, total);
     }
 }
-// Multiplies rows of s by the whole chunk's decay.
+// Multiplies the rows of s by the decay of the whole chunk.
 void decay_rows(float* s, const Workspace& r, int n, int HS) {
     for (int d = 0; d < HS; d++)
         for (int e = 0; e < r.P; e += VW) store(s + d * r.P + e, load(s + d * r.P + e) * r.up[(n - 1) * r.P + d]);
@@ -230,7 +231,7 @@ INLINE float dot_row(const float* x, const float* y, int P) {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// Writes the row of y at `to` from num and, for elu, the weight. Returns its n.
+// Writes n num to the row of y at `to`; n comes from num or, for elu, from weight. Returns n.
 INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, const Call& c) {
     vf squares = {};
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
@@ -241,7 +242,7 @@ INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, c
     return n;
 }
 
-// Computes positions 0..S-1 of the call. begins: no state in r.s, r.z. norms may be null.
+// Computes positions 0..S-1 of the call. begins: r.s and r.z hold no state yet. norms may be null.
 void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, int b, int kv, int S, bool begins) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int from = 0; from < S;) {
@@ -291,7 +292,7 @@ template <class P> void forward(P* y, float* norms, const float* qkv, const floa
 
 // ---- generation ---------------------------------------------------------------------------------
 
-// Computes one position: the state is updated in place.
+// Computes one position and updates the state in place.
 void step_head(Outputs y, float* state, float* z, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const Chunk x = {0, 1, false, false};
@@ -350,8 +351,8 @@ struct Gradients {
     Results y;
 };
 
-// Computes dq, with the transposed states in r.s; with gates also q dq, summed over heads, as
-// dgates.
+// The sweep forward: computes dq, with the transposed states in r.s. If there are gates, it also
+// writes q dq, summed over heads, to dgates.
 void backward_queries(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const float scale = scale_or_one(c);
@@ -384,7 +385,7 @@ void backward_queries(const Gradients& to, const Workspace& r, const Call& c, in
 }
 
 // Writes dk, dv and the gates' gradients of a chunk whose dk~ and dv are in r.o and r.dv. r.later:
-// sums over later positions.
+// d log a, summed over later positions.
 void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     for (int i = x.n - 1; i >= 0; i--)
         each_vector(c.h.HS, [&](int64_t d, auto at) {
@@ -401,7 +402,7 @@ void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, i
         });
 }
 
-// The sweep back: r.s holds dS after the chunk, then U; r.t its transpose; r.z elu's dz.
+// The sweep back. r.s holds dS after the chunk, then U; r.t its transpose; r.z has dz (elu).
 void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int end = c.S; end > 0;) {

@@ -1,20 +1,19 @@
 // recurrent.cu - attention without softmax (layers/ops.h: LinearAttention), in chunks of 32
-// positions. Maths: recurrent.cpp. Four walks over a sequence use one kernel with different
-// operands:
-//   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z      c: positions of r's chunk up to r,
-//   or from r on
-//   Y   forward    L = q~    R = k~    Z = v    out = num        DQ  forward    L = g    R = v
-//   Z = k~    out = dq~
-//   DK  backward   L = v     R = g     Z = q~   out = dk~        DV  backward   L = k~   R = q~
-//   Z = g     out = dv
-// S is the state of the chunks before (walking back, after), and decays along its rows (Y, DV) or
-// columns. elu's normaliser is one more column of v, of ones; its gradient is one more column of g.
+// positions. Maths: recurrent.cpp. Four walks over a sequence use one kernel, with other factors:
+//   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z
+// where c are the positions of r's chunk up to r (forward), or from r on (backward):
+//   Y   forward    L = q~    R = k~    Z = v    out = num
+//   DQ  forward    L = g     R = v     Z = k~   out = dq~
+//   DK  backward   L = v     R = g     Z = q~   out = dk~
+//   DV  backward   L = k~    R = q~    Z = g    out = dv
+// S is the state before the chunk (backward: after it). S decays along its rows (Y, DV) or columns.
+// elu's denominator is one more column of v, of ones; its gradient is one more column of g.
 //
 // Thread mapping: a block of 128 threads walks along a key/value head of a sequence for 32 columns
 // of Z, out and S, and recomputes the scores L . R. A thread has 4 rows and 2 columns of scores,
 // out and S, all in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are
-// float, in an order that depends only on sizes. FLOPs for a position, head and 32 columns: 2 (32
-// HS + 32 32 / 2 + 2 * 32 HS).
+// float, in an order that depends only on sizes. FLOPs for a position, head and 32 columns:
+// 2 (32 HS + 32 32 / 2 + 2 * 32 HS).
 #include "attention.cuh"
 
 namespace {
@@ -32,7 +31,7 @@ template <class T> struct Call {
     float scale;
     __host__ __device__ bool elu() const { return h.linear == LinearAttention::elu; }
     __host__ __device__ int wide() const { return h.HS + elu(); }
-    // Heads above 128 leave shared memory for half as many positions.
+    // With heads above 128, shared memory holds only half as many positions.
     __host__ __device__ int chunk() const { return h.HS > 128 ? MOST / 2 : MOST; }
     __host__ __device__ int pitch() const { return (h.HS + 1) | 1; }    // odd: no bank conflicts
     __device__ int64_t row(int b, int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
@@ -57,7 +56,7 @@ __device__ inline float gate_slope(float x) {
     return log_sigmoid(x) * GATE_SCALE > LOG_DECAY_MIN ? GATE_SCALE / (1 + expf(x)) : 0;
 }
 
-// n positions from `from` on. alone: no chunk before it or, walking back, after it.
+// n positions from `from` on. alone: no chunk before (backward: after) it in its document.
 struct Chunk {
     int from, n;
     bool alone;
@@ -74,8 +73,8 @@ template <class T> __device__ inline Chunk chunk_to(const Call<T>& c, int b, int
     return {to - n, n, to == c.S || c.first(b, to) == to};
 }
 
-// l, r, up (chunk,pitch); z, scores (chunk,PITCH); s (HS + 1, rounded up to fours, PITCH); later
-// (E).
+// A block's buffers: l, r, up (chunk,pitch); z, scores (chunk,PITCH); s (HS + 1, rounded up to
+// fours, PITCH); later (E).
 struct Workspace {
     float *l, *r, *up, *z, *scores, *s, *later;
     __host__ __device__ static int floats(int chunk, int pitch, int HS) {
@@ -127,13 +126,13 @@ template <class T, Walk W> struct Walker {
     const Call<T>& c;
     const Out<T>& out;
     const Workspace workspace;
-    const int b, kv, e0, HS, P, in, columns;    // in: terms of a score; columns: of Z and out
+    const int b, kv, e0, HS, P, in, columns;    // in: terms per score; columns: of Z, out
     const bool elu;
     __device__ Walker(const Call<T>& c, const Out<T>& out, int b, int kv, int e0)
         : c(c), out(out), workspace(&dynamic_shared<float>(), c.chunk(), c.pitch(), c.h.HS), b(b), kv(kv), e0(e0),
           HS(c.h.HS), P(c.pitch()), in(ALONG ? HS : c.wide()), columns(W == Walk::y ? c.wide() : HS), elu(c.elu()) {}
 
-    // up = exp(b) of all channels, or of this block's columns.
+    // Computes up = exp(b) of all channels, or only of this block's columns.
     __device__ void load_decays(const Chunk& x) const {
         if (elu) return;
         const int width = ALONG ? HS : min(E, HS - e0), c0 = ALONG ? 0 : e0;
@@ -153,7 +152,7 @@ template <class T, Walk W> struct Walker {
     }
     __device__ float up(int i, int d) const { return elu ? 1 : workspace.up[i * P + d]; }
 
-    // Loads rows of k~ or q~ from channel c0 on; of v with elu's ones; of g.
+    // Load rows, from channel c0 on, of: k~; q~; v with a column of ones for elu; g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
             return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
@@ -189,7 +188,7 @@ template <class T, Walk W> struct Walker {
             queries(workspace.r, P, x, head, 0, HS), gradients(workspace.z, PITCH, x, head, e0, E);
     }
 
-    // Scores of the chunk, with positions up to the row, or from the row on.
+    // Computes the chunk's scores with positions up to the row's own or, backward, from it on.
     __device__ void score(const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) >= x.n) return;
@@ -215,7 +214,7 @@ template <class T, Walk W> struct Walker {
                 sums, x.n, [&](int i, int k) { return workspace.scores[(tile_row(t) + i) * PITCH + k]; },
                 [&](int k, int j) { return workspace.z[k * PITCH + tile_column(t, j)]; });
     }
-    // S = or += R^T Z; forward it is then multiplied by the chunk's decay.
+    // S = R^T Z; with `add` +=. In a forward walk, S is then multiplied by the chunk's decay.
     __device__ void update(const Chunk& x, bool add) const {
         for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
             Sums sums = {};
@@ -229,7 +228,7 @@ template <class T, Walk W> struct Walker {
             });
         }
     }
-    // Decay over the whole chunk, for this row and column of S.
+    // Decay over the whole chunk in row d and column e of S.
     __device__ float decay(const Chunk& x, int d, int e) const {
         const int channel = ALONG ? d : e;
         return channel + (ALONG ? 0 : e0) < HS ? up(x.n - 1, channel) : 1;
@@ -267,7 +266,7 @@ template <class T, Walk W> struct Walker {
             }
         });
     }
-    // The gates' gradients: sums of q dq - k dk over this and later positions.
+    // Computes the gates' gradients: sums of q dq - k dk over this and later positions.
     __device__ void store_gates(const Chunk& x) const {
         __syncthreads();
         const int e = int(threadIdx.x);
@@ -313,7 +312,7 @@ template <class T, Walk W> struct Walker {
             if (c.h.gates()) store_gates(x);
     }
 
-    // Offset in the stored state: elu's normalisers (column HS) lie behind all heads' rows.
+    // Offset of S's element in the stored state: elu's sums (column HS) follow all heads' rows.
     __device__ int64_t offset(int d, int e) const {
         return e < HS ? (int64_t(kv) * HS + d) * HS + e : (int64_t(c.h.NKV) * HS + kv) * HS + d;
     }
@@ -352,7 +351,7 @@ template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-// y = n num, a warp for each row. In generation norms is null, and y is 0 where pos is padding.
+// Computes y = n num, a warp for each row. In generation norms is null, and y of padding is 0.
 template <class T> __global__ void __launch_bounds__(THREADS)
     finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
@@ -369,7 +368,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     for (int d = lane; d < HS; d += 32) y[row * HS + d] = from_float<T>(there ? from[d] * n : 0);
     if (norms && lane == 0) norms[(position / c.S * c.h.NH + head) * c.S + position % c.S] = n;
 }
-// g: gradients of num and, for elu, of the normaliser.
+// Computes g: gradients of num and, for elu, of the denominator.
 template <class T> __global__ void __launch_bounds__(THREADS)
     gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> c) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;

@@ -1,9 +1,9 @@
-// simt.cu - attention forward by FMAs: for float, and for head sizes without tensor cores.
+// simt.cu - attention forward by FMAs, for float and for head sizes without tensor core kernels.
 //
-// Scores stay in their block, which keeps a running maximum and sum of each row and rescales y as
-// they grow (Dao et al. 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and
-// bound: simt.cuh. Prompts in generation read keys and values from a cache's pages and convert them
-// to float in shared memory.
+// Scores stay in their block, which keeps a running maximum and sum of each row and rescales y when
+// the maximum rises (Dao et al. 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping
+// and bound: simt.cuh. Prompts in generation read keys and values from a cache's pages and convert
+// them to float in shared memory.
 #include "simt.cuh"
 
 namespace {
@@ -39,7 +39,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
     }
 }
 
-// Source of keys and values: packed qkv,
+// Source of keys and values: packed qkv.
 template <class T> struct PackedKeys {
     typedef Rows<T> Some;
     static constexpr bool CACHED = false;
@@ -51,7 +51,7 @@ template <class T> struct PackedKeys {
     }
     __device__ Some values(const Heads& h, int S, int b, int kv) const { return keys(h, S, b, h.NKV + kv); }
 };
-// or a cache. pos (B,S): the queries' positions; -1 from the first padding on.
+// Source of keys and values: a cache. pos (B,S): the queries' positions; below 0 for padding.
 struct PagedKeys {
     typedef PagedRows Some;
     static constexpr bool CACHED = true;    // generation has no dropout
@@ -88,7 +88,7 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
     const Work w = work<D>(B, h.NH, S, HS, true);
     const int p0 = source.first(w.b, S), queries = source.queries(w.b, S), to = min(queries, w.row + TILE);
     const Head<T> at(h, S, w.b, w.head);
-    if constexpr (Source::CACHED) {    // padding, from `queries` on
+    if constexpr (Source::CACHED) {    // zeroes outputs of padding, from `queries` on
         const int columns = min(D, HS - w.column), pad = max(queries, w.row), rows = min(S, w.row + TILE) - pad;
         T* from = y + at.y + pad * at.y_stride + w.column;
         for (int i = int(threadIdx.x); i < rows * columns; i += THREADS)

@@ -1,10 +1,10 @@
 // simt.cuh - common to forward and backward of attention by FMAs: tiles in shared memory, products
 // of tiles, a block's rows, the mask.
 //
-// Thread mapping: 128 threads for a tile of 64 queries by 64 keys. A thread has 8 rows and 4
-// columns of a tile, of scores (keys tx + 16 c) or of outputs (columns 4 tx + c). Rows longer than
-// 64 are loaded in chunks of 64 columns. A block computes at most D columns of output (64 or 128);
-// wider outputs are divided among blocks that each compute all the scores.
+// Thread mapping: 128 threads for a tile of 64 queries by 64 keys. With tx = thread % 16, a thread
+// has 8 rows and 4 columns of scores (keys tx + 16 c) or of outputs (columns 4 tx + c). Rows longer
+// than 64 are loaded in chunks of 64 columns. A block computes at most D columns of output (64 or
+// 128); wider outputs are divided among blocks that each compute all the scores.
 //
 // Bound by FMAs: for 4 terms of its 32 sums a thread reads 12 times 16 bytes of shared memory, so a
 // warp keeps an SM's shared memory busy for 16 cycles and its FMAs for 32.
@@ -14,9 +14,9 @@
 namespace simt {
 
 constexpr int TILE = 64, THREADS = 128, ROWS = 8, COLUMNS = 4;
-constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 8 rows
-// Blocks per multiprocessor: a thread then has 168 registers, or 255; dkv_kernel<128> spills 3
-// outside inner loops.
+constexpr int PITCH = TILE + 4;    // rows 4 banks apart: no conflicts
+// Blocks per multiprocessor. With 3 a thread has 168 registers, with 2 it has 255; dkv_kernel<128>
+// then spills 3, outside its inner loops.
 template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
 
 struct alignas(16) Tile {
@@ -56,7 +56,7 @@ struct PagedRows {
         return r;
     }
 };
-// Rows, and the tile through which they are read. kept: the tile already holds their first columns.
+// Rows, and the tile that they are loaded into. kept: the tile already holds their first columns.
 template <class T, class R = Rows<T>> struct Operand {
     Tile& tile;
     R rows;
@@ -148,7 +148,7 @@ template <class B, int U> __device__ inline void add_ab(Sums (&sums)[U], const T
 #pragma unroll
     for (int u = 0; u < U; u++) {
         if (c0 + u * TILE >= HS) break;
-        __syncthreads();    // p is written, and the tile has been read
+        __syncthreads();    // p is written, the tile has been read
         if (!b.kept || HS > TILE) {
             load_tile(b.tile, b.rows, c0 + u * TILE, HS);
             __syncthreads();

@@ -2,8 +2,8 @@
 //
 // FLOPs for each pair of query and key: 14 HS. Five products would do (10 HS), but dq sums over
 // keys and dk, dv over queries, so the blocks of one kernel would add to each other's dq. Instead
-// scores and dp are computed twice, for dq and for dk, dv: each output has one writer, bits are
-// reproducible.
+// scores and dp are computed twice, for dq and for dk, dv. So each output has one writer, and the
+// bits are reproducible.
 #include "simt.cuh"
 
 namespace {
@@ -35,7 +35,7 @@ struct DqShared {
     Tile q, dy, kv, ds;
 };
 
-// dq of 64 queries of a head, over the keys they see.
+// Computes dq of 64 queries of a head, over the keys that they attend to.
 template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
               Scores scores) {
@@ -102,8 +102,8 @@ struct ShapedDkvShared : DkvShared {
     Tile slope;
 };    // slope: d p / d product before dropout
 
-// The stream of the block's tile of keys; tile becomes an index within the stream. Pattern streams,
-// which most queries see, come first.
+// Returns the stream of the block's tile of keys; `tile` becomes an index within the stream. A
+// sparse pattern's streams come first, because most queries attend to them.
 __device__ inline Stream own_stream(const Streams& streams, int& tile) {
     for (int n = streams.count - 1; n > 0; n--) {
         const int tiles = (streams.s[n].keys + TILE - 1) / TILE;
@@ -113,7 +113,7 @@ __device__ inline Stream own_stream(const Streams& streams, int& tile) {
     return streams.s[0];
 }
 
-// dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys.
+// Computes dk and dv of 64 keys, over all queries of the group's heads that attend to them.
 template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
                Scores scores) {
@@ -178,7 +178,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
     float factors[ROWS], scales[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) factors[r] = factor, scales[r] = scores.scale;
-    // Keys of the pattern are stored by another block.
+    // Keys of a sparse pattern are stored by the block that has them in the pattern's stream.
     auto keep = [&](int r) { return row + r <= last && !(stream.all && in_pattern(h, row + r)); };
     store_sums(dqkv + (k.first - qkv), k.stride, keep, w.column, HS, dk, scales);
     store_sums(dqkv + (v.first - qkv), v.stride, keep, w.column, HS, dv, factors);

@@ -2,13 +2,15 @@
 //
 // A block has a tile of queries of one head, a warp 16 M of its rows. K and V pass through a ring
 // of tiles that cp.async fills ahead, with one barrier per tile. S = Q K^T stays in registers,
-// already in the layout of P V's left factor. Softmax is online, in powers of two scale included.
+// already in the layout of P V's left factor. Softmax is online, with exp2, whose argument has the
+// scale.
 //
 // FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. Each element of qkv and
-// y costs 2 bytes of memory traffic: 256 FLOPs per byte at S = 1024, so tensor cores are the bound,
-// if shared memory keeps up. There 16 columns of a right factor serve 16 M rows: 16 M FLOPs per
-// byte; sm_80 does 16 in the time of a byte. Hence M = 2 wherever registers allow. Tiles take 48
-// KB, so that even sm_86 and sm_89 run two blocks per multiprocessor (HS = 256: 96 KB, one block).
+// y costs 2 bytes of memory traffic: 256 FLOPs per byte at S = 1024. So tensor cores are the bound,
+// unless shared memory is too slow: 16 columns of a right factor serve 16 M rows, which makes 16 M
+// FLOPs per byte read, and sm_80 computes 16 FLOPs in the time of a byte. Hence M = 2 wherever
+// registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks per multiprocessor
+// (HS = 256: 96 KB, one block).
 #include "sm80.cuh"
 
 namespace {
@@ -18,15 +20,14 @@ template <int D> struct ForwardTiles {
     static constexpr int M = D > 128 ? 1 : 2, WARPS = D > 128 ? 8 : 4, THREADS = WARPS * 32;
     static constexpr int QUERIES = WARPS * M * 16, KEYS = D > 64 ? 32 : 64, STAGES = D > 96 ? 2 : 4;
     Tile<QUERIES, D> q;
-    Tile<KEYS, D> ring[STAGES];    // k, v of the first keys, k, v of the next, ...
+    Tile<KEYS, D> ring[STAGES];    // k and v of the tiles in turn
 };
 
-// Rise of scores, in log2 units, before sums and outputs are rescaled to the new maximum.
-// Exponentials stay below 2^8, which costs no precision, and most tiles need no rescaling.
+// Rise of scores, in log2 units, before sums and outputs are rescaled to the new maximum. Without
+// rescaling, which most tiles do not need, exponentials stay below 2^8, at no loss of precision.
 constexpr float LAZY = 8;
 
-// Replaces scores by exp2(scale * (score - top)). top: per row; sums and outputs are relative to
-// it.
+// Replaces scores by exp2(scale * (score - top)). top: per row; sums, outputs are relative to it.
 template <int M, int N, int D> __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4],
                                                               float (&top)[M][2], float (&sum)[M][2], float scale) {
     float now[M][2];

@@ -1,6 +1,6 @@
-// sm80.cuh - common to attention's mma.sync kernels: masks, the order of blocks, and the two
+// sm80.cuh - shared by attention's mma.sync kernels: masks, the order of blocks, and the two
 // products. A warp has 16 M rows of a result with all their columns, so that no kernel reduces
-// across warps. Results have the layout of ptx/mma_tile.cuh.
+// across warps. Results are laid out as in ptx/mma_tile.cuh.
 #pragma once
 #include "base/philox.h"
 #include "attention.cuh"
@@ -20,7 +20,7 @@ struct Call {
     Scores scores;
     Streams streams;
 
-    // per_sequence heads, each cut into tiles of `rows` positions; a tile reads `bytes`.
+    // Each of per_sequence heads is cut into tiles of `rows` positions; a tile reads `bytes`.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
           row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked), streams(asked, S) {
@@ -30,7 +30,7 @@ struct Call {
     unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }
 
     __device__ Span keys_of(int b, int query) const { return ::keys_of(h, S, b, query); }
-    // Queries that see key t of a stream.
+    // Queries that attend to key t of a stream (visible_keys.h: the keys of a sparse pattern).
     __device__ Span queries_of(int b, const Stream& stream, int t) const {
         const int key = stream.key(t);
         return stream.all ? ::queries_of(h, S, b, key) : Span{key, S};
@@ -43,7 +43,7 @@ struct Call {
     static constexpr int64_t SECTION = EMULATED ? 100 << 10 : 16 << 20;
 };
 
-// A block's tile, those with most work first, and its head among the heads of all sequences.
+// A block's tile and head, counted over all sequences. Tiles with most work come first.
 struct TileCoord {
     int tile, head;
 };
@@ -66,10 +66,10 @@ template <class T> __device__ inline Rows<T> in_stream(Rows<T> rows, const Strea
     return {rows.at + stream.first * rows.stride, rows.stride * stream.step};
 }
 
-// Starts copying positions first..n-1 to a tile; zeros beyond n and beyond HS columns.
+// Starts copying positions first..n-1 to a tile; rows beyond n and columns beyond HS become zero.
 template <int THREADS, int ROWS, int D>
 __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first, int n, const Call& c) {
-    constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;    // D = 96: a few threads have none
+    constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;    // D = 96: a few threads copy nothing
     const int column = threadIdx.x % CHUNKS, row = threadIdx.x < STEP * CHUNKS ? threadIdx.x / CHUNKS : ROWS;
     const int valid = column * 8 < c.h.HS ? n - first : 0;
     const bf16* source = from.at + (first + row) * from.stride + column * 8;
@@ -78,14 +78,14 @@ __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first,
         if (i + row < ROWS) cp_async_16(tile.chunk(i + row, column), source, i + row < valid);
 }
 
-// Stores a warp's results from first_column on, at positions s from first + row on for which
-// keep(s) is true, in whole chunks. They pass through the tile's rows from `row` on, which no other
-// warp may read.
+// Stores a warp's results from first_column on, in whole chunks, to those positions s from first +
+// row on for which keep(s) is true. Before, the results overwrite the tile's rows from `row` on,
+// which no other warp may read.
 template <int M, int N, int ROWS, int D, class Keep>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
                            int first, const Call& c, Keep keep) {
     const int lane = threadIdx.x % 32;
-    __syncwarp();    // this warp's lanes, too, have read the tile
+    __syncwarp();    // lanes of this warp may still read it
     put_results(tile, x, row, first_column);
     __syncwarp();
     for (int i = lane; i < M * 16 * N; i += 32) {
@@ -171,11 +171,11 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
 
 // ---- masks --------------------------------------------------------------------------------------
 
-// A tile of keys: of a stream, from its key `first` on.
+// A tile of keys: keys number `first` and following of one stream.
 struct KeyTile {
     int stream, first;
 };
-// Key tiles that queries first..last visit: of all keys, then of each stream of the pattern.
+// Key tiles that queries first..last visit: tiles of all keys, then of each stream of a pattern.
 template <int KEYS, bool SPARSE> struct Visits {
     int from, count[SPARSE ? 3 : 1] = {}, all;
     __device__ Visits(const Call& c, int b, int first, int last) {
@@ -204,7 +204,7 @@ __device__ void load_keys(Tile<ROWS, D>& to, Rows<const bf16> rows, const KeyTil
     load_tile<THREADS>(to, SPARSE ? in_stream(rows, stream) : rows, tile.first, SPARSE ? stream.keys : c.S, c);
 }
 
-// Columns visible to the thread's rows. some: to any row of the warp; all: to every row.
+// Columns visible to a thread's rows. some: to any row of its warp; all: to all rows of its warp.
 template <int M> struct RowMask {
     Span rows[M][2], some, all;
     template <class Of> __device__ RowMask(int row, Of of) {    // of(row): its Span
@@ -251,7 +251,7 @@ template <bool KEYS> struct Distance {
 // the registers. KEYS: the rows are keys.
 template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
     uint32_t bits[HAS_DROPOUT ? (M * N * 4 + 31) / 32 : 1] = {};
-    // `row`, `column`: positions of the first element; keys are `step` apart, queries from a
+    // `row`, `column`: positions of the first element. Keys are `step` apart; queries begin at a
     // multiple of 16.
     __device__ Stays(const Heads& h, int b, int head, int row, int column, int step) {
         if constexpr (HAS_DROPOUT) {
@@ -275,7 +275,7 @@ template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
 #pragma unroll
             for (int n = 0; n < N; n += 2)
 #pragma unroll
-                for (int odd = 0; odd < 2; odd++) {    // one call for elements 8 rows, 8 columns apart
+                for (int odd = 0; odd < 2; odd++) {    // one call for elements 8 rows, columns apart
                     const int i = r + 16 * m, j = c + 8 * n + odd;
                     const Philox4 words = philox(d.seed, stream, KEYS ? pair_index(j, i) : pair_index(i, j));
 #pragma unroll
@@ -306,7 +306,7 @@ template <bool SPARSE> __device__ inline Distance<false> distance_of(const Call&
 
 // ---- head sizes ---------------------------------------------------------------------------------
 
-// Calls f(D) with the smallest instance that holds heads of HS; its other columns are zero.
+// Calls f(D) with the smallest compiled D that holds heads of HS; columns beyond HS are zero.
 template <class F> void for_head_size(int HS, F f) {
     if (HS <= 32) f(std::integral_constant<int, 32>());
     else if (HS <= 64) f(std::integral_constant<int, 64>());

@@ -2,31 +2,29 @@
 // FlashAttention-2), in two kernels without atomics, so the bits are reproducible.
 //
 // P = exp(S - lse) is recomputed; dS = P (dP - delta), delta = dy . y.
-//   dQ = dS K scale: a block has a tile of queries of one head; keys and values stream past. It
-//   also
-//     writes lse and delta of its rows for the other kernel.
-//   dV = P^T dy, dK = dS^T Q scale: a block has a tile of keys of one kv head (a pattern's keys
-//   have
-//     tiles of their own); queries and dy of all heads that share it stream past. It computes the
-//     transposed S^T = K Q^T and dP^T = V dy^T.
-// In both, a result's registers are the next product's left factor, and no warp needs another's.
+//   dQ = dS K scale: a block has a tile of queries of one head, and reads keys and values. It
+//     also writes lse and delta of its rows for the other kernel.
+//   dV = P^T dy, dK = dS^T Q scale: a block has a tile of keys of one kv head, and reads queries
+//     and dy of all heads that share it. The keys of a sparse pattern have tiles of their own. It
+//     computes the transposed S^T = K Q^T and dP^T = V dy^T.
+// In both, registers with a result are the next product's left factor, within one warp.
 //
 // FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel
-// that adds to dQ in memory would need 5 products, but 8 bytes of traffic for each element of dQ
-// and 128 keys, and a fixed order of its blocks for reproducible bits. Bound by tensor cores, then
-// by shared memory (see sm80.cu).
+// that adds to dQ in memory would need only 5 products, but also 8 bytes of traffic for each
+// element of dQ and 128 keys, and a fixed order of its blocks for reproducible bits. Bound by
+// tensor cores, then by shared memory (see sm80.cu).
 #include "sm80.cuh"
 
 namespace {
 using namespace sm80;
 
-// Statistics for the second kernel, (B,NH,2,padded S): lse in log2 units, delta; whole tiles.
+// Statistics for the second kernel, (B,NH,2,S padded to tiles): lse in log2 units, then delta.
 __device__ inline int64_t padded(int S) {
     return (int64_t(S) + SM80_STATS_ROWS - 1) / SM80_STATS_ROWS * SM80_STATS_ROWS;
 }
 
-// Tiles take up to 49 KB for D up to 64 (two blocks a multiprocessor even on sm_86 and sm_89), 97
-// KB above.
+// Tiles take up to 49 KB of shared memory for D up to 64 (two blocks a multiprocessor even on sm_86
+// and sm_89), 97 KB above.
 template <int D> struct Shape {
     static constexpr int M = D > 64 ? 1 : 2, ROWS = D > 128 ? 64 : 128, COLUMNS = D > 128 ? 16 : 32;
     static constexpr int WARPS = ROWS / (16 * M);
@@ -46,7 +44,7 @@ template <int D> struct QueryTiles {
     float lse[Shape<D>::ROWS], delta[Shape<D>::ROWS];
 };
 
-// Computes lse and delta of the block's rows, for its own tiles and for the other kernel.
+// Computes lse and delta of the block's rows, for this kernel and for the other one.
 template <int D> __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, const bf16* y,
                                            int64_t stride, const float* lse, int first, const Call& c) {
     const int lane = threadIdx.x % 8;    // eight threads share a row
@@ -161,7 +159,7 @@ template <int D> __device__ void load_queries(typename KeyTiles<D>::Stage& stage
     if (j < Tiles::QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
 }
 
-// The block's tile of keys. The pattern's tiles, which most queries see, go first.
+// Returns the block's tile of keys. A sparse pattern's tiles come first: most queries see them.
 template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
     if constexpr (SPARSE)
         for (int stream = c.streams.count - 1; stream > 0; stream--) {
@@ -232,8 +230,8 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     }
     each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
     if (HAS_DROPOUT) each(dv, [&](float& value, int, int, int) { value *= factor; });
-    __syncthreads();    // k and v have been read by all warps
-    // Keys of the pattern are stored by another block.
+    __syncthreads();    // all warps have read k and v
+    // Keys of a sparse pattern are stored by the block that has them in the pattern's stream.
     auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
     store_rows(in_stream(Rows<bf16>{dqkv + k, c.row}, stream), tiles.k, dk, row, column, first, c, mine);
     store_rows(in_stream(Rows<bf16>{dqkv + v, c.row}, stream), tiles.v, dv, row, column, first, c, mine);

@@ -4,8 +4,8 @@
 // A block computes 128 query rows of one head from tiles of BN keys, from the last visible tile
 // (without spans, on the diagonal) to the left. Then it continues with other rows (row_order.h):
 // there are as many blocks as multiprocessors, and the copies for the next rows begin before the
-// last ones are finished. Warpgroup 0 is the producer: one thread copies q, and k and v tiles into
-// rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and
+// current ones are finished. Warpgroup 0 is the producer: one thread copies q, and k and v tiles
+// into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and
 // output stay in their registers, and y is stored from there. For tile i:
 //
 //     producer   wait k_free -> copy k[i], then k_full;   wait v_free -> copy v[i], then v_full
@@ -36,7 +36,7 @@
 namespace {
 using namespace sm90;
 
-// A tile's queries, and the most keys that registers (S, P, O) and shared memory (q, k, v) hold.
+// Queries of a tile; the most keys that registers (S, P, O) and shared memory (q, k, v) hold.
 constexpr int BM = 64 * CONSUMERS;
 template <int HS> constexpr int BN = HS <= 128 ? 128 : HS <= 192 ? 112 : 80;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
@@ -50,12 +50,12 @@ struct Forward {
     Heads h;
     Scores scores;
 };
-constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's; its halves may duplicate data
+constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's; halves may duplicate
 
 template <int HS> struct ForwardShared {
     Tile<BM, HS> q;
     Tile<BN<HS>, HS> k[STAGES], v[STAGES];
-    int rows;    // q's index in the order; all() or more: end
+    int rows;    // index of q's rows; all() or more: end
     uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared<192>) <= SHARED_BYTES &&
@@ -64,21 +64,21 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared
 // Named barriers. TURN + c: consumer c may start its products.
 enum { TURN = 1 };
 
-// The order's i-th rows: from `row` on, over `tiles` tiles of BN keys from `last` down.
+// The i-th tile of queries: rows from `row` on, `tiles` tiles of BN keys from tile `last` down.
 template <int BN> struct TileCoord {
     int b, head, row, last, tiles;
     __device__ TileCoord(const Forward& a, int i) {
         const auto [all_heads, tile] = a.order[i];
         head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
-        // Without spans a row's keys end with itself, and the last row may lie beyond the sequence.
+        // Without spans a row's last key is its own, and the last row may exceed the sequence.
         last = (min(keys_of(a.h, a.S, b, row + BM - 1).to, a.S) - 1) / BN;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
 };
 
-// Number of rows handed out. Each block requests rows until none are left, one request too many;
-// the very last request resets it to 0. A block that starts late, because another kernel has its
-// multiprocessor, finds none.
+// Number of tiles of rows handed out. Each block requests rows until none are left, so one request
+// too many; the very last request resets the number to 0. A block that starts late, because another
+// kernel has its multiprocessor, finds none left.
 __device__ unsigned taken;
 __device__ inline int take_rows(const Forward& a) { return int(atomicInc(&taken, a.order.all() + gridDim.x - 1)); }
 
@@ -97,13 +97,13 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
         }
         const TileCoord<BN> p(a, i);
         const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
-#pragma unroll 1    // unrolled, it spills
+#pragma unroll 1    // unrolled, the loop spills registers
         for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
             const Slot at(step);
             mbarrier_wait(&s.k_free[at.stage], !at.parity);
             mbarrier_arrive_expect(&s.k_full[at.stage], s.k[0].bytes);
             load(s.k[at.stage], kv, p.b, key, k_head, &s.k_full[at.stage]);
-            if (key == p.last * BN) {    // after k, whose stage is free before q is
+            if (key == p.last * BN) {    // after k, whose stage is free earlier
                 take_q();
                 mbarrier_arrive_expect(&s.q_full, s.q.bytes);
                 load(s.q, q, p.b, p.row, p.head, &s.q_full);
@@ -119,7 +119,7 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
 // Starts S = q k^T for the rows of q from `first` on.
 template <int HS, int BN> __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q,
                                                                        int first, const Tile<BN, HS>& k) {
-    if constexpr (HS > 128) unknown(first);    // else descriptors are computed before the loop and spill
+    if constexpr (HS > 128) unknown(first);    // else descriptors are hoisted and spill
     wgmma_fence(S);
 #pragma unroll
     for (int d = 0; d < HS; d += 16) wgmma<ALONG_K, ALONG_K>(S, q.columns_as_k(first, d), k.columns_as_k(0, d), d > 0);
@@ -134,8 +134,8 @@ __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[B
     wgmma_commit();
 }
 
-// Softmax of a thread's two rows over the tiles so far. A row may see no key of the first tile:
-// with a finite top, differences are numbers.
+// Softmax of a thread's two rows over the tiles so far. A row may see no key of the first tile: as
+// top is finite, differences are numbers even then.
 struct Softmax {
     float top[2] = {-1e30f, -1e30f};
     float sum[2] = {0, 0};    // over this thread's columns
@@ -155,7 +155,7 @@ template <int n> __device__ __forceinline__ void softmax(float (&S)[n], Softmax&
         for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
         top = warp_max<4>(top);
         const float shift = top * scale_log2;
-        // Subtracts first: by FMA, a product minus its own rounding is far from 0 without a key.
+        // Subtracts, then multiplies: an FMA's result would be far from 0 if top is -1e30.
         x.shrink[r] = exp2_approx((x.top[r] - top) * scale_log2);
         x.top[r] = top;
 #pragma unroll
@@ -201,8 +201,8 @@ template <int n> __device__ __forceinline__ void shape(float (&S)[n], const Scor
     for (int i = 0; i < n; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
 }
 
-// Transposes 4 x 4 words among the four lanes of a row: each has a word of four 16-byte pieces;
-// then lane i has piece i.
+// Transposes 4 x 4 words among the four lanes of a row. Before, each lane has one word of each of
+// four 16-byte pieces; afterwards lane i has piece i.
 __device__ __forceinline__ void exchange(uint32_t (&x)[4]) {
 #pragma unroll
     for (int apart = 1; apart <= 2; apart *= 2)
@@ -251,7 +251,7 @@ template <int HS> struct Consumer {
     }
 };
 
-// Computes the rows of q, which is loaded. Their tiles are the block's from `step` on.
+// Computes y of the loaded rows of q. Their tiles of keys are the block's number `step` and on.
 template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a,
                                                                        const TileCoord<BN<HS>>& p, unsigned step) {
     constexpr int BN = ::BN<HS>;
@@ -290,7 +290,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
         my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
-        // Written twice: if two paths joined at the softmax, ptxas would wait for O first.
+        // Called on both paths: if these joined before softmax, ptxas would wait for O first.
         if (view.sees_all(key, BN)) softmax(S, x, unit);
         else {
             view.hide(S, key);
@@ -368,7 +368,7 @@ template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int 
 
 namespace sm90 {
 
-// The driver's encoder, found through the runtime: a link would require the driver.
+// Finds the driver's encoder through the runtime, because linking it would require the driver.
 static auto encoder() {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -405,7 +405,7 @@ const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, in
 static bool has_kernels() {
     cudaFuncAttributes kernel;
     const bool known = cudaFuncGetAttributes(&kernel, forward_kernel<64, false>) == cudaSuccess;
-    (void)cudaGetLastError();    // clears the error of a build without this device
+    (void)cudaGetLastError();    // clears the error if built without sm_90
     return known && kernel.numRegs > 32;
 }
 bool attention_has_sm90() {

@@ -9,10 +9,10 @@
 namespace sm90 {
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
-constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
-constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // an SM's, all for one block
+constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // warpgroup 0 is the producer
+constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // per multiprocessor; one block uses all
 
-// Tiles pass through rings of STAGES stages. Slot: the i-th tile's stage and phase parity.
+// Tiles pass through rings of STAGES stages. Slot: stage and mbarrier parity of the i-th tile.
 constexpr int STAGES = 2;
 template <int stages> struct SlotOf {
     unsigned stage;
@@ -21,24 +21,24 @@ template <int stages> struct SlotOf {
 };
 typedef SlotOf<STAGES> Slot;
 
-// TMA's view of rows of heads: (HS, heads, S, B), in boxes of one chunk of a tile: `width` columns
-// of one head at `rows` positions; zeros outside. Encoded once for each set of arguments.
+// TMA descriptor of an array (HS, heads, S, B). A box is one chunk of a tile: `width` columns of
+// one head at `rows` positions, zeros outside the array. Encoded once for each set of arguments.
 const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width);
 inline const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
     return tensor_map(x, B, S, heads, HS, rows, chunk_columns(HS));
 }
 
-// The shuffle shows the compiler that the value is uniform in a warp, so that values computed from
-// it, and the products' descriptors, go to uniform registers.
+// The shuffle tells the compiler that the value is uniform in a warp. Values computed from it and
+// the descriptors of products then use uniform registers.
 __device__ inline int uniform_warpgroup() { return __shfl_sync(0xffffffff, int(threadIdx.x) / WARPGROUP, 0); }
 
-// Drops a window of the sequence's length or more, so that key + window cannot overflow.
+// Drops a window that is not shorter than the sequence, so that key + window cannot overflow.
 inline Heads checked(Heads h, int S) {
     if (h.window >= S || h.window < 0) h.window = 0;
     return h;
 }
 
-// Distance from key to query of a fragment's element i. first: element 0's. KEYS: rows are keys.
+// Distance from key to query of a fragment's element i. first: of element 0. KEYS: rows are keys.
 template <bool KEYS> __device__ __forceinline__ float distance(float first, int i) {
     const int d = i / 2 % 2 * 8 - i / 4 * 8 - i % 2;
     return first + float(KEYS ? -d : d);

@@ -1,16 +1,16 @@
 // sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 only. Dao et al. 2022,
 // algorithm 4, by columns of the score matrix: a block has 128 keys of one key/value head, and
-// visits the queries that see them. Head sizes up to 128; sm90_backward_large_head.cu has larger
-// ones, sm90_backward.cuh the common parts.
+// visits the queries that attend to them. Head sizes up to 128; larger ones are in
+// sm90_backward_large_head.cu, the common parts in sm90_backward.cuh.
 //
 //     P = exp(scale q k^T - lse)   dS = P * (dy v^T - delta)   delta = rowsum(dy * y)
 //     dv = P^T dy                  dk = scale dS^T q           dq = scale dS k
 //
 // Three kernels: prepare (delta; lse in log2 units, infinite for missing rows so that P is 0
-// there), main, finish (dq from its accumulator). Main has a producer warpgroup and two consumers
-// of 64 keys each. It computes S^T and dP^T (keys are rows), so that P^T and dS^T in registers are
-// factors of the products for dv and dk; dS^T goes to shared memory once, for dq. For each query
-// tile (BM = 128 rows for HS = 32 and 64, 64 for 96 and 128):
+// there), main, finish (converts dq from its accumulator). Main has a producer warpgroup and two
+// consumers of 64 keys each. A consumer computes S^T and dP^T (keys are rows), so that P^T and dS^T
+// in registers are factors of the products for dv and dk; dS^T goes to shared memory once, for dq.
+// For each query tile (BM = 128 rows for HS = 32 and 64, 64 for 96 and 128):
 //
 //     producer   warp 0   wait free -> copy q, lse, then q_full;  copy dy, delta, then dy_full
 //     consumer   wait q_full    S = k q^T starts;   wait dy_full    D = v dy^T starts
@@ -58,7 +58,7 @@ template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s,
     load(s.v, kv, p.b, p.tile * BN<HS>, a.h.NH + a.h.NKV + p.kv_head, &s.kv_full);
     unsigned step = 0;
     for (int g = 0; g < p.group; g++)
-#pragma unroll 1    // unrolled, it spills
+#pragma unroll 1    // unrolled, the loop spills registers
         for (int t = p.first; t < p.first + p.tiles; t++, step++) {
             const Slot at(step);
             const int64_t row = a.query_tile(p.b, p.head(g), t) * BM<HS>;
@@ -72,7 +72,7 @@ template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s,
         }
 }
 
-// Starts d = a b^T: keys from `first` on times the rows of a query tile.
+// Starts d = a b^T: a has keys from row `first` on, b the rows of a query tile.
 template <int HS, int n, int ROWS>
 __device__ __forceinline__ void start_transposed(float (&d)[n], const Tile<BN<HS>, HS>& keys, int first,
                                                  const Tile<ROWS, HS>& queries) {
@@ -127,21 +127,21 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         };
-        // Written twice: if two paths joined at the exponentials, ptxas would wait for D.
+        // Called on both paths: if these joined before exponentials, ptxas would wait for D.
         if (!view.seen_by_all(t * M, M)) {
             view.hide(S, t * M);
             if (!SHAPED) exponentials();
         } else if (!SHAPED) exponentials();
         wgmma_wait<0>(D);
         each_with<M / 2>(s.delta[at.stage], [&](int i, float delta) {
-            if (SHAPED && i % 16 == 0) __syncwarp();    // keeps ptxas from prefetching lse, delta into registers
+            if (SHAPED && i % 16 == 0) __syncwarp();    // keeps ptxas from prefetching into registers
             if (SHAPED) {                               // cap_slope needs S until D is done
                 const float lse = lses[i / 4 * 8 + lane % 4 * 2 + i % 2] + slope * distance<true>(behind, i);
                 const float cap_slope = a.scores.cap_slope(S[i]);
                 S[i] = exp2_approx(S[i] * a.scores.log2 - lse);
                 D[i] = S[i] * cap_slope * (D[i] - delta);
             } else D[i] = S[i] * (D[i] - delta);
-            // Rounded at once: registers cannot hold both the fp32 and the bf16 values.
+            // Rounded here, because registers cannot hold both the fp32 and the bf16 values.
             if (i % 2) P[i / 2] = pack_bf16(S[i - 1], S[i]), dS[i / 2] = pack_bf16(D[i - 1], D[i]);
         });
         start_sum<HS>(dv, P, s.dy[at.stage]);
@@ -157,7 +157,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         if (lane == 0) mbarrier_arrive(&s.free[at.stage]);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
-    // v was last read before the last barrier DS: outputs reuse it.
+    // No product reads v after the last barrier DS, so the outputs reuse its memory.
     const int key = p.tile * BN<HS> + first;
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
     bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head;

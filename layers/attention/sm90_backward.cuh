@@ -1,14 +1,14 @@
-// sm90_backward.cuh - attention backward on sm_90 except the products of its tiles, for all head
-// sizes: the kernels before and after, visited tiles, masks, and dq's way to memory.
+// sm90_backward.cuh - attention backward on sm_90, for all head sizes, except the products of its
+// tiles: the kernels before and after, the visited tiles, masks, and the summation of dq.
 //
-// A block has BN keys and visits the query tiles, of BM rows, that see them, so dq of a query tile
-// is summed over blocks. dq_order fixes the order, for reproducible bits: from the last key tile
-// visible to the query tile (without spans, on the diagonal) to the left. Key tile k visits one
-// query tile per step. If it starts with or after tile k + 1, it stays a step behind it and hardly
-// waits; blocks get tiles in the order in which they begin, the last tile first. As ends of spans
-// never decrease, the key tiles of a query tile have no gaps, and tile k's number in the order is
-// its distance from the last. The first block stores, the others add, so nothing is zeroed.
-// FLATGPT_ATTENTION_ORDER=any, for measurements, adds in any order.
+// A block has BN keys and visits the tiles of BM queries that attend to them, so several blocks add
+// to dq of a query tile. For reproducible bits dq_order fixes their order: from the last key tile
+// that the query tile attends to (without spans, on the diagonal) down to the first. A block visits
+// one query tile per step. If key tile k starts with or after tile k + 1, it stays a step behind it
+// and hardly waits; so blocks take tiles in the order in which they start, the last tile first. As
+// ends of spans never decrease, the key tiles of a query tile have no gaps, and a key tile's number
+// in the order is its distance from the last. The first block stores dq and the others add to it,
+// so nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for measurements, adds in any order.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -22,16 +22,16 @@ static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) 
 
 template <int HS> constexpr int BM = Sm90Scratch::rows(HS);    // rows of a query tile
 template <int HS> constexpr int BN = HS > 128 ? 64 : 128;      // keys of a block
-// Columns of a tile's chunk: a half of 192 begins at column 96.
+// Columns of a chunk of a tile. HS = 192 has chunks of 32, as its second half begins at column 96.
 template <int HS> constexpr int WIDTH = HS == 192 ? 32 : chunk_columns(HS);
 
-// A consumer's half of a query tile's dq: 64 of 128 rows; or, of 64 rows, half of the columns.
-// HS = 96: each computes 64 columns, of which both compute the middle 32, and keeps 48: a product
-// of 48 would begin within a chunk of k, which no descriptor can express.
+// A consumer warpgroup's half of a query tile's dq: 64 of 128 rows, or half of the columns of 64
+// rows. With HS = 96 each consumer computes 64 columns, the middle 32 in common, and keeps 48: 48
+// columns alone could begin within a chunk of k, which no wgmma descriptor expresses.
 template <int HS> struct Half {
     static constexpr bool BY_ROWS = BM<HS> == 128;
     static constexpr int COLUMNS = BY_ROWS ? HS : HS / 2, COMPUTED = HS == 96 ? 64 : COLUMNS, FLOATS = 64 * COLUMNS;
-    int row, column, skipped;    // skipped: first computed columns, kept by the other
+    int row, column, skipped;    // skipped: computed columns that the other keeps
     __device__ explicit Half(int consumer)
         : row(BY_ROWS ? consumer * 64 : 0), column(BY_ROWS ? 0 : consumer * (HS - COMPUTED)),
           skipped(consumer * (COMPUTED - COLUMNS)) {}
@@ -41,7 +41,7 @@ struct Backward {
     bf16* dqkv;
     float* dq;              // (B,NH,query_tiles,BM/64,HS/8,128,4), see hand_over
     float *lse2, *delta;    // (B,NH,query_tiles,BM)
-    int* dq_order;          // (B,NH,query_tiles): blocks added to dq; null: unordered
+    int* dq_order;          // (B,NH,query_tiles): blocks that have added; null: unordered
     int S, query_tiles, key_tiles;
     Heads h;
     Scores scores;
@@ -60,7 +60,7 @@ struct Backward {
 
 constexpr int PREPARE_THREADS = 256;
 
-// A block has one query tile; LANES threads share a row, 16 bytes at a time. Reads dy and y.
+// Computes delta and lse2. A block has one query tile; LANES threads share a row, 16 bytes each.
 template <int HS> __global__ void prepare(const Backward a, const bf16* dy, const bf16* y, const float* lse) {
     constexpr int LANES = HS / 8 & -(HS / 8), ROWS = PREPARE_THREADS / LANES;    // largest power of 2 in HS / 8
     const int tile = int(blockIdx.x) % a.query_tiles, head = int(blockIdx.x) / a.query_tiles % a.h.NH;
@@ -95,8 +95,8 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 
 // ---- common to the main kernels -----------------------------------------------------------------
 
-// A block's work: a tile of keys of one key/value head, over query tiles first, ..., first + tiles
-// - 1 of each head of the group.
+// A block's work: a tile of keys of one key/value head, and query tiles first, ..., first + tiles -
+// 1 of each query head that uses this key/value head.
 struct TileCoord {
     int b, kv_head, tile, first, tiles, group;
     template <int HS> __device__ static TileCoord of(const Backward& a, int i) {
@@ -112,12 +112,12 @@ struct TileCoord {
     __device__ int head(int g) const { return kv_head * group + g; }
 };
 
-// Named barriers. DS, P_FULL: both consumers have written dS, P. DQ_FULL, DQ_FREE + c: between
-// consumer c and the adding warp.
+// Named barriers. P_FULL, DS: both consumers have written P or dS. DQ_FULL + c: consumer c has
+// written its dq. DQ_FREE + c: the warp that adds dq has read it.
 enum { DS = 1, P_FULL, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS };
 constexpr int WITH_ADDER = WARPGROUP + 32;
 
-// One warp adds the consumers' dq to the sums in global memory. One of its threads copies; the
+// Run by one warp: adds the consumers' dq to the sums in global memory. One thread copies; the
 // others take part because a barrier counts whole warps.
 template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s, const Backward& a, TileCoord p) {
     const bool copies = threadIdx.x % 32 == 0;
@@ -126,7 +126,7 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
         const int64_t tile = a.query_tile(p.b, p.head(g), p.first);
         float* to = a.dq + tile * BM<HS> * HS;
         int* dq_order = a.dq_order ? a.dq_order + tile : nullptr;
-#pragma unroll 1    // unrolled, it spills
+#pragma unroll 1    // unrolled, the loop spills registers
         for (int t = 0; t < p.tiles; t++) {
             const int mine = a.last_key_tile<HS>(p.b, p.first + t) - p.tile;
             if (copies && dq_order) order_wait(dq_order + t, mine);
@@ -142,7 +142,7 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
             if (--left)
                 for (int c = 0; c < CONSUMERS; c++) named_barrier_arrive(DQ_FREE + c, WITH_ADDER);
             if (copies && dq_order) {
-                bulk_wait();    // complete, not only read: the next block adds after it
+                bulk_wait();    // waits for the additions, not only the reads
                 order_pass(dq_order + t, mine + 1);
             }
         }
@@ -150,13 +150,13 @@ template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s
     if (copies) bulk_wait();
 }
 
-// Queries that see the two keys of a consumer's thread.
+// Queries that attend to the two keys whose scores a consumer's thread has.
 struct KeyMask {
     int key;         // the first key; the second is key + 8
     Span keys[2];    // queries that see each key
     Span all;        // queries that see all keys of the warp
     __device__ KeyMask(const Backward& a, int b, int key) : key(key) {
-        // No query sees a key beyond the sequence: its score of 0 may be far above a query's lse.
+        // Hides keys beyond the sequence: their scores of 0 may be far above a query's lse.
         for (int r = 0; r < 2; r++) keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
         all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
     }
@@ -171,7 +171,7 @@ struct KeyMask {
     }
 };
 
-// Calls f(i, row[column of i]) for each element of a product: `row` holds a number for each column.
+// Calls f(i, row[column of i]) for each element i of a thread's part of a product.
 template <int n, class F> __device__ __forceinline__ void each_with(const float* row, F f) {
 #pragma unroll
     for (int j = 0; j < n / 4; j++) {
@@ -181,7 +181,7 @@ template <int n, class F> __device__ __forceinline__ void each_with(const float*
     }
 }
 
-// Stores a warp's 16 rows of P^T or dS^T from `row` on in shared memory, for wgmma.
+// Stores a warp's 16 rows of P^T or dS^T in shared memory, from row `row` on, for wgmma.
 template <int ROWS, int COLUMNS, int n>
 __device__ __forceinline__ void store_pairs(Tile<ROWS, COLUMNS>& to, const uint32_t (&a)[n], int row, int column) {
     const int lane = threadIdx.x % 32;
@@ -191,7 +191,7 @@ __device__ __forceinline__ void store_pairs(Tile<ROWS, COLUMNS>& to, const uint3
                     a[4 * k + 3]);
     fence_async();
 }
-// Stores half of dq in the order of its fragments, so that no copy gathers elements.
+// Stores half of dq in the order of wgmma's fragments, so that one bulk copy moves it.
 template <int groups, int n>
 __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const float (&dq)[n], int skipped) {
 #pragma unroll
@@ -203,8 +203,8 @@ __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const
 }
 
 // Writes a warp's 16 rows of a product, times scale[r], to rows `stride` apart, but only the first
-// `rows` of them. The rows pass through tile rows of this warp alone, so stores are adjacent
-// 16-byte pieces.
+// `rows` of them. The warp first puts them into rows of `tile` that only it uses, so that it can
+// store adjacent pieces of 16 bytes.
 template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t stride, int rows,
                                                               const float (&d)[HS / 2], const float (&scale)[2],
                                                               Tile<ROWS, HS>& tile, int first) {
@@ -226,16 +226,16 @@ template <int ROWS, int HS> __device__ inline void store_rows(bf16* to, int64_t 
         if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
 }
 
-static __device__ unsigned begun;    // blocks of the main kernel: see block_number
+static __device__ unsigned begun;    // started blocks; see block_number
 
-// A main kernel's block; the file that includes this one has produce, consume and Shared.
+// Body of the main kernels. The file that includes this one defines produce, consume and Shared.
 template <int HS, bool SHAPED, class Shared>
 __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorMap& q, const CUtensorMap& dy,
                                           const Backward& a) {
     static_assert(sizeof(Shared) <= SHARED_BYTES);
     auto& s = dynamic_shared<Shared>();
     if (threadIdx.x == 0) {
-        const int number = block_number(&begun);    // started early: the next lines do not need it
+        const int number = block_number(&begun);    // early: the next lines hide its latency
         tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
         mbarrier_init(&s.kv_full, 1);
         s.init_rings();
@@ -258,7 +258,7 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;
 
-// A block has 64 rows of a query tile; a thread has 8 columns of two rows: 4 lanes' fragments.
+// A block has 64 rows of a query tile. A thread has 8 columns of two rows, from 4 lanes' fragments.
 template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(const Backward a) {
     constexpr int PARTS = BM<HS> / 64;
     const int64_t part = blockIdx.x;

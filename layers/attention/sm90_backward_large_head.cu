@@ -17,23 +17,24 @@
 //                dk is done     q_free
 //                dq is done     wait DQ_FREE, dq to shared memory, DQ_FULL
 //
-// Shared memory holds only one q and dy with HS = 256: the products that read them come first, so
-// that the next are in flight while dq is computed and stored. Bound by shared memory, by a count
-// of bytes: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350 cycles of 128 bytes; 192 KB for
-// S and dP (each consumer reads all of k and v), 128 for dq. Tensor cores need 2,560 cycles.
+// With HS = 256 shared memory holds only one tile of q and of dy. The products that read these come
+// first, so that the next tiles are in flight while dq is computed and stored. By a count of bytes
+// the kernel is bound by shared memory: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350
+// cycles of 128 bytes. S and dP take 192 KB (each consumer reads all of k and v), dq takes 128.
+// Tensor cores need 2,560 cycles.
 #include "sm90_backward.cuh"
 
 namespace {
 using namespace sm90;
 
-constexpr int ROWS = 64, MINE = ROWS / CONSUMERS;             // queries of a tile (keys of a block), of a consumer
+constexpr int ROWS = 64, MINE = ROWS / CONSUMERS;             // queries per tile (keys per block), per consumer
 template <int HS> constexpr int ROUNDS = HS > 192 ? 1 : 2;    // stages of the rings
 template <int HS> using Rows = Tile<ROWS, HS, WIDTH<HS>>;
 
 template <int HS> struct WideShared {
     Rows<HS> k, v, q[ROUNDS<HS>], dy[ROUNDS<HS>];
-    // P^T is double-buffered: a consumer may write the next while the other's product reads this
-    // one. dS^T is written after a barrier that the other reaches when it has read the last.
+    // P^T has two buffers: a consumer may write the next while the other's product reads this one.
+    // dS^T has one: both pass a barrier between reading it and writing the next.
     Tile<ROWS, ROWS> p[2], ds;
     float4 dq[CONSUMERS][Half<HS>::COLUMNS / 8][WARPGROUP];
     alignas(128) float lse2[ROUNDS<HS>][ROWS], delta[ROUNDS<HS>][ROWS];
@@ -130,7 +131,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
                 if (i % 2) pairs[i / 2] = pack_bf16(P[i - 1], P[i]);
             });
         };
-        // Written twice: if two paths joined at the exponentials, ptxas would wait for D.
+        // Called on both paths: if these joined before exponentials, ptxas would wait for D.
         if (!view.seen_by_all(query, MINE)) {
             view.hide(S, query);
             exponentials();
@@ -157,7 +158,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
         named_barrier_arrive(DQ_FULL + consumer, WITH_ADDER);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
-    // v was last read before the last barrier DS: outputs reuse it.
+    // No product reads v after the last barrier DS, so the outputs reuse its memory.
     auto& rows = reinterpret_cast<Tile<ROWS, COLUMNS>*>(&s.v)[consumer];
     const int key = p.tile * ROWS + first;
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;

@@ -5,35 +5,35 @@
 #ifdef __CUDACC__
 #define EVERYWHERE __host__ __device__ __forceinline__
 #else
-#define EVERYWHERE inline __attribute__((always_inline))    // CPU kernels may leave no function behind
+#define EVERYWHERE inline __attribute__((always_inline))    // no function that instruction sets could share
 #endif
 
 EVERYWHERE int min_int(int a, int b) { return a < b ? a : b; }
 EVERYWHERE int max_int(int a, int b) { return a > b ? a : b; }
 EVERYWHERE int multiples_below(int end, int step) { return end <= 0 ? 0 : (end + step - 1) / step; }
 
-// Whether some keys are visible to all later queries, whatever the window.
+// Whether a sparse pattern makes some keys visible to all later queries, whatever the window.
 EVERYWHERE bool has_pattern(const Heads& h) { return h.global_tokens || h.stride; }
 EVERYWHERE bool in_pattern(const Heads& h, int key) {
     return key < h.global_tokens || (h.stride && key % h.stride == 0);
 }
-// The keys that the query at position i of sequence b attends to; for heads with a pattern, the
-// keys in its window. Positions beyond the last one attend to the last one's keys. Neither end
-// decreases with i. S only counts with spans.
+// The keys that the query at position i of sequence b attends to; with a sparse pattern, only those
+// in its window. Positions beyond the last one attend to the last one's keys. Neither end decreases
+// with i. S matters only with spans.
 EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
     if (!h.keys) return {window, i + 1};
     const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
     return {max_int(window, span.from), span.to};
 }
-// The queries that attend to the key at position j, if it is not one of the pattern's.
+// The queries that attend to the key at position j, unless j belongs to the sparse pattern.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     const Span span = h.queries ? h.queries[int64_t(b) * S + min_int(j, S - 1)] : Span{j, S};
     return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
 }
 
-// Keys are read in streams, each dense in its own index t: all keys, of which a query attends to
-// its window; and the pattern's, first + t * step, of which it attends to earlier ones.
+// Kernels read keys in streams: first + t * step for t = 0, 1, ... The stream of `all` keys is read
+// in the query's window. The streams of a sparse pattern are read before the window.
 struct Stream {
     int first, step, keys;
     bool all;
@@ -53,8 +53,8 @@ struct Streams {
     }
 };
 
-// The keys of one query without a span, at position p, as a list of n: the pattern's before its
-// window, then all from `first` on.
+// The keys of one query at position p, without spans, as a list of n keys: the sparse pattern's
+// before the window, then all from `first` on.
 struct VisibleKeys {
     int global_tokens, strided, first, n, stride;
     EVERYWHERE VisibleKeys(const Heads& h, int p)
