@@ -1,26 +1,25 @@
-// amx.cpp - matmul.cpp's products by tiles, if the CPU has AMX.
+// amx.cpp - matmul.cpp's products by AMX tiles, if the CPU has them.
 //
-// Tiles multiply bf16. Floats are the sum of three numbers of bf16 (planes), and a product of
-// floats is six products of planes: the other three would add about 2^-24 of it at most, as the
-// second plane is at most 2^-8 of the first, the third 2^-17. Sums of 32 k are added to the others
-// at once, so results are more accurate than by FMAs (test_amx.cpp). Infinity, and numbers that 8
-// bits round to it, become NaN, as infinity - infinity is left for the next plane.
+// Tiles multiply bf16. A float is the sum of three bf16 numbers (planes), and a product of floats
+// is six products of planes: the other three would add about 2^-24 of it at most, as the second
+// plane is at most 2^-8 of the first, the third 2^-17. A tile product adds 32 terms at once to a
+// sum, so results are more accurate than by FMAs (test_amx.cpp). Infinity, and numbers that 8 bits
+// round to infinity, become NaN, as infinity - infinity is left for the next plane.
 //
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns.
-// A panel is 32 rows or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one
-// after the other. A block is 32 x 32 sums in four tile registers; a step of it is four loads and
-// four products, with floats 14 and 24. Each thread has a rectangle of the result, and packs its
-// part of A and B into memory of its own: packing twice takes less time than sharing, as lines go
-// from core to core slowly (speed.md). One operand is resident: it is packed, a part at a time that
-// fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all
-// resident panels, SUB steps of k at a time, so that data that is read again stays in L1; resident
-// tiles bypass L1. While a block is computed, the one before leaves through the epilogue, evenly
-// over the products, as bursts of stores hold tile loads up, and the memory of the next streamed
-// panel is prefetched. If a panel has only a line or two of each row of memory, GROUP of them are
-// packed together instead: a core reads single lines of many rows at a quarter of the speed that it
-// has with four lines a row (speed.md). k is never divided among threads, and its order depends on
-// K and N alone: neither threads nor other rows change the bits of a sum.
-//
+// A panel is 32 rows of A or columns of B: step after step of 32 k, two tiles (2 KiB) for each
+// plane. A block is 32 x 32 sums in four tile registers; a step of it is four loads and four
+// products, with floats 14 and 24. Each thread has a rectangle of the result, and packs its part of
+// A and B into memory of its own: packing twice takes less time than sharing, because cache lines
+// go from core to core slowly (speed.md). One operand is resident: it is packed, a part at a time
+// that fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by
+// all resident panels, SUB steps of k at a time, so that data that is read again stays in L1;
+// resident tiles bypass L1. While a block is computed, the previous block leaves through the
+// epilogue, evenly over the products, because bursts of stores delay tile loads; and the memory of
+// the next streamed panel is prefetched. If a panel has only a line or two of each row of memory,
+// GROUP of them are packed together instead: a core reads single lines of many rows at a quarter of
+// the speed that it has with four lines a row (speed.md). k is never divided among threads, and its
+// order depends on K and N alone: neither threads nor other rows change the bits of a sum.
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of
 // the prototype (2 cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident
 // tiles that pass through L1 18 %. Large results are stored past the caches in half the time of
@@ -45,14 +44,14 @@ template <class Planes> struct Operand {
     int64_t ld;
     bool along;
     int n, K;         // bounds of i and k
-    int panel = 0;    // columns of a panel of B; 0: no panels
+    int panel = 0;    // columns per panel of B; 0: no panels
 
     int64_t offset(int i, int k) const {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
     }
     // Packs the rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along,
-    // else pairs of k) of 16 words. transposed: line and word are swapped. Pairs of k are
-    // neighbours, in several planes k and k + 16.
+    // else pairs of k) of 16 words. transposed: swaps lines and words. In one plane a pair is two
+    // neighbours along k, in several planes k and k + 16.
     template <bool lies_along, bool transposed, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)
@@ -98,7 +97,7 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // Packs both tiles at once, if B is bf16 and not along k: lines are loaded once, not twice.
+    // Packs both tiles at once, if B is bf16 and not along k: it loads lines once, not twice.
     [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
         for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
             for (int j = 0; j < SIDE; j += 2 * VW) {
@@ -107,7 +106,7 @@ template <class Planes> struct Operand {
                 for (int i = 0; i < 2; i++) store(to + (j + i * VW) / 16 * TILE + (j + i * VW) % 16, r[i]);
             }
     }
-    // Packs the step of a panel that begins at element k0 of k. sums: null, or += its rows' sums.
+    // Packs the step of a panel that begins at element k0 of k. sums: null, or row sums to add to.
     [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
         if (Planes::PLANES == 1 && half && !is_a && !along && !panel && i0 + SIDE <= n && k0 + 32 <= K)
             return pack_lines(to, static_cast<const bf16*>(p) + offset(i0, k0), ld);
@@ -123,7 +122,7 @@ template <class Planes> struct Operand {
     }
 };
 
-// Lines of the next panel's memory, which is contiguous along k.
+// Cache lines of the next panel that are to be prefetched; its memory is contiguous along k.
 struct Prefetch {
     const char* p = nullptr;
     int64_t pitch = 0;
@@ -142,12 +141,12 @@ template <class Planes> INLINE Prefetch next_panel(const Operand<Planes>& o, int
             parts(least(32 * steps, o.K - k) * size, 64), SIDE};
 }
 
-// A block of k: its first step, its number of steps, and whether sums are added to and finished.
+// A block of k: first step, number of steps, whether C is added to and whether the sum is complete.
 struct Depth {
     int from, steps;
     bool add, ends;
 };
-// Sums on their way out: four tiles, to C from (m,n) on.
+// Sums of a finished block, four tiles, that are still to be written to C from (m,n) on.
 struct Leaving {
     const float* from = nullptr;    // null: no sums to write
     int m = 0, n = 0;
@@ -159,10 +158,10 @@ struct Panels {
 };
 // A thread's part of the result. Threads form a grid over the result, M x N panels; each has some
 // rows and some columns of it, and all k. Grid and resident operand are chosen so that the busiest
-// thread multiplies least, then packs least; of equals B is resident. most: panels that can be
+// thread multiplies least, then packs least; in a draw B is resident. most: panels that can be
 // resident; more are packed in parts, and for each part the streamed panels are packed again.
 struct ThreadShare {
-    bool a_resident = false, sums = false;    // sums: this thread adds up its rows of A
+    bool a_resident = false, sums = false;    // sums: adds up its rows of A
     Panels resident = {}, streamed = {};
     int part = 0;    // resident panels of a part
 
@@ -248,7 +247,7 @@ template <Then then, class X, class Y> struct Product {
                 if constexpr (then == Then::slope) v *= gelu_slope(lanes.get(g.gelu_of + row + j));
             }
             put(g.c + row + j, v, lanes);
-            if (then == Then::gelu && k.ends) put(g.gelu + row + j, gelu(v), lanes);    // may be C
+            if (then == Then::gelu && k.ends) put(g.gelu + row + j, gelu(v), lanes);    // gelu may be C
         });
     }
     // Prefetches the epilogue's inputs and outputs for row r of this block.
@@ -278,8 +277,8 @@ template <Then then, class X, class Y> struct Product {
         if constexpr (past) tiles.template load_past_l1<tile>(p, 64);
         else tiles.template load<tile>(p, 64);
     }
-    // Adds a step's products; calls between(n) after the n-th of planes, except the last. A plane
-    // of the product before is still loaded.
+    // Adds a step's products; calls between(n) after the n-th product of planes, except the last. A
+    // plane that the previous product used stays loaded.
     template <bool a_past, class Set, class F>
     static INLINE_MEMBER void step(Set& tiles, const float* x, const float* y, F between) {
         constexpr int PLANE = Operand<Planes>::PLANE;
@@ -297,7 +296,7 @@ template <Then then, class X, class Y> struct Product {
         });
     }
 
-    // out (four tiles) = or += the sums of `steps` steps, while `leaving` is written.
+    // out (four tiles) = the sums of `steps` steps, with `more` +=, while `leaving` is written.
     template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
                                                       float* out, const Depth& k, const Leaving& here,
                                                       const Leaving& leaving, Prefetch& asked) const {
@@ -357,7 +356,7 @@ template <Then then, class X, class Y> struct Product {
                    a_resident && share.sums ? g.row_sums : nullptr);
         }
     }
-    // Packs the n streamed panels from p0 on. sums: their rows are added up.
+    // Packs the n streamed panels from p0 on. sums: also adds up their rows.
     void pack_streamed(float* to, int p0, int n, const Depth& k, bool sums) const {
         for (int step = 0; step < k.steps; step++)
             for (int p = 0; p < n; p++)

@@ -2,7 +2,7 @@
 //
 // A GPU's clock rises for milliseconds after idleness, falls again when it gets hot or reaches its
 // power limit, and other work disturbs single measurements. So an idle GPU first gets WARM_MS of
-// work that is not counted; then all ways alternate, round by round, and the least time of each
+// work that is not counted; then all ways alternate, round by round, and the least time of each way
 // counts. A round that is clearly faster than the one before (the clock still rises) is repeated.
 #pragma once
 #include <algorithm>
@@ -13,9 +13,9 @@ constexpr float CLEARLY = 0.97f;    // faster: below this share of another's tim
 constexpr float WARM_MS = 20;
 constexpr int LEAST_ROUNDS = 3, MAX_ROUNDS = 8;
 
-// The least time of each way. time(way): milliseconds of one run; infinite if the way cannot run,
-// which excludes it. warm_ms: work before times count. For a clock that stands still (as the
-// emulator's mostly does) one round is enough.
+// Returns the least time of each way. time(way): milliseconds of one run; infinite if the way
+// cannot run, which excludes it. warm_ms: work before times count. With a clock that stands still
+// (as the emulator's mostly does) one round is enough.
 template <class Time> std::vector<float> least_times(int ways, Time time, float warm_ms = WARM_MS) {
     std::vector<float> least(size_t(ways), INFINITY);
     std::vector<char> fails(least.size());

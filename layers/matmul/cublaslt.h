@@ -6,7 +6,7 @@
 
 #include "base/common.h"
 
-// clang-format takes a list of calls for an expression.
+// clang-format would format this list of macro calls as an expression.
 // clang-format off
 #define CUBLASLT_FUNCTIONS(X) \
     X(GetVersion) X(GetStatusString) X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) \

@@ -17,10 +17,10 @@ struct Form {
     bool b_e5m2 = false;    // B is E5M2, A E4M3
     // fp8 only. square: A scaled by 128x128 blocks, B by 1x128; rows: both by 1x128.
     enum class Scales { tensor, square, rows } scales = {};
-    int alignment = 16;    // every pointer's, bytes; vector loads and TMA need 16
+    int alignment = 16;    // bytes, every pointer's; vectors and TMA need 16
     auto operator<=>(const Form&) const = default;
 
-    bool fp8() const { return in == CUDA_R_8F_E4M3; }    // requires ta = T, tb = N, sizes in multiples of 16
+    bool fp8() const { return in == CUDA_R_8F_E4M3; }    // requires ta = T, tb = N, sizes divisible by 16
     bool blocks() const { return scales != Scales::tensor; }
     cudaDataType_t b_in() const { return b_e5m2 ? CUDA_R_8F_E5M2 : in; }
     bool plain() const { return epilogue == CUBLASLT_EPILOGUE_DEFAULT; }
@@ -56,11 +56,11 @@ struct Operands {
     int64_t kept = 0;                                      // bytes of scratch that hold operands
 };
 
-// steps(operands) computes the product without cuBLASLt, or in several calls, where cuBLASLt lacks
-// the epilogue or is slow with it. For fp8 it computes in bf16.
+// steps(operands) computes the product without cuBLASLt or in several calls, for epilogues that
+// cuBLASLt lacks or computes slowly. For fp8 it computes in bf16.
 typedef std::function<void(const Operands&)> Steps;
 void multiply(Form f, const Operands& x, const Steps& steps);
-// Whether multiply will certainly use the steps: operands that only cuBLASLt reads need not be made
-// then. Only the pointers' values matter.
+// Whether multiply will certainly use the steps: then operands that only cuBLASLt reads are not
+// needed. Only the pointers' values matter.
 bool takes_steps(Form f, const Operands& x);
 void multiply(const Form& f, const Operands& x);    // bf16 or fp32, no epilogue

@@ -1,7 +1,7 @@
 // experts.cpp - products of rows that are sorted by expert, and the moves to this order and back.
 //
-// Each expert has a range of rows: one product after the other, each on all threads, as in
-// linear.cpp. Bound by FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
+// Experts' products, each of a range of rows, are computed one after the other, each on all
+// threads, as in linear.cpp. Bound by FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
 // Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more, half of it for
 // bf16 rows that are gathered (operations.inc).
 #include "layers/simd/activation_vec.h"
@@ -16,7 +16,7 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
     }
 }
 
-// Enough for one expert with all rows.
+// Bytes of scratch for one expert with all rows, which are enough for any division of rows.
 template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
     return max_matmul_scratch(output<P, tiles>(nullptr, w, w, rows, C, OC));

@@ -24,7 +24,7 @@ template <class F> HOST_DEVICE inline float fp8_to_float(F x) {
     uint32_t u = code << (23 - F::MANTISSA);
     float f;
     memcpy(&f, &u, 4);
-    f *= F::BIAS == 7 ? 0x1p120f : 0x1p112f;    // 2^(127 - BIAS): denormal codes are denormal floats before
+    f *= F::BIAS == 7 ? 0x1p120f : 0x1p112f;    // 2^(127 - BIAS); denormal codes start as denormal floats
     memcpy(&u, &f, 4);
     u = (nan ? 0x7fc00000 : infinite ? 0x7f800000 : u) | sign;
     memcpy(&f, &u, 4);
@@ -42,7 +42,7 @@ template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
     uint32_t code;
     if (a >> 23 >= LEAST) {
         code = ((a + (1u << (SHIFT - 1)) - 1 + (a >> SHIFT & 1)) >> SHIFT) - ((LEAST - 1) << F::MANTISSA);
-    } else {    // multiple of the smallest number, rounded by adding 2^23
+    } else {    // below the smallest normal: adding 2^23 rounds
         float scaled;
         memcpy(&scaled, &a, 4);
         scaled = scaled * (F::BIAS == 7 ? 0x1p9f : 0x1p16f) + 0x1p23f;
@@ -51,7 +51,7 @@ template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
     }
     return {uint8_t((code > F::MOST ? F::MOST : code) | sign)};
 }
-// The conversion instructions' names in PTX; the code is the pair's low byte.
+// F is also the type's name in PTX. The instruction converts a pair; the code is its low byte.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define FP8_FROM_FLOAT(F)                                                              \
     uint16_t pair;                                                                     \

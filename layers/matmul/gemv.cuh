@@ -73,7 +73,7 @@ template <class T, int W, int N, int R> __global__ void gemv_kernel(T* y, T* pre
     SHARED(float[GEMV_WARPS][R][N], sums);
     const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift;
     const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + (warp >> shift) * R;
-    auto row = [&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; };    // past the last row: the last
+    auto row = [&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; };    // rows past the last repeat it
     GemvLane<T, W, N, R> own(C, 1 << shift);
     own.fetch(row);
     const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
@@ -105,7 +105,7 @@ template <class T, int MOST = GEMV_ROWS, int N = 1>
 void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int rows, int C, int OC) {
     if constexpr (N < MOST)
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
-    constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x
+    constexpr int R = N > 1 ? 2 : 1;    // two rows halve the loads of x
     const int shift = gemv_shift<T>(C);
     const Launch by = {
         .grid = unsigned(ceil_div(OC, (GEMV_WARPS >> shift) * R)), .block = GEMV_WARPS * 32, .overlaps = true};

@@ -1,12 +1,9 @@
 // grouped_gemm.cuh - products of rows ordered by expert, whose numbers only the device has.
 //
-// Each expert has n permuted rows and its own w (OC,C). Factors a and b, results, all
-// (rows,columns):
-//     y    y (n,OC)   = x (n,C) w^T         a = x, b = w: both lie along k, the dimension of the
-//     sum
-//     dx   dx (n,C)   = dy (n,OC) w         a = dy along k; a row of b = w has one k
-//     dw   dw (OC,C) (+)= dy^T x            k: permuted rows; a row of a = dy, and of b = x, has
-//     one k
+// Each expert has n permuted rows and its own w (OC,C). Products of a and b, (rows,columns):
+//   y    y (n,OC)   = x (n,C) w^T      a = x, b = w: contiguous along k, the summed dimension
+//   dx   dx (n,C)   = dy (n,OC) w      a = dy: contiguous along k; b = w: one k per row
+//   dw   dw (OC,C) (+)= dy^T x         a = dy, b = x: k is the permuted rows, one k per row
 //
 // A block computes a tile of one expert's result over all of k in order, so a row's bits depend
 // only on that row, and dw's on the order of its rows. y and dx: the grid has the largest possible
@@ -15,8 +12,8 @@
 //
 // tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each. 2
 // rows C OC FLOPs; with n rows of an expert, n FLOPs for each byte of w. An H200 does 206 in the
-// time that it reads a byte: below about 200 rows for each expert y and dx are bound by reading w.
-// Tiles of 32 rows are for those.
+// time that it reads a byte: below about 200 rows for each expert y and dx are bound by reading w,
+// and use tiles of 32 rows.
 // plain: all other cases, in float by FMAs, 8 x 8 results a thread.
 #pragma once
 #include <algorithm>
@@ -37,15 +34,15 @@ template <class T> struct Groups {
     bool add;    // out +=, not =
     int rows;    // all experts' rows
 };
-// A block's task: the tile of out (M,N) from `out` on, += or = the sum over k < K of a and b. M and
-// N: rows and columns that remain from the tile's first on.
+// A block's task: a tile of out (M,N), from element `out` on, is the sum over k < K of a and b, or
+// is added to. M, N: rows and columns of the result from the tile's first ones on.
 template <class T> struct Task {
     const T *a, *b;
     int64_t out;
     int M, N, K;
 };
 
-// The tile's expert and first row. from, n: the expert's first permuted row and their number.
+// The tile's expert and first row. from, n: the expert's first permuted row and number of rows.
 struct TileCoord {
     int expert, row, from, n;
 };
@@ -70,7 +67,7 @@ template <int BM> __device__ bool find_tile(TileCoord& tile_coord, const int* of
     return false;
 }
 
-// Returns false if the block has no work.
+// Finds the block's task. Returns false if there is none.
 template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>& t, const Groups<T>& g) {
     const int64_t matrix = int64_t(g.C) * g.OC;
     if constexpr (P == Product::dw) {
@@ -100,7 +97,7 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
         return true;
     }
 }
-// Number of blocks.
+// Number of blocks of a launch.
 template <Product P, class T> unsigned tiles(const Groups<T>& g, int BM, int BN) {
     if (P == Product::dw) return unsigned(g.E * ceil_div(g.OC, BM) * ceil_div(g.C, BN));
     return unsigned((std::min(g.E, g.rows) + g.rows / BM) * ceil_div(P == Product::y ? g.OC : g.C, BN));
@@ -114,7 +111,7 @@ constexpr int BN = 128, BK = 32, STAGES = 4, TENSOR_THREADS = 128;
 template <bool BY_K, int SIZE> struct Factor {
     static constexpr int ROWS = BY_K ? BK : SIZE, COLUMNS = BY_K ? SIZE : BK;
     sm80::Tile<ROWS, COLUMNS> tile;
-    // Starts its copy, with zeros beyond `size` and k.
+    // Starts copying the tile, with zeros beyond `size` and k.
     __device__ void load(const bf16* from, int stride, int size, int k) {
         constexpr int CHUNKS = COLUMNS / 8, STEP = TENSOR_THREADS / CHUNKS;
         const int column = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
@@ -124,8 +121,8 @@ template <bool BY_K, int SIZE> struct Factor {
         for (int i = 0; i < ROWS; i += STEP, source += int64_t(STEP) * stride)
             cp_async_16(tile.chunk(row + i, column), source, row + i < rows);
     }
-    // The 16x16 elements from `at`, 16 k: f[0], f[1] have k 0..7, at 0..7 and 8..15; f[2], f[3] k
-    // 8..15.
+    // Reads the 16x16 elements from `at` on for step k of 16: f[0], f[1] have k 0..7 of `at` 0..7
+    // and 8..15; f[2], f[3] have k 8..15.
     __device__ void get(uint32_t (&f)[4], int at, int k) const {
         if constexpr (BY_K) {
             uint32_t x[4];
@@ -326,7 +323,7 @@ template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>&
     }
     launch(plain_kernel<P, T, Out>, {tiles<P>(g, PLAIN, PLAIN), PLAIN_THREADS}, out, g);
 }
-// out of a and b, over the permuted rows of N positions.
+// Computes `out` from a and b, over the permuted rows of N positions.
 template <Product P, class T, class Out> void grouped(Out* out, const T* a, const T* b, const Routes& routes,
                                                       const Router& r, int N, int C, int OC, bool add = false) {
     grouped<P>(out, Groups<T>{routes.offsets, a, b, r.E, C, OC, add, N * r.K});

@@ -1,7 +1,7 @@
 // linear.cpp - y = x w^T + b + residual and its gradients, with the ffn's GELU.
 //
 // Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters x is bf16, too,
-// and gradients are rounded to it; sums and results are float.
+// and gradients are rounded to bf16; sums and results are float.
 #include "layers/matmul/matmul.h"
 
 namespace ISA {

@@ -13,10 +13,10 @@
 //
 // An epilogue may be free, cost more than a separate kernel, or not exist, depending on GPU, type
 // and version. So the first call of a form times all algorithms on the call's operands, and
-// separate steps, and keeps the fastest (autotune.h); inference uses the heuristic's first that
-// runs (cuda_choose_by_time). An algorithm gives the same bits every time (cuBLAS guide, results
-// reproducibility); two need not. A plain product's only alternative is own_gemm.h, for when no
-// algorithm of cuBLASLt runs.
+// separate steps, and keeps the fastest (autotune.h). Inference instead takes the heuristic's first
+// algorithm that runs (cuda_choose_by_time). An algorithm gives the same bits every time (cuBLAS
+// guide, results reproducibility); two algorithms may differ. For a product without epilogue the
+// only alternative is own_gemm.h, used if no algorithm of cuBLASLt runs.
 #include <algorithm>
 #include <cinttypes>
 #include <functional>
@@ -80,7 +80,7 @@ void set_scales(const Plan& p, const float* a, const float* b) {
     set(p.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, b);
 }
 
-// An older cuBLASLt has no block scales and returns an error.
+// Returns an error with an older cuBLASLt, which has no block scales.
 cublasStatus_t set_scale_modes(const Form& f, const Plan& p) {
     const auto a = f.scales == Form::Scales::square ? BLK128x128 : VEC128, b = VEC128;
     if (!f.blocks()) return CUBLAS_STATUS_SUCCESS;
@@ -145,7 +145,7 @@ struct Candidate {
     size_t workspace;
 };
 
-// last_status: cuBLASLt's error if there is no algorithm.
+// Lists cuBLASLt's algorithms. last_status: its error if there is none.
 std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* last_status) {
     cublasLtMatmulPreference_t preference;
     CUBLAS_CHECK(cublaslt.MatmulPreferenceCreate(&preference));
@@ -177,7 +177,7 @@ std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
     return s;
 }
 
-// Measures on the device's clock. The emulator's clock advances only where a test does it.
+// Measures on the device's clock. The emulator's clock advances only when a test advances it.
 struct Stopwatch {
     cudaEvent_t from, to;
     Stopwatch() {
@@ -218,7 +218,7 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
             const std::function<void()>& steps) {
     const int algorithms = int(found.size());
     const Stopwatch stopwatch;
-    // A new prompt length brings several forms at once: the first warms up for all.
+    // A new prompt length brings several forms at once: only the first choice warms up the GPU.
     const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
     const auto times = least_times(
         algorithms + (steps != nullptr),
@@ -231,14 +231,14 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
     return pick(times);
 }
 
-// Sets the plan's algorithm: the known one if cuBLASLt offers it (bytes from a file are compared,
-// never used), else the fastest, or the first that runs, on the call's operands. Sets none if the
-// steps are faster or if none runs; last_status is then the reason. Steps are not timed for plain
-// products and for a bias alone.
+// Sets the plan's algorithm: the known one if cuBLASLt offers it (its bytes, from a file, are only
+// compared), else the fastest on the call's operands or, not by time, the first that runs. Sets
+// none if the steps are faster or no algorithm runs; last_status then has the reason. Steps are not
+// timed for plain products and for a bias alone.
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known,
             cublasStatus_t* last_status) {
     if (known == f.other_way()) return;
-    if (f.has_aux() && f.m % 8) return;    // cuBLASLt needs aux's leading dimension in multiples of 8
+    if (f.has_aux() && f.m % 8) return;    // cuBLASLt needs aux's rows in multiples of 8
     if ((*last_status = set_scale_modes(f, plan))) return;
     const std::vector<Candidate> found = candidates(f, plan, last_status);
     if (found.empty()) return;
@@ -346,7 +346,7 @@ std::string header() {
 }
 }    // namespace
 
-// "header;form=algorithm;form=-;": no quotes, backslashes or line ends.
+// Format "header;form=algorithm;form=-;": no quotes, backslashes or line ends.
 std::string cuda_choices() {
     std::string s = header() + ";";
     for (const auto& [form, choice] : chosen) s += form + "=" + choice + ";";

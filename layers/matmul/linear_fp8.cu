@@ -25,11 +25,11 @@
 //
 // Casts are bound by memory. tensor: a factor is read twice, 2 bytes an element (the second time
 // from L2 where it fits), and written in 1 byte; dy in 2. block: one read. An H100 does 590 FLOPs
-// of fp8 in the time of a byte (1979 TFLOP/s, 3.35 TB/s), so y's casts take 5 * 590 / 2
-// (1/OC + 1/N) of its product's time, or 3 * 590 / 2. In bf16 the product takes twice as long: with
-// OC below about 1500, or 900, fp8 is no faster. A weight is cast at each use, twice a batch. A
-// step of gpt2-xl (B=8, T=1024) on an H200 (2026-11-27) is 1.14 times as fast as in bf16, 1.08 by
-// blocks.
+// of fp8 in the time of a byte (1979 TFLOP/s, 3.35 TB/s), so y's casts take 5 * 590 / 2 (1/OC +
+// 1/N) of its product's time; block: 3 instead of 5. In bf16 the product takes twice as long: with
+// OC below about 1500 (block: 900), fp8 is no faster. A weight is cast at each use, twice a batch.
+// A step of gpt2-xl (B=8, T=1024) on an H200 (2026-11-27) is 1.14 times as fast as in bf16, with
+// block 1.08.
 #include "layers/cuda.h"
 #include "fp8.cuh"
 #include "gemv.cuh"
@@ -40,7 +40,7 @@ namespace {
 
 constexpr int CAST_THREADS = 256, CAST_TILE = 64, BLOCK = Fp8Scratch::BLOCK;
 
-// Target of a cast, to null: none. Its numbers must be multiplied by *scale.
+// Target of a cast; null: no target. The numbers written, times *scale, are the original numbers.
 template <class F> struct Cast {
     F* to;
     float* scale;
@@ -62,7 +62,7 @@ struct Scale {
 };
 template <class F> __device__ inline Scale scale_for(uint32_t most) {
     const bool finite = most < 0x7f80;
-    // At most 2^126, for zeros or if all are below 2^-110: the inverse must stay a normal float.
+    // The factor is at most 2^126 (for zeros, or numbers below 2^-110): its inverse must be normal.
     const float factor = finite ? fminf(LARGEST<F> / to_float(bf16{uint16_t(most)}), 0x1p126f) : 1;
     return {factor, finite ? 1 / factor : NAN};
 }
@@ -117,8 +117,8 @@ template <class F> __global__ void cast_kernel(Cast<F> straight, Cast<F> transpo
     store<4>(reinterpret_cast<uint32_t*>(transposed.to + int64_t(c0 + c) * R + r0 + r), out);
 }
 
-// Sets the 128x128 scale of block row `row` and block `column` along k. The last one also zeroes
-// the padding: the guide does not exclude that it is read.
+// Sets the 128x128 scale of block row `row` and block `column` along k. The last column also zeroes
+// the padding, because cuBLAS's guide does not exclude that it is read.
 __device__ inline void set_square(float* scales, int row, int column, int k, float scale) {
     const int blocks = (k + BLOCK - 1) / BLOCK, padded = (blocks + 3) / 4 * 4;
     float* const at = scales + int64_t(row) * padded;
@@ -126,8 +126,8 @@ __device__ inline void set_square(float* scales, int row, int column, int k, flo
     for (int i = blocks; column == blocks - 1 && i < padded; i++) at[i] = 0;
 }
 
-// Each of 16 neighbouring lanes has a number of each of 8 rows. Lane i gets row i % 8's largest.
-// All threads must call it.
+// Each of 16 neighbouring lanes has a number for each of 8 rows; lane i gets the largest number of
+// row i % 8. All threads must call it.
 __device__ inline uint32_t rows_largest(uint32_t (&most)[8]) {
 #pragma unroll
     for (int half = 4; half; half /= 2) {    // each lane keeps one half of the rows
@@ -168,9 +168,9 @@ __device__ inline void column_scales(float (&factors)[BLOCK], float* inverses, c
     __syncthreads();
 }
 
-// straight (R,C), transposed (C,R) = x (R,C), each with a scale for 128 neighbours of its rows;
-// SQUARE: with one for each tile. R, C: multiples of 16. A block reads a tile of 128 x 128 once; a
-// thread has 8 neighbours of 8 rows, so also 8 neighbours of 8 columns.
+// straight (R,C), transposed (C,R) = x (R,C), each with a scale for 128 neighbours in its rows;
+// with SQUARE, a scale for each tile. R, C: multiples of 16. A block reads a tile of 128 x 128
+// once; a thread has 8 neighbours of 8 rows, so also 8 neighbours of 8 columns.
 template <bool SQUARE>
 __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, const bf16* x, int R, int C) {
     typedef Vec<e4m3, 8> Group;
@@ -190,7 +190,7 @@ __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, co
     for (int i = 0; i < 8; i++)
 #pragma unroll
         for (int j = 0; j < 8; j++) most[i] = larger(most[i], magnitude(v[i].v[j]));
-    Scale scale = {};    // the tile's, or row columns % 8's
+    Scale scale = {};    // tile's scale, or that of row columns % 8
     if (SQUARE) {
 #pragma unroll
         for (int i = 1; i < 8; i++) most[0] = larger(most[0], most[i]);

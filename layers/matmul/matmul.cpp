@@ -5,8 +5,8 @@
 // is cut into panels of WIDE rows or columns. The thread that works on a panel packs it into L2 and
 // multiplies it by the shared operand. Work is divided in tiles, not panels, so that threads get
 // equal amounts. The sum of an element adds k in order, whichever thread computes it. Rows of A
-// that are contiguous along k are read in place, unless they are rounded, widened or end within a
-// pair.
+// that are contiguous along k are read in place, unless they must be rounded or widened, or end
+// within a pair.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
@@ -30,7 +30,7 @@ struct Strip {
     int last;
 };
 
-// C (ROWS, nv vectors) = or += A B, B(k,:) = b[k*MICRO ..]
+// C (ROWS, nv vectors) = A B, with `add` +=. Row k of B begins at b[k*MICRO].
 template <int nv, bool pairs> static void micro(int words, Strip a, const float* b, float* c, int64_t rc, bool add) {
     vf s[ROWS][nv];
     const float* r[ROWS];
@@ -117,7 +117,7 @@ template <class X, class Y> struct Product {
     int64_t scratch() const {
         return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
     }
-    // Blocks are split evenly, so that fewer rows may need more; these bounds hold for all.
+    // Blocks are split evenly, so that fewer rows may need more scratch; these bounds cover them.
     int64_t max_scratch() const {
         const int deep = least(round_up(g.K, 2 * VW), DEEP * PER), tall = least(round_up(shared_all(), WIDE), TALL);
         return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
@@ -145,7 +145,7 @@ template <class X, class Y> struct Product {
         for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
     }
 
-    // The rows of A from m (a multiple of ROWS) on: in place, or in `block`, packed from row m0 on.
+    // Strip of A from row m (a multiple of ROWS) on: in place, or packed in `block` from row m0.
     Strip strip(Block k, int m, const float* block, int m0) const {
         const int last = least(ROWS, g.M - m) - 1;
         if (a_in_place()) return {reinterpret_cast<const float*>(g.a + m * g.ra + k.k), g.ra / PER, 1, last};

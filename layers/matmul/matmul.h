@@ -17,11 +17,11 @@ int64_t matmul_scratch(const Mixed& m);
 int64_t max_matmul_scratch(const Floats& m);
 int64_t max_matmul_scratch(const Halves& m);
 int64_t max_matmul_scratch(const Mixed& m);
-// Products by tiles (amx.cpp). matmul calls them itself.
+// Products by AMX tiles (amx.cpp). matmul itself calls these functions.
 void tile_matmul(const Floats& m);
 void tile_matmul(const Halves& m);
 void tile_matmul(const Mixed& m);
-// Scratch bytes. They never decrease with M, N or K. is_bf16: B is bf16.
+// Scratch bytes, which never decrease with M, N or K. is_bf16: B is bf16.
 int64_t tile_matmul_scratch(int M, int N, int K, bool is_bf16);
 
 // The three products of a linear layer. y = x w^T

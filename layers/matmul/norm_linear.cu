@@ -4,8 +4,8 @@
 // A decode step of one sequence is a chain of small, dependent kernels: the chain's length counts,
 // not the work. A block's first loads of w start before the previous kernel, which writes x, has
 // ended (Launch::overlaps). Meanwhile the block itself norms all rows of x into shared memory, with
-// norm_forward's bits. Then it computes every gridDim.x-th group of rows of w (gemv.cuh). Gated: a
-// warp has two rows of w for an output, the gate's and the other.
+// norm_forward's bits. Then it computes every gridDim.x-th group of rows of w (gemv.cuh). In a
+// gated ffn a warp has two rows of w for an output: the gate's row and the other factor's.
 //
 // Bound by reading w once, O C elements or twice that. x and the norm's weights come from L2 once
 // for each multiprocessor; the norm costs about ten operations an element and block, so a
@@ -38,7 +38,7 @@ template <class T, int W, int N, Finish F> __global__ void __launch_bounds__(GEM
     T* const normed = dynamic_shared<Vec<T>>().v;
     const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift, each = groups * OUTPUTS;
     int64_t first = blockIdx.x * int64_t(each);
-    auto row = [&](int r) {    // past the last output: the last
+    auto row = [&](int r) {    // rows past the last output repeat it
         const int64_t o = first + (warp >> shift) * OUTPUTS + (F == Finish::gated ? 0 : r), last = o < O ? o : O - 1;
         return w + (F == Finish::gated ? last + r * int64_t(O) : last) * C;
     };

@@ -1,14 +1,14 @@
-// norm_rows.cuh - norms within a block, for kernels that use the rows at once: norm_forward's bits.
+// norm_rows.cuh - norms of rows within a block that goes on to use them; norm_forward's bits.
 #pragma once
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// Without weights the factor is 0 + 1.
+// Without weights the norm's factor becomes 0 + 1.
 inline Norm with_weights(Norm norm, const void* w) {
     if (!w) norm.plus = 1;
     return norm;
 }
-// Threads with which norm_forward sums a row, warp by warp; each has every threads-th vector.
+// Number of threads with which norm_forward sums a row; each has every threads-th vector.
 template <class T> inline int norm_threads(int C) {
     const int64_t vectors = C / VEC<T>;
     return !rows_align<T>(C) || vectors <= 8 * 32 ? 32 : int(round_up(ceil_div(vectors, 4), 32));
@@ -45,9 +45,9 @@ template <class T> struct NormOf {
     }
 };
 
-// to (N,C), in shared memory = norm of x (N,C), by a block of WARPS warps. norm_forward's warps are
-// parts of a row; a warp here adds up whole parts. x comes from memory once, then from L1. Ends in
-// a barrier.
+// to (N,C), in shared memory = norm of x (N,C), by a block of WARPS warps. In norm_forward each
+// warp sums a part of a row; here a warp sums whole parts, so that the bits are equal. x comes from
+// memory once, then from L1. Ends in a barrier.
 template <int WARPS, class T, int W, int N>
 __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) {
     SHARED(float[N][32], sums);
@@ -59,7 +59,7 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
         if (of.b && c < C) bias = load<W>(of.b + c);
     };
     fetch(threadIdx.x * W);
-    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n): row n's sum plus an element
+    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n)(sum, x): row n's sum with x
 #pragma unroll 1
         for (int n = 0; n < N; n++)
             for (int part = (warp + N * WARPS - n) % WARPS; part < of.warps; part += WARPS) {

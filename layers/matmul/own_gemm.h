@@ -1,5 +1,5 @@
-// own_gemm.h - a linear layer's three products by kernels of our own: the experts'
-// (grouped_gemm.cuh) with one expert that has all rows. They support every size and alignment, and
+// own_gemm.h - a linear layer's three products without cuBLASLt: by the kernels for experts
+// (grouped_gemm.cuh), with one expert that has all rows. They support every size and alignment, and
 // are slower than cuBLASLt where it has the product.
 #pragma once
 #include "base/element.h"
