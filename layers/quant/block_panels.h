@@ -6,8 +6,8 @@
 #include "int_dot.h"
 
 namespace ISA {
-// Prefetch distance: the hardware's own prefetching is too short. With half of it eight sequences
-// of q8_0 take 17 % longer (2 cores of Zen 5, 2026-11-25, medians of three alternating rounds).
+// Prefetch distance: hardware prefetchers look less far ahead. With half of it eight sequences of
+// q8_0 take 17 % longer (2 cores of Zen 5, 2026-11-25, medians of three alternating rounds).
 constexpr int AHEAD_BYTES = 8192;
 template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // integer sums, each with a scale
 
@@ -25,7 +25,7 @@ template <class F> INLINE auto with_block_format(BlockType format, F f) {
     }
 }
 
-// The quants of 4 numbers of k of each output: quarter g of 8. quads: their lower 4 bits.
+// Returns the integers of 4 neighbours along k (quarter g of 8) of each output. quads: low 4 bits.
 template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
     if constexpr (F == BlockType::q6_k) return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
     else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);
@@ -57,7 +57,7 @@ template <BlockType F> struct BlockScales {
         return p;
     }
 };
-// Adds a block to sum. s: the products of integers; dx: the row's scale; mx: scale times sum.
+// Adds a block to sum. s: products of integers; dx: the row's scale; mx: scale times sum of x.
 template <BlockType F>
 INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float* dx, const float* mx) {
     constexpr BlockLayout L = block_layout(F);
@@ -69,17 +69,17 @@ INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float
     else return sum + offset * *mx;
 }
 
-// Rows of x as int8 and their scales: one scale for each 32, then scale times sum.
+// Rows of x as int8. scales: first one scale for each 32 numbers, then each scale times the sum.
 struct ByteRows {
     const int8_t* numbers;
     const float* scales;
-    int64_t apart;    // bytes between rows, of both
+    int64_t apart;    // bytes between rows, of numbers and of scales
     int C;
     ByteRows from(int row) const { return {numbers + row * apart, scales + row * (apart / 4), apart, C}; }
 };
-// packed_tiles.cpp: sums (rows,16) = products of up to 64 rows with a panel, by the thread's set of
-// tiles, which is configured for block_depth bytes. Reads and writes 16 rows at a time; rows beyond
-// the last may hold anything.
+// packed_tiles.cpp: sums (rows,16) = products of up to 64 rows with a panel. set: the thread's AMX
+// tiles, configured for block_depth bytes. Reads and writes 16 rows at a time; rows beyond the last
+// may hold anything.
 typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
 BlockTiles block_tiles(BlockType format, Tiles kind);
 
@@ -91,8 +91,8 @@ struct PlaneRows {
     int64_t apart;     // words between rows
     int C, outputs;    // outputs of the whole matrix
 };
-// sums (rows,48) = products with a panel of floats, by tiles configured for this many rows or more.
-// ahead: PackedProduct's, or 0 for no prefetch.
+// sums (rows,48) = products with a panel of floats, by AMX tiles configured for this many rows or
+// more. ahead: prefetch distance in bytes, or 0 for no prefetch.
 typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
 FloatTiles float_tiles(Tiles kind);
 constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }

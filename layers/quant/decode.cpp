@@ -40,7 +40,7 @@ void decode_q4_1(const uint8_t* b, float* out) {
         out[16 + j] = d * float(b[4 + j] >> 4) + m;
     }
 }
-// The fifth bit of number j is bit j of 32.
+// The fifth bit of number j is bit j of a 32-bit word.
 void fifths(const uint8_t* bits, const uint8_t* quads, int q[32]) {
     uint32_t high;
     memcpy(&high, bits, 4);
@@ -75,7 +75,7 @@ void decode_iq4_nl(const uint8_t* b, float* out) {
 // A byte of `bits` holds a number of each of four rows of 32: row r in bits 2 r and 2 r + 1.
 int two_bits(const uint8_t* bits, int i) { return bits[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; }
 
-// Sub-blocks of 16: scale in the low half of a byte, offset in the high.    scales[16] q[64] d m
+// Sub-blocks of 16: scale in a byte's low half, offset in its high.    Layout: scales[16] q[64] d m
 void decode_q2_k(const uint8_t* b, float* out) {
     const float d = half_at(b + 80), m = half_at(b + 82);
     for (int s = 0; s < 16; s++) {
@@ -84,7 +84,7 @@ void decode_q2_k(const uint8_t* b, float* out) {
     }
 }
 // Sub-blocks of 16 with scales of 6 bits; if the third bit of a number is 0, 4 is subtracted.
-// third[32] q[64] scales[12] d
+// Layout: third[32] q[64] scales[12] d
 void decode_q3_k(const uint8_t* b, float* out) {
     const float d = half_at(b + 108);
     const uint8_t* scales = b + 96;
@@ -98,7 +98,7 @@ void decode_q3_k(const uint8_t* b, float* out) {
     }
 }
 // Eight scales and eight offsets of 6 bits in 12 bytes. Sub-blocks 0 to 3 use the low 6 bits of the
-// first 8 bytes; the others use 4 bits of the last 4 bytes, and 2 bits above the first sub-blocks'.
+// first 8 bytes; the others use 4 bits of the last 4 bytes, and the high 2 bits of the first 8.
 struct Scales {
     int scale[8], offset[8];
 };
@@ -112,7 +112,7 @@ Scales unpack_scales(const uint8_t* p) {
     }
     return s;
 }
-// Sub-blocks of 32, two to a row of 32 bytes.    d m scales[12] q[128]
+// Sub-blocks of 32, two to a row of 32 bytes.    Layout: d m scales[12] q[128]
 void decode_q4_k(const uint8_t* b, float* out) {
     const float d = half_at(b), m = half_at(b + 2);
     const Scales s = unpack_scales(b + 4);
@@ -122,7 +122,7 @@ void decode_q4_k(const uint8_t* b, float* out) {
         for (int i = 0; i < 32; i++) out[32 * j + i] = scale * float(q[i] >> j % 2 * 4 & 15) - offset;
     }
 }
-// q4_k with a fifth bit: bit j of a byte is sub-block j's.    d m scales[12] fifth[32] q[128]
+// q4_k with a fifth bit: bit j for sub-block j.    Layout: d m scales[12] fifth[32] q[128]
 void decode_q5_k(const uint8_t* b, float* out) {
     const float d = half_at(b), m = half_at(b + 2);
     const Scales s = unpack_scales(b + 4);
@@ -133,7 +133,7 @@ void decode_q5_k(const uint8_t* b, float* out) {
             out[32 * j + i] = scale * float((q[i] >> j % 2 * 4 & 15) | (fifth[i] >> j & 1) << 4) - offset;
     }
 }
-// Sub-blocks of 16 with scales of 8 bits.    low[128] (rows of 64) high[64] scales[16] d
+// Sub-blocks of 16 with 8-bit scales.    Layout: low[128] (rows of 64) high[64] scales[16] d
 void decode_q6_k(const uint8_t* b, float* out) {
     const float d = half_at(b + 208);
     for (int s = 0; s < 16; s++) {

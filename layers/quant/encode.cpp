@@ -1,12 +1,12 @@
 // encode.cpp - floats to the blocks of a GGUF file. decode.cpp has their layouts.
 //
 // For given integers q the scale with the least squared error is a ratio of sums, and for a given
-// scale the best integers come from rounding. So: begin with several scales around largest / range,
-// alternate the two steps, and keep the pair with the least error. Sub-blocks of the K formats
-// first find their own scales as floats, which the block's d then turns into integers; the numbers
-// are rounded again with the scales that a reader will multiply by.
-// Bound by arithmetic: some hundred operations a number. encode_search.cpp does the searches and the
-// last rounding by vectors; the loops here do what it cannot decide.
+// scale the best integers come from rounding. So a search begins with several scales around largest
+// / range, alternates the two steps, and keeps the pair with the least error. Sub-blocks of the K
+// formats first find their own scales as floats, which the block's d then turns into integers; the
+// numbers are rounded again with the scales that a reader will multiply by.
+// Bound by arithmetic: some hundred operations a number. encode_search.cpp does the searches and
+// the last rounding by vectors; the loops here decide where it cannot.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -43,7 +43,7 @@ void to_bytes(const float* x, int n, float m, float inv, float lo, float hi, uin
     for (int i = 0; i < n; i++) q[i] = uint8_t(rounded((x[i] - m) * inv, lo, hi) - lo);
 }
 
-float largest_magnitude(const float* x, int n) {    // signed
+float largest_magnitude(const float* x, int n) {    // result keeps its sign
     float most = 0;
     for (int i = 0; i < n; i++)
         if (std::fabs(x[i]) > std::fabs(most)) most = x[i];
@@ -83,7 +83,7 @@ template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& 
 
 template <int BITS> void put_fifths(uint8_t* bits, uint8_t* quads, const uint8_t* q) {
     for (int j = 0; BITS == 5 && j < 32; j += 8) {
-        uint64_t eight;    // the product moves bit 4 of each byte to the highest byte
+        uint64_t eight;    // product's highest byte gathers every bit 4
         memcpy(&eight, q + j, 8);
         bits[j / 8] = uint8_t((eight >> 4 & 0x0101010101010101) * 0x0102040810204080 >> 56);
     }
@@ -99,7 +99,7 @@ template <int BITS> void encode_scaled(const float* x, uint8_t* b, const Quantis
     put_fifths<BITS>(b + 2, b + (BITS == 5 ? 6 : 2), q);
 }
 
-// Same bits as ggml: no search, halves away from zero.
+// Gives the same bits as ggml: no search, halves rounded away from zero.
 void encode_q8_0(const float* x, uint8_t* b, const QuantiseSearch& search) {
     float found;
     if (search.q8_0 && search.q8_0(x, &found, b + 2)) return put_half(b, found);
@@ -201,7 +201,7 @@ template <int BITS> void encode_line(const float* x, uint8_t* b, const QuantiseS
     put_fifths<BITS>(b + 4, b + (BITS == 5 ? 8 : 4), q);
 }
 
-// The integers (s, t) at or next to `near` with the least error of {d s, -m t}.
+// Finds the integers (s, t) at or next to `near` whose line {d s, -m t} has the least error.
 Line find_pair(const float* x, float d, float m, Line near, const QuantiseSearch& search) {
     Line best = near;
     if (search.pair && search.pair(x, d, m, near, &best)) return best;
@@ -264,7 +264,7 @@ Encode encoder(const BlockFormat& format) {
 
 bool can_quantise(const BlockFormat& format) { return encoder(format) != nullptr; }
 
-// Instruction sets of other architectures are null.
+// Weak: null on other architectures, which lack these instruction sets.
 namespace avx2 {
 [[gnu::weak]] QuantiseSearch quantise_search();
 }

@@ -8,8 +8,8 @@
 
 namespace ISA {
 namespace {
-// Integers from vroundps are those from two sums, which have +0 in the place of -0: no result depends on it. In
-// templates, as other instruction sets do not know the builtins' names.
+// vroundps gives -0 where adding and subtracting 1.5 * 2^23 gives +0; no result depends on it. A
+// template, because compilers for other instruction sets do not know these builtins.
 template <class V> INLINE V nearest(V x) {
     if constexpr (VW == 8) return __builtin_ia32_roundps256(x, 8);
     else return (x + 0x1.8p23f) - 0x1.8p23f;
@@ -26,8 +26,8 @@ INLINE vf inverse(vf d) {
     return r - r == 0 ? r : vf{};
 }
 INLINE vf numbered(int first) { return __builtin_convertvector(lanes() + first, vf); }
-// Floats<V>::type is vf. A template, because only then a compiler for another instruction set
-// does not look up the built-in functions of `bits`.
+// Floats<V>::type is vf. It depends on V, so that compilers for other instruction sets do not look
+// up the built-in functions in `bits`.
 template <class V> struct Floats { typedef vf type; };
 // A bit for each lane in which a comparison holds.
 template <class V> INLINE uint32_t bits(V mask) {
@@ -45,14 +45,14 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to
 // its opposite (the other side), with 9 values of step for each side; 17 values, an eighth apart,
-// find the same errors to four digits. Lanes of the other side hold the opposites of its integers,
-// so that this number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1, -lo].
-// In the BOTH steps furthest from lo no number is clamped on either side: both sides then have the
-// same sums and share a lane; these lanes come first, in one vector.
+// find the same errors to four digits. Lanes of the other side hold the integers with opposite
+// signs, so that this number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1,
+// -lo]. In the BOTH steps furthest from lo no number is clamped on either side. Both sides then
+// have the same sums and share a lane; these lanes come first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
-// First guesses; refitted scales; shared lanes, refitted for the other side.
+// Vectors of sums: first guesses; refitted scales; shared lanes, refitted for the other side.
 constexpr int ALL = 2 * VECTORS + 1;
-constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors: a single one waits for its sums
+constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors at once: one would wait for sums
 
 struct Sums {
     vf xq, qq;
@@ -60,7 +60,7 @@ struct Sums {
 struct Limits {
     vf low, high;
 };
-// K vectors. other: the largest number on the other side of zero.
+// Sums of K vectors of candidates. other: the largest number on the other side of zero.
 template <int N, int K>
 INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
     vf xq[K] = {}, qq[K] = {};
@@ -80,7 +80,7 @@ INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float ot
     for (int j = 0; j < K; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
 }
 
-// The best candidate in the loop's order.
+// Returns the best candidate in the order of encode.cpp's loop.
 float in_order(const Sums* sums, vi joined) {
     float best = 0, best_gain = 0;
     for (int side = -1; side <= 1; side += 2)
@@ -120,13 +120,13 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
     if (!(most < 0 || most > 0)) return false;
     const float other = most > 0 ? far.low : far.high;
     Sums sums[ALL];
-    // Lanes of the first vector that are both sides in the second iteration, too.
+    // Lanes of the first vector that both sides share in the second iteration, too.
     vi joined = {};
     for (int k = 0; k < VECTORS; k += TOGETHER) {
         vf inv[TOGETHER];
         Limits limits[TOGETHER];
         for (int j = 0; j < TOGETHER; j++) {
-            const vf c = min(numbered((k + j) * VW), set1(LANES - 1));    // beyond the last: the last again
+            const vf c = min(numbered((k + j) * VW), set1(LANES - 1));    // beyond the last: last again
             const vf step = 5 - (c < STEPS ? c : c - float(STEPS - BOTH));
             limits[j].low = float(lo) + (c < STEPS ? vf{} : set1(1));
             limits[j].high = limits[j].low + float(-2 * lo - 1);
@@ -155,9 +155,9 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
     if (!first) return false;
     const int lane = __builtin_ctz(first);
     const float gain = top[lane], xq = top_xq[lane], qq = top_qq[lane];
-    if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or a number is not finite
-    // All candidates that are not worse by more than rounding have exactly these sums.
-    vi clear = vi{} - 1, near = {}, away = {};    // the side of lo, the other one
+    if (!(gain > 1e-30f && gain < 1e30f)) return false;    // products lose bits, or numbers are not finite
+    // If a candidate equals the best up to rounding but has other sums, in_order decides.
+    vi clear = vi{} - 1, near = {}, away = {};    // near: side of lo; away: the other
     for (int k = 0; k < ALL; k++) {
         const vf c = numbered(k % VECTORS * VW);
         const vi same = (sums[k].xq == xq) & (sums[k].qq == qq);
@@ -168,7 +168,7 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
         if (k == VECTORS) away |= same & joined;
     }
     if (!all(clear)) return *best = in_order(sums, joined), true;
-    // The loop takes the far side, which comes later, if by rounding the same gain is more.
+    // The loop tries the far side later, and takes it if rounding makes the same gain larger.
     const bool later = any(away) && (!any(near) || gain > gain / qq * qq);
     *best = later ? -xq / qq : xq / qq;
     return true;
@@ -185,7 +185,7 @@ struct Fit {
 };
 enum class Pass { sums, error, both };
 
-// Adds to f the sums over numbers and their integers in [0, most], and the squared error.
+// Adds to f the sums over n numbers and their integers in [0, most], and the squared error.
 template <Pass kind> INLINE void pass(const float* x, int n, Lines line, float most, Fit& f) {
     const vf inv = inverse(line.d), high = set1(most);
     for (int i = 0; i < n; i++) {
@@ -258,7 +258,7 @@ bool find_line(const float* x, float most, bool below, Line* best) {
     }
     const float least_error = -max(-least);
     if (!(least_error < whole)) return whole - whole == 0;
-    for (int k = 0; k < VECTORS; k++) {    // the first as the loop goes: lane after lane, and turn after turn
+    for (int k = 0; k < VECTORS; k++) {    // first in the loop's order: lanes, then iterations
         uint32_t found = 0;
         for (int iteration = 0; iteration < ITERATIONS; iteration++) found |= bits(errors[k][iteration] == least_error);
         if (!found) continue;
@@ -295,7 +295,7 @@ bool find_pair(const float* x, float d, float m, Line near, Line* best) {
     return true;
 }
 
-// ---- numbers as bytes -----------------------------------------------------------------------------------------------
+// ---- numbers as bytes ---------------------------------------------------------------------------
 
 void bytes(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q) {
     const vf low = set1(lo), high = set1(hi);

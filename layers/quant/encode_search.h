@@ -13,11 +13,11 @@ struct QuantiseSearch {
     bool (*scale16)(const float* x, float* best);                        // find_scale<16, -32>
     bool (*scale32)(const float* x, int lo, float* best);                // find_scale<32, lo>
     bool (*line)(const float* x, float most, bool below, Line* best);    // find_line
-    // find_pair: the integers (s, t) at or next to `near` with the least error of {d s, -m t}
+    // find_pair: integers (s, t) at or next to `near` whose line {d s, -m t} has the least error
     bool (*pair)(const float* x, float d, float m, Line near, Line* best);
     // n numbers, 16 or 32, as bytes: (x - m) inv rounded to an integer in [lo, hi], minus lo
     void (*bytes)(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q);
-    bool (*q8_0)(const float* x, float* d, uint8_t* q);    // a block's scale and 32 integers; false: not finite
+    bool (*q8_0)(const float* x, float* d, uint8_t* q);    // a block's scale, 32 integers; false: not finite
 };
 namespace base {
 QuantiseSearch quantise_search();

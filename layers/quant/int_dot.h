@@ -12,12 +12,12 @@ INLINE vq load_quants(const uint8_t* p) { return *reinterpret_cast<const vq_unal
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
 INLINE vi load_ints(const int32_t* p) { return *reinterpret_cast<const vi_unaligned*>(p); }
 INLINE vi whole(int i) { return i - vi{}; }
-// Callers must mask bits that cross a byte.
+// Shift bytes within 16-bit lanes: callers must mask out bits that cross into another byte.
 INLINE vq left(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) << bits); }
 INLINE vq right(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) >> bits); }
 INLINE vq moved(vq v, int bits) { return bits > 0 ? left(v, bits) : bits < 0 ? right(v, -bits) : v; }
 
-// VW numbers in half precision. Templates, because other instruction sets lack the names.
+// VW numbers in half precision. Templates, as compilers for other CPUs lack these names.
 typedef int16_t halves_of_vector __attribute__((vector_size(2 * VW)));
 template <class V> INLINE vf from_halves(V h) {
     if constexpr (VW == 16) return __builtin_ia32_vcvtph2ps512_mask(h, vf{}, -1, 4);
@@ -50,8 +50,8 @@ template <class V> INLINE vi16 add_byte_products(V w, V x) {    // sums of neigh
 struct Four {
     int8_t of[4];
 };    // x as the instruction reads it
-// s += w . x in each lane: four unsigned bytes times the four signed bytes at x. Exact; the three
-// ways give the same bits. eight: w may exceed 127. vnni: the CPU has VNNI.
+// s += w . x in each lane: four unsigned bytes times the four signed bytes at x. Exact, so the
+// three ways give the same bits. eight: w may exceed 127. vnni: the CPU has VNNI.
 template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
     if constexpr (vnni && VW == 16) {    // asm: an intrinsic would cost register copies
         __asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(s) : "v"(w), "m"(*reinterpret_cast<const Four*>(x)));

@@ -15,7 +15,7 @@ template <class E, bool is_bf16> static void pack_rows(float* to, const char* co
             p[i] = reinterpret_cast<const E*>(rows[least(j + i, n - 1)]);
             next[i] = reinterpret_cast<const E*>(rows[least(j + i + VW, n - 1)]);
         }
-        auto put = [&](int k, int words, vf* r) {    // word i of VW rows from r[i] on, after transposition
+        auto put = [&](int k, int words, vf* r) {    // transposed, r[i] is word i of VW rows
             transpose(r);
             for (int i = 0; n < j + VW && i < VW; i++) r[i] = lanes() < n - j ? r[i] : vf{};
 #pragma GCC unroll 16

@@ -1,5 +1,5 @@
-// packed.cpp - rows of a matrix into panels and out of them. Bound by memory: a row touches every
-// cache line of its panel, which stays in L2 for the following rows.
+// packed.cpp - moves rows of a matrix into panels and out of them. Bound by memory: a row touches
+// every cache line of its panel, which stays in L2 for the following rows.
 #include "packed.h"
 
 #include <sys/mman.h>
@@ -35,11 +35,11 @@ template <bool in> struct Mover {
         else memcpy(block + at_block, &b, sizeof b);
     }
     void bits(int at_block, int from, int at_panel, int to, int n) { bits<uint8_t>(at_block, from, at_panel, to, n); }
-    // Bits of four numbers, which are neighbours in both.
+    // Copies bits of four numbers that are neighbours in the block and in the panel.
     void four(int at_block, int from, int at_panel, int to, int n) { bits<uint32_t>(at_block, from, at_panel, to, n); }
 };
 
-// Offset of number k of 32, of output o, in its quarter. With 4 bits two numbers share the byte.
+// Offset of number k of 32 of output o in a block's quarters. With 4 bits k and k + 16 share it.
 int quarter(int k, int o) { return k % 16 / 4 * 64 + o * 4 + k % 4; }
 
 // A block of 32 numbers: d, in some formats m or the fifth bits, then the numbers' 4 or 8 bits.

@@ -2,7 +2,7 @@
 //
 // Outputs (rows of the matrix) are adjacent in panels, k after k. A lane of a vector is an output:
 // no sum crosses lanes, and each adds k in order; tiles have an order of their own. So a row of x
-// gives the same bits for any other rows of the call.
+// gives the same bits for any other rows of the call. Panels of a format:
 //   fp32, fp16   48 outputs: [k][48]             bf16   48 outputs, pairs of k: [k/2][48][2]
 //   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k have [16] scales, [16]
 //                offsets, bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of
@@ -29,7 +29,7 @@ struct PackedPart {         // rows of one format; whole panels, zero-padded
 // A parameter: floats if no product reads it (a vector, a table of positions), else parts.
 struct PackedWeight {
     float* floats;
-    PackedPart* parts;    // by rows
+    PackedPart* parts;    // in the order of their rows
     int count;
 };
 template <> struct GradOf<PackedWeight> { typedef float type; };
@@ -38,7 +38,7 @@ template <> inline constexpr Element element_of<PackedWeight> = Element::packed;
 // Byte layout of 32 numbers of 16 outputs. `head` precedes every eighth of them.
 struct BlockLayout {
     int head, scales, high, quarters;
-    bool offsets;    // x = d q + m, else x = d (q - zero)
+    bool offsets;    // x is d q + m, else d (q - zero)
     int zero;
     constexpr int block() const { return scales + high + quarters; }
     constexpr int64_t bytes(int64_t numbers) const { return numbers / 32 * block() + numbers / 256 * head; }
@@ -50,13 +50,13 @@ constexpr BlockLayout block_layout(BlockType format) {
         case BlockType::q4_1: return {0, 64, 0, 256, true, 0};
         case BlockType::q5_0: return {0, 32, 64, 256, false, 16};
         case BlockType::q5_1: return {0, 64, 64, 256, true, 0};
-        case BlockType::q4_k: return {64, 32, 0, 256, true, 0};    // head: d, m of 16 outputs; scales: s, t
+        case BlockType::q4_k: return {64, 32, 0, 256, true, 0};    // head: d, m; scales: s, t
         case BlockType::q5_k: return {64, 32, 64, 256, true, 0};
         case BlockType::q6_k: return {32, 32, 128, 256, false, 32};    // scales of k 0..15, then of k 16..31
         default: return {0, 0, 0, 0, false, 0};
     }
 }
-constexpr int64_t FEW_ROWS = 64;    // most rows of x that leave rows mapped
+constexpr int64_t FEW_ROWS = 64;    // most rows of x that leave weights mapped
 constexpr bool in_blocks(BlockType format) { return block_layout(format).quarters > 0; }
 constexpr int panel_outputs(BlockType format) { return in_blocks(format) ? 16 : 48; }
 constexpr int64_t panel_bytes(BlockType format, int64_t cols) {
@@ -77,7 +77,7 @@ constexpr BlockType packed_format(BlockType format) {
 // blocks: into the panels and out of them. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
-// Call it when the panels hold the part's rows: returns the file's pages to the system.
+// Must be called once the panels hold the part's rows: returns the file's pages to the system.
 void packed_now(PackedPart* part, int64_t cols);
-// A row of a matrix as floats.
+// Writes a row of a matrix to `out` as floats.
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out);

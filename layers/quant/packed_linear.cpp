@@ -4,12 +4,12 @@
 // A tile of up to ROWS rows of x and a panel's outputs stays in registers during its sum over k.
 // Threads divide panels, and blocks of BLOCK rows, which read the panel again from L2. With weights
 // in blocks of integers x becomes int8 in blocks of 32 with a scale; their products are exact in 32
-// bits, and scales are applied once a block. From TILES_FROM rows on tiles multiply bytes, too
-// (packed_tiles.cpp): the same bits.
+// bits, and scales are applied once a block. From TILES_FROM rows on AMX tiles multiply bytes, too
+// (packed_tiles.cpp), with the same bits.
 // A prompt's rows are multiplied with fp32 weights by tiles (Precision::prefill): up to FEW rows in
 // packed_tiles.cpp, more in amx.cpp. Both give the same bits, but vectors give others.
-// bf16 weights: x is rounded to bf16 if the CPU multiplies pairs of it, by vectors or AMX's tiles,
-// else the weights are widened.
+// bf16 weights: if the CPU multiplies pairs of bf16, by vectors or by AMX tiles, x is rounded to
+// bf16; otherwise the weights are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
 #include "layers/quant/block_panels.h"
 #include "layers/quant/pack_file_rows.h"
@@ -20,21 +20,22 @@
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-// Rows from which tiles of bytes are worth their fixed cost, and rows up to which amx.cpp's packing
-// is not (dev/speed.md).
+// From TILES_FROM rows on tiles of bytes are worth their fixed cost; up to FEW rows amx.cpp's
+// packing is not (dev/speed.md).
 constexpr int TILES_FROM = 16, FEW = 128;
 
 // ---- rows of x ----------------------------------------------------------------------------------
 
-// x prepared for the products, as each matrix needs: floats, pairs of bf16 or planes (PlaneRows);
-// and int8 with, for each 32, a scale d, d times their sum, and the negative sums of 32, 16 and 16.
+// x prepared for the products, as each matrix needs it: floats, pairs of bf16 or planes
+// (PlaneRows); or int8 with, for each 32, a scale d, d times their sum, minus the sums of 32, 16,
+// 16.
 struct Prepared {
     const float* floats;    // x itself, or its copy
     float *copy, *pairs, *planes;
     int8_t* ints;                                       // null, like the three before, if unused
     int64_t float_row, pair_row, plane_row, int_row;    // row strides: words, the last one bytes
     int C, ahead;                                       // ahead: PackedProduct's
-    char* own;                                          // a panel for each thread, for a file's rows
+    char* own;                                          // each thread's panel for rows in a file
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
@@ -94,7 +95,7 @@ INLINE void split_row(float* planes, const float* x, int C) {
         }
 }
 
-// Whether tiles multiply floats. Only for one part: parts of y are not adjacent.
+// Whether tiles multiply floats. Not with several parts, because then y is not contiguous.
 INLINE bool by_planes(const PackedProduct& p) {
     return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 &&
            p.w->parts[0].format == BlockType::f32;
@@ -116,7 +117,7 @@ INLINE Needs needs(const PackedProduct& p) {
     }
     return n;
 }
-// Bytes of a thread's own panel.
+// Bytes of a panel in a thread's own memory.
 INLINE int64_t own_panel(const PackedProduct& p) {
     int64_t most = 0;
     for (int i = 0; i < p.w->count; i++) {
@@ -130,7 +131,7 @@ struct RowOffsets {
     Needs need;
     bool copied;
     int64_t float_row, pair_row, plane_row, int_row;     // strides as in Prepared
-    int64_t pair_at, plane_at, int_at, own_at, bytes;    // words; the last two bytes
+    int64_t pair_at, plane_at, int_at, own_at, bytes;    // words; last two: bytes
 };
 static RowOffsets places(const PackedProduct& product, int64_t N) {
     const int C = product.C;
@@ -187,9 +188,9 @@ static void prepare(const float* x, const Prepared& p, int64_t N) {
 
 // ---- one panel ----------------------------------------------------------------------------------
 
-// sums (n,48) = products of n rows with a panel of floats. The width of numbers is the format's.
+// sums (n,48) = products of n rows with a panel of floats. As: how a weight's word is multiplied.
 struct AsFp32 {
-    static constexpr int BYTES = 4, PER = 1;    // bytes of a word per output; its numbers of k
+    static constexpr int BYTES = 4, PER = 1;    // bytes per word; numbers of k per word
     static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
         return s + *x * load(reinterpret_cast<const float*>(w));
     }
@@ -286,7 +287,7 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
 typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
 struct ByRows {
     PanelProduct of[4], again;
-};    // 1, 2, 4, 8 rows; 8, of a panel in L2
+};    // 1, 2, 4, 8 rows; again: panel in L2
 template <class As> INLINE ByRows float_products() {
     return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>},
             float_panel<As, ROWS, false>};
@@ -319,8 +320,8 @@ static void pack_all(const PackedPart& part, int C) {
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < part.rows; row += 48) pack_file_rows(part, row, C, part.data + row / 48 * bytes);
 }
-// The panel's numbers, for a product with N rows of x: where they are or, while the rows are in a
-// file, packed for this product alone.
+// Returns a panel's numbers for a product with N rows of x: packed in memory or, while the rows are
+// in a mapped file, packed for this product alone.
 static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N) {
     const int64_t bytes = panel_bytes(part.format, x.C);
     char* panel_data = part.data + panel * bytes;
@@ -347,8 +348,8 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     if (part.mapped && !leaves_rows(N)) pack_all(part, x.C);
     const Range mine = my_share(panels * blocks, 1);
     float sums[BLOCK * 16];
-    // Results too large to be read from L2 again bypass the caches, if lines are whole: a line of
-    // each row, far apart, would be read before it is written.
+    // Results too large to be read from L2 again bypass the caches, if their lines are whole:
+    // otherwise a line of each row, far apart, would be read before it is written.
     const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
                              reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
     // by(panel, i, left) fills sums of some of the `left` rows from i on, and returns their number.

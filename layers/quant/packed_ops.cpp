@@ -6,7 +6,7 @@
 #include "layers/cpu.h"
 
 namespace {
-// Operations without parameters are fp32's; vectors are floats there, too.
+// Operations without packed matrices are fp32's: vectors of parameters are floats here, too.
 template <Isa isa, Tiles tiles> struct PackedOps {
     typedef PackedWeight P;
     static const Ops<float>& own() { return cpu_ops_isa<float>(isa); }
@@ -81,7 +81,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         Ops<float, PackedWeight> ops;
         static_cast<Backend&>(ops) = Of::own();
         ops.name = name.c_str();
-        // An entry of the same type has no parameter; the others are below, or null.
+        // Operations of one type in both tables have no parameters; others are below, or null.
         auto take = []<class F, class G>(F& to, G from) {
             if constexpr (std::is_same_v<F, G>) to = from;
         };

@@ -1,19 +1,19 @@
-// packed_tiles.cpp - packed_linear.cpp's products by AMX's tiles.
+// packed_tiles.cpp - packed_linear.cpp's products by AMX tiles.
 //
 // Floats: up to 16 rows are multiplied by a panel, both in three planes of bf16, with the bits of
-// amx.cpp. While tiles multiply 32 k, vectors split the next 32. These are 6 KiB of a panel, for
-// which memory needs some 1,000 cycles, 18 products of tiles 288 at most, and 48 times 15
-// instructions of vectors as many.
+// amx.cpp. While tiles multiply 32 k, vectors split the next 32. 32 k of a panel are 6 KiB, which
+// take memory some 1,000 cycles; their 18 tile products take 288 at most, and as many cycles the 48
+// times 15 vector instructions.
 //
 // Blocks of integers: rows of x are int8. A panel's numbers become signed bytes, PART blocks of 32
 // k at a time, which are then multiplied by up to 64 rows of x: 16 rows are A, a block is B, and
 // its exact sums leave the tile to be scaled as by vectors, in the same order. So a row's bits are
 // block_panel's. The sums of a block leave while the tiles multiply the next one; a row's own stay
 // in registers (AVX-512 has 32).
-// For 16 rows and a block: 16 cycles of the tiles, 16 stores of a line, and for each row a
-// conversion and two or three products of vectors, of which a core does two a cycle: about 35
-// cycles. Vectors alone need 64 to multiply (VNNI). On a chip (2026-11-25) it is some 115, a third
-// of them at tilestored: a prompt is a tenth faster at most.
+// For 16 rows and a block, a core needs 16 cycles of the tiles, 16 stores of a line, and for each
+// row a conversion and two or three vector products, of which it does two a cycle: about 35 cycles.
+// Vectors alone need 64 to multiply (VNNI). Measured (2026-11-25) it takes some 115 cycles, a third
+// of them in tilestored: a prompt is a tenth faster at most.
 #include "layers/quant/block_panels.h"
 #include "layers/simd/bf16_planes.h"
 
@@ -45,7 +45,7 @@ struct SplitStep {
     }
 };
 
-// Tiles 0 to 2 += products of a step's 16 rows of x, while step `from`, or none, becomes `next`.
+// Tiles 0 to 2 += products of step `now` and 16 rows of x, while `from`, if any, becomes `next`.
 template <class Set> INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const SplitStep& now,
                                                const float* from, SplitStep& next, int ahead) {
     each_index<0, ThreePlanes::PRODUCTS>([&](auto product) {
@@ -67,7 +67,7 @@ template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* su
     alignas(64) float edge[32 * W], out[W / 16][TILE];
     SplitStep split[2];
     const int steps = parts(x.C, 32), deep = block_steps<ThreePlanes>(x.outputs, x.C);
-    auto step_at = [&](int s) {    // null: none; the last is zero-padded
+    auto step_at = [&](int s) {    // null: no step; last one zero-padded
         const float* from = reinterpret_cast<const float*>(panel) + s * 32 * W;
         const int left = x.C - 32 * s;
         if (left >= 32 || left <= 0) return left > 0 ? from : nullptr;
@@ -93,13 +93,14 @@ template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* su
 
 // ---- blocks of integers -------------------------------------------------------------------------
 
-constexpr int PART = 16;    // blocks: 8 KiB as bytes, and 8 KiB of 16 rows of x, stay in L1
+// A part of 16 blocks has 8 KiB as bytes, which stay in L1 with 8 KiB of 16 rows of x.
+constexpr int PART = 16;
 
 template <BlockType F> struct Unpacked {
     alignas(64) int8_t numbers[PART][8 * 64];    // quarters of 4 k of 16 outputs
     float scale[PART][SUMS<F>][16], offset[PART][16];
 
-    // Reads blocks b to b + count of the panel. p: block b or the head before it. Returns the next.
+    // Reads blocks b to b + count of the panel. p: block b or the head before it. Returns the end.
     [[gnu::noinline]] const uint8_t* read(const uint8_t* p, int b, int count, BlockScales<F>* scales) {
         constexpr BlockLayout L = block_layout(F);
         constexpr uint8_t zero = L.zero;
