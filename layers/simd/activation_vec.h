@@ -24,7 +24,7 @@ INLINE Sigmoid sigmoid(vf x) {
     return {s, e * s * s};
 }
 
-// y = act(x) and dy/dx. An unused one costs nothing: all is inlined.
+// y = act(x) and dy/dx. If one is unused, it costs nothing, because everything is inlined.
 struct Curve {
     vf y, slope;
 };

@@ -1,8 +1,8 @@
 // amx_tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes; products of bf16 or bytes.
 //
-// A tile is A (16 rows of 32 k), B (16 pairs of k, each with the two k of 16 columns, adjacent) or
-// sums (16 x 16). With bytes A has 64 k, and B the four k of 16 columns, adjacent; or 32 or 16 k,
-// by the depth in bytes. With a depth below 64, tiles 4 and 5 are A, 6 and 7 B.
+// A tile holds A (16 rows of 32 k), B (16 pairs of k, each with the two k of 16 columns, adjacent)
+// or sums (16 x 16). With bytes A has 64 k, or 32 or 16 by the depth in bytes, and B the four k of
+// 16 columns, adjacent. With a depth below 64, tiles 4 and 5 are A, 6 and 7 are B.
 // The kernels have a set of tiles as template parameter, one object per thread:
 //   Amx        the instructions. They are asm, so that every object may hold them; only a process
 //              with the kernel's permission may run them (cpu_has_amx), between configure and
@@ -125,7 +125,7 @@ struct Amx {
 #endif
 }    // namespace
 
-// Empty set of tiles: attention multiplies by vectors.
+// Takes the place of a set of tiles where products are computed by vectors.
 struct Vectors {};
 template <class Set> constexpr bool TILED = true;
 template <> constexpr bool TILED<Vectors> = false;
@@ -136,10 +136,10 @@ template <int n> struct Index { static constexpr int is = n; };
 template <int from, int to, class F> INLINE void each_index(F f) {
     if constexpr (from < to) f(Index<from>()), each_index<from + 1, to>(f);
 }
-// C (16, columns*16) (+)= A B, as kernel() of micro_kernel.h with half: word k of A's row i at
-// a[i*ra + k], word k of B's column j at b[k*rb + j]. K: words, in whole tiles; words read beyond
-// it must add zero. ahead, if not 0: B comes from memory, dense, and is prefetched this many words
-// ahead; lines alternate with tiles, as many at once gain nothing.
+// C (16, columns*16) (+)= A B, as kernel() of micro_kernel.h with half: word k of A's row i is at
+// a[i*ra + k], word k of B's column j at b[k*rb + j]. K: words, rounded up to whole tiles; words
+// beyond K must add zero. ahead, if not 0: B comes from memory, dense, and is prefetched this many
+// words ahead; these prefetches alternate with tiles, because many at once gain nothing.
 template <int columns, bool add, class Set> INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra,
                                                                     const float* b, int64_t rb, float* c, int64_t rc,
                                                                     int ahead = 0) {
@@ -173,10 +173,10 @@ template <bool add, bool half, class Set> static void strip_by(Set& set, int N, 
         }
 }
 
-// Calls f(tiles) with this thread's tiles of the kind that the table uses. depth: bytes. rows: of
-// the sums and tile 4; products of fewer rows take less time.
+// Calls f(tiles) with this thread's tiles of the kind that the table uses. depth: in bytes. rows:
+// rows of the sums and of tile 4; products of fewer rows take less time.
 template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64, int rows = 16) {
-#if defined(__AVX512BF16__)    // no CPU has AMX alone
+#if defined(__AVX512BF16__)    // no CPU has AMX without AVX512-BF16
     if (kind == Tiles::amx) {
         Amx tiles;
         tiles.configure(depth, rows);

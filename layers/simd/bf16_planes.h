@@ -1,12 +1,12 @@
-// bf16_planes.h - operands of products by tiles: bf16, or floats as the sum of three numbers of
-// bf16 (planes). All that determines the bits of a sum is here: amx.cpp multiplies many rows,
+// bf16_planes.h - operands of products by AMX tiles: bf16, or floats as the sum of three bf16
+// numbers (planes). All that determines the bits of a sum is here: amx.cpp multiplies many rows,
 // packed_tiles.cpp few, with the same bits.
 #pragma once
 #include "amx_tiles.h"
 
 namespace ISA {
 constexpr int SIDE = 32;              // rows or columns of a panel of amx.cpp
-constexpr int RESIDENT = 800 << 8;    // words: 800 KiB, the reliable half of an L2
+constexpr int RESIDENT = 800 << 8;    // words; 800 KiB, the reliable half of L2
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
@@ -20,7 +20,7 @@ struct OnePlane {    // bf16, or floats rounded to it
 struct ThreePlanes {    // floats
     static constexpr int PLANES = 3, PRODUCTS = FLOAT_PRODUCTS, A[] = {2, 1, 1, 0, 0, 0}, B[] = {0, 0, 1, 1, 0, 2};
     static constexpr int DEEP = 6, MOST = 6, SUB = 6, SUB_PAST_CACHES = 6, PREFETCH_LINES = 6;
-    // Removes a plane from x: the nearest number of 8 bits; the last plane is the exact rest.
+    // Removes a plane from x: the nearest number with 8 bits. The last plane is the exact rest.
     static INLINE_MEMBER vu take(vf& x, int plane) {
         const vu part = (reinterpret_cast<vu>(x) + (plane + 1 < PLANES ? 0x8000 : 0)) & 0xffff0000;
         x -= reinterpret_cast<vf>(part);
@@ -32,11 +32,11 @@ struct ThreePlanes {    // floats
     }
 };
 
-// Steps of a block of k; a block's sums begin at zero and are added to the sums of earlier blocks.
-// More than DEEP steps are cut so that all columns could be resident. If too few steps could: MOST,
-// as each further block reads and writes all results again (the weight gradient of 3072 to 768 at
-// 1024 rows, one block instead of two: both gradients take 8 to 12 % less time). Neither the number
-// of rows nor that of threads counts: they must not change a row's sums.
+// Steps of 32 in a block of k. A block's sums begin at zero and are then added to earlier blocks'
+// sums. More than DEEP steps are cut so that all columns fit into the resident memory. If this
+// leaves too few steps, a block has MOST, as each further block reads and writes all results again
+// (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both gradients take 8
+// to 12 % less time). Neither rows nor threads count: they must not change a row's sums.
 template <class Planes> INLINE int block_steps(int N, int K) {
     const int all = parts(K, 32), fits = RESIDENT / (parts(N, SIDE) * Planes::PLANES * 2 * TILE);
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;

@@ -14,11 +14,11 @@
 
 namespace ISA {
 constexpr bool NATIVE_BF16 = true;
-// Rounded to nearest, in memory order: 16 words of first, then of second.
+// Rounds to nearest, in memory order: 16 numbers of first, then of second.
 INLINE vf to_pairs(vf first, vf second) {
     return reinterpret_cast<vf>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
 }
-// Word i: element i of even, element i of odd.
+// Word i of the result: element i of even, then element i of odd.
 INLINE vf interleaved(vf even, vf odd) {
     typedef short vs __attribute__((vector_size(64)));
     const vs both = reinterpret_cast<vs>(to_pairs(even, odd));
@@ -66,8 +66,8 @@ template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
 
 // ---- products -----------------------------------------------------------------------------------
 
-// C (MR, nv*VW) (+)= A B:  A(i,k) = a[i*ra + k*ca],  B(k,:) = b[k*rb ..],  C(i,:) = c[i*rc ..]; K
-// words
+// C (MR, nv*VW) = A B, with `add` +=, over K words: A(i,k) = a[i*ra + k*ca],  B(k,:) = b[k*rb ..],
+// C(i,:) = c[i*rc ..]
 template <int nv, bool add, bool half = false>
 static void kernel(int K, const float* a, int64_t ra, int64_t ca, const float* b, int64_t rb, float* c, int64_t rc) {
     vf s[MR][nv];
@@ -125,7 +125,7 @@ template <int W = 1> INLINE void transpose(vf* r) {
     }
 }
 
-// Lane i: the sum of r[i]'s lanes. Changes r.
+// Returns the sum of r[i]'s lanes in lane i. Changes r.
 template <int W = 1> INLINE vf sums(vf* r) {
     if constexpr (W == VW) {
         return *r;
@@ -188,7 +188,7 @@ template <bool half> static void pack_rows(float* to, const float* from, int64_t
     for (int i = 0; i < (rows - n) * P; i += VW) store(to + i, vf{});
 }
 
-// to (words of rows, padded(D)) = the rows as B of a sum over rows, zero beyond n.
+// to (words of rows, padded(D)) = the rows as right factor of a sum over rows, zero beyond n.
 template <bool half> static void pack_sum(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     if constexpr (!half) return pack_rows<false>(to, from, ldf, n, rows, D);
     const int P = padded(D);

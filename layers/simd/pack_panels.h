@@ -108,10 +108,9 @@ static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64
     }
 }
 
-// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]; n
-// exist.
-// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, <=
-// PACKED
+// Packs columns of an operand in which columns are contiguous: word k comes from p[k*PER*ld ..]; n
+// columns exist. sums, if not null: += each column's sum over k, before rounding.
+// columns: a multiple of VW, <= PACKED
 template <class Words, int W, class E>
 static void pack_across(float* to, int64_t panel, int columns, int n, const E* p, int64_t ld, int K, float* sums) {
     constexpr int PER = Words::PER;

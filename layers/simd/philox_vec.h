@@ -1,4 +1,4 @@
-// philox_vec.h - base/common.h's philox for several indices at once.
+// philox_vec.h - philox (base/philox.h) for several indices at once.
 #pragma once
 #include "vec.h"
 

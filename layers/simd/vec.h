@@ -34,7 +34,7 @@ INLINE vf set1(float s) { return s - vf{}; }
 INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
 // Widens VW 16-bit numbers to 32 bits: one instruction, where GCC 12's __builtin_convertvector
-// needs five with AVX-512. It is a template because other instruction sets lack these names.
+// needs five with AVX-512. A template, as compilers for other instruction sets lack these names.
 template <class V> INLINE vi wide_words(V words) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd512_mask(words, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd256(words));
@@ -60,7 +60,7 @@ INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_una
 INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
 constexpr int64_t PASSES_BY = 2 << 20;    // bytes of a result too large for L2
 // Stores to memory past the caches, with AVX-512. p: a multiple of the vector's bytes, or of 32 for
-// bf16. The result is visible to other threads after a fence. Templates, because other instruction
+// bf16. Other threads see the result after a fence. Templates, as compilers for other instruction
 // sets lack the builtins' names and types.
 template <class V> INLINE void store_past_caches(float* p, V v) {
     if constexpr (VW == 16) __builtin_ia32_movntps512(p, v);
@@ -75,8 +75,8 @@ template <class V> INLINE void store_past_caches(bf16* p, V v) {
 }
 typedef int8_t vc __attribute__((vector_size(VW)));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
-// VW bytes as integers, and back. GCC 12's __builtin_convertvector goes byte by byte without a
-// single instruction. Templates, because other instruction sets lack the names.
+// VW bytes as integers, and back. GCC 12's __builtin_convertvector would go byte by byte.
+// Templates, as compilers for other instruction sets lack these names.
 template <class V> INLINE vi wide_bytes(V bytes) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd512_mask(bytes, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd256(bytes));
@@ -98,23 +98,23 @@ INLINE void store_bytes(void* p, vi x) {
     else bytes = __builtin_convertvector(__builtin_convertvector(x, vs), vc);
     __builtin_memcpy(p, &bytes, VW);
 }
-INLINE vf load(const fp8* p) {    // to_float
+INLINE vf load(const fp8* p) {    // as to_float does
     const vu u = reinterpret_cast<vu>(load_bytes(p)), code = u & 0x7f;
     return reinterpret_cast<vf>((code != 0 ? (code + 960) << 20 : vu{}) | (u & 0x80000000));
 }
-INLINE void store(fp8* p, vf x) {    // to_fp8
+INLINE void store(fp8* p, vf x) {    // as to_fp8 does
     const vu u = reinterpret_cast<vu>(x), a = u & 0x7fffffff;
     vi code = reinterpret_cast<vi>((a + 0x7ffff + (a >> 20 & 1)) >> 20) - 960;
     code = code < 0 ? vi{} : code > 127 ? vi{} + 127 : code;
     store_bytes(p, code | reinterpret_cast<vi>(u >> 24 & 0x80));
 }
 INLINE vf load(const int8* p) { return __builtin_convertvector(load_bytes(p), vf); }
-INLINE void store(int8* p, vf x) {    // to_int8
+INLINE void store(int8* p, vf x) {    // as to_int8 does
     const vf some = x == x ? (x > 127 ? vf{} + 127 : x < -127 ? vf{} - 127 : x) : vf{};
     const vi number = reinterpret_cast<vi>(some + 0x1.8p23f) - 0x4B400000;
     store_bytes(p, number);
 }
-// Loads the first n < VW elements and zeros.
+// Loads the first n < VW elements; the other lanes are zero.
 template <class X> INLINE vf load_some(const X* p, int n) {
     X t[VW] = {};
     for (int i = 0; i < n; i++) t[i] = p[i];
@@ -145,7 +145,7 @@ template <class F> INLINE void each_vector(int64_t n, F f) {
 }
 
 // max and min are b if either is NaN. For AVX-512 GCC 12 compiles the comparison to a mask and a
-// blend, so the instructions are named; templates, because other instruction sets lack the names.
+// blend, so the instructions are named, in templates, as other instruction sets lack the names.
 template <class V> INLINE V max(V a, V b) {
     if constexpr (VW == 16) return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
     else return a > b ? a : b;
@@ -178,12 +178,12 @@ constexpr float LOG2E = 0x1.715476p0f;
 // infinity as in exp. The polynomial is a minimax fit of degree 6. 2^k is two factors, so that the
 // exponent of each is in range.
 INLINE vf exp(vf x) {
-    const float MAGIC = 0x1.8p23f;    // adding it rounds to an integer (low bits)
+    const float MAGIC = 0x1.8p23f;    // low bits of the sum: rounded integer
     x = max(set1(-104), min(set1(89), x));
     vf t = x * LOG2E + MAGIC;
     vi k = reinterpret_cast<vi>(t) - 0x4B400000;
     vf kf = t - MAGIC;
-    vf r = x - kf * 0x1.63p-1f - kf * -0x1.bd0106p-13f;    // ln2 in two parts, the first times kf exact
+    vf r = x - kf * 0x1.63p-1f - kf * -0x1.bd0106p-13f;    // ln2 in two parts; first product exact
     vf p = set1(0x1.6a23a8p-10f);
     p = p * r + 0x1.123a36p-7f;
     p = p * r + 0x1.5558f4p-5f;
@@ -200,7 +200,7 @@ struct Power {
     vf whole, rest;
 };
 INLINE Power power_of_two(vf x) {
-    const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer + 127 (low bits)
+    const float MAGIC = 0x1.8p23f + 127;    // sum's low bits: rounded integer + 127
     vf t = x + MAGIC;
     vf r = x - (t - MAGIC);
     vf p = set1(0x1.41d334p-13f);
@@ -235,9 +235,9 @@ INLINE Range my_share(int64_t n, int64_t unit) {
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
 }
 
-// Gradients of weights shared by all rows (a norm's) are summed by ranges of rows: RANGES at most,
-// by the number of rows alone, each with n sums of its own, `stride` apart. This thread adds its
-// share of them to d, in order.
+// Gradients of weights that all rows share (a norm's) are first summed by ranges of rows: at most
+// RANGES, a number that depends only on the rows. Each range has n sums, `stride` from the next.
+// This thread adds its share of these sums to d, range after range.
 constexpr int RANGES = 32;
 INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
     const Range r = my_share(n, 16);
