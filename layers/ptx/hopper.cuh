@@ -10,12 +10,11 @@
 //   - a bulk copy to global memory has read its source after bulk_wait_read, and is done after
 //     bulk_wait.
 #pragma once
-#include <cuda.h>    // types only: the driver is called through the runtime
+#include <cuda.h>    // types only; the runtime finds the driver
 
 #include "ptx.cuh"
 
-// ---- tiles of bf16: TMA's layout, read by wgmma
-// --------------------------------------------------
+// ---- tiles of bf16: TMA's layout, read by wgmma -------------------------------------------------
 
 // Layout of a product's operand in shared memory: neighbouring values run along k, or along the
 // result's rows or columns (PTX: K-major, MN-major).
@@ -25,29 +24,29 @@ enum Along { ALONG_K = 0, ALONG_MN = 1 };
 constexpr int chunk_columns(int columns) { return columns % 64 ? 32 : 64; }
 
 // Descriptor of an operand whose rows have WIDTH values, with a swizzle as wide as a row. chunks:
-// bytes between a row's parts in neighbouring chunks (PTX: leading dimension; read only ALONG_MN).
-// Groups of eight rows are contiguous (PTX: stride). from: offset of the operand from p in bytes.
-// It is added to the low word alone (a shared address cannot reach the other field), so descriptors
-// that differ only in it cost one addition each.
+// bytes from a row's part in one chunk to its part in the next (PTX: leading dimension; read only
+// ALONG_MN). Groups of eight rows are contiguous (PTX: stride). from: offset of the operand from p
+// in bytes. Only the low word has it (a shared address cannot reach the other field), so
+// descriptors that differ only in `from` cost one addition each.
 template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int from, int chunks) {
     constexpr uint64_t row = WIDTH * sizeof(bf16), swizzle = row == 128 ? 1 : 2;
     const uint32_t low = (shared_address(p) & 0x3ffff) >> 4 | uint32_t(chunks >> 4) << 16;
     return (low + uint32_t(from >> 4)) | (8 * row >> 4) << 32 | swizzle << 62;
 }
 
-// ROWS x COLUMNS in chunks of WIDTH columns. Swizzle of 16-byte piece i of row r: with 64 columns
-// it lies at i ^ r within each 1024 bytes; with 32, at i ^ r / 2 within each 512.
+// ROWS x COLUMNS in chunks of WIDTH columns, swizzled: piece i (16 bytes) of row r lies at i ^ r
+// within each 1024 bytes with 64 columns, at i ^ r / 2 within each 512 with 32.
 template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alignas(1024) Tile {
     static_assert(ROWS % 8 == 0 && COLUMNS % WIDTH == 0);
     static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
     bf16 chunk[COLUMNS / WIDTH][ROWS][WIDTH];
 
-    // k = 16 columns from `column` on; rows from `row` (a multiple of 8) on: ALONG_K.
+    // ALONG_K operand: k are 16 columns from `column` on; rows begin at `row`, a multiple of 8.
     __device__ uint64_t columns_as_k(int row, int column) const {
         return wgmma_operand<WIDTH>(&chunk[0][row], from(0, column), 16);
     }
-    // k = 16 rows from `row` (a multiple of 8) on; columns from `column` (a multiple of WIDTH) on:
-    // ALONG_MN.
+    // ALONG_MN operand: k are 16 rows from `row` (a multiple of 8) on; columns begin at `column`, a
+    // multiple of WIDTH.
     __device__ uint64_t rows_as_k(int row, int column) const {
         return wgmma_operand<WIDTH>(this, from(row, column), int(sizeof(chunk[0])));
     }
@@ -73,7 +72,7 @@ constexpr bool SM90A = true;
 #include <hopper_on_cpu.h>
 #else
 
-// A kernel that calls any of these has its body in `if constexpr (SM90A)`, else it is empty.
+// Kernels that use this file have their body in `if constexpr (SM90A)`, and are empty otherwise.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool SM90A = true;
 #else
@@ -121,7 +120,7 @@ __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1
         "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(full))
         : "memory");
 }
-// In the next three, addresses and sizes are multiples of 16 bytes.
+// bulk_load, bulk_store and bulk_add need addresses and sizes in multiples of 16 bytes.
 __device__ inline void bulk_load(void* to, const void* from, int bytes, uint64_t* full) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(to)),
@@ -144,7 +143,7 @@ __device__ inline void bulk_add(float* to, const float* from, int bytes) {
         : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Both wait for the calling thread's committed stores and adds: until read, until done.
+// Wait for the calling thread's committed stores and adds: for their reads, or for completion.
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
@@ -161,7 +160,7 @@ __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::c
 
 // ---- a fixed order of additions to dq -----------------------------------------------------------
 
-// Waits until *dq_order is `mine`. Only a block with a lower number may set it so.
+// Waits until *dq_order is `mine`. Only a block with a lower block_number may set it to that.
 __device__ inline void order_wait(const int* dq_order, int mine) {
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(dq_order) : "memory");
@@ -176,7 +175,7 @@ __device__ inline void order_pass(int* dq_order, int next) {
 
 // ---- registers ----------------------------------------------------------------------------------
 
-// Called by all warps of a warpgroup: releases registers, or acquires more (waits for enough).
+// Must be called by all warps of a warpgroup: release registers, or wait for more.
 template <int count> __device__ inline void registers_give() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
