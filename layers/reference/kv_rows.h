@@ -6,7 +6,7 @@
 
 #include "layers/ops.h"
 
-// Keys or values.
+// Rows of a cache's keys or values.
 struct CachedRows {
     void* rows;
     float* factors;

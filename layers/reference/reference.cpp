@@ -114,9 +114,9 @@ void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, co
 
 // ---- rope ---------------------------------------------------------------------------------------
 
-// Row `head` (queries, then keys) is normed over the rows of its norm: itself, or all of its kind.
+// Heads over which head number `head` (queries, then keys) is normed: itself, or all of its kind.
 struct QkNorm {
-    int first, count, sum;    // heads of the norm; its index in rstd
+    int first, count, sum;    // heads of the norm; index in rstd
     QkNorm(int head, Heads h, QkNormRope t) : first(head), count(1), sum(head) {
         if (t.norm != QkNormRope::QkNorm::all) return;
         const bool key = head >= h.NH;
@@ -125,7 +125,7 @@ struct QkNorm {
         sum = key;
     }
 };
-// Rotates the pair of channels of angle i.
+// Rotates the i-th pair of channels; back: by the opposite angle.
 void rotate_pair(T* x, int i, const float* cos_sin, QkNormRope t, bool back) {
     T &u = x[t.interleaved ? 2 * i : i], &v = x[t.interleaved ? 2 * i + 1 : i + t.dims / 2];
     const T c = T(cos_sin[i]), s = (back ? -1 : 1) * T(cos_sin[t.dims / 2 + i]), u0 = u, v0 = v;
@@ -314,7 +314,7 @@ Ops<double> make_table() {
     op.logits_bytes = 1 << 20;
     op.scratch_bytes = scratch_bytes;
     op.free_bytes = free_bytes;
-    // Optional operations stay null: their composition defines them. `sample` has none.
+    // Optional operations stay null, because others define them; only `sample` is defined here.
     op.sample = sample;
 #define required(name) op.name = name;
 #define optional(name)

@@ -17,7 +17,7 @@ inline double dot(const double* a, const double* b, int n) {
 inline void add(double* y, double a, const double* x, int n) {    // y += a x
     for (int i = 0; i < n; i++) y[i] += a * x[i];
 }
-// A number's factor with dropout.
+// Factor of a number with dropout: 0 if it is dropped.
 inline double factor_of(const Dropout& drop, bool kept) { return kept ? 1 / (1 - double(drop.rate)) : 0; }
 
 // Arguments are as in operations.inc.
@@ -51,8 +51,8 @@ void row_gate_backward(double* dx, double* dgate, const double* dy, const double
 void sample(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const double* logits,
             const double* bias, SampleParams draw, Logits z, int N, int V, int Vp);
 // Attention probabilities of one head of one sequence, without dropout, and each query's number of
-// visible keys.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and
-// rotated
+// visible keys.
+// p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and rotated
 void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);
 
 }    // namespace reference

@@ -22,7 +22,7 @@ struct Packed {
     int64_t v(int b, int s, int i) const { return k(b, s, i) + int64_t(h.NKV) * h.HS; }
 };
 
-// Whether the query at position i of sequence b attends to the key at j. S: spans' positions.
+// Whether the query at position i of sequence b attends to the key at j. S: positions with spans.
 bool is_visible(Heads h, int S, int b, int i, int j) {
     const Span span = h.keys ? h.keys[b * S + i] : Span{0, i + 1};
     const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
@@ -68,7 +68,7 @@ T attend(T* y, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key
     return lse;
 }
 
-// Factors by dropout of the probabilities of keys 0, 1, ... for query s of head i of sequence b.
+// Returns a function: dropout's factor of key j's probability, for query s of head i, sequence b.
 auto kept_keys(const Heads& h, int b, int i, int s) {
     return [=, row = pair_row(h.dropout, b, i, h.NH)](int j) {
         return h.dropout.rate > 0 ? reference::factor_of(h.dropout, is_pair_kept(h.dropout, row, s, j)) : 1;

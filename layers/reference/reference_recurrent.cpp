@@ -14,7 +14,7 @@ T scale_of(Heads h) {
     if (h.linear == LinearAttention::elu) return 1;
     return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS));
 }
-// f and its slope.
+// Feature map f (ops.h: LinearAttention) and its slope.
 T feature(Heads h, T x) { return h.linear != LinearAttention::elu ? x : x > 0 ? x + 1 : std::exp(x); }
 T feature_slope(Heads h, T x) { return h.linear != LinearAttention::elu ? 1 : x > 0 ? 1 : std::exp(x); }
 T log_sigmoid(T x) { return std::min(x, T(0)) - std::log1p(std::exp(-std::abs(x))); }
@@ -42,8 +42,8 @@ struct Head {
         const T x = gates[gate(s) + d];
         return log_sigmoid(x) * T(GATE_SCALE) > T(LOG_DECAY_MIN) ? T(GATE_SCALE) / (1 + std::exp(x)) : 0;
     }
-    // Calls f(j, w) for the visible keys of the query at s, from s back; w (HS): scale exp(b_s -
-    // b_j).
+    // Calls f(j, w) for the keys visible to the query at s, from s backwards.
+    // w (HS): scale * exp(b_s - b_j)
     template <class F> void each_key(int s, F f) const {
         std::vector<T> w(size_t(h.HS), scale_of(h));
         for (int j = s; j >= first(s); j--) {
@@ -56,7 +56,7 @@ template <class F> void each_head(const T* qkv, const T* gates, int B, int S, He
     for (int b = 0; b < B; b++)
         for (int i = 0; i < h.NH; i++) f(Head{qkv, gates, S, b, i / (h.NH / h.NKV), i, h});
 }
-// Multiplies y (HS) by its n, and returns n. weight: f(q) . z.
+// Multiplies y (HS) by its factor n, and returns n. weight: f(q) . z, for elu.
 T normed(T* y, T weight, Heads h) {
     T squares = 0;
     for (int d = 0; d < h.HS; d++) squares += y[d] * y[d];
@@ -126,7 +126,7 @@ void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, cons
             });
         }
         for (int d = 0; d < HS && h.gates(); d++) {
-            T sum = 0;    // 0 over a whole document
+            T sum = 0;    // adds up to 0 over a document
             for (int s = S - 1; s >= 0; s--)
                 dgates[at.gate(s) + d] += (sum += by_b[size_t(s * HS + d)]) * at.gate_slope(s, d);
         }

@@ -18,7 +18,7 @@ double total(const std::vector<Token>& all) {
     return sum;
 }
 
-// Draws a token. all: in order of ids.
+// Draws a token from `all`, whose tokens are in the order of their ids.
 int drawn(std::vector<Token> all, const SampleParams& d, const SampleState& at) {
     const Token top = *std::min_element(all.begin(), all.end(), likelier);
     if (d.temperature == 0 || !std::isfinite(top.score)) return top.id;
