@@ -45,7 +45,7 @@ template <Act A> __device__ inline Activated activate(float x) {
         const Gate g = sigmoid(x);
         return {x * g.s, g.s + x * g.slope};
     } else {
-        const float positive = x <= 0 ? 0 : x, on = x <= 0 ? 0 : 1;    // NaN stays
+        const float positive = x <= 0 ? 0 : x, on = x <= 0 ? 0 : 1;    // NaN stays NaN
         return A == Act::relu ? Activated{positive, on} : Activated{positive * positive, 2 * positive};
     }
 }

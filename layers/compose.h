@@ -1,13 +1,13 @@
-// compose.h - steps of a block for which a table may have one fused operation. This file, never the
-// model's page, decides whether a step is fused or composed: fused if the table has the operation
-// and nothing else reads the results between its parts. Both ways have the same roundings
+// compose.h - steps of a block for which a table may have one fused operation. This file alone,
+// never gpt.cpp, decides whether a step is fused or composed. A step is fused if the table has the
+// operation and nothing else reads the intermediate results. Both ways round alike
 // (test/test_fused_steps.cpp).
 #pragma once
 #include <utility>
 
 #include "ops.h"
 
-// Weights of a product.     w (OC,C)  b (OC) or null
+// Weights of a linear layer.     w (OC,C)  b (OC) or null
 struct ProductWeights {
     const Parameter *w, *b;
 };
@@ -16,8 +16,9 @@ struct ProductWeights {
 
 // A norm's weights and the statistics for its backward pass.    mean (null for RMSNorm), rstd (N)
 struct NormStep {
-    // none: the model has no norm here; a product reads x itself or, if products read a type of
-    // their own, its rounded copy. shared: another branch has computed the norm.
+    // none: the model has no norm here, and the linear layer reads x itself, or a rounded copy if
+    // its inputs have another type. shared: another branch of the block has already computed this
+    // norm.
     enum class Kind { norm, none, shared } kind;
     Norm norm;
     const Parameter *w, *b;
@@ -36,7 +37,7 @@ inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradien
     else op.add_scaled(dx, dx, dy, 1, int64_t(N) * C, {});
 }
 
-// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC).  keep: normed is read later
+// y = norm(x) w^T + b     x, normed (N,C)  y (N,OC)     keep: a later step reads normed
 inline void norm_linear(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
                         ProductWeights p, int N, int C, int OC, Precision precision, bool keep) {
     if (op.norm_linear_forward && n.kind == NormStep::Kind::norm && !keep)
@@ -45,7 +46,7 @@ inline void norm_linear(const Table& op, Activation* y, Input* normed, const Act
     op.linear_forward(y, normed, p.w, p.b, nullptr, N, C, OC, precision);
 }
 
-// dx += dy w, through scratch (N,C), and the gradients of its weights; nothing if w is null.
+// dx += dy w, by way of scratch (N,C); also the gradients of w and b. Does nothing if w is null.
 inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
                                 Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N, int C,
                                 int OC) {
@@ -60,23 +61,24 @@ inline void scale_and_drop(const Table& op, Activation* x, float scale, int64_t 
 
 // ---- the ffn: a product, an activation, a product -----------------------------------------------
 
-// An ffn up to its second product: y = act(pre), pre = x w^T + b; then a gate for each position,
-// sigmoid(x gate_w^T), may multiply y.     x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
+// An ffn up to its second product: y = act(pre), pre = x w^T + b. A shared expert may then multiply
+// y by a gate per position, sigmoid(x gate_w^T).
+// x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
 struct FfnStep {
     ProductWeights first, second;
     Act act;
-    bool gated;    // two halves in the first product (operations.inc: activation_forward)
-    int C, F;      // F 0: no ffn, only the norm before it
+    bool gated;    // y = act(half) * half (activation_forward)
+    int C, F;      // F 0: no ffn, only its norm
     Precision precision;
     Activation* pre;
     Input* y;
     const Parameter* row_gate_w;    // (1,C) or null: no gate
     Activation* row_gate;           // (N)
-    Input* gated_y;                 // (N,F): the second product's input; y without gate
+    Input* gated_y;                 // (N,F): second product's input; without row_gate y
     int pre_width() const { return gated ? 2 * F : F; }
 };
 
-// GELU is part of the ffn's products. row_gate: the shared expert's gate follows the activation.
+// Whether GELU is fused with the ffn's products. row_gate: the shared expert's gate follows GELU.
 inline bool fuses_gelu(const Table& op, Act act, bool gated, bool row_gate, Precision precision) {
     return op.linear_gelu_forward && act == Act::gelu_tanh && !gated && !row_gate && precision != Precision::fp8;
 }
@@ -88,7 +90,7 @@ inline void ffn_activate(const Table& op, const FfnStep& f, int N) {
     if (f.F) op.activation_forward(f.y, f.pre, f.act, f.gated, N, f.F);
     if (f.row_gate_w) op.row_gate_forward(f.gated_y, f.y, f.row_gate, N, f.F);
 }
-// x = norm(from), then the ffn of x.     keep: see norm_linear
+// x = norm(from), then the ffn of x up to y.     keep: a later step reads x
 inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, const NormStep& n, const FfnStep& f,
                              int N, bool keep) {
     if (op.norm_ffn_forward && n.kind == NormStep::Kind::norm && f.F && !f.row_gate_w && !keep)
@@ -101,8 +103,8 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
     if (f.row_gate_w) op.linear_forward(f.row_gate, x, f.row_gate_w, nullptr, nullptr, N, f.C, 1, {});
     ffn_activate(op, f, N);
 }
-// Gradients of an ffn's weights, and scratch with the shapes of pre, y (may be dpre if nothing is
-// gated), row_gate and x.
+// Gradients of an ffn's weights; then scratch with the shapes of pre, y, row_gate and x. dy may be
+// dpre if nothing is gated.
 struct FfnGradients {
     GradTarget<Gradient> first_w;
     Gradient* first_b;
@@ -111,8 +113,8 @@ struct FfnGradients {
     GradTarget<Gradient> row_gate_w;
     Activation *dpre, *dy, *drow_gate, *dx_of_gate;
 };
-// dx (N,C) = the gradient of the ffn's input x, given dout (N,C), the gradient of its second
-// product. F 0: does nothing.
+// dx (N,C) = the gradient of the ffn's input x, given dout (N,C), the gradient of the second
+// product's output. F 0: does nothing.
 inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d, const Activation* dout, const Input* x,
                          const FfnStep& f, int N) {
     if (!f.F) return;
@@ -129,7 +131,8 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
 
 // ---- rotation, then attention -------------------------------------------------------------------
 
-// Norms and rotates queries and keys as in t. If t does neither, qkv_rot is qkv.
+// Norms and rotates queries and keys as t says. If t has neither norm nor rotation, the caller
+// passes one array as qkv_rot and qkv.
 inline void rope_forward(const Table& op, Activation* qkv_rot, float* rstd, const Activation* qkv, const Parameter* qw,
                          const Parameter* kw, const float* cos_sin, int B, int S, const int* pos, const Heads& h,
                          const QkNormRope& t) {
@@ -140,8 +143,8 @@ inline void rope_backward(const Table& op, Activation* d, Gradient* dqw, Gradien
                           int S, const Heads& h, const QkNormRope& t) {
     if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, cos_sin, rstd, B, S, h, t);
 }
-// y = attention over the cache, with normed and rotated queries and keys, which qkv_rot then holds
-// if `keep`. Shapes: operations.inc, rope_forward and attention_cached.
+// y = attention over the cache, after the norm and rotation of queries and keys. If `keep`, they
+// are also written to qkv_rot. Shapes: rope_forward and attention_cached in operations.inc.
 inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot, float* rstd, const Activation* qkv,
                                   const Parameter* qw, const Parameter* kw, const float* cos_sin, const Pages& cache,
                                   int B, int S, const int* rope_pos, const int* pos, const Heads& h,
@@ -154,18 +157,18 @@ inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot
 
 // ---- a branch's end and the residual ------------------------------------------------------------
 
-// out = x + scale * drop(norm(sum)), or with norm_of_sum norm(x + scale * drop(sum)); sum = in w^T
-// + b + experts
+// A branch's last product, added to the residual stream x, with sum = in w^T + b + experts:
+// out = x + scale * drop(norm(sum)), or with norm_of_sum out = norm(x + scale * drop(sum))
 struct Branch {
     const Input* in;    // (N,width); width 0: no such product
     int width;
     ProductWeights p;
     Precision precision;
-    const Activation* expert_out = nullptr;    // (N*K,C), combined by routes and factors; null: no experts
+    const Activation* expert_out = nullptr;    // experts' outputs (N*K,C); null: no experts
     const Gradient* factors = nullptr;
     Routes routes = {};
     Router router = {};
-    Activation* product;    // (N,C): the norm's input; unused without a norm
+    Activation* product;    // (N,C): the norm's input; unused without norm
     NormStep norm;
     bool norm_of_sum;
     float scale;
@@ -177,7 +180,7 @@ inline void branch_add(const Table& op, Activation* out, const Activation* x, co
     if (!out) return;
     Activation* product = b.has_norm() ? b.product : out;
     const bool norm_first = b.has_norm() && !b.norm_of_sum;
-    // The product adds the residual, unless something comes between them.
+    // The product itself adds the residual, unless scale, dropout or a norm lies between them.
     const bool in_product = b.scale == 1 && b.dropout.rate == 0 && !norm_first;
     const Activation* residual = in_product ? x : nullptr;
     if (b.width) op.linear_forward(product, b.in, b.p.w, b.p.b, residual, N, b.width, C, b.precision);
@@ -189,12 +192,13 @@ inline void branch_add(const Table& op, Activation* out, const Activation* x, co
     if (norm_first) op.add_scaled(out, x, out, b.scale, int64_t(N) * C, b.dropout);
 }
 
-// The residual stream's gradient x and two more arrays, all (N,C); t may be larger.
+// x: gradient of the residual stream. branch, t: scratch. All are (N,C); t may be larger.
 struct ResidualGradients {
     Activation *&x, *&branch, *t;
 };
-// Returns the gradient of the branch's product, given d.x, the gradient of branch_add's out. d.x
-// becomes the gradient of branch_add's x and may be swapped with d.branch. dw, db of the norm: add.
+// Given d.x, the gradient of branch_add's out, returns the gradient of the branch's product. Then
+// d.x is the gradient of branch_add's x, and may have been swapped with d.branch. dw, db: the
+// norm's, add.
 inline const Activation* branch_backward(const Table& op, ResidualGradients d, Gradient* dw, Gradient* db,
                                          const Branch& b, int N, int C) {
     const bool norm_first = b.has_norm() && !b.norm_of_sum;
@@ -204,7 +208,7 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
     };
     if (b.has_norm() && b.norm_of_sum) {
         through_norm(d.x);
-        std::swap(d.x, d.branch);    // both terms of the sum have its gradient
+        std::swap(d.x, d.branch);    // x and the branch both receive this gradient
     }
     const Activation* dy = d.x;
     if (b.scale != 1 || b.dropout.rate > 0) {
@@ -219,7 +223,8 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
 
 // ---- learned biases of relative positions (T5) --------------------------------------------------
 
-// No-ops for models without biases (bias, dbias null). Shapes: operations.inc, bias_rows_forward.
+// The functions here do nothing for models without biases (bias and dbias null). Shapes:
+// bias_rows_forward in operations.inc.
 inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
                                   int buckets, int NH, int n) {
     if (bias) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);

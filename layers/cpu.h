@@ -23,20 +23,20 @@ void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
-// Whether the CPU multiplies bytes four at a time in vectors of this set's width.
+// Whether the CPU has VNNI, dot products of four bytes, for this instruction set's vectors.
 bool cpu_has_vnni(Isa isa);
 // Prefetch distance, in bytes, of loops over weights of floats. Intel's own prefetchers stop at 4
-// KiB and are held up from beyond it: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of memory's
-// speed, with 8 KiB at 89 % (2 cores of Xeon with AMX, 2026-11-26). Zen 4 and 5: only 8 KiB
-// measured.
+// KiB, and prefetches from beyond hinder them: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of
+// memory's speed, with 8 KiB at 89 % (2 cores of Xeon with AMX, 2026-11-26). Zen 4 and 5: only 8
+// KiB measured.
 int cpu_prefetch_bytes();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
 
-// Unit that multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX's
-// tiles, or their emulation in plain C++, with the same bits. Tiles multiply bf16: a product of
-// floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
+// Unit that multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX
+// tiles, or an emulation of these in plain C++, with the same bits. Tiles multiply bf16: a product
+// of floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
 enum class Tiles { none, amx, emulated };
 constexpr int FLOAT_PRODUCTS = 6;
 
@@ -55,7 +55,7 @@ Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx);
 Status cpu_check();
 const CpuChoice& cpu_chosen();
 Isa cpu_isa();    // cpu_chosen().isa
-// Table of one instruction set, which the CPU must have, like the tiles. cpu_ops(): cpu_chosen()'s.
+// Table of one instruction set with these tiles; the CPU must have both. cpu_ops(): as cpu_chosen.
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles = Tiles::none);
 // The table for packed weights, which are only read: operations that need gradients are null.
 const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles = Tiles::none);
@@ -89,7 +89,7 @@ template <class X, class Y> struct Matmul {
     const float* residual = nullptr;    // (M,N)    C += residual
     const float* gelu_of = nullptr;     // (M,N)    C *= gelu'(gelu_of)
     Y* gelu = nullptr;                  // (M,N)    = gelu(C); with tiles it may be C
-    float* row_sums = nullptr;          // (M)      += sum over k of A(m,k), not rounded; X is float
+    float* row_sums = nullptr;          // (M)      += sum_k A(m,k), not rounded; float X
 };
 
 // y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual may be null.
@@ -99,7 +99,7 @@ struct PackedProduct {
     const PackedWeight* w;
     const float *b, *residual;
     int N, C, OC;
-    bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
+    bool vnni;                                              // from cpu_has_vnni
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16; in blocks of integers
     int ahead = 8192;                                       // prefetch distance for non-integer weights, bytes
     bool gelu = false;                                      // y = gelu of the sum above
@@ -116,7 +116,7 @@ template <class P> struct CpuKernels : Ops<float, P> {
     void (*packed_linear)(const PackedProduct& p);
     void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
     int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);              // scratch bytes of either
-    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);           // scratch bytes of each; null: none
+    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // an operation's scratch bytes; null: none
 };
 // Enters a CPU kernel (P: the type of parameters) and its scratch bytes into the table.
 #define REGISTER_CPU_WITH_SCRATCH(name, function, bytes)            \

@@ -1,9 +1,9 @@
-// cpu_kernels.cpp - the functions of one instruction set, by name.
+// cpu_kernels.cpp - collects the CPU kernels of one instruction set into a table.
 #include "layers/simd/micro_kernel.h"
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// REGISTER_CPU defines these in the kernels' files. Operations of cpu.cpp have a null symbol.
+// REGISTER_CPU defines these in the kernels' files. Weak, because operations of cpu.cpp have none.
 #define OPERATION(name, ...) [[gnu::weak]] void name##_entry(CpuKernels<float>&), name##_entry(CpuKernels<bf16>&);
 #include "layers/operations.inc"
 #undef OPERATION

@@ -14,8 +14,8 @@
 #include "cuda.h"
 
 namespace {
-constexpr int64_t HALF = 4 << 20;    // bytes of half a ring: the largest single copy
-constexpr int MARKS = 64;            // marks kept; older ones wait for the whole stream
+constexpr int64_t HALF = 4 << 20;    // bytes of half a ring: largest single copy
+constexpr int MARKS = 64;            // marks kept; older ones wait for everything
 
 struct Ring {
     cudaStream_t stream = nullptr;
@@ -67,7 +67,7 @@ void cuda_failed(const char* file, int line, const char* what, cudaError_t error
     if (error == cudaErrorMemoryAllocation)
         fputs("its memory is full: a smaller --batch or --recompute blocks needs less\n", stderr);
     fflush(nullptr);
-    _exit(int(Exit::device));    // nothing on the device can be trusted or saved
+    _exit(int(Exit::device));    // the device's data may be wrong
 }
 
 // ---- devices ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
         }
         cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, i);    // kHz
         d.peak_bf16 = peak_bf16(d, 1e3 * clock);
-        size_t free = 0, total = 0;    // open device only: the call would create other contexts
+        size_t free = 0, total = 0;    // only the open device has a context
         const bool known = b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess;
         d.free = known ? int64_t(free) : d.memory;
         found.push_back(d);
@@ -151,7 +151,7 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
-// Compiled for the same targets as all kernels: PTX below 9.0 lacks the waits on any GPU.
+// Has the targets of all kernels: PTX below 9.0 lacks griddepcontrol.wait, whatever the GPU.
 static __global__ void any_kernel() {}
 bool cuda_overlaps() {
     static const bool does = [] {
@@ -175,7 +175,7 @@ void* cuda_scratch(int64_t bytes, int64_t kept) {
         CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
         b.scratch_bytes = bytes;
     }
-    if (EMULATED)    // NaN instead of old values; at most 1 MiB
+    if (EMULATED)    // NaN replaces at most 1 MiB of values
         CUDA_CHECK(cudaMemsetAsync(static_cast<char*>(b.scratch) + kept, 0xff,
                                    size_t(std::min<int64_t>(bytes - kept, 1 << 20)), b.stream));
     return b.scratch;

@@ -57,8 +57,8 @@ struct CudaRegistration {
 struct Launch {
     dim3 grid, block;
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof dynamic_shared's T
-    bool serial = false;      // blocks wait for earlier ones; emulated one by one
-    bool together = false;    // cooperative: blocks wait for each other; all must fit
+    bool serial = false;      // blocks wait for earlier ones; emulated serially
+    bool together = false;    // cooperative: blocks wait for each other
     // Programmatic dependent launch. Blocks may begin when every block of the previous kernel has
     // called let_next_start or has ended. All threads call wait_for_previous; before it they may
     // read only weights, and memory written before the previous kernel began: nothing writes
@@ -155,7 +155,7 @@ template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Ve
     static constexpr int width = W;
     T v[W];
     __device__ float operator[](int i) const {
-        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // by words: one instruction an element, half a register
+        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // words: one instruction, half a register an element
             uint32_t pair;
             memcpy(&pair, v + i / 2 * 2, 4);
             pair = i % 2 ? pair & 0xffff0000 : pair << 16;
@@ -209,7 +209,7 @@ template <class X, class F> __device__ inline X block_reduce(X x, X none, F of_w
     if (lane == 0) parts[warp] = x;
     __syncthreads();
     x = of_warp(lane < warps ? parts[lane] : none);
-    __syncthreads();    // a fast warp must not overwrite parts in the next reduction
+    __syncthreads();    // the next reduction must not overwrite parts
     return x;
 }
 template <class X> __device__ inline X block_sum(X x) {

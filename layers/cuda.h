@@ -10,11 +10,11 @@ struct CudaDevice {
     std::string name;
     int major, minor, multiprocessors;
     int64_t memory, free;    // bytes
-    double peak_bf16;        // dense FLOP/s of bf16 products, by clock; 0: unknown
+    double peak_bf16;        // bf16 products, dense FLOP/s by clock; 0: unknown
 };
 // The usable GPUs. If none, *why gives the reason: no driver, no device, or capability below 8.0.
 std::vector<CudaDevice> cuda_devices(std::string* why);
-// Chooses the device of this process. Must precede the first operation.   exit 5
+// Chooses the device of this process; fails with exit code 5. Must precede the first operation.
 Status cuda_open(int index);
 const CudaDevice& cuda_device();
 int cublaslt_version();          // 120900 is 12.9

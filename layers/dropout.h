@@ -1,6 +1,6 @@
 // dropout.h - which random word decides whether a number is dropped, defined once for every table.
-// Words are philox's (base/common.h) with the dropout's seed; numbers are kept from keep_threshold
-// on.
+// Words are those of philox (base/philox.h) with the dropout's seed; a number is kept if its word
+// is at least keep_threshold.
 #pragma once
 #include "base/philox.h"
 #include "ops.h"

@@ -189,7 +189,7 @@ template <int W, bool ADD> __device__ inline void put(float* to, const float (&x
 }
 
 // Sums one piece of `length` sorted rows, W columns per thread. heads (pieces,C): sum of a run that
-// began in an earlier piece. tails (pieces,C): sum of a run that begins in this piece but not ends.
+// began in an earlier piece. tails (pieces,C): sum of a run that begins here but ends later.
 template <class T, int W, class Rows>
 __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, Rows rows, int length, int N, int C) {
     SHARED(int[STAGED], row);
@@ -237,7 +237,7 @@ __global__ void join_pieces(float* dw, const float* heads, const float* tails, R
     if (end >= N) return;
     const int run = rows.key(end - 1);
     if (rows.key(end) != run || (begin > 0 && rows.key(begin - 1) == run)) return;
-    int last = p + 1;    // the first piece that does not begin with the run
+    int last = p + 1;    // first piece that begins with another run
     for (unsigned lanes = ~0u; lanes == ~0u; last += __popc(lanes)) {
         const int q = last + threadIdx.x % 32;
         lanes = __ballot_sync(0xffffffff, q < pieces && rows.key(q * length) == run);

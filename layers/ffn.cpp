@@ -1,5 +1,5 @@
-// ffn.cpp - activations alone. Bound by memory beyond L2: 8 bytes per element of y forward, 12
-// backward; gated 12 and 20. Forward moves 2 less if y is bf16.
+// ffn.cpp - activations that are not fused with a product. Bound by memory beyond L2: 8 bytes per
+// element of y forward, 12 backward; gated 12 and 20. Forward moves 2 less if y is bf16.
 #include "layers/simd/activation_vec.h"
 
 namespace ISA {

@@ -2,10 +2,10 @@
 //
 // A thread has two 16-byte vectors of the output, a block's width apart; all their inputs are in
 // flight at once. Bound by memory: forward reads n and writes n elements, backward reads 2 n and
-// writes n; gated, 2 n and n, 3 n and 2 n. A multiprocessor's special function unit does 16
-// operations per clock, two per element: 8 elements per clock, while an H200's memory delivers 5 of
-// bf16. GELU with Phi has 27 instructions (nvcc 13.0, sm_90a); at a copy's rate there is time for
-// 28 on an H200, 41 on an H100.
+// writes n; with gates forward reads 2 n, backward reads 3 n and writes 2 n. A multiprocessor's
+// special function unit does 16 operations per clock, two per element: 8 elements per clock, while
+// an H200's memory delivers 5 of bf16. GELU with Phi has 27 instructions (nvcc 13.0, sm_90a); at
+// the speed of a copy there is time for 28 on an H200, 41 on an H100.
 #include "base/philox.h"
 #include "activation.cuh"
 #include "dropout.h"
@@ -37,8 +37,8 @@ template <class T, Act A, bool BACKWARD> __global__ void activation_kernel(T* ou
     }
 }
 
-// A row of x has F gates, then F values that they multiply. out (N,F), in the backward of x's
-// shape. per_row blocks have a row.
+// A row of x has F gates, then the F values that these multiply. out (N,F); if BACKWARD, out has
+// x's shape. per_row blocks share a row.
 template <class T, int W, Act A, bool BACKWARD>
 __global__ void gated_kernel(T* out, const T* dy, const T* x, unsigned per_row, int F) {
     const int64_t n = blockIdx.x / per_row;
@@ -113,7 +113,7 @@ template <int W> __device__ inline uint32_t kept(const Dropout& drop, int64_t i)
     return bits >> skip;
 }
 
-// y = x + scale * drop(b), without x scale * drop(b). scale includes dropout's factor.
+// y = x + scale * drop(b); x null: 0. scale already includes dropout's factor.
 template <bool HAS_DROPOUT, class T>
 __global__ void add_scaled_kernel(T* y, const T* x, const T* b, float scale, int64_t n, Dropout drop) {
     constexpr int W = VEC<T>;

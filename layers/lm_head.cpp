@@ -2,8 +2,8 @@
 //
 // A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. The first pass sums and writes
 // exp(x - top), where top is the largest logit so far. The second pass, from L2, multiplies each
-// piece by scale / sum * exp(its top - last top). The loss is log(sum) + (top - target's logit):
-// finite where -log(p) is not.
+// piece by scale / sum * exp(the piece's top - the row's top). The loss is log(sum) + (top -
+// target's logit): finite where -log(p) is not.
 //
 // Shaped logits (scaled, capped) are computed in both passes. The gradient's factor dz/dx is
 // multiplied in the second pass, after which x may be overwritten.

@@ -4,7 +4,7 @@
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {
-// The factors at c: 1 without weights.
+// The norm's factors w + plus from element c on; 1 without weights.
 template <class P, class At> INLINE vf factors(const P* w, int64_t c, float plus, At at) {
     return w ? at.get(w + c) + plus : set1(1);
 }
@@ -40,7 +40,7 @@ template <class Y, class P> static void norm_forward(Y* y, float* mean, float* r
     norm.rms ? forward<true>(y, mean, rstd, x, w, b, norm, N, C) : forward<false>(y, mean, rstd, x, w, b, norm, N, C);
 }
 
-// One row: dx += its gradient, part (2,C) += its share of dw and, with a bias, of db.
+// Backward pass of a row: dx += its gradient, part (2,C) += its share of dw and, with bias, of db.
 template <bool rms, class P> INLINE void backward_row(float* dx, float* part, const float* dy, const float* x,
                                                       const P* w, bool bias, float m, float r, float plus, int C) {
     vf g_sum = {}, gx_sum = {};

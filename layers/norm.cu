@@ -24,7 +24,7 @@
 
 namespace {
 // Kernels are compiled for the two usual norms, without unneeded operands, and for all others.
-enum class Kind { layer, rms, any };    // layer: w, b, plus 0.  rms: w + plus, no b
+enum class Kind { layer, rms, any };    // layer: w, b, plus 0. rms: no b
 Kind kind_of(Norm norm, bool w, bool b) {
     if (norm.rms) return w && !b ? Kind::rms : Kind::any;
     return w && b && norm.plus == 0 ? Kind::layer : Kind::any;
@@ -91,7 +91,7 @@ template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds
     if (thread == 0 && !is_rms<K>(norm)) mean[n] = m;
 }
 
-// Elements of w + plus and of b.
+// Element c of w + plus, and of b.
 template <class T> __device__ inline float factor_at(const T* w, int c, Norm norm) {
     return (w ? to_float(w[c]) : 0.0f) + norm.plus;
 }
@@ -147,7 +147,8 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
 // ---- backward -----------------------------------------------------------------------------------
 
 constexpr int PARTS = NORM_PARTS;    // blocks
-constexpr int MAX_THREADS = 224;     // per block; its shared memory fits every GPU's 99 KB
+// Threads per block; its shared memory fits every GPU's 99 KB.
+constexpr int MAX_THREADS = 224;
 
 // A thread's columns of dy, x and dx, for the R rows that its block works on and the next R, which
 // are being copied. A thread copies only elements that it reads itself, so it waits for no other.
@@ -176,7 +177,7 @@ template <class T, int VECS> struct Held {
     }
 };
 
-// part (2,C), in RMSNorm (C): a thread's columns of dw and db.
+// Stores a thread's columns of dw and db to part (2,C), in RMSNorm (C).
 template <Kind K, int VECS, int W>
 __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], const float (&db)[VECS][W], int C) {
 #pragma unroll
@@ -294,7 +295,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int64_t step = int64_t(gridDim.x) * R;
     int64_t first = int64_t(blockIdx.x) * R;
-    auto statistic = [&](int64_t first) {    // lane 2 j: row j's mean; 2 j + 1: its rstd
+    auto statistic = [&](int64_t first) {    // lane 2 j: row j's mean; next: rstd
         const int64_t n = first + lane / 2;
         if (is_rms<K>(norm) && lane % 2 == 0) return 0.0f;
         return lane < 2 * R && n < N ? (lane % 2 ? rstd : mean)[n] : 0;
@@ -310,7 +311,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
     // warp_sums has two phases, too: a warp may write the next sums while another reads.
     for (int phase = 0; first < N; first += step, phase ^= 1) {
         held.fetch(phase ^ 1, first + step, dy, x, dx, N, C);
-        float m[R], r[R], sums[2 * R] = {};    // per row: sums of w dy, w dy (x - mean)
+        float m[R], r[R], sums[2 * R] = {};    // per row: sums of w dy, w dy (x-mean)
 #pragma unroll
         for (int j = 0; j < R; j++) {
             m[j] = __shfl_sync(0xffffffff, statistics, 2 * j);
@@ -349,7 +350,7 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
                 }
         }
     }
-    cp_async_wait<0>();    // the last fetch, of zeros, may be in flight
+    cp_async_wait<0>();    // zeros of the last fetch may be copying
     store_parts<K>(partial + int64_t(blockIdx.x) * (K == Kind::rms ? 1 : 2) * C, dw, db, C);
 }
 

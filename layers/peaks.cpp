@@ -1,5 +1,5 @@
-// peaks.cpp - peak speeds of a CPU: loops of FMAs, of bf16 dots and of tile products, on random
-// numbers in L1, and a sum over memory in huge pages.
+// peaks.cpp - measures a CPU's peak speeds: loops of FMAs, of bf16 dots and of tile products, on
+// random numbers in L1, and a sum over memory in huge pages.
 #include "peaks.h"
 
 #include <cstring>
@@ -88,7 +88,7 @@ double fma_peak(Isa isa) {
         default: return loop_peak(fma_base, 2 * 2 * 4 * 4);
     }
 }
-// 0 without such instructions
+// FLOP/s of bf16 dots; 0 if the instruction set has none.
 double bf16_peak(Isa isa) { return isa == Isa::avx512bf16 ? loop_peak(bf16_loop, 4 * 8 * 3 * 16) : 0; }
 
 constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // size of 8 tiles: 16x16 sums, 16x32 bf16
@@ -128,8 +128,8 @@ double tile_peak() {
 }
 }    // namespace
 
-// Flushes line by line. Reading 64 MB of other memory instead left norm_forward's 6 MB in a cache:
-// 187 % of its lower bound (two cores of Zen 5, 32 MB of L3, 2026-11-21).
+// Flushes each cache line. Reading 64 MB of other memory instead left norm_forward's 6 MB in a
+// cache: 187 % of its lower bound (two cores of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);
 #pragma omp parallel for schedule(static)
@@ -190,7 +190,7 @@ namespace {
 Peaks vector_peaks(bool bf16) {
     Peaks peak;
     peak.flops = fma_peak(cpu_isa());
-    // bf16 dots of Intel are half as fast as its FMAs.
+    // Intel's bf16 dots have half the FLOP/s of its FMAs: the larger peak counts.
     peak.products = std::max(bf16 ? bf16_peak(cpu_isa()) : 0, peak.flops);
     for (int r = 0; r < 61; r++) peak.bytes = std::max(peak.bytes, cpu_read());
     return peak;

@@ -7,8 +7,8 @@
 struct Peaks {
     double products = 0;    // FLOP/s of matrix products in the chosen type
     double flops = 0;       // FLOP/s of the other arithmetic: fp32
-    double bytes = 0;       // bytes/s: reading on the CPU; a copy's reading and writing on a GPU
-    // `products` was measured with a CPU's tiles (AMX); fp32 has a sixth of bf16's speed.
+    double bytes = 0;       // bytes/s: CPU's reading; GPU's reading plus writing
+    // Whether `products` is the peak of AMX tiles. fp32 products then have a sixth of bf16's speed.
     bool tiles = false;
     // Least seconds for a cost: its `products` and `arithmetic` (FLOPs) and `bytes`.
     template <class Cost> double floor(const Cost& w) const {

@@ -48,7 +48,7 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
     }
 }
 
-// One head: y = x rotated, or rotated back. y may be x.
+// Rotates a head of x, or rotates it back, to y. y may be x.
 template <bool interleaved, bool back>
 INLINE void rotate(float* y, const float* x, const float* cos_sin, int dims, int HS) {
     const float *cosines = cos_sin, *sines = cos_sin + dims / 2;
@@ -63,7 +63,7 @@ template <bool back> INLINE void rotate(float* y, const float* x, const float* c
     t.interleaved ? rotate<true, back>(y, x, cos_sin, t.dims, HS) : rotate<false, back>(y, x, cos_sin, t.dims, HS);
 }
 
-// One position's queries or keys: y = x normed, then rotated.
+// Writes the queries or keys of one position, normed and then rotated, to y.
 template <class P> INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* cos_sin,
                                              Group g, Heads h, QkNormRope t) {
     for (int i = 0; t.norm != QkNormRope::QkNorm::none && i < g.count; i++, rstd++) {
@@ -79,7 +79,7 @@ template <class P> INLINE void forward_group(float* y, float* rstd, const float*
     for (int i = 0; i < g.heads; i++) rotate<false>(y + i * h.HS, from + i * h.HS, cos_sin, t, h.HS);
 }
 
-// Backward pass of forward_group, in place; part (size) += the share of dw.
+// Backward pass of forward_group, in place. part (size) += this position's share of dw.
 template <class P> INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* cos_sin,
                                               const float* rstd, Group g, Heads h, QkNormRope t) {
     for (int i = 0; i < g.heads; i++) rotate<true>(d + i * h.HS, d + i * h.HS, cos_sin, t, h.HS);
@@ -116,7 +116,7 @@ template <class P> void forward(float* y, float* rstd, const float* x, const P* 
     }
 }
 
-// Sums of dqw and dkw for each range of rows.
+// Number of sums for dqw and dkw in each range of rows.
 int64_t partial_sums(Heads h, QkNormRope t) {
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
     return t.norm == QkNormRope::QkNorm::none ? 0 : q.size + k.size;

@@ -20,7 +20,7 @@ typedef RopeCall Call;
 
 // ---- forward, and backward without a norm -------------------------------------------------------
 
-// Calls f(slot) for this lane's slots except the first. With vectors (W > 1) there are no others.
+// Calls f(slot) for this lane's pieces but the first. With vectors (W > 1) a lane has only one.
 template <int W, class F> __device__ inline void other_slots(const Call& c, int lane, F f) {
     if constexpr (W == 1)
         for (int slot = lane + c.lanes; slot < c.slots; slot += c.lanes) f(slot);
@@ -118,7 +118,7 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     float sums[2 * W] = {};
     for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
         const int64_t at = n * c.width + head * c.h.HS;
-        float r = 0, product = 0;    // the thread's part of sum g (w + plus) x
+        float r = 0, product = 0;    // thread's sum of g (w + plus) x
         if (there) {
             g.load(d + at), xs.load(x + at);
             r = rstd[c.sum_at(n, head)];

@@ -12,9 +12,9 @@ struct RopeCall {
     const float* cos_sin;
     const int* pos;
     int N, S;
-    float sine;                 // the sine's factor: 1, or -1 to rotate back
-    int lanes, pairs, slots;    // lanes a head; pieces of 2 W channels: rotated, all
-    int heads, copied;          // query and key heads; with values if y is not x
+    float sine;                 // factor of sines: 1; -1 rotates back
+    int lanes, pairs, slots;    // per head: lanes; rotated pieces; all pieces
+    int heads, copied;          // query and key heads; heads to copy
     int rstd_count;             // rstd per row
     int64_t width;              // elements in a row of qkv
 

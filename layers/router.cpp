@@ -41,7 +41,7 @@ struct Scores {
 };
 }    // namespace
 
-// Chooses K different experts for any logits, NaN too.
+// Chooses K different experts for any logits, even if some are NaN.
 static void choose(int* expert, const float* z, const Router& r) {
     bool taken[Router::MAX_EXPERTS] = {};
     for (int k = 0; k < r.K; k++) {
@@ -53,8 +53,8 @@ static void choose(int* expert, const float* z, const Router& r) {
     }
 }
 
-// Counts of a piece of a sequence: sums of shares and of lse^2, and its rows of each expert, later
-// its first permuted rows.
+// Sums of a piece of a sequence: of shares, and of lse^2; and its number of rows of each expert,
+// later its first permuted row of each.
 struct Piece {
     double* lse;
     float* shares;    // (E)

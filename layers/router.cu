@@ -15,7 +15,7 @@
 namespace {
 constexpr int WARPS = 8, PART = RouterScratch::PART;
 
-// A position's scores of experts lane + 32 j; score * to_share is the part of their sum.
+// A position's scores of experts lane + 32 j; score * to_share is the share of the scores' sum.
 template <int R> struct Scores {
     float z[R], score[R], to_share, lse;
     template <class T> __device__ Scores(const T* logits, const Router& r) {
@@ -43,7 +43,7 @@ template <int R> struct Scores {
         }
         if (r.sigmoid) to_share = 1 / warp_sum(gates);
     }
-    // Orders experts: larger for a larger logit, and for a lower index at ties. NaN comes last.
+    // Rank of an expert: larger for a larger logit or, at ties, a lower index. NaN comes last.
     __device__ uint64_t rank(int j) const {
         const uint32_t bits = __float_as_uint(z[j] + 0.0f);    // -0 becomes 0
         const uint32_t rising = z[j] != z[j] ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -86,7 +86,7 @@ template <class F> void for_experts(int E, F f) {
 // router_forward's scratch; RouterScratch has the layout.
 struct RouterBuffers {
     int parts, per_sequence;
-    int* slots;         // (E,parts): a part's rows; then its first permuted row
+    int* slots;         // (E,parts): rows; later first permuted rows
     float* shares;      // (E,parts)
     double* squares;    // (parts)
     int* rows;          // (E)
@@ -101,7 +101,7 @@ struct RouterBuffers {
     __device__ int positions(int part, int S) const { return min(PART, S - part % per_sequence * PART); }
 };
 
-// A part's choices, factors, counts and partial sums.
+// Computes a part's choices, factors, counts and partial sums.
 template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     choose(float* factors, int* expert, RouterBuffers kept, const T* logits, Router r, int S, bool totals) {
     SHARED(int[32 * R], count);
@@ -152,7 +152,7 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     kept.squares[part] = sum;
 }
 
-// A warp has an expert: each part's first permuted row within it, and its rows per sequence.
+// A warp computes, for one expert, the first permuted row of each part, and rows per sequence.
 __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S, bool totals) {
     const int lane = threadIdx.x % 32, e = int(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
     if (e >= E) return;
@@ -178,7 +178,7 @@ __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S
     if (lane == 0) kept.rows[e] = all, kept.balance[e] = balance;
 }
 
-// One warp: the experts' offsets, and the totals.
+// Computes the experts' offsets and the totals, by one warp.
 __global__ void order_experts(int* offsets, double* totals, RouterBuffers kept, Router r) {
     const int lane = threadIdx.x;
     int all = 0;

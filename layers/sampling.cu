@@ -94,7 +94,7 @@ __device__ inline void sort(Token* tokens, int n) {
         }
 }
 
-// again: only tokens of at least min_p times the largest weight count; weights are relative to it.
+// again: counts only tokens with at least min_p times the largest weight, to which weights relate.
 template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     parts_kernel(Lists to, const T* logits, const int* token_counts, const double* bias, const SampleState* at,
                  SampleParams d, Logits z, int V, int Vp, bool again) {
@@ -156,7 +156,7 @@ template <class T, Way way> __global__ void __launch_bounds__(THREADS)
 
 // ---- choose -------------------------------------------------------------------------------------
 
-// This thread's list; the first `length` tokens remain.
+// The list of this thread's part. Its first `length` tokens are still candidates.
 struct List {
     const double *score, *sum;
     const int* id;
@@ -166,7 +166,7 @@ struct List {
     __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // weight of the first n
 };
 
-// A token as the n-th of a list. Lists are in the order of their ids.
+// Pivot: the n-th token of a list. Lists are in the order of their tokens' ids.
 struct Pivot {
     double score;
     int list, n;
@@ -277,7 +277,7 @@ __device__ int draw_by_likelihood(List& list, double top, const SampleParams& d,
     return cut(list, weight, [&](double sum) { return sum > part; });
 }
 
-// -1: rounding leaves no token.
+// Returns the drawn token, or -1 if rounding leaves none.
 __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, double factor, const SampleParams& d,
                            const SampleState& at) {
     SHARED(int, part);
@@ -298,7 +298,7 @@ __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, dou
     return id == INT32_MAX ? -1 : part * PART + id;
 }
 
-// A thread has a part.
+// A block draws for one row; each thread has a part of the vocabulary.
 template <Way way> __global__ void __launch_bounds__(1024, 1)
     choose_kernel(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const Lists from,
                   SampleParams d, int V, int parts) {

@@ -1,6 +1,6 @@
 // sampling.h - a token's score, its weight and its random number, defined once for every table.
-// Scores and weights are double: another order of summing weights then changes the token once in
-// 1e15 draws from the same logits.
+// Scores and weights are double, so that another order of summing weights changes the token only
+// once in 1e15 draws from the same logits.
 #pragma once
 #include "base/philox.h"
 #include "ops.h"
@@ -12,7 +12,7 @@ HOST_DEVICE inline double logit_of(float x, Logits z) {
     else if (z.scale != 1) x = z.scale * x;
     return x == x ? double(x) : -INFINITY;
 }
-// count: 2 x times generated, + 1 if the token is in the text at all (operation `sample`).
+// count: 2 for each time that the token was generated, + 1 if it is in the text (see `sample`).
 HOST_DEVICE inline double score_of(double x, double bias, int count, const SampleParams& d) {
     x += bias;
     if (count == 0) return x;
@@ -24,7 +24,7 @@ HOST_DEVICE inline int count_token(int count) { return (count + 2) | 1; }
 HOST_DEVICE inline double weight_of(double score, double top, const SampleParams& d) {
     return score > -INFINITY ? exp((score - top) / d.temperature) : 0;
 }
-// Uniform random part of `sum`.
+// A uniformly distributed random number between 0 and `sum`.
 HOST_DEVICE inline double random_part(double sum, const SampleParams& d, const SampleState& at) {
     const Philox4 r = philox(d.seed, at.sequence, at.pos);
     return (double(r.v[0]) * 0x1p32 + double(r.v[1])) * 0x1p-64 * sum;

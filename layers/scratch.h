@@ -1,6 +1,6 @@
-// scratch.h - sizes and layout of each CUDA operation's scratch: for launchers, and to plan for
-// absent GPUs (train/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless stated
-// otherwise.
+// scratch.h - sizes and layout of each CUDA operation's scratch memory. Launchers use it, and
+// train/gpu_plan.cpp, which plans for absent GPUs. Plain C++ without CUDA headers. Sizes are bytes
+// unless stated otherwise.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -8,21 +8,21 @@
 
 #include "ops.h"
 
-// Bytes of a chunk of logits. 512 MiB hold 5,300 rows of GPT-2 in bf16, enough for the head's
-// products to fill a GPU. But each chunk reads and writes the head's gradient in fp32, so larger
-// ones are faster where there is memory for them.
+// Bytes of the logits that the LM head computes at once. 512 MiB hold 5,300 rows of GPT-2 in bf16,
+// enough for the head's products to fill a GPU. But each chunk reads and writes the gradient of the
+// head's weights in fp32, so larger chunks are faster where there is memory.
 inline int64_t cuda_logits_bytes(int64_t memory) {
     const int64_t GIB = int64_t(1) << 30;
     return memory >= 40 * GIB ? 2 * GIB : memory >= 20 * GIB ? GIB : GIB / 2;
 }
 
-// embedding_backward: two orders of the positions, offsets of each digit in each tile, and two rows
-// of sums for each piece of the positions.
+// embedding_backward's scratch: the positions sorted by token (two buffers of the radix sort), the
+// offset of each digit in each tile, and two rows of sums for each piece of the sorted positions.
 struct EmbeddingScratch {
-    static constexpr int DIGITS = 256, TILE = 2048;    // values of a sorting digit; positions of a block
-    // MAX_PIECES fill a GPU, and one thread can still add up their sums.
+    static constexpr int DIGITS = 256, TILE = 2048;    // values of a digit; positions per tile
+    // MAX_PIECES pieces fill a GPU, and one thread can still add up their sums.
     static constexpr int MAX_PIECES = 1024, SHORTEST = 16;
-    int length, pieces;    // positions of a piece; number of pieces
+    int length, pieces;    // positions per piece; number of pieces
     int64_t order, digit_offset, partial;
     EmbeddingScratch(int64_t N, int64_t C)
         : length(int(std::max<int64_t>(ceil_div(N, MAX_PIECES), SHORTEST))), pieces(int(ceil_div(N, length))),
@@ -31,12 +31,13 @@ struct EmbeddingScratch {
     int64_t bytes() const { return 2 * order + digit_offset + partial; }
 };
 
-// router_forward. For each part of a sequence: its rows of each expert, then the first permuted row
-// of these; sums of shares, and of lse^2. For each expert: its rows and share of the balance.
+// router_forward's scratch. For each part of a sequence and each expert: the part's rows for it,
+// then the first permuted row of these; the sum of its shares. For each part: the sum of lse^2. For
+// each expert: its rows, and its term of the balance.
 struct RouterScratch {
-    static constexpr int PART = 128;    // positions
+    static constexpr int PART = 128;    // positions per part
     int per_sequence, parts;
-    int64_t slots, shares, squares, rows, balance, bytes;    // offsets; total
+    int64_t slots, shares, squares, rows, balance, bytes;    // offsets of the arrays; total
     RouterScratch(int B, int S, int E) : per_sequence(int(ceil_div(S, PART))), parts(B * per_sequence), slots(0) {
         shares = slots + round_up(4 * int64_t(E) * parts, 256);
         squares = shares + round_up(4 * int64_t(E) * parts, 256);
@@ -49,34 +50,35 @@ struct RouterScratch {
 constexpr int NORM_PARTS = 512;    // blocks: four per multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
 
-// rope_backward: each block's sums for the weights of QK-norm.
+// rope_backward's scratch: for each block of threads, the gradients of QK-norm's weights.
 constexpr int ROPE_PARTS = 512;
 inline int64_t rope_scratch(int64_t N, Heads h, QkNormRope t) {
     return t.norm == QkNormRope::QkNorm::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
 }
 
-// A product: cuBLASLt's workspace and a sum of each column. The workspace is four times NVIDIA's
-// advice for Hopper, because gradients of weights may split a sum over all positions into parts (9
-// MB each for GPT-2). If the library computes no column sums, a kernel sums ranges of rows in
-// float, without a workspace.
+// A product's scratch: cuBLASLt's workspace and one sum per column. The workspace is four times
+// NVIDIA's advice for Hopper, because the gradient of a weight is a sum over all positions, which
+// the library may split into parts (9 MB each for GPT-2). If the library does not compute column
+// sums, a kernel sums ranges of rows in float, and the workspace is not needed.
 constexpr int64_t WORKSPACE = 128 << 20;
-inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // rows of a range
+inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // rows per range
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
-// linear_*_fp8: the largest number that each block found in a tensor; then each factor's scales and
-// its cast. Factors are x and w; or dy, its transpose, and w^T, whose memory x^T reuses.
+// linear_*_fp8's scratch: the largest number that each block of threads found in a tensor, then
+// each factor's scales and its 8-bit copy. Forward, the factors are x and w. Backward they are dy,
+// its transpose, and w^T, whose memory x^T reuses.
 struct Fp8Scratch {
-    static constexpr int PARTS = 512;    // blocks that search the maximum: four per multiprocessor
-    static constexpr int BLOCK = 128;    // neighbours along k that share a block's scale
-    static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // cuBLASLt's requirement
+    static constexpr int PARTS = 512;    // blocks that find the maximum: 4 per multiprocessor
+    static constexpr int BLOCK = 128;    // neighbours along k that share a scale
+    static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // required by cuBLASLt
     struct Factor {
         int64_t rows, k;
-    };                              // k runs fastest
+    };                              // k is the contiguous dimension
     int64_t scales[3], casts[3];    // offsets
     int64_t kept = PARTS * 4;       // bytes before the workspace
-    // Scales are sized for blocks of 1x128. Blocks of 128x128 need no more: there are 16 rows or
-    // more, which makes up for the padding.
+    // Sized for scales of blocks of 1x128. Blocks of 128x128 have fewer scales, and even these
+    // padded fit, because there are 16 rows or more.
     explicit Fp8Scratch(const Factor (&factors)[3]) {
         for (int i = 0; i < 3; i++) {
             scales[i] = kept;
@@ -91,24 +93,25 @@ struct Fp8Scratch {
     int64_t bytes() const { return kept + WORKSPACE; }
 };
 
-// sample, for each part of the vocabulary in some rows: scores, sums of weights and ids of its
-// tokens; its largest score, the score that weights are relative to, their sum; the likeliest
-// token, the length of its list.
+// sample's scratch. For each part of the vocabulary in some rows: its tokens' scores, sums of
+// weights, and ids; its largest score, the score that weights are relative to, the sum of weights;
+// the likeliest token, and the number of tokens in its list.
 struct SampleScratch {
-    static constexpr int PART = 1024, ROWS = 16;    // tokens of a part; concurrent rows
+    static constexpr int PART = 1024, ROWS = 16;    // tokens per part; rows sampled at once
     int parts;
-    int64_t lists, tokens, bytes;    // parts of all concurrent rows; their tokens
+    int64_t lists, tokens, bytes;    // parts of these rows; tokens of these parts
     SampleScratch(int N, int V)
         : parts(int(ceil_div(V, PART))), lists(int64_t(std::min(N, ROWS)) * parts), tokens(lists * PART),
           bytes(tokens * (2 * 8 + 4) + lists * (3 * 8 + 2 * 4)) {}
 };
 
-constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, one double each
+constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares; each writes one double
 
-// attention_backward. simt: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in
-// float, lse and delta for query tiles, and counters that order the additions to dq.
+// attention_backward's scratch. simt: delta = dy . y of each query. sm80: lse and delta, padded to
+// whole tiles of queries. sm90: dq in float, lse and delta per query tile, and counters that order
+// the additions to dq.
 struct Sm90Scratch {
-    // Patterns, biases and dropout are left to sm80: here they would cost other calls registers.
+    // sm80 has sparse masks, biases and dropout: here they would cost all calls registers.
     static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
         return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
@@ -125,8 +128,8 @@ struct Sm90Scratch {
 };
 enum class AttentionKernels { simt, sm80, sm90 };
 inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
-// The newest kernels that support these heads or, for measurements and tests, the kernels that
-// FLATGPT_ATTENTION=sm90, sm80 or plain names. sm90: the GPU has the sm_90 kernels.
+// The newest kernels that support these heads; or, for measurements and tests, the kernels that
+// FLATGPT_ATTENTION=sm90, sm80 or plain selects. sm90: the GPU can run the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     typedef AttentionKernels K;
     if (type_bytes != 2) return K::simt;    // sm80 and sm90 multiply bf16
@@ -140,7 +143,8 @@ inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
           "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
     return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::simt;
 }
-// attention_bias_backward: delta, and the sums of each band of tiles along its diagonals.
+// attention_bias_backward's scratch: delta of each query, and the sums along the diagonals of each
+// band of tiles.
 struct BiasScratch {
     static constexpr int TILE = 64, DIAGONALS = 128;    // 127 diagonals are used
     int tiles, bands;
@@ -150,7 +154,8 @@ struct BiasScratch {
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
-// linear_attention_*, in floats. rows: numerators or their gradients. gates: q dq.
+// Scratch of linear_attention_*, counted in floats. rows: numerators of y, or their gradients.
+// gates: the products q dq.
 struct LinearAttentionScratch {
     int64_t rows, gates;
     LinearAttentionScratch(int B, int S, Heads h)
@@ -165,14 +170,15 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
     return 4 * int64_t(B) * h.NH * (kernels == AttentionKernels::sm80 ? 2 * round_up(S, SM80_STATS_ROWS) : S);
 }
 
-// attention_cached: E elements per lane, G queries per item, and partial results for the splits of
-// each item's keys. A query is a head of a position. S > 1: also lse, for a prompt's beginning.
+// attention_cached divides the queries into items of G that share a kv head, and each item's keys
+// into splits; a lane holds E elements of a head. Each split leaves a partial result in scratch.
+// With S > 1, lse is stored, too, for a prompt's first chunk.
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: per multiprocessor
     // From 17 positions on, a prompt's tile of 64 queries does more work per key that it reads.
     static constexpr int MAX_POSITIONS = 16;
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
-    bool takes;    // false: computed like a prompt
+    bool takes;    // false: the prompt's kernels compute it
     int G, E, lanes = 1, items, splits;
     int64_t bytes;
     CachedPlan(int B, int S, int maxT, bool aligned, Heads h, int multiprocessors) {
@@ -191,7 +197,7 @@ struct CachedPlan {
     }
 };
 
-// Scratch of a call on a GPU with this many multiprocessors. sm90: that GPU runs the sm_90 kernels.
+// Bytes of a call's scratch on a GPU with this many multiprocessors. sm90: it runs sm_90 kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
@@ -205,7 +211,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::norm_ffn_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
         case Operation::linear_backward: {
-            const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // column sums, computed last
+            const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // column sums are computed last
             const bool takes = c.precision == Precision::fp8 && Fp8Scratch::takes(c.rows, c.in, c.out);
             return takes ? std::max(sums, Fp8Scratch::backward(c.rows, c.in, c.out).bytes()) : sums;
         }

@@ -1,4 +1,4 @@
-// step_verdict.h - the verdict on a step (operation step_verdict), the same on every device.
+// step_verdict.h - whether a step is applied (operation step_verdict), alike on all devices.
 #pragma once
 #include "ops.h"
 
