@@ -200,7 +200,7 @@ struct SampleState {
     int64_t text;
 };
 
-// An optimizer leaves unused what its step does not need.
+// Parameters of all optimizers. Each optimizer uses only those that its step needs.
 struct OptimizerParams {
     float lr, beta1, beta2, eps, weight_decay;
 };
