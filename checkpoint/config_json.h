@@ -1,7 +1,7 @@
 // config_json.h - shared by config_json.cpp and config_layers.cpp.
 #pragma once
 #include "files/json.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 // The double with the float's shortest decimal form: 1e-05, not 9.999999747378752e-06.
 double json_shortest(float x);

@@ -12,7 +12,7 @@
 #include "data/bpe.h"
 #include "files/gguf.h"
 #include "model/model.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "reader.h"
 
 // A value of `flatgpt convert --type`: the matrices' formats. Vectors and positions stay F32.

@@ -7,7 +7,7 @@
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/tensor_check.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/position_tables.h"
 
 namespace {

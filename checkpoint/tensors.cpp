@@ -1,6 +1,6 @@
 // tensors.cpp - weights and optimizer states between the model's memory and safetensors files.
 //
-// A tensor in memory corresponds to one or more tensors in files, its pieces (model/families.h).
+// A tensor in memory corresponds to one or more tensors in files, its pieces (model/families/families.h).
 // Layouts may differ: GPT-2's files have matrices as (in, out), memory as (out, in); GPT-NeoX's
 // interleave query, key and value rows by head. Rows that pad the vocabulary are only in memory.
 #include <algorithm>
@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "files/json.h"
 #include "layers/quant/quant.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace {
 std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {

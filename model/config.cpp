@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/console.h"
-#include "families.h"
+#include "model/families/families.h"
 
 bool Config::windowed(int l) const {
     return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);

@@ -8,7 +8,7 @@
 #include "base/command.h"
 #include "layers/ops.h"
 
-struct Family;    // model/families.h
+struct Family;    // model/families/families.h
 extern const Family GPT2;
 
 enum class NormKind { layer, rms };

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "families.h"
+#include "model/families/families.h"
 
 namespace {
 Init norm_init(const Config& c) { return c.norm_plus ? Init::zero : Init::one; }

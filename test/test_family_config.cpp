@@ -1,7 +1,7 @@
 // test_family_config.cpp - config.json of every family: class defaults, spellings, what is refused and why; presets.
 #include "checkpoint/checkpoint.h"
 #include "files/json.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "test.h"
 
 namespace {

@@ -2,7 +2,7 @@
 // read, those that must have one value, those without an effect, and those that are passed over with a note.
 #include <filesystem>
 
-#include "model/families.h"
+#include "model/families/families.h"
 
 #include "gguf_parts.h"
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "files/json.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 #include "gguf_parts.h"
 

@@ -1,7 +1,7 @@
 // test_kind_flags.cpp - a block's kinds as options of `train`: run.toml, resume, checkpoints; and `eval` and `sample`
 // beyond the context that a model was trained with.
 #include "files/json.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "toy_run.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // test_positions.cpp - numbers that tell positions apart: sinusoids, T5's buckets, NTK-aware rotation.
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/position_tables.h"
 #include "test.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "base/philox.h"
 #include "model/decoder.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 // An array of a model's by its type, which the test must know; in memory of this process.
 template <class T, class X> T* typed(const Model& g, X* p) {

@@ -18,7 +18,7 @@
 #include "base/console.h"
 #include "model/kv_cache.h"
 #include "model/device.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "train/metrics.h"
 #include "base/toml.h"
 #include "base/file.h"

@@ -17,7 +17,7 @@
 
 #include "base/file.h"
 #include "checkpoint/model_card.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/cost_table.h"
 #include "train/gpu_plan.h"
 #include "train.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "files/gguf.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "train.h"
 
 // Finds the newest whole checkpoint under a path; a note names damaged ones after it.

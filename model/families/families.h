@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tensors.h"
+#include "model/tensors.h"
 
 // A published model's sizes. more: sets other fields in which it differs from its family.
 struct Preset {

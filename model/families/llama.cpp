@@ -1,4 +1,4 @@
-// families_llama.cpp - families like Llama: RoPE, grouped-query attention, mostly RMSNorm and GLUs.
+// llama.cpp - families like Llama: RoPE, grouped-query attention, mostly RMSNorm and GLUs.
 #include "families.h"
 
 namespace {

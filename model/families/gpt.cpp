@@ -1,4 +1,4 @@
-// families_gpt.cpp - families like GPT-2, with LayerNorm and ungated ffn.
+// gpt.cpp - families like GPT-2, with LayerNorm and ungated ffn.
 #include "families.h"
 
 namespace {
