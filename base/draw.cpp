@@ -13,18 +13,24 @@ bool stdout_has_colors() { return isatty(STDOUT_FILENO) && !getenv("NO_COLOR"); 
 
 // ---- curves -------------------------------------------------------------------------------------
 
-std::vector<double> axis_ticks(double low, double high, int count) {
-    double raw = (high - low) / std::max(count, 1), power = std::pow(10.0, std::floor(std::log10(raw)));
-    double step = power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
-    std::vector<double> at;
-    for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) at.push_back(i * step);
-    return at;
+void Axis::cover(double v) {
+    low = std::min(low, axis_value(v));
+    high = std::max(high, axis_value(v));
 }
-std::vector<double> log_ticks(double low, double high) {
+void Axis::widen_if_single() {
+    const double pad = high > low ? 0 : std::max(0.5, std::fabs(low) * 0.1);
+    low -= pad;
+    high += pad;
+}
+std::vector<double> Axis::ticks(int count) const {
     std::vector<double> at;
-    for (double p = std::pow(10, std::floor(low)); p <= std::pow(10, high); p *= 10)
+    for (double p = std::pow(10, std::floor(low)); log && p <= std::pow(10, high); p *= 10)
         for (double m : {1.0, 2.0, 5.0})
             if (std::log10(p * m) >= low && std::log10(p * m) <= high) at.push_back(p * m);
+    if (log) return at;
+    const double raw = (high - low) / std::max(count, 1), power = std::pow(10.0, std::floor(std::log10(raw)));
+    const double step = power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
+    for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) at.push_back(i * step);
     return at;
 }
 
@@ -73,35 +79,16 @@ int hue(size_t run) {
     return colors[run % 6];
 }
 std::string number(double x) { return formatted("%.6g", x); }
-struct Axis {
-    double low = INFINITY, high = -INFINITY;
-    bool log = false;
-    double axis_value(double v) const { return log ? std::log10(std::max(v, 1.0)) : v; }
-    void cover(double v) {
-        low = std::min(low, axis_value(v));
-        high = std::max(high, axis_value(v));
-    }
-    void widen_if_single() {    // a single value gets a range around it
-        double pad = high > low ? 0 : std::max(0.5, std::fabs(low) * 0.1);
-        low -= pad;
-        high += pad;
-    }
-    int pixel(double v, int pixels) const {
-        return int(std::lround((axis_value(v) - low) / (high - low) * (pixels - 1)));
-    }
-};
-std::vector<double> x_ticks(const Axis& axis, int columns) {
-    return axis.log ? log_ticks(axis.low, axis.high) : axis_ticks(axis.low, axis.high, columns / 12);
-}
+int pixel(const Axis& axis, double v, int pixels) { return int(std::lround(axis.fraction(v) * (pixels - 1))); }
 void draw_curve(Canvas& canvas, const Curve& c, const Axis& ax, const Axis& ay, size_t number, bool numbered) {
     int w = canvas.columns * 2, h = canvas.rows * 4, color = hue(number), px = 0, py = 0;
-    auto y_of = [&](double v) { return h - 1 - ay.pixel(v, h); };
+    auto y_of = [&](double v) { return h - 1 - pixel(ay, v, h); };
     for (size_t i = 0; i < c.line.size(); i++) {
-        int x = ax.pixel(c.line[i].x, w), y = y_of(c.line[i].y);
+        int x = pixel(ax, c.line[i].x, w), y = y_of(c.line[i].y);
         canvas.line(i ? px : x, i ? py : y, x, y, color);
         px = x, py = y;
     }
-    for (auto& p : c.marks) canvas.mark(ax.pixel(p.x, w), y_of(p.y), "●", color);
+    for (auto& p : c.marks) canvas.mark(pixel(ax, p.x, w), y_of(p.y), "●", color);
     if (numbered && !c.line.empty()) canvas.mark(px, py, std::to_string((number + 1) % 10), color);
 }
 // Prints ticks and labels under the x axis; a label that would touch its neighbour is left out.
@@ -109,9 +96,9 @@ void print_x_axis(const Axis& axis, int margin, int columns) {
     std::string labels(size_t(margin + 1 + columns), ' ');
     std::vector<bool> tick(size_t(columns), false);
     size_t free_from = 0;
-    for (double v : x_ticks(axis, columns)) {
+    for (double v : axis.ticks(columns / 12)) {
         std::string text = number(v);
-        size_t column = size_t(axis.pixel(v, columns * 2) / 2), middle = size_t(margin + 1) + column;
+        size_t column = size_t(pixel(axis, v, columns * 2) / 2), middle = size_t(margin + 1) + column;
         size_t from = middle >= text.size() / 2 ? middle - text.size() / 2 : 0;
         if (from + text.size() > labels.size()) from = labels.size() - text.size();
         if (from < free_from) continue;
@@ -126,8 +113,7 @@ void print_x_axis(const Axis& axis, int margin, int columns) {
 }    // namespace
 
 void print_curves(const std::vector<Curve>& curves, const CurveStyle& style) {
-    Axis ax, ay;
-    ax.log = style.log_x;
+    Axis ax{style.log_x}, ay;
     for (auto& c : curves)
         for (auto* points : {&c.line, &c.marks})
             for (auto& p : *points) ax.cover(p.x), ay.cover(p.y);
@@ -138,8 +124,8 @@ void print_curves(const std::vector<Curve>& curves, const CurveStyle& style) {
     int width = style.width ? style.width : size.columns - 1;
     int rows = std::max(height - 3 - int(curves.size()), 4), margin = 0;
     std::vector<std::string> label(size_t(rows), "");
-    for (double v : axis_ticks(ay.low, ay.high, rows / 3)) {
-        label[size_t((rows * 4 - 1 - ay.pixel(v, rows * 4)) / 4)] = number(v);
+    for (double v : ay.ticks(rows / 3)) {
+        label[size_t((rows * 4 - 1 - pixel(ay, v, rows * 4)) / 4)] = number(v);
         margin = std::max(margin, int(number(v).size()));
     }
     Canvas canvas(std::max(width - margin - 1, 10), rows);
@@ -186,15 +172,15 @@ std::string shaded(double x, int columns, const std::string& text, bool colors) 
 }
 }    // namespace
 
-void print_heatmap(const TextHeatmap& map) {
+void print_heatmap(const Heatmap& map, int cell) {
     const bool colors = stdout_has_colors();
     int margin = 0;
     for (auto& name : map.row_names) margin = std::max(margin, display_width(name));
     std::string header(size_t(margin + 1), ' ');
-    const size_t width = header.size() + size_t(map.columns * map.cell);
+    const size_t width = header.size() + size_t(map.columns * cell);
     for (size_t j = 0; j < map.column_names.size(); j++) {    // skips names that would touch their neighbour
         const std::string& name = map.column_names[j];
-        const size_t from = size_t(margin + 1 + int(j) * map.cell);
+        const size_t from = size_t(margin + 1 + int(j) * cell);
         if ((j && from < header.size() + (map.texts.empty() ? 1 : 0)) || from + name.size() > width) continue;
         header.resize(from, ' ');
         header += name;
@@ -205,13 +191,13 @@ void print_heatmap(const TextHeatmap& map) {
         std::string line = name + std::string(size_t(margin + 1 - display_width(name)), ' ');
         for (int j = 0; j < map.columns; j++) {
             const size_t at = size_t(i * map.columns + j);
-            line += shaded(map.values[at], map.cell, map.texts.empty() ? "" : map.texts[at], colors);
+            line += shaded(map.values[at], cell, map.texts.empty() ? "" : map.texts[at], colors);
         }
         line.resize(line.find_last_not_of(' ') + 1);
         puts(line.c_str());
     }
 }
-void print_heatmap_legend(const std::vector<std::pair<double, std::string>>& values) {
+void print_heatmap_legend(const HeatmapLegend& values) {
     std::string line = "shades:";
     for (auto& [value, name] : values) line += " " + shaded(value, 2, "", stdout_has_colors()) + " " + name;
     puts(line.c_str());

@@ -1,5 +1,6 @@
 // draw.h - pictures of characters on standard output: curves of braille dots, and heatmaps.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -21,19 +22,25 @@ struct CurveStyle {
 };
 void print_curves(const std::vector<Curve>& curves, const CurveStyle& style);
 
-// Ticks of an axis: about `count` multiples of 1, 2 or 5 times a power of ten. log_ticks: 1, 2 and
-// 5 times each power of ten.
-std::vector<double> axis_ticks(double low, double high, int count);
-std::vector<double> log_ticks(double low, double high);
-
-// Values from 0 to 1, shown as shades in cells of `cell` characters: 24 greys, dark to light;
-// without colors, the characters " .:-=+*#%@".
-struct TextHeatmap {
-    int rows, columns, cell = 2;
-    std::vector<double> values;                                      // (rows,columns)
-    std::vector<std::string> row_names, column_names, texts = {};    // texts in the cells; may be empty
+struct Axis {
+    bool log = false;                           // values below 1 count as 1
+    double low = INFINITY, high = -INFINITY;    // of the values on it, or of their decimal logarithms
+    double axis_value(double v) const { return log ? std::log10(std::max(v, 1.0)) : v; }
+    void cover(double v);
+    void widen_if_single();    // a single value gets a range around it
+    double fraction(double v) const { return (axis_value(v) - low) / (high - low); }
+    // Multiples of 1, 2 or 5 times a power of ten, about `count` of them; of logarithms, between
+    // powers of ten: 1, 2 and 5 times each.
+    std::vector<double> ticks(int count) const;
 };
-void print_heatmap(const TextHeatmap& map);
-void print_heatmap_legend(
-    const std::vector<std::pair<double, std::string>>& values);    // value shown as a shade, and its label
-int display_width(std::string_view text);                          // terminal columns of UTF-8 text
+
+struct Heatmap {
+    int rows = 0, columns = 0;
+    std::vector<double> values = {};                                           // (rows,columns), from 0 to 1
+    std::vector<std::string> row_names = {}, column_names = {}, texts = {};    // UTF-8; texts: in cells; may be empty
+};
+typedef std::vector<std::pair<double, std::string>> HeatmapLegend;    // value shown as a shade, and its label
+// Shades in cells of `cell` characters: 24 greys, dark to light, or " .:-=+*#%@".
+void print_heatmap(const Heatmap& map, int cell);
+void print_heatmap_legend(const HeatmapLegend& values);
+int display_width(std::string_view text);    // terminal columns of UTF-8 text

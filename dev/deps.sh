@@ -31,7 +31,7 @@ without() {
         libopenmpi-dev) echo "no ranks on CPUs" ;;
         openmpi-bin) echo "ranks under mpirun are not tested" ;;
         libedit2) echo "no editing of lines in flatgpt chat" ;;
-        libcairo2) echo "no pictures by flatgpt inspect and eval" ;;
+        librsvg2-2) echo "no .png pictures" ;;
         iproute2) echo "ranks on machines apart are not tested" ;;
     esac
 }
@@ -41,7 +41,7 @@ has_mpi || may="$may libopenmpi-dev"
 command -v mpirun >/dev/null || may="$may openmpi-bin"
 [ -z "$tests" ] || command -v ip >/dev/null || may="$may iproute2"
 ls /usr/lib/*/libedit.so.2 /usr/lib*/libedit.so.2 2>/dev/null | grep -q . || may="$may libedit2"
-ls /usr/lib/*/libcairo.so.2 /usr/lib*/libcairo.so.2 2>/dev/null | grep -q . || may="$may libcairo2"
+ls /usr/lib/*/librsvg-2.so.2 /usr/lib*/librsvg-2.so.2 2>/dev/null | grep -q . || may="$may librsvg2-2"
 tried=build/deps-tried    # optional packages are asked for once; `make deps` asks again
 if [ -n "$quiet" ]; then
     all=$may may=

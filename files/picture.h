@@ -1,5 +1,5 @@
-// picture.h - pictures as .png or .svg files: heatmaps and curves. Drawn by libcairo, which is
-// loaded for the first picture: neither the build nor any other command needs it.
+// picture.h - heatmaps and curves as .svg files, which are written here, or as .png files, which
+// librsvg makes of them: it is loaded for the first one, and nothing else needs it.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,21 +7,18 @@
 #include "base/draw.h"
 
 // Called before the work that produces a picture. Exit 2: the name ends in neither .png nor .svg;
-// 1: no libcairo; 2, 4: errors of check_writable.
+// 1: no librsvg for a .png; 2, 4: errors of check_writable.
 Status picture_check(const std::string& path);
 
-struct HeatmapPanel {
-    std::string title;
-    int rows, columns;
-    std::vector<double> values;    // (rows,columns): 0 is dark violet, 1 is yellow, NaN grey
-    std::vector<std::string> row_names = {}, column_names = {}, texts = {};    // UTF-8; texts: in cells, where they fit
+struct HeatmapPanel : Heatmap {    // 0 is dark violet, 1 is yellow, NaN grey; texts only where they fit
+    std::string title = {};
 };
 struct HeatmapPicture {
     std::string title, row_axis = {}, column_axis = {};    // "query", "key"
     std::vector<HeatmapPanel> maps = {};
     int across = 1;    // panels side by side
     int size = 100;    // maximum pixels of a panel's longer side, at least one per cell
-    std::vector<std::pair<double, std::string>> legend = {};    // value shown as a colour, and its label
+    HeatmapLegend legend = {};
 };
 Status write_heatmaps(const std::string& path, const HeatmapPicture& maps);    // exit 2, 4: errors of replace_file
 

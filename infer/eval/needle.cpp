@@ -123,14 +123,8 @@ Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& 
 // ---- output ---------------------------------------------------------------------------------------------------------
 
 namespace {
-// Rows are depths, columns are lengths.
-struct Grid {
-    int rows = 0, columns = 0;
-    std::vector<double> values;
-    std::vector<std::string> row_names, column_names, texts;
-};
-Grid grid_of(const std::vector<NeedleCell>& cells) {
-    Grid grid;
+Heatmap grid_of(const std::vector<NeedleCell>& cells) {    // rows are depths, columns lengths
+    Heatmap grid;
     for (auto& cell : cells) grid.rows += cell.length == cells[0].length;
     grid.columns = int(cells.size()) / grid.rows;
     for (int i = 0; i < grid.rows; i++) {
@@ -155,7 +149,7 @@ std::string needle_json(const std::vector<NeedleCell>& cells) {
     return "{\"needle\":[" + out + "]}";
 }
 void print_needles(const std::vector<NeedleCell>& cells) {
-    Grid grid = grid_of(cells);
+    Heatmap grid = grid_of(cells);
     int found = 0, trials = 0;
     double logprob = 0;
     for (auto& cell : cells) {
@@ -169,7 +163,7 @@ void print_needles(const std::vector<NeedleCell>& cells) {
     const int cell = std::clamp((terminal_size().columns - 2 - names) / grid.columns, 1, 7);
     if (texts >= cell) grid.texts.clear();    // they would touch
     puts("needles found, %: rows are depths, columns lengths in tokens");
-    print_heatmap({grid.rows, grid.columns, cell, grid.values, grid.row_names, grid.column_names, grid.texts});
+    print_heatmap(grid, cell);
     if (grid.texts.empty()) print_heatmap_legend({{0, "0"}, {0.25, "25"}, {0.5, "50"}, {0.75, "75"}, {1, "100"}});
     printf("found %d of %d  mean log-probability of a token %.3f\n", found, trials, logprob / double(cells.size()));
 }
@@ -180,8 +174,11 @@ Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& 
     return replace_file(path, out);
 }
 Status write_needle_picture(const std::string& path, const std::vector<NeedleCell>& cells) {
-    const Grid grid = grid_of(cells);
-    const HeatmapPanel map{"", grid.rows, grid.columns, grid.values, grid.row_names, grid.column_names, grid.texts};
-    return write_heatmaps(
-        path, {"needles found, %", "depth", "length in tokens", {map}, 1, 400, {{0, "0"}, {0.5, "50"}, {1, "100"}}});
+    return write_heatmaps(path, {"needles found, %",
+                                 "depth",
+                                 "length in tokens",
+                                 {{grid_of(cells)}},
+                                 1,
+                                 400,
+                                 {{0, "0"}, {0.5, "50"}, {1, "100"}}});
 }

@@ -82,15 +82,19 @@ Strings token_names(const HeadReport& r, int bin, int width) {
         names.push_back(cut(token_name(r.tokenizer, r.tokens[i]), width));
     return names;
 }
-const double LEGEND[] = {0, 0.01, 0.1, 0.25, 0.5, 1};    // shades are square roots, which show small probabilities
+// Shades are square roots, which show small probabilities.
+HeatmapLegend legend() {
+    HeatmapLegend all;
+    for (double x : {0.0, 0.01, 0.1, 0.25, 0.5, 1.0}) all.push_back({std::sqrt(x), formatted("%g", x)});
+    return all;
+}
 
 void print_map(const HeadReport& r, size_t i) {
     constexpr int NAME = 14;
     const int S = int(r.tokens.size()), digits = int(std::to_string(S - 1).size());
     const int most = std::max(8, terminal_size().columns - 1 - NAME - digits - 2);
     const SmallMap small = small_map(r.maps[i].data(), S, most);
-    TextHeatmap shades{small.n, small.n, 2 * small.n <= most ? 2 : 1, small.values, token_names(r, small.bin, NAME),
-                       {}};
+    Heatmap shades{small.n, small.n, small.values, token_names(r, small.bin, NAME)};
     for (double& x : shades.values) x = std::sqrt(x);
     for (int k = 0; k < small.n; k++) {
         const std::string number = std::to_string(k * small.bin);
@@ -104,10 +108,8 @@ void print_map(const HeadReport& r, size_t i) {
                                       "keys",
                                       small.bin, small.bin)
                                 .c_str());
-    print_heatmap(shades);
-    std::vector<std::pair<double, std::string>> legend;
-    for (double x : LEGEND) legend.push_back({std::sqrt(x), formatted("%g", x)});
-    print_heatmap_legend(legend);
+    print_heatmap(shades, 2 * small.n <= most ? 2 : 1);
+    print_heatmap_legend(legend());
     puts("");
 }
 void print_scores(const HeadReport& r, const std::string& name, const HeadScores& s, const std::string& more = "") {
@@ -211,13 +213,13 @@ HeatmapPicture maps_picture(const HeadReport& r) {
     if (one) all.row_axis = "query", all.column_axis = "key";
     for (size_t i = 0; i < n; i++) {
         const SmallMap small = small_map(r.maps[i].data(), int(r.tokens.size()), all.size);
-        HeatmapPanel map{one ? "" : formatted("L%d H%d", r.heads[i].layer, r.heads[i].head), small.n, small.n,
-                         small.values};
+        HeatmapPanel map{{small.n, small.n, small.values}};
+        if (!one) map.title = formatted("L%d H%d", r.heads[i].layer, r.heads[i].head);
         for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // invisible pairs are grey
         if (one) map.row_names = map.column_names = token_names(r, small.bin, 24);
         all.maps.push_back(map);
     }
-    for (double x : LEGEND) all.legend.push_back({std::sqrt(x), formatted("%g", x)});
+    all.legend = legend();
     return all;
 }
 HeatmapPicture scores_picture(const HeadReport& r, const std::string& subject) {
@@ -228,7 +230,7 @@ HeatmapPicture scores_picture(const HeadReport& r, const std::string& subject) {
                        .size = 320,
                        .legend = {{0, "0"}, {0.5, "0.5"}, {1, "1"}}};
     for (auto& column : r.columns()) {
-        HeatmapPanel map{column.name, rows, columns, {}};
+        HeatmapPanel map{{rows, columns}, column.name};
         std::replace(map.title.begin(), map.title.end(), '_', ' ');
         double most = 0;
         for (size_t i = 0; i < r.heads.size(); i++) {
