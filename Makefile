@@ -242,14 +242,16 @@ asan-cuda:    # the emulated kernels
 # does not compile its loops for CPUs), and in the ladder with the one kernel of a token. ARGS: of the tests, alone.
 WITH_MODELS := model families generation sampling nccl ranks choice launches
 SEARCHED := $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
-            $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json.cpp base/console.cpp
+            $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json_write.cpp \
+            base/table.cpp base/draw.cpp base/console.cpp
 KERNEL_TEST := $(filter-out $(WITH_MODELS:%=test/cuda/test_%.cpp),$(CUDA_TEST)) $(SEARCHED)
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(filter-out %_golden_attention.cpp.o,$(OPS_TEST))
 	$(LINK) -o $@
 $(BUILD)/emu/token: $(patsubst %,$(BUILD)/emu/%.o,dev/token.cu $(SEARCHED))
 	$(LINK) -o $@
 tsan:
-	$(MAKE) BUILD=build/tsan NVCC= CXX=clang++ LIBS=-fsanitize=thread build/tsan/emu/test_kernels build/tsan/emu/token \
+	$(MAKE) BUILD=build/tsan NVCC= CXX=clang++ LIBS="-fsanitize=thread -lutf8proc" \
+	    build/tsan/emu/test_kernels build/tsan/emu/token \
 	    FLAGS="-std=c++20 -O1 -g1 -w -fsanitize=thread -MMD -MP -I."
 	$(if $(ARGS),,EMU_CC=90 build/tsan/emu/token)
 	EMU_CC=90 build/tsan/emu/test_kernels $(ARGS)

@@ -10,7 +10,7 @@
 #include "base/command.h"
 #include "base/countdown.h"
 #include "base/file.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "infer/decode/beam.h"
 #include "infer/eval/eval_command.h"
 #include "infer/sampling/json_schema.h"
@@ -144,23 +144,20 @@ Status shorten(CacheFlags& cache, const Config& c, int context) {
 }
 
 // A token in the form of OpenAI's API.
-std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
-    std::string bytes;
-    for (unsigned char c : tokenizer.token(t.id)) bytes += (bytes.empty() ? "" : ",") + std::to_string(c);
-    return "\"token\":" + json_string(tokenizer.token(t.id)) + ",\"id\":" + std::to_string(t.id) +
-           ",\"logprob\":" + json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
+Json logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
+    const std::string_view text = tokenizer.token(t.id);
+    Json bytes = Json::list();
+    for (unsigned char c : text) bytes.add(c);
+    return Json::object("token", text, "id", t.id, "logprob", t.logprob, "bytes", std::move(bytes));
 }
-// A sample's score, or its tokens' log-probabilities.
-std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tokenizer) {
-    if (scored) return ",\"score\":" + json_number(sample.score);
-    if (sample.logprobs.empty()) return "";
-    std::string all;
+Json logprobs_json(const Sample& sample, const Tokenizer& tokenizer) {
+    Json all = Json::list();
     for (const auto& t : sample.logprobs) {
-        std::string top;
-        for (size_t i = 1; i < t.size(); i++) top += (i > 1 ? ",{" : "{") + logprob_json(t[i], tokenizer) + "}";
-        all += (all.empty() ? "{" : ",{") + logprob_json(t[0], tokenizer) + ",\"top_logprobs\":[" + top + "]}";
+        Json top = Json::list();
+        for (size_t i = 1; i < t.size(); i++) top.add(logprob_json(t[i], tokenizer));
+        all.add(logprob_json(t[0], tokenizer).set("top_logprobs", top));
     }
-    return ",\"logprobs\":{\"content\":[" + all + "]}";
+    return Json::object("content", std::move(all));
 }
 
 // A sample as printed to standard output.
@@ -168,14 +165,12 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
     if (!o.json)
         return formatted("%s--- %d ---\n", sample.number ? "\n" : "", sample.number + 1) + (o.no_echo ? "" : prompt) +
                sample.text + "\n";
-    std::string line =
-        formatted("{\"number\":%d,\"sample\":%d,\"prompt\":", sample.number / o.num + 1, sample.number % o.num) +
-        json_string(prompt) + ",\"text\":" + json_string(sample.text) + ",\"finish_reason\":\"" + sample.finish_reason +
-        "\"";
-    if (o.speculation.any())
-        line += formatted(",\"tokens\":%lld,\"drafted\":%lld,\"accepted\":%lld", (long long)sample.tokens,
-                          (long long)sample.drafted, (long long)sample.accepted);
-    return line + chances_json(sample, o.search.beams, tokenizer) + "}\n";
+    Json line = Json::object("number", sample.number / o.num + 1, "sample", sample.number % o.num, "prompt", prompt,
+                             "text", sample.text, "finish_reason", sample.finish_reason);
+    if (o.speculation.any()) line.set("tokens", sample.tokens, "drafted", sample.drafted, "accepted", sample.accepted);
+    if (o.search.beams) line.set("score", sample.score);
+    else if (!sample.logprobs.empty()) line.set("logprobs", logprobs_json(sample, tokenizer));
+    return line.text() + "\n";
 }
 
 // Generates and prints: a single sample while it grows, several in their order.

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/countdown.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "model/cost_table.h"
 #include "train/train.h"
 
@@ -142,23 +142,23 @@ double Trainer::busiest_expert() const {
     return most;
 }
 
-// JSON of each layer with experts: each expert's fraction of the rows, and the means over positions
-// of the balance loss and of the router's squared log-sum-exp.
-std::string Trainer::experts_json() const {
-    std::string load, balance, z;
+// Adds each layer with experts: each expert's fraction of the rows, and the means over positions of
+// the balance loss and of the router's squared log-sum-exp.
+void Trainer::add_experts(Json& row) const {
+    Json load = Json::list(), balance = Json::list(), z = Json::list();
     const double rows = double(o.total_batch) * config.experts_used;
     for (int l = 0; l < config.L && config.experts; l++) {
         if (!config.has_experts(l)) continue;
         const double* totals = &router_totals[size_t(l * (config.experts + 2))];
-        std::string shares;
-        for (int i = 0; i < config.experts; i++) shares += formatted(",%.4g", totals[i] / rows);
-        load += ",[" + shares.substr(1) + "]";
-        balance += "," + json_number(totals[config.experts] * o.seq_len / double(o.total_batch));
-        z += "," + json_number(totals[config.experts + 1] / double(o.total_batch));
+        Json shares = Json::list();
+        for (int i = 0; i < config.experts; i++)    // four digits
+            shares.add(strtod(formatted("%.4g", totals[i] / rows).c_str(), nullptr));
+        load.add(shares);
+        balance.add(totals[config.experts] * o.seq_len / double(o.total_batch));
+        z.add(totals[config.experts + 1] / double(o.total_batch));
     }
-    if (load.empty()) return "";
-    return ",\"busiest_expert\":" + json_number(busiest_expert()) + ",\"expert_load\":[" + load.substr(1) +
-           "],\"expert_balance\":[" + balance.substr(1) + "],\"router_z\":[" + z.substr(1) + "]";
+    if (load.empty()) return;
+    row.set("busiest_expert", busiest_expert(), "expert_load", load, "expert_balance", balance, "router_z", z);
 }
 
 // Loss that shows a failed run. A uniform guess has ln V; random weights (8192 channels, unscaled
@@ -193,14 +193,22 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                       "run learns nothing; a lower --lr, a longer --warmup or a smaller --grad-clip may help",
                       std::log(double(config.V)), GUESS_STEPS));
     above_guessing = above;
-    state.unwritten += "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
-                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
-                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
-                       (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
-                       ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
-                       experts_json();
-    if (whole) state.unwritten += extra_metrics + "}\n", extra_metrics.clear();
+    Json row = Json::object("step", state.step, "loss", s.loss, "lr", lr, "grad_norm", s.norm, "ms", 1e3 * seconds,
+                            "tokens_per_second", rate);
+    if (device.peak > 0) row.set("mfu", work / device.peak);
+    row.set("tokens", state.tokens);
+    if (s.skipped) row.set("skipped", true);
+    add_experts(row);
+    state.unwritten += row.text();
+    state.unwritten.pop_back();
+    if (whole) end_row();
     return write_rows();
+}
+
+// Completes the last row of state.unwritten, which lacks its final '}'.
+void Trainer::end_row() {
+    state.unwritten += (extra_metrics.empty() ? "}" : "," + extra_metrics.text().substr(1)) + "\n";
+    extra_metrics = Json::object();
 }
 
 // Writes state.unwritten, rows of metrics.jsonl, completely or not at all. A row whose validation
@@ -228,7 +236,7 @@ Status Trainer::catch_up() {
         const Status done = validate_and_sample();
         if (!done.ok()) (void)write_rows();
         TRY(done);
-        state.unwritten += extra_metrics + "}\n", extra_metrics.clear();
+        end_row();
     }
     return write_rows();
 }
@@ -272,7 +280,7 @@ Status Trainer::sample_text() {
     const std::string text = TRY(generate(*device.model, tokenizer, what)).texts[0];
     progress.note("--- sample after step " + std::to_string(state.step) + " ---\n" +
                   escape_control(o.sample_prompt + text) + "\n---");
-    extra_metrics += ",\"sample\":" + json_string(text);
+    extra_metrics.set("sample", text);
     return {};
 }
 
@@ -289,7 +297,7 @@ Status Trainer::validate_and_sample() {
     Status done;
     if (!o.val.empty() && (due(o.eval_every) || last)) done = validate();
     if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
-    if (!done.ok()) state = before, extra_metrics.clear();
+    if (!done.ok()) state = before, extra_metrics = Json::object();
     return done;
 }
 
@@ -311,7 +319,7 @@ Status Trainer::validate() {
         state.best_step = state.step;
     }
     val_text = formatted("  val %.4f", loss);
-    extra_metrics += ",\"val_loss\":" + json_number(loss);
+    extra_metrics.set("val_loss", loss);
     return {};
 }
 

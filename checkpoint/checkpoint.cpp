@@ -14,7 +14,7 @@
 #include "gguf.h"
 #include "manifest.h"
 #include "base/console.h"
-#include "files/json.h"
+#include "files/json_write.h"
 
 namespace fs = std::filesystem;
 
@@ -102,15 +102,15 @@ std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
 
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<SavedState>& states) {
     const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
-    nlohmann::ordered_json files;
+    Json files = Json::object();
     int64_t bytes = 0;
     for (const SavedState& state : states)
         for (const Tensor& t : state.tensors) {
             for (const Piece& p : t.pieces)
-                files[state.prefix + p.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
+                files.set(state.prefix + p.name, checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks));
             bytes += t.file_rows * t.cols * int64_t(sizeof(float));
         }
-    return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
+    return Json::object("metadata", Json::object("total_size", bytes), "weight_map", std::move(files)).text(1) + "\n";
 }
 
 namespace {

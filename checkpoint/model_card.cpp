@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "files/json.h"
+#include "files/json_write.h"
 
 namespace {
 // Fields of README.md that llama.cpp's converter copies to GGUF keys (gguf-py's metadata.py).

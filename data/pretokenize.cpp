@@ -9,7 +9,7 @@
 #include "base/console.h"
 #include "base/memory.h"
 #include "byte_alphabet.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "vocabulary.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "base/console.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "layers/attention/visible_keys.h"
 #include "train/gpu_plan.h"
 #include "test/cuda_on_cpu/runtime.h"

@@ -79,13 +79,3 @@ Status JsonFields::get(const char* key, double* out, double min, double max) con
 Status JsonFields::get(const char* key, std::string* out) const {
     return take(key, field(object, key).is_string(), "a string", out);
 }
-
-std::string json_string(std::string_view text) {
-    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string json_number(double x) {
-    char text[32];
-    snprintf(text, sizeof text, std::isfinite(x) ? "%.17g" : "null", x);
-    return text;
-}

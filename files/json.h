@@ -9,10 +9,6 @@
 // Exit 3 naming `name` and the byte. max_depth: limit on nested objects and arrays.
 Result<nlohmann::json> json_parse(std::string_view text, const std::string& name, int max_depth);
 
-// A JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
-std::string json_string(std::string_view text);
-std::string json_number(double x);    // reads back to equal bits; null: NaN, infinity
-
 // One object's fields. Getters: exit 3 if the field is missing, of another type or out of [min,
 // max].
 struct JsonFields {

@@ -1,4 +1,6 @@
 // fuzz_template.cpp - libFuzzer: any text as a chat template ends, in a text or an error; twice, in the same.
+#include <nlohmann/json.hpp>
+
 #include "infer/jinja/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -8,7 +8,7 @@
 
 #include <filesystem>
 
-#include "files/json.h"
+#include "files/json_write.h"
 #include "packed.h"
 #include "test.h"
 

@@ -33,7 +33,7 @@ TEST_CASE("eval: bins of positions hold each position once, and the mean over th
     CHECK(bins.size() < 50);
     CHECK((bins[5].targets == 1 && bins[5].loss == 6));
     CHECK((bins[0].targets == 0 && std::isnan(bins[0].loss)));
-    CHECK(positions_json(bins).starts_with("[{\"first\":1,\"last\":1,\"loss\":null,\"tokens\":0},{\"first\":2"));
+    CHECK(positions_json(bins).text().starts_with("[{\"first\":1,\"last\":1,\"loss\":null,\"tokens\":0},{\"first\":2"));
 }
 
 TEST_CASE("eval: positions whose loss is no number are left out of the curve, and told") {

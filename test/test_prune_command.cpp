@@ -46,8 +46,8 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
         const int least = int(std::min_element(all.begin(), all.end()) - all.begin());
         CHECK(j["removed"][l] == nlohmann::json{least});
         for (int h = 0; h < 4; h++)
-            rows += std::to_string(l) + "," + std::to_string(h) + "," + json_number(all[size_t(h)].get<double>()) +
-                    (h == least ? ",1\n" : ",0\n");
+            rows += std::to_string(l) + "," + std::to_string(h) + "," +
+                    formatted("%.17g", all[size_t(h)].get<double>()) + (h == least ? ",1\n" : ",0\n");
     }
     CHECK(read_file(csv) == rows);
     must({"info", out}, 0, "3 heads");

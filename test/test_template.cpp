@@ -1,4 +1,6 @@
 // test_template.cpp - chat templates against jinja2's texts (dev/golden_templates.py); errors; hostile templates.
+#include <nlohmann/json.hpp>
+
 #include "infer/jinja/chat_template.h"
 #include "test.h"
 

@@ -1,5 +1,7 @@
 // test_template_steps.cpp - what a chat template's work costs: a limit of steps holds nothing back where a
 // construct forgets to count.
+#include <nlohmann/json.hpp>
+
 #include "infer/jinja/interpreter.h"
 #include "infer/jinja/syntax.h"
 #include "test.h"

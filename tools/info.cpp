@@ -16,6 +16,7 @@
 #include "data/tokenizer_files/tokenizer_gguf.h"
 #include "base/command.h"
 #include "base/console.h"
+#include "base/table.h"
 #include "model/kv_cache.h"
 #include "model/device.h"
 #include "model/families/families.h"
@@ -419,16 +420,17 @@ void print(const std::string& path, const Rows& rows, const Status& status, bool
         return;
     }
     if (rows.empty()) return;    // add_error has printed it
+    const std::vector<int> COLUMNS = {-17, 0};
     puts(escape_control(path).c_str());
     for (const Row& row : rows) {
         std::string key = row.key;
         std::replace(key.begin(), key.end(), '_', ' ');
         std::string value = row.value.is_string() ? row.value.get<std::string>() : row.value.dump();
         std::string text = row.text.empty() ? value : row.text;
-        printf("  %-16s%s\n", key.c_str(), escape_control(text).c_str());
+        print_table_line(COLUMNS, {"  " + key, escape_control(text)});
     }
     std::istringstream errors(status.message);
-    for (std::string line; std::getline(errors, line);) printf("  %-16s%s\n", "damaged", escape_control(line).c_str());
+    for (std::string line; std::getline(errors, line);) print_table_line(COLUMNS, {"  damaged", escape_control(line)});
 }
 }    // namespace
 

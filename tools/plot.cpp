@@ -5,12 +5,10 @@
 
 #include "base/command.h"
 #include "base/console.h"
-#include "base/csv.h"
 #include "base/draw.h"
+#include "base/table.h"
 #include "files/picture.h"
 #include "train/metrics.h"
-
-using Json = nlohmann::json;
 
 namespace {
 using Strings = std::vector<std::string>;
@@ -31,7 +29,7 @@ struct Losses {
 Result<Losses> read_losses(const std::string& run) {
     Losses curve;
     curve.name = run;
-    TRY(read_metrics(run, [&](const Json& object, const std::string& where) {
+    TRY(read_metrics(run, [&](const nlohmann::json& object, const std::string& where) {
         JsonFields fields{object, where};
         double step, loss = NAN, val = NAN;
         TRY(fields.get("step", &step, 0, 1e15));
@@ -50,16 +48,16 @@ Status print_csv(const Strings& runs) {
                              "tokens", "mfu",  "skipped",  "sample", "busiest_expert"};
     puts(("run," + join(columns, ",")).c_str());
     for (auto& run : runs)
-        TRY(read_metrics(run, [&](const Json& object, const std::string&) {
-            std::string line = csv_quoted(run);
+        TRY(read_metrics(run, [&](const nlohmann::json& object, const std::string&) {
+            std::vector<Cell> cells = {run};
             for (auto& c : columns) {
                 auto value = object.find(c);
-                line += ",";
+                cells.emplace_back();
                 if (value == object.end() || value->is_null()) continue;
-                line += value->is_string() ? csv_quoted(value->get<std::string>())
-                                           : value->dump(-1, ' ', false, Json::error_handler_t::replace);
+                if (value->is_string()) cells.back() = value->get<std::string>();
+                else cells.back().text = value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
             }
-            puts(line.c_str());
+            fputs(csv_line(cells).c_str(), stdout);
             return Status{};
         }));
     return {};

@@ -1,6 +1,7 @@
 // dry_run.cpp - `flatgpt train --dry-run`: a run's memory and work, its ranks' communication.
 #include <algorithm>
 
+#include "base/table.h"
 #include "layers/peaks.h"
 #include "model/cost_table.h"
 #include "train.h"
@@ -190,9 +191,11 @@ Status Trainer::dry_run() {
         rows.push_back({"scratch of the collectives", collective_scratch(device.model->op, config, plan, device.gpu)});
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
-    for (const MemoryRow& r : rows) printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
+    const std::vector<int> COLUMNS = {-42, 12, 0};
+    for (const MemoryRow& r : rows)
+        print_table_line(COLUMNS, {std::string("  ") + r.purpose, human_bytes(double(r.bytes))});
     const int64_t total = total_bytes(rows);
-    printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
+    print_table_line(COLUMNS, {"  total", human_bytes(double(total)), formatted(" (%lld bytes)", (long long)total)});
     if (config.mask_kind != MaskKind::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     return plan.ranks > 1 ? print_ranks(*this) : Status{};

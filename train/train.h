@@ -7,6 +7,7 @@
 #include "base/command.h"
 #include "base/console.h"
 #include "data/loader.h"
+#include "files/json_write.h"
 #include "model/device.h"
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
@@ -71,7 +72,8 @@ struct Trainer {
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::string extra_metrics, val_text;    // further fields of this step's row; last validation loss
+    Json extra_metrics = Json::object();                          // more metrics of this step
+    std::string val_text;                                         // last validation loss
     std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation
     double started = 0, last_step_end = 0,
            saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
@@ -128,11 +130,12 @@ struct Trainer {
     int stop_flags() const;                                                // stop signal, plus SAVE_DUE if due
     Step outcome();                                                        // waits for the oldest issued step
     Status report(const Step& step, double seconds, bool whole = true);    // whole: validation and sample succeeded
-    Status write_rows();                                                   // appends state.unwritten to metrics.jsonl
-    Status catch_up();                                                     // on resume: writes missing rows, validates
-    double guess_limit() const;       // ln V + 2: well above a uniform guess's loss
-    double busiest_expert() const;    // rows of the busiest expert / its layer's mean
-    std::string experts_json() const;
+    Status write_rows();                                                   // state.unwritten to metrics.jsonl
+    Status catch_up();                    // on resume: unwritten rows, missing validation
+    double guess_limit() const;           // ln V + 2: well above a random guess's loss
+    double busiest_expert() const;        // rows of the busiest / mean of its layer
+    void add_experts(Json& row) const;    // their metrics
+    void end_row();                       // with extra_metrics
     Status validate_and_sample();
     Status validate();
     Status save();

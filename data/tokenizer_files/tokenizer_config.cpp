@@ -9,6 +9,7 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "data/bpe.h"
+#include "files/json_write.h"
 #include "json_reader.h"
 #include "sentencepiece.h"
 #include "tokenizer_gguf.h"
@@ -256,20 +257,16 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
 
 std::string Tokenizer::config_json() const {
     const Vocabulary& v = vocabulary();
-    std::string s = "{\n";
-    auto add = [&](const char* key, const std::string& value) {
-        s += (s.size() > 2 ? ",\n  \"" : "  \"") + std::string(key) + "\": " + value;
-    };
+    Json all = Json::object();
     auto token = [&](const char* key, int id) {
-        if (id >= 0) add(key, json_string(v.name(id)));
+        if (id >= 0) all.set(key, v.name(id));
     };
     token("bos_token", v.bos);
     // Omitted if only config.json names ends, so that the tokenizer reads back unchanged.
     token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
     token("pad_token", v.pad);
     token("unk_token", v.unknown);
-    if (!v.chat_template.empty()) add("chat_template", json_string(v.chat_template));
-    add("clean_up_tokenization_spaces", "false");
-    add("tokenizer_class", "\"PreTrainedTokenizerFast\"");
-    return s + "\n}\n";
+    if (!v.chat_template.empty()) all.set("chat_template", v.chat_template);
+    all.set("clean_up_tokenization_spaces", false, "tokenizer_class", "PreTrainedTokenizerFast");
+    return all.text(2) + "\n";
 }

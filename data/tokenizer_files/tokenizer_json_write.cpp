@@ -2,51 +2,43 @@
 #include <algorithm>
 
 #include "data/bpe.h"
-#include "files/json.h"
+#include "files/json_write.h"
 
 namespace {
-// A JSON list or object, one item a line.
-struct Items {
-    std::string text;
-    void add(const std::string& item) { text += (text.empty() ? "\n      " : ",\n      ") + item; }
-};
-std::string sequence(const std::string& list, const std::vector<std::string>& steps) {
-    if (steps.empty()) return "null";
+Json typed(const char* type) { return Json::object("type", type); }
+Json sequence(const char* list, const std::vector<Json>& steps) {
+    if (steps.empty()) return {};
     if (steps.size() == 1) return steps[0];
-    Items all;
-    for (const std::string& s : steps) all.add(s);
-    return R"({"type": "Sequence", ")" + list + "\": [" + all.text + "\n  ]}";
+    return typed("Sequence").set(list, Json::list(steps));
 }
-const char* yes(bool b) { return b ? "true" : "false"; }
 
-std::string normalizer(const Vocabulary& v) {
+Json normalizer(const Vocabulary& v) {
     const char* const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
-    std::vector<std::string> steps;
+    std::vector<Json> steps;
     for (const Normalization& n : v.normalization) {
-        if (n.kind == Normalization::Kind::prepend)
-            steps.push_back(R"({"type": "Prepend", "prepend": )" + json_string(n.to) + "}");
+        if (n.kind == Normalization::Kind::prepend) steps.push_back(typed("Prepend").set("prepend", n.to));
         else if (n.kind == Normalization::Kind::replace)
-            steps.push_back(R"({"type": "Replace", "pattern": {"String": )" + json_string(n.from) +
-                            R"(}, "content": )" + json_string(n.to) + "}");
-        else steps.push_back(std::string(R"({"type": ")") + forms[int(n.kind)] + "\"}");
+            steps.push_back(typed("Replace").set("pattern", Json::object("String", n.from), "content", n.to));
+        else steps.push_back(typed(forms[int(n.kind)]));
     }
     return sequence("normalizers", steps);
 }
 
-std::string byte_level(bool prefix, bool use_regex) {
-    return std::string(R"({"type": "ByteLevel", "add_prefix_space": )") + yes(prefix) +
-           R"(, "trim_offsets": true, "use_regex": )" + yes(use_regex) + "}";
+Json byte_level(bool prefix, bool use_regex) {
+    return typed("ByteLevel").set("add_prefix_space", prefix, "trim_offsets", true, "use_regex", use_regex);
 }
-std::string pre_tokenizer(const Vocabulary& v) {
+Json metaspace(const char* scheme) {
+    return typed("Metaspace").set("replacement", "▁", "prepend_scheme", scheme, "split", false);
+}
+Json pre_tokenizer(const Vocabulary& v) {
     const char* const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
     const std::vector<Split>& splits = v.pattern == Pattern::other ? v.splits : pattern_row(v.pattern).splits;
-    std::vector<std::string> steps;
+    std::vector<Json> steps;
     bool bytes = v.symbols == Symbols::bytes;    // ByteLevel is still to come
     const bool prefixed = v.spaces == Spaces::prefixed;
     if (v.spaces >= Spaces::marked) {
         const char* const schemes[] = {"never", "first", "always"};
-        steps.push_back(R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": ")" +
-                        std::string(schemes[int(v.spaces) - int(Spaces::marked)]) + R"(", "split": false})");
+        steps.push_back(metaspace(schemes[int(v.spaces) - int(Spaces::marked)]));
     }
     if (prefixed && !(splits.size() == 1 && splits[0].regex == GPT2_REGEX)) {    // the space comes before every step
         steps.push_back(byte_level(true, false));
@@ -64,44 +56,43 @@ std::string pre_tokenizer(const Vocabulary& v) {
             steps.push_back(byte_level(false, false));
             bytes = false;
         }
-        steps.push_back(R"({"type": "Split", "pattern": {"Regex": )" + json_string(cut.regex) + R"(}, "behavior": ")" +
-                        names[int(cut.behavior)] + R"(", "invert": )" + yes(cut.invert) + "}");
+        steps.push_back(typed("Split").set("pattern", Json::object("Regex", cut.regex), "behavior",
+                                           names[int(cut.behavior)], "invert", cut.invert));
     }
     if (bytes) steps.push_back(byte_level(false, false));
     return sequence("pretokenizers", steps);
 }
 
-std::string decoder(const Vocabulary& v) {
+Json decoder(const Vocabulary& v) {
     if (v.symbols == Symbols::bytes) return byte_level(false, true);
-    std::vector<std::string> steps = {R"({"type": "Replace", "pattern": {"String": "▁"}, "content": " "})",
-                                      R"({"type": "ByteFallback"})", R"({"type": "Fuse"})"};
-    if (v.strip == Strip::first_marks)
-        steps[0] = R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false})";
-    if (v.strip == Strip::space) steps.push_back(R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})");
+    const Json mark = typed("Replace").set("pattern", Json::object("String", "▁"), "content", " ");
+    std::vector<Json> steps = {v.strip == Strip::first_marks ? metaspace("always") : mark, typed("ByteFallback"),
+                               typed("Fuse")};
+    if (v.strip == Strip::space) steps.push_back(typed("Strip").set("content", " ", "start", 1, "stop", 0));
     return sequence("decoders", steps);
 }
 
-std::string post_processor(const Vocabulary& v) {
-    if (v.before.empty() && v.after.empty()) return "null";
-    Items single, pair, tokens;
+Json post_processor(const Vocabulary& v) {
+    if (v.before.empty() && v.after.empty()) return {};
+    Json single = Json::list(), pair = Json::list(), tokens = Json::object();
     std::vector<int> seen;
     auto add = [&](const std::vector<int>& ids) {
         for (int id : ids) {
-            const std::string name = json_string(v.name(id));
-            single.add(R"({"SpecialToken": {"id": )" + name + R"(, "type_id": 0}})");
+            const std::string name = v.name(id);
+            single.add(Json::object("SpecialToken", Json::object("id", name, "type_id", 0)));
             if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
             seen.push_back(id);
-            tokens.add(name + R"(: {"id": )" + name + R"(, "ids": [)" + std::to_string(id) + R"(], "tokens": [)" +
-                       name + "]}");
+            tokens.set(name, Json::object("id", name, "ids", Json::list().add(id), "tokens", Json::list().add(name)));
         }
     };
+    auto text = [](const char* name, int type) {
+        return Json::object("Sequence", Json::object("id", name, "type_id", type));
+    };
     add(v.before);
-    single.add(R"({"Sequence": {"id": "A", "type_id": 0}})");
+    single.add(text("A", 0));
     add(v.after);
-    pair.add(R"({"Sequence": {"id": "A", "type_id": 0}})");
-    pair.add(R"({"Sequence": {"id": "B", "type_id": 1}})");
-    return R"({"type": "TemplateProcessing", "single": [)" + single.text + "],\n    \"pair\": [" + pair.text +
-           "],\n    \"special_tokens\": {" + tokens.text + "}}";
+    pair.add(text("A", 0)).add(text("B", 1));
+    return typed("TemplateProcessing").set("single", single, "pair", pair, "special_tokens", tokens);
 }
 }    // namespace
 
@@ -110,49 +101,33 @@ std::string Tokenizer::to_json() const {
     std::vector<std::string> spelled = v.tokens;
     if (v.symbols == Symbols::bytes)
         for (std::string& s : spelled) s = byte_alphabet().spell(s);
-    std::string user_defined;
     std::vector<char> outside(v.tokens.size());
+    Json user_defined = Json::list(), added = Json::list(), vocab = Json::object(), merges = Json::list();
     for (const AddedToken& a : v.added) {
         spelled[size_t(a.id)] = a.user_defined ? with_spaces(v.name(a)) : v.name(a);
         outside[size_t(a.id)] = !a.in_model;
-        if (a.user_defined) user_defined += (user_defined.empty() ? "" : ", ") + std::to_string(a.id);
+        if (a.user_defined) user_defined.add(a.id);
     }
-    // A key of flatgpt's; other readers find these tokens in the text, and put a space after each.
-    if (!user_defined.empty()) user_defined = ",\n    \"user_defined\": [" + user_defined + "]";
-    Items added, vocab, merges;
     for (const AddedToken& a : v.added)
-        added.add("{\"id\": " + std::to_string(a.id) + ", \"content\": " + json_string(spelled[size_t(a.id)]) +
-                  R"(, "single_word": )" + yes(a.single_word) + R"(, "lstrip": )" + yes(a.lstrip) + R"(, "rstrip": )" +
-                  yes(a.rstrip) + R"(, "normalized": )" + yes(a.normalized) + R"(, "special": )" + yes(a.special) +
-                  "}");
+        added.add(Json::object("id", a.id, "content", spelled[size_t(a.id)], "single_word", a.single_word, "lstrip",
+                               a.lstrip, "rstrip", a.rstrip, "normalized", a.normalized, "special", a.special));
     for (size_t id = 0; id < spelled.size(); id++)
-        if (!spelled[id].empty() && !outside[id]) vocab.add(json_string(spelled[id]) + ": " + std::to_string(id));
+        if (!spelled[id].empty() && !outside[id]) vocab.set(spelled[id], id);
     for (const Merge& m : v.merges) {
         const std::string &left = spelled[size_t(m.left)], &right = spelled[size_t(m.right)];
         const bool spaces = left.find(' ') != std::string::npos || right.find(' ') != std::string::npos;
-        merges.add(spaces ? "[" + json_string(left) + ", " + json_string(right) + "]"
-                          : json_string(left + " " + right));
+        merges.add(spaces ? Json::list().add(left).add(right) : Json(left + " " + right));
     }
-    const std::string unknown = v.unknown < 0 ? "null" : json_string(spelled[size_t(v.unknown)]);
-    return R"({
-  "version": "1.0",
-  "truncation": null,
-  "padding": null,
-  "added_tokens": [)" +
-           added.text + "\n  ],\n  \"normalizer\": " + normalizer(v) + ",\n  \"pre_tokenizer\": " + pre_tokenizer(v) +
-           ",\n  \"post_processor\": " + post_processor(v) + ",\n  \"decoder\": " + decoder(v) + R"(,
-  "model": {
-    "type": "BPE",
-    "dropout": null,
-    "unk_token": )" +
-           unknown + R"(,
-    "continuing_subword_prefix": null,
-    "end_of_word_suffix": null,
-    "fuse_unk": )" +
-           yes(v.fuse_unknown) + R"(,
-    "byte_fallback": )" +
-           yes(v.byte_fallback) + R"(,
-    "ignore_merges": )" +
-           yes(v.ignore_merges) + user_defined + ",\n    \"vocab\": {" + vocab.text + "\n    },\n    \"merges\": [" +
-           merges.text + "\n    ]\n  }\n}\n";
+    Json model = typed("BPE").set("dropout", nullptr, "unk_token",
+                                  v.unknown < 0 ? Json() : Json(spelled[size_t(v.unknown)]),
+                                  "continuing_subword_prefix", nullptr, "end_of_word_suffix", nullptr, "fuse_unk",
+                                  v.fuse_unknown, "byte_fallback", v.byte_fallback, "ignore_merges", v.ignore_merges);
+    // A key of flatgpt's; other readers find these tokens in the text, and put a space after each.
+    if (!user_defined.empty()) model.set("user_defined", user_defined);
+    model.set("vocab", std::move(vocab), "merges", std::move(merges));
+    return Json::object("version", "1.0", "truncation", nullptr, "padding", nullptr, "added_tokens", std::move(added),
+                        "normalizer", normalizer(v), "pre_tokenizer", pre_tokenizer(v), "post_processor",
+                        post_processor(v), "decoder", decoder(v), "model", std::move(model))
+               .text(2) +
+           "\n";
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/console.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/console.h"
-#include "files/json.h"
+#include "files/json_write.h"
 
 // ---- multi-line messages --------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ Result<bool> handle_message(Chat& chat, const std::string& message, bool json) {
     bool written = true;
     if (begun || (chat.answers > before && !json)) written = put(lines.finish() + "\n");
     else if (chat.answers > before)
-        written = put("{\"role\":\"assistant\",\"content\":" + json_string(chat.answer()) + "}\n");
+        written = put(Json::object("role", "assistant", "content", chat.answer()).text() + "\n");
     const Status closed = written || !on.ok() ? Status{} : output_failed();
     for (const std::string& text : notes) notify(text);
     TRY(closed);

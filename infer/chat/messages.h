@@ -1,6 +1,6 @@
 // messages.h - conversations as JSON, in OpenAI's form: [{"role": "user", "content": "..."}, ...].
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

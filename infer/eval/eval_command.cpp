@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "files/picture.h"
 #include "position_loss.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "text_loss.h"
 
 namespace {
@@ -19,9 +19,10 @@ Status print_evaluation(const EvalOptions& o, const LoadedModel& m, const Evalua
                         const std::vector<PositionBin>& bins, double seconds) {
     const bool known = e.bits_per_byte > 0;
     if (o.json) {
-        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld%s}\n", json_number(e.loss).c_str(),
-               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
-               (long long)e.tokens, bins.empty() ? "" : (",\"by_position\":" + positions_json(bins)).c_str());
+        Json found = Json::object("loss", e.loss, "perplexity", std::exp(e.loss), "bits_per_byte",
+                                  known ? Json(e.bits_per_byte) : Json(), "tokens", e.tokens);
+        if (!bins.empty()) found.set("by_position", positions_json(bins));
+        found.print();
     } else {
         const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
         printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
@@ -63,8 +64,7 @@ Result<Evaluation> eval_texts(const EvalOptions& o, LoadedModel& m, const Object
         if (lines.empty()) break;
         std::vector<Evaluation> each = evaluate_texts(*m.model, m.tokenizer, encoder.encode(lines), objective, &chunks);
         for (size_t i = 0; i < each.size() && o.json; i++)
-            printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
-                   json_number(each[i].loss).c_str(), (long long)each[i].tokens);
+            Json::object("line", lines[i].number, "loss", each[i].loss, "tokens", each[i].tokens).print();
         each.push_back(all);
         all = combined(each);
     }
@@ -126,7 +126,7 @@ Status eval_needle(const EvalOptions& o) {
         return find_needles(*m.model, n, std::ref(countdown));
     };
     const std::vector<NeedleCell> cells = TRY(found());
-    if (o.json) puts(needle_json(cells).c_str());
+    if (o.json) needle_json(cells).print();
     else print_needles(cells);
     if (!o.csv.empty()) TRY(write_needle_csv(o.csv, cells));
     if (!o.picture.empty()) TRY(write_needle_picture(o.picture, cells));

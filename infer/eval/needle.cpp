@@ -6,9 +6,9 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "base/philox.h"
+#include "base/table.h"
 #include "files/picture.h"
 #include "data/loader.h"
-#include "files/json.h"
 
 namespace {
 constexpr uint64_t NEEDLE = 0x4EED1Eull << 32,
@@ -140,13 +140,12 @@ Heatmap grid_of(const std::vector<NeedleCell>& cells) {    // rows are depths, c
 }
 }    // namespace
 
-std::string needle_json(const std::vector<NeedleCell>& cells) {
-    std::string out;
+Json needle_json(const std::vector<NeedleCell>& cells) {
+    Json all = Json::list();
     for (auto& cell : cells)
-        out += formatted("%s{\"length\":%d,\"depth\":%s,\"trials\":%d,\"found\":%d,\"logprob\":%s}",
-                         out.empty() ? "" : ",", cell.length, json_number(cell.depth).c_str(), cell.trials, cell.found,
-                         json_number(cell.logprob).c_str());
-    return "{\"needle\":[" + out + "]}";
+        all.add(Json::object("length", cell.length, "depth", cell.depth, "trials", cell.trials, "found", cell.found,
+                             "logprob", cell.logprob));
+    return Json::object("needle", std::move(all));
 }
 void print_needles(const std::vector<NeedleCell>& cells) {
     Heatmap grid = grid_of(cells);
@@ -170,7 +169,7 @@ void print_needles(const std::vector<NeedleCell>& cells) {
 Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& cells) {
     std::string out = "length,depth,trials,found,logprob\n";
     for (auto& cell : cells)
-        out += formatted("%d,%.6g,%d,%d,%.6f\n", cell.length, cell.depth, cell.trials, cell.found, cell.logprob);
+        out += csv_line({cell.length, {cell.depth, "%.6g"}, cell.trials, cell.found, {cell.logprob, "%.6f"}});
     return replace_file(path, out);
 }
 Status write_needle_picture(const std::string& path, const std::vector<NeedleCell>& cells) {

@@ -6,6 +6,7 @@
 #pragma once
 #include <functional>
 
+#include "files/json_write.h"
 #include "infer/decode/generate.h"
 
 constexpr int NEEDLE_TOKENS = 4;
@@ -32,7 +33,7 @@ std::vector<int> needle_sequence(const NeedleOptions& o, int length, double dept
 Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& o,
                                              const std::function<void(int64_t done, int64_t all)>& progress);
 
-std::string needle_json(const std::vector<NeedleCell>& cells);
+Json needle_json(const std::vector<NeedleCell>& cells);
 void print_needles(const std::vector<NeedleCell>& cells);
 // Exit 2, 4: see replace_file.
 Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& cells);

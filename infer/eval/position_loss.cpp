@@ -4,10 +4,9 @@
 #include <algorithm>
 
 #include "base/console.h"
-#include "base/csv.h"
 #include "base/file.h"
+#include "base/table.h"
 #include "files/picture.h"
-#include "files/json.h"
 
 void LossByPosition::add(int rows, const float* losses, const int* targets) {
     const size_t S = sums.size();
@@ -40,12 +39,11 @@ Curve curve_of(const std::vector<PositionBin>& bins) {
 }
 }    // namespace
 
-std::string positions_json(const std::vector<PositionBin>& bins) {
-    std::string out;
+Json positions_json(const std::vector<PositionBin>& bins) {
+    Json all = Json::list();
     for (auto& bin : bins)
-        out += formatted("%s{\"first\":%d,\"last\":%d,\"loss\":%s,\"tokens\":%lld}", out.empty() ? "" : ",", bin.first,
-                         bin.last, json_number(bin.loss).c_str(), (long long)bin.targets);
-    return "[" + out + "]";
+        all.add(Json::object("first", bin.first, "last", bin.last, "loss", bin.loss, "tokens", bin.targets));
+    return all;
 }
 void print_positions(const std::vector<PositionBin>& bins) {
     const Curve curve = curve_of(bins);
@@ -55,8 +53,7 @@ void print_positions(const std::vector<PositionBin>& bins) {
 Status write_positions_csv(const std::string& path, const std::vector<PositionBin>& bins) {
     std::string out = "first,last,tokens,loss\n";
     for (auto& bin : bins)
-        out += formatted("%d,%d,%lld,", bin.first, bin.last, (long long)bin.targets) +
-               (bin.targets ? number_text("%.6f", bin.loss) : "") + "\n";
+        out += csv_line({bin.first, bin.last, bin.targets, bin.targets ? Cell(bin.loss, "%.6f") : Cell()});
     return replace_file(path, out);
 }
 Status write_positions_picture(const std::string& path, const std::vector<PositionBin>& bins) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/common.h"
+#include "files/json_write.h"
 
 // Positions first..last, counted from 1: position i has i tokens of context.
 struct PositionBin {
@@ -24,7 +25,7 @@ class LossByPosition {
     std::vector<int64_t> counts;
 };
 
-std::string positions_json(const std::vector<PositionBin>& bins);    // a JSON array
+Json positions_json(const std::vector<PositionBin>& bins);    // a list
 void print_positions(const std::vector<PositionBin>& bins);
 // Exit 2, 4: see replace_file.
 Status write_positions_csv(const std::string& path, const std::vector<PositionBin>& bins);

@@ -5,6 +5,8 @@
 
 #include <iterator>
 #include <sstream>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "infer/jinja/interpreter.h"
 

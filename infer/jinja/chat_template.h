@@ -6,7 +6,7 @@
 // read only their context, and their steps, output and depth are bounded.
 #pragma once
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/common.h"

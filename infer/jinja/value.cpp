@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdarg>
+#include <nlohmann/json.hpp>
 
 namespace jinja {
 

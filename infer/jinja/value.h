@@ -4,7 +4,7 @@
 // interpreter are thrown; ChatTemplate turns them into a Status.
 #pragma once
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

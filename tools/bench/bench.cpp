@@ -10,7 +10,8 @@
 #include <sstream>
 
 #include "base/console.h"
-#include "files/json.h"
+#include "base/table.h"
+#include "files/json_write.h"
 #include "model/decoder.h"
 
 void Bench::print(const std::string& name, std::vector<double> times, const Cost& work, double floor,
@@ -21,17 +22,16 @@ void Bench::print(const std::string& name, std::vector<double> times, const Cost
     if (ratio == 0) ratio = floor / best;
     const double flops = work.flops(), gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
     if (o.json) {
-        printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
-               json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
-               json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(ratio).c_str());
-        if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
-        if (work.bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
-        if (device.gpu) printf(",\"algorithms\":\"%s\"", trains ? "fastest" : "first");
-        printf("}\n");
+        Json row = Json::object("name", name, "device", device.text, "best_us", best * 1e6, "median_us", median * 1e6,
+                                "floor_us", floor * 1e6, "ratio", ratio);
+        if (flops > 0) row.set("GFLOP/s", gflops);
+        if (work.bytes > 0) row.set("GB/s", gbytes);
+        if (device.gpu) row.set("algorithms", trains ? "fastest" : "first");
+        row.print();
     } else {
-        auto rate = [](double giga) { return giga > 0 ? formatted("%.1f", giga) : ""; };
-        printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6,
-               rate(gflops).c_str(), rate(gbytes).c_str(), floor * 1e6, ratio * 100);
+        auto rate = [](double giga) { return giga > 0 ? Cell(giga, "%.1f") : Cell(); };
+        print_table_line(ROW_WIDTHS, {name, Cell(best * 1e6, "%.1f"), Cell(median * 1e6, "%.1f"), rate(gflops),
+                                      rate(gbytes), Cell(floor * 1e6, "%.1f"), Cell(ratio * 100, "%.0f %%")});
     }
     fflush(stdout);
 }

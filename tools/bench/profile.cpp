@@ -2,7 +2,8 @@
 // table; the model is unchanged.
 #include "bench.h"
 #include "base/console.h"
-#include "files/json.h"
+#include "base/table.h"
+#include "files/json_write.h"
 #include "model/decoder.h"
 
 void Profile::call(const Cost& work, const std::function<void()>& run) {
@@ -51,28 +52,28 @@ ProfileRow sum_of(const std::vector<ProfileRow>& rows) {
     return sum;
 }
 
+const std::vector<int> COLUMNS = {-38, 6, 10, 8, 10, 7, 8, 0};
 void print_row(const Bench& bench, const std::string& what, const ProfileRow& r, double total) {
     const double flops = r.work.flops(), bytes = r.work.bytes;
     const double compute = r.work.products / bench.peak.products + r.work.arithmetic / bench.peak.flops;
     if (bench.o.json) {
-        printf(
-            "{\"profile\":%s,\"name\":%s,\"device\":%s,\"calls\":%lld,\"ms\":%s,\"share\":%s,\"floor_ms\":%s,"
-            "\"FLOPs\":%s,\"bytes\":%s}\n",
-            json_string(what).c_str(), json_string(r.name).c_str(), json_string(bench.device.text).c_str(),
-            (long long)r.calls, json_number(r.seconds * 1e3).c_str(), json_number(r.seconds / total).c_str(),
-            json_number(r.floor * 1e3).c_str(), json_number(flops).c_str(), json_number(bytes).c_str());
+        Json::object("profile", what, "name", r.name, "device", bench.device.text, "calls", r.calls, "ms",
+                     r.seconds * 1e3, "share", r.seconds / total, "floor_ms", r.floor * 1e3, "FLOPs",
+                     std::llround(flops), "bytes", std::llround(bytes))
+            .print();
         return;
     }
-    const std::string calls = r.calls ? std::to_string(r.calls) : "";
-    std::string floor, ratio, rate;
+    Cell calls, floor, ratio, rate;
+    if (r.calls) calls = r.calls;
     if (r.floor > 0) {
-        floor = formatted("%.3f", r.floor * 1e3), ratio = formatted("%.0f %%", r.floor / r.seconds * 100);
-        rate = compute > bytes / bench.peak.bytes ? formatted("%.1f GFLOP/s", flops / r.seconds / 1e9)
-                                                  : formatted("%.1f GB/s", bytes / r.seconds / 1e9);
+        floor = {r.floor * 1e3, "%.3f"};
+        ratio = {r.floor / r.seconds * 100, "%.0f %%"};
+        rate = compute > bytes / bench.peak.bytes ? Cell(flops / r.seconds / 1e9, "  %.1f GFLOP/s")
+                                                  : Cell(bytes / r.seconds / 1e9, "  %.1f GB/s");
     }
-    printf("  %-36s %6s %10.3f %6.1f %% %10s %7s %8.3f   %s\n", r.name.c_str(), calls.c_str(), r.seconds * 1e3,
-           r.seconds / total * 100, floor.c_str(), ratio.c_str(), std::max(0.0, r.seconds - r.floor) * 1e3,
-           rate.c_str());
+    print_table_line(
+        COLUMNS, {"  " + r.name, calls, Cell(r.seconds * 1e3, "%.3f"), Cell(r.seconds / total * 100, "%.1f %%"), floor,
+                  ratio, Cell(std::max(0.0, r.seconds - r.floor) * 1e3, "%.3f"), rate});
 }
 
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
@@ -80,9 +81,9 @@ void print(const Bench& bench, const std::string& what, int steps, const std::ve
     if (!bench.o.json)
         printf(
             "\nprofile: %s, the fastest of %d%s\nfloors take data from memory: above 100 %%, a cache held them\n"
-            "  %-36s %6s %10s %8s %10s %7s %8s\n",
+            "%s\n",
             what.c_str(), steps, bench.device.gpu ? "; every call is waited for, which the row above does not do" : "",
-            "", "calls", "ms", "share", "floor ms", "ratio", "above");
+            table_line(COLUMNS, {"", "calls", "ms", "share", "floor ms", "ratio", "above"}).c_str());
     for (const ProfileRow& r : rows) print_row(bench, what, r, sum.seconds);
     print_row(bench, what, sum, sum.seconds);
     if (!bench.o.json) printf("\n");

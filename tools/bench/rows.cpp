@@ -1,6 +1,9 @@
 // rows.cpp - single operations at a model's sizes.
 #include "rows.h"
 
+#include "base/table.h"
+#include "layers/cpu.h"
+
 void Rows::memory_bound() {
     const int C = c.C, F = c.F;
     const int64_t wide = int64_t(N) * F;
@@ -188,13 +191,13 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
         "%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory\n%s"
         "B=%d S=%d C=%d NH=%d NKV=%d HS=%d%s\n"
         "of each call: the best and the median time; the rates of the best; the floor, what its FLOPs and bytes "
-        "take at these ceilings; floor / best\n\n%-46s %10s %10s %10s %8s %10s   ratio\n",
+        "take at these ceilings; floor / best\n\n%s\n",
         bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic.c_str(),
         peak.bytes / 1e9,
         bench.device.gpu ? "cuBLASLt's algorithms: the fastest; for generation and prompts the first, as in sample\n"
                          : "",
-        B, S, c.C, c.NH, c.NKV, c.HS, c.window ? formatted(" window=%d", c.window).c_str() : "", "", "best us",
-        "median us", "GFLOP/s", "GB/s", "floor us");
+        B, S, c.C, c.NH, c.NKV, c.HS, c.window ? formatted(" window=%d", c.window).c_str() : "",
+        table_line(ROW_WIDTHS, {"", "best us", "median us", "GFLOP/s", "GB/s", "floor us", "ratio"}).c_str());
 }
 }    // namespace
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/console.h"
-#include "base/csv.h"
 #include "base/file.h"
-#include "files/json.h"
+#include "base/table.h"
+#include "files/json_write.h"
 
 using Strings = std::vector<std::string>;
 
@@ -112,62 +112,61 @@ void print_map(const HeadReport& r, size_t i) {
     print_heatmap_legend(legend());
     puts("");
 }
-void print_scores(const HeadReport& r, const std::string& name, const HeadScores& s, const std::string& more = "") {
-    std::string line = name;
-    for (auto& column : r.columns()) {
-        auto& score = s.*column.field;
-        line +=
-            formatted("%*s", int(strlen(column.title)) + 2, score ? number_text(column.format, *score).c_str() : "-");
-    }
-    puts((line + more).c_str());
-}
 }    // namespace
 
 void print_report(const HeadReport& r) {
     for (size_t i = 0; i < r.maps.size() && r.heads.size() <= MAPS_SHOWN; i++) print_map(r, i);
-    std::string header = "layer head";
-    for (auto& column : r.columns()) header += formatted("  %s", column.title);
-    puts(header.c_str());
-    for (size_t i = 0; i < r.heads.size(); i++)
-        print_scores(r, formatted("%5d %4d", r.heads[i].layer, r.heads[i].head), r.scores(i));
+    std::vector<int> widths = {5, 4};
+    std::vector<Cell> titles = {"layer", "head"};
+    for (auto& column : r.columns()) {
+        titles.push_back(column.title);
+        widths.push_back(int(strlen(column.title)) + 1);
+    }
+    widths.push_back(0);
+    auto print = [&](std::vector<Cell> cells, const HeadScores& s, const std::optional<int>& best) {
+        for (auto& column : r.columns()) {
+            auto& score = s.*column.field;
+            cells.push_back(score ? Cell(*score, column.format) : "-");
+        }
+        if (best) cells.push_back(formatted(" most: head %d", *best));
+        print_table_line(widths, cells);
+    };
+    print_table_line(widths, titles);
+    for (size_t i = 0; i < r.heads.size(); i++) print({r.heads[i].layer, r.heads[i].head}, r.scores(i), {});
     for (int l : r.layers()) {
         std::optional<int> best;
         const HeadScores mean = r.layer(l, &best);
-        print_scores(r, formatted("%5d mean", l), mean, best ? formatted("  most: head %d", *best) : "");
+        print({l, "mean"}, mean, best);
     }
 }
 
 // ---- JSON and CSV -------------------------------------------------------------------------------
 
 void print_report_json(const HeadReport& r, bool with_maps) {
-    auto put = [](const std::string& text) { fputs(text.c_str(), stdout); };
-    auto put_fields = [&](const HeadScores& s) {
-        for (auto& column : r.columns())
-            put(formatted(",\"%s\":", column.name) + json_number((s.*column.field).value_or(NAN)));
+    auto set_scores = [&](Json& to, const HeadScores& s) {
+        for (auto& column : r.columns()) to.set(column.name, (s.*column.field).value_or(NAN));
     };
     const size_t S = r.tokens.size();
-    put("{\"heads\":[");
+    Json heads = Json::list(), layers = Json::list();
     for (size_t i = 0; i < r.heads.size(); i++) {
-        put(formatted("%s{\"layer\":%d,\"head\":%d", i ? "," : "", r.heads[i].layer, r.heads[i].head));
-        put_fields(r.scores(i));
+        Json head = Json::object("layer", r.heads[i].layer, "head", r.heads[i].head), map = Json::list();
+        set_scores(head, r.scores(i));
         for (size_t q = 0; q < S && with_maps; q++) {
-            std::string row = q == 0 ? ",\"map\":[" : ",";
-            for (size_t k = 0; k < S; k++) row += (k ? "," : "[") + json_number(r.maps[i][q * S + k]);
-            put(row + (q + 1 < S ? "]" : "]]"));
+            const double* row = &r.maps[i][q * S];
+            map.add(Json::list(std::vector<double>(row, row + S)));
         }
-        put("}");
+        if (!map.empty()) head.set("map", std::move(map));
+        heads.add(std::move(head));
     }
-    put("],\"layers\":[");
     for (int l : r.layers()) {
         std::optional<int> best;
-        const HeadScores mean = r.layer(l, &best);
-        put(formatted("%s{\"layer\":%d", l == r.heads[0].layer ? "" : ",", l));
-        put_fields(mean);
-        put(",\"induction_head\":" + (best ? std::to_string(*best) : "null") + "}");
+        Json layer = Json::object("layer", l);
+        set_scores(layer, r.layer(l, &best));
+        layers.add(layer.set("induction_head", best ? Json(*best) : Json()));
     }
-    put("]");
-    for (size_t s = 0; s < S; s++) put((s ? "," : ",\"tokens\":[") + std::to_string(r.tokens[s]));
-    puts(S ? "]}" : "}");
+    Json all = Json::object("heads", std::move(heads), "layers", std::move(layers));
+    if (S) all.set("tokens", Json::list(r.tokens));
+    all.print();
 }
 
 Status write_report_csv(const std::string& path, const HeadReport& r) {
@@ -178,20 +177,19 @@ Status write_report_csv(const std::string& path, const HeadReport& r) {
         for (auto& column : r.columns()) header += std::string(",") + column.name;
         TRY(put((S ? "layer,head,query,key,query_token,key_token,probability" : header) + "\n"));
         Strings names;
-        for (int id : r.tokens) names.push_back(csv_quoted(token_name(r.tokenizer, id)));
+        for (int id : r.tokens) names.push_back(token_name(r.tokenizer, id));
         for (size_t i = 0; i < r.heads.size(); i++) {
-            const std::string head_index = formatted("%d,%d", r.heads[i].layer, r.heads[i].head);
-            std::string line = head_index;
+            const auto [l, h] = r.heads[i];
+            std::vector<Cell> cells = {l, h};
             const HeadScores s = r.scores(i);
             for (auto& column : r.columns())
-                line += s.*column.field ? "," + number_text("%.6g", *(s.*column.field)) : ",";
-            if (!S) TRY(put(line + "\n"));
+                cells.push_back(s.*column.field ? Cell(*(s.*column.field), "%.6g") : Cell());
+            if (!S) TRY(put(csv_line(cells)));
             for (size_t q = 0; q < S; q++) {
                 std::string lines;
                 for (size_t k = 0; k < S; k++)
                     if (const double p = r.maps[i][q * S + k]; p != 0)
-                        lines += head_index + formatted(",%zu,%zu,", q, k) + names[q] + "," + names[k] + "," +
-                                 number_text("%.6g", p) + "\n";
+                        lines += csv_line({l, h, q, k, names[q], names[k], {p, "%.6g"}});
                 TRY(put(lines));
             }
         }

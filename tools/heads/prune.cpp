@@ -6,9 +6,10 @@
 
 #include "base/countdown.h"
 #include "base/file.h"
+#include "base/table.h"
 #include "base/toml.h"
 #include "files/gguf.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "files/safetensors.h"
 #include "heads.h"
 #include "importance.h"
@@ -18,7 +19,6 @@
 
 namespace {
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 using Importance = std::vector<double>;    // (L,NH)
 
 struct Options {
@@ -38,7 +38,7 @@ struct Plans {
 struct Pair {
     const char* name;
     double before, after;
-    std::string text = {};    // for the text output; empty: the numbers
+    std::string text;    // both, for people
 };
 
 Status check_out(const Options& o) {
@@ -109,11 +109,14 @@ void print_importance(const Plans& p, const HeadSelection& cut, const Importance
     const double most = *std::max_element(all.begin(), all.end());
     printf("importance of heads, 100 is %.3g nats%s\n", most, p.groups < p.before.NKV ? "; x: removed" : "");
     for (int l = 0; l < p.before.L; l++) {
-        printf("  layer %-4d", l);
-        for (int h = 0; h < p.before.NH; h++)
-            printf("%6.1f%c", most > 0 ? 100 * all[size_t(l * p.before.NH + h)] / most : 0,
-                   is_removed(p, cut, l, h) ? 'x' : ' ');
-        puts("");
+        std::vector<int> widths = {-12};
+        std::vector<Cell> cells = {formatted("  layer %d", l)};
+        for (int h = 0; h < p.before.NH; h++) {
+            const double part = most > 0 ? 100 * all[size_t(l * p.before.NH + h)] / most : 0;
+            widths.push_back(6);
+            cells.push_back({part, is_removed(p, cut, l, h) ? "%.1fx" : "%.1f "});
+        }
+        print_table_line(widths, cells);
     }
 }
 std::string removed_text(const Plans& p, const HeadSelection& cut) {    // "layer 0: 2; layer 1: 0, 3"
@@ -129,27 +132,22 @@ Status write_csv(const std::string& path, const Plans& p, const HeadSelection& c
     std::string text = "layer,head,importance,removed\n";
     for (int l = 0; l < p.before.L; l++)
         for (int h = 0; h < p.before.NH; h++)
-            text += formatted("%d,%d,%s,%d\n", l, h, json_number(all[size_t(l * p.before.NH + h)]).c_str(),
-                              int(is_removed(p, cut, l, h)));
+            text += csv_line({l, h, {all[size_t(l * p.before.NH + h)], "%.17g"}, int(is_removed(p, cut, l, h))});
     return replace_file(path, text);
 }
-ordered_json layers_json(const Plans& p, const std::function<void(ordered_json& row, int l, int h)>& add) {
-    ordered_json layers = ordered_json::array();
+Json cut_json(const std::string& model, const Plans& p, const HeadSelection& cut, const Importance& all) {
+    Json j = Json::object("model", model), importance = Json::list(), removed = Json::list();
     for (int l = 0; l < p.before.L; l++) {
-        layers.push_back(ordered_json::array());
-        for (int h = 0; h < p.before.NH; h++) add(layers.back(), l, h);
+        Json values = Json::list(), heads = Json::list();
+        for (int h = 0; h < p.before.NH; h++) {
+            if (!all.empty()) values.add(all[size_t(l * p.before.NH + h)]);
+            if (is_removed(p, cut, l, h)) heads.add(h);
+        }
+        importance.add(values);
+        removed.add(heads);
     }
-    return layers;
-}
-ordered_json cut_json(const std::string& model, const Plans& p, const HeadSelection& cut, const Importance& all) {
-    ordered_json j = {{"model", model}};
-    if (!all.empty())
-        j["importance"] =
-            layers_json(p, [&](ordered_json& row, int l, int h) { row.push_back(all[size_t(l * p.before.NH + h)]); });
-    j["removed"] = layers_json(p, [&](ordered_json& row, int l, int h) {
-        if (is_removed(p, cut, l, h)) row.push_back(h);
-    });
-    return j;
+    if (!all.empty()) j.set("importance", importance);
+    return j.set("removed", removed);
 }
 
 // ---- the cut model ------------------------------------------------------------------------------
@@ -236,30 +234,24 @@ Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, co
                                    const Evaluation& cut) {
     const double bytes[] = {TRY(weight_bytes(from)), TRY(weight_bytes(ModelSource(o.out)))};
     auto cache = [](const Config& c) { return double(page_bytes(c, Element::f32)) / Pages::SIZE; };
-    std::vector<Pair> rows = {{"heads", double(p.before.NH), double(p.after.NH)},
-                              {"kv_heads", double(p.before.NKV), double(p.after.NKV)},
-                              {"parameters", double(config_parameters(p.before)), double(config_parameters(p.after))},
-                              {"file_bytes", bytes[0], bytes[1]},
-                              {"cache_bytes_per_token", cache(p.before), cache(p.after)},
-                              {"loss", whole.loss, cut.loss},
-                              {"perplexity", std::exp(whole.loss), std::exp(cut.loss)}};
-    auto arrow = [](const std::string& a, const std::string& b) { return a + " -> " + b; };
-    for (Pair& r : rows) {
-        const std::string name = r.name;
-        const bool fewer = r.after < r.before;
-        if (name.ends_with("heads"))
-            r.text = fewer ? formatted("%.0f -> %.0f in each layer", r.before, r.after)
-                           : formatted("%.0f in each layer", r.before);
-        if (name == "heads" && fewer) r.text += formatted(" (%.1f %% fewer)", 100 * (1 - r.after / r.before));
-        if (name == "parameters") r.text = arrow(human_count(r.before), human_count(r.after));
-        if (name.find("bytes") != name.npos) r.text = arrow(human_bytes(r.before), human_bytes(r.after));
-        if (name.ends_with("token")) r.text += " of fp32";
-        if (name == "loss") r.text = formatted("%.4f -> %.4f", r.before, r.after);
-        if (name == "perplexity")
-            r.text = formatted("%.2f -> %.2f over %lld tokens", r.before, r.after, (long long)cut.tokens);
-    }
-    return rows;
+    auto heads = [](int a, int b) { return (b < a ? formatted("%d -> ", a) : "") + formatted("%d in each layer", b); };
+    auto row = [](const char* name, double a, double b, std::string (*human)(double), const char* more = "") {
+        return Pair{name, a, b, human(a) + " -> " + human(b) + more};
+    };
+    const Config &a = p.before, &b = p.after;
+    const double ppl[] = {std::exp(whole.loss), std::exp(cut.loss)};
+    const std::string fewer = b.NH < a.NH ? formatted(" (%.1f %% fewer)", 100 * (1 - double(b.NH) / a.NH)) : "";
+    const std::string over = formatted("%.2f -> %.2f over %lld tokens", ppl[0], ppl[1], (long long)cut.tokens);
+    return std::vector<Pair>{{"heads", double(a.NH), double(b.NH), heads(a.NH, b.NH) + fewer},
+                             {"kv_heads", double(a.NKV), double(b.NKV), heads(a.NKV, b.NKV)},
+                             row("parameters", double(config_parameters(a)), double(config_parameters(b)), human_count),
+                             row("file_bytes", bytes[0], bytes[1], human_bytes),
+                             row("cache_bytes_per_token", cache(a), cache(b), human_bytes, " of fp32"),
+                             {"loss", whole.loss, cut.loss, formatted("%.4f -> %.4f", whole.loss, cut.loss)},
+                             {"perplexity", ppl[0], ppl[1], over}};
 }
+
+const std::vector<int> COLUMNS = {-22, 0};    // name, text
 
 // ---- the command --------------------------------------------------------------------------------
 
@@ -285,7 +277,7 @@ Status prune(Options o) {
     if (o.random < 0)
         cut.kept = most_important(
             p.before, importance.empty() ? Importance(size_t(p.before.L * p.before.NH)) : importance, p.groups);
-    ordered_json j = cut_json(from.path, p, cut, importance);
+    Json j = cut_json(from.path, p, cut, importance);
     if (!o.json && !importance.empty()) print_importance(p, cut, importance);
     if (!o.csv.empty()) TRY(write_csv(o.csv, p, cut, importance));
     if (!o.dry_run) {
@@ -295,15 +287,15 @@ Status prune(Options o) {
             TRY(measure(same, {o.out, "last", o.model_options.tokenizer}, "perplexity after", &dtype));
         bool of_run = false;
         const std::string command = training_command(o, from.path, &of_run);
-        j["out"] = o.out;
-        if (!o.json && p.groups < p.before.NKV) printf("%-22s %s\n", "removed", removed_text(p, cut).c_str());
+        j.set("out", o.out);
+        if (!o.json && p.groups < p.before.NKV) print_table_line(COLUMNS, {"removed", removed_text(p, cut)});
         for (const Pair& row : TRY(compared(o, from, p, before, after))) {
-            j[row.name] = {{"before", row.before}, {"after", row.after}};
+            j.set(row.name, Json::object("before", row.before, "after", row.after));
             std::string name = row.name;
             std::replace(name.begin(), name.end(), '_', ' ');
-            if (!o.json) printf("%-22s %s\n", name.c_str(), row.text.c_str());
+            if (!o.json) print_table_line(COLUMNS, {name, row.text});
         }
-        j["tokens"] = after.tokens, j["train"] = command;
+        j.set("tokens", after.tokens, "train", command);
         if (!o.json)
             printf("to train on%s:\n  %s\n",
                    of_run ? ""
@@ -311,7 +303,7 @@ Status prune(Options o) {
                             "say what it was trained with)",
                    command.c_str());
     }
-    if (o.json) puts(j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    if (o.json) j.print();
     return {};
 }
 }    // namespace

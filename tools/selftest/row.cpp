@@ -1,5 +1,6 @@
 // row.cpp - prints a line of `flatgpt selftest`.
-#include "files/json.h"
+#include "base/table.h"
+#include "files/json_write.h"
 #include "selftest.h"
 
 void Selftest::row(const char* op, const std::function<Check()>& run) {
@@ -7,12 +8,10 @@ void Selftest::row(const char* op, const std::function<Check()>& run) {
     const Check c = run();
     checks++;
     failed += !c.ok();
-    if (json)
-        fprintf(out, "{\"table\":%s,\"op\":%s,\"shape\":%s,\"error_over_limit\":%s,\"output\":%s,\"ok\":%s}\n",
-                json_string(table).c_str(), json_string(c.op).c_str(), json_string(c.shape).c_str(),
-                json_number(c.worst).c_str(), json_string(c.output).c_str(), c.ok() ? "true" : "false");
-    else
-        fprintf(out, "%-7s %8.3f  %-20s  %s (%s)\n", c.ok() ? "ok" : "FAILED", c.worst, c.op.c_str(), c.shape.c_str(),
-                c.output.c_str());
+    const Json row = Json::object("table", table, "op", c.op, "shape", c.shape, "error_over_limit", c.worst, "output",
+                                  c.output, "ok", c.ok());
+    const std::vector<Cell> cells = {c.ok() ? "ok" : "FAILED", Cell(c.worst, "%.3f"), " " + c.op,
+                                     " " + c.shape + " (" + c.output + ")"};
+    fprintf(out, "%s\n", (json ? row.text() : table_line({-7, 8, -21, 0}, cells)).c_str());
     fflush(out);
 }

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/console.h"
-#include "files/json.h"
+#include "files/json_write.h"
 #include "layers/cuda.h"
 #include "model/device.h"
 
@@ -17,7 +17,8 @@ void Selftest::run(AnyOps any, Dtype dtype) {
 
 Status Selftest::close(double seconds) const {
     if (checks == 0) return fail(Exit::usage, "--filter %s: no operation has this in its name", filter.c_str());
-    if (json) fprintf(out, "{\"checks\":%d,\"failed\":%d,\"seconds\":%.1f}\n", checks, failed, seconds);
+    const Json sum = Json::object("checks", checks, "failed", failed, "seconds", std::round(10 * seconds) / 10);
+    if (json) fprintf(out, "%s\n", sum.text().c_str());
     else fprintf(out, "%d checks, %d failed, %.1f s\n", checks, failed, seconds);
     return failed ? fail(Exit::run, "%d of %d checks failed", failed, checks) : Status{};
 }

@@ -1,0 +1,24 @@
+// table.h - lines of tables: in columns for people, as CSV (RFC 4180) for programs.
+#pragma once
+#include <concepts>
+#include <string>
+#include <vector>
+
+#include "common.h"
+
+struct Cell {
+    std::string text;
+    bool quoted = false;    // in CSV
+    Cell() = default;       // empty
+    Cell(std::string text) : text(std::move(text)), quoted(true) {}
+    Cell(const char* text) : Cell(std::string(text)) {}
+    template <std::integral N> Cell(N n) : text(std::to_string(n)) {}
+    // printf's format; NaN has no sign.
+    [[gnu::format(printf, 3, 0)]] Cell(double x, const char* format)
+        : text(std::isnan(x) ? "nan" : formatted(format, x)) {}
+};
+// Widths: at least so many columns of the terminal each; negative: aligned to the left. Cells are
+// separated by a space.
+std::string table_line(const std::vector<int>& widths, const std::vector<Cell>& cells);
+void print_table_line(const std::vector<int>& widths, const std::vector<Cell>& cells);
+std::string csv_line(const std::vector<Cell>& cells);    // with a newline
