@@ -22,7 +22,7 @@ COUNT = $(eval DONE += x)[$(words $(DONE))/$(TOTAL)]
 BUILD ?= build
 OPT ?= -O3
 # GCC 12 sees -Wrestrict in its own std::string. CI adds -Werror.
-WARN ?= -Wall -Wextra -Wno-restrict
+WARN ?= -Wall -Wextra -Wshadow -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd -lpthread
@@ -143,6 +143,8 @@ VERSION := $(firstword $(RELEASE))
 $(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(RELEASE)" >$(BUILD)/version)
 # Tests are compiled more often than they run; what they test is sanitized, not they.
 $(BUILD)/test/%.o: override OPT := -O1
+# Names that hide others: the product alone is free of them, without its kernels' device code.
+$(BUILD)/test/%.o $(BUILD)/emu/%.o: EXTRA += -Wno-shadow
 # The reference takes most of the sanitized tests' time: 1.8 times less with -O3, and seconds more to compile.
 $(REFERENCE:%=$(BUILD)/%.o): override OPT := $(OPT:-O1=-O3)
 # Rooms whose loops are short: -O1 takes two thirds of the seconds to compile.

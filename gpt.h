@@ -45,7 +45,7 @@ struct Gpt {
     Pass pass;
     StepState step;
 
-    Gpt(const Table& table, ParamStore& store) : op(table), store(store) {}
+    Gpt(const Table& table, ParamStore& parameters) : op(table), store(parameters) {}
     Gpt(const Gpt&) = delete;
 
     // Runs the uploaded batch through the blocks and the final norm.

@@ -75,12 +75,15 @@ template <class V> struct [[nodiscard]] Result {
     V take() { return std::move(value); }
 };
 
-// Evaluates to a Result's value; on an error the enclosing function returns the error.
-#define TRY(expression)                      \
-    ({                                       \
-        auto try_ = (expression);            \
-        if (!try_.ok()) return try_.error(); \
-        try_.take();                         \
+// Evaluates to a Result's value; on an error the enclosing function returns the error. The counter
+// gives nested ones a variable each.
+#define TRY(expression) TRY_COUNTED(expression, __COUNTER__)
+#define TRY_COUNTED(expression, n) TRY_NAMED(expression, n)
+#define TRY_NAMED(expression, n)                   \
+    ({                                             \
+        auto try_##n = (expression);               \
+        if (!try_##n.ok()) return try_##n.error(); \
+        try_##n.take();                            \
     })
 
 // Aborts if a condition that our code guarantees is false; always on, prints the location. The one

@@ -25,7 +25,7 @@ std::string wrap_line(const std::string& text, int width);
 // have passed since the last, or with `keep`. On a terminal, a line with `keep` stays.
 class Progress {
   public:
-    explicit Progress(double every = 10) : every(every) {}
+    explicit Progress(double seconds = 10) : every(seconds) {}
     ~Progress();
     void line(const std::string& text, bool keep = false);
     void note(const std::string& text);    // prints a line above the progress line

@@ -40,8 +40,8 @@ struct Canvas {
     int columns, rows;
     std::vector<unsigned char> dots, color;
     std::vector<std::string> marks;
-    Canvas(int columns, int rows)
-        : columns(columns), rows(rows), dots(size_t(columns * rows)), color(dots.size()), marks(dots.size()) {}
+    Canvas(int width, int height)
+        : columns(width), rows(height), dots(size_t(columns * rows)), color(dots.size()), marks(dots.size()) {}
 
     void dot(int x, int y, int hue) {
         static const unsigned char bit[4][2] = {

@@ -21,7 +21,7 @@ inline std::string meter_line(const std::string& what, int64_t done, int64_t tot
 
 class Meter {
   public:
-    explicit Meter(const char* what) : what(what), start(now_seconds()) {}
+    explicit Meter(const char* verb) : what(verb), start(now_seconds()) {}
     void show(int64_t done, int64_t total, int64_t text, Progress& progress) {
         const double seconds = now_seconds() - start;
         if (seconds < shown + 0.1) return;

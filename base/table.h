@@ -10,8 +10,8 @@ struct Cell {
     std::string text;
     bool quoted = false;    // in CSV
     Cell() = default;       // empty
-    Cell(std::string text) : text(std::move(text)), quoted(true) {}
-    Cell(const char* text) : Cell(std::string(text)) {}
+    Cell(std::string s) : text(std::move(s)), quoted(true) {}
+    Cell(const char* s) : Cell(std::string(s)) {}
     template <std::integral N> Cell(N n) : text(std::to_string(n)) {}
     // printf's format; NaN has no sign.
     [[gnu::format(printf, 3, 0)]] Cell(double x, const char* format)

@@ -374,8 +374,8 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
         if (std::holds_alternative<int Config::*>(row.member)) integer(row.gguf, int(value));
         else number(key_of(row, c).c_str(), float(value));
     }
-    for (const Member& m : a.experts)
-        if (c.experts) integer(config_row(m).gguf, int(config_value(c, config_row(m))));
+    for (const Member& member : a.experts)
+        if (c.experts) integer(config_row(member).gguf, int(config_value(c, config_row(member))));
     integer("attention.value_length", c.HS);
     if (c.position == Position::rope) {
         integer("rope.dimension_count", c.rope_dims);

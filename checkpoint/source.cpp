@@ -10,7 +10,7 @@
 
 static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-ModelSource::ModelSource(const std::string& path) : path(path) {
+ModelSource::ModelSource(const std::string& source) : path(source) {
     struct stat s;
     if (stat(path.c_str(), &s) != 0 || !S_ISREG(s.st_mode)) return;
     Result<GgufFile> file = GgufFile::open(path);

@@ -165,8 +165,8 @@ struct PendingPeer {
 
 class Rendezvous {
   public:
-    Rendezvous(const RankInfo& info, int listener, const JobToken& token, double timeout)
-        : info(info), token(token), listener(listener), timeout(timeout), end(now_seconds() + timeout) {
+    Rendezvous(const RankInfo& rank, int listening, const JobToken& secret, double seconds)
+        : info(rank), token(secret), listener(listening), timeout(seconds), end(now_seconds() + seconds) {
         peers.links.resize(size_t(info.ranks));
         peers.names.resize(size_t(info.ranks));
         peers.names[0] = name_of(0, this_host(), unsigned(getpid()));

@@ -156,15 +156,15 @@ std::string Tokenizer::Tables::without_marks(int id) const {
 }
 
 // Largest offset up to limit at which prepared text may be cut without changing its ids; 0: none.
-size_t Tokenizer::Tables::chunk_end(std::string_view text, size_t limit) const {
-    if (!cut_at_marks) return ::safe_cut(v.pattern, text, limit);
-    return mark_before(text, limit, SPACE_MARK);
+size_t Tokenizer::Tables::chunk_end(std::string_view prepared, size_t limit) const {
+    if (!cut_at_marks) return ::safe_cut(v.pattern, prepared, limit);
+    return mark_before(prepared, limit, SPACE_MARK);
 }
 // Last offset up to limit at which `mark` begins a word; 0: none.
-size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::string_view mark) const {
-    for (size_t at = std::min(limit, text.size() - 1); at > 0; at--) {
-        if (!text.substr(at).starts_with(mark)) continue;
-        const std::string_view before = text.substr(0, at);
+size_t Tokenizer::Tables::mark_before(std::string_view prepared, size_t limit, std::string_view mark) const {
+    for (size_t at = std::min(limit, prepared.size() - 1); at > 0; at--) {
+        if (!prepared.substr(at).starts_with(mark)) continue;
+        const std::string_view before = prepared.substr(0, at);
         const bool run = before.ends_with(mark) || before.ends_with(SPACE_MARK);
         if (!run && merger.mark_ends(static_cast<unsigned char>(before.back()))) return at;
     }
@@ -172,14 +172,14 @@ size_t Tokenizer::Tables::mark_before(std::string_view text, size_t limit, std::
 }
 
 // Encodes prepared text, in chunks that end between pieces; serial if called in parallel.
-void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const {
-    if (text.size() < 2 * CHUNK) return encode_chunk(splitter, text, out);
+void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view prepared, std::vector<int>& out) const {
+    if (prepared.size() < 2 * CHUNK) return encode_chunk(splitter, prepared, out);
     std::vector<std::string_view> chunks;
-    while (!text.empty()) {
+    while (!prepared.empty()) {
         size_t cut = 0;
-        for (size_t n = CHUNK; cut == 0; n *= 2) cut = n < text.size() ? chunk_end(text, n) : text.size();
-        chunks.push_back(text.substr(0, cut));
-        text.remove_prefix(cut);
+        for (size_t n = CHUNK; cut == 0; n *= 2) cut = n < prepared.size() ? chunk_end(prepared, n) : prepared.size();
+        chunks.push_back(prepared.substr(0, cut));
+        prepared.remove_prefix(cut);
     }
     std::vector<std::vector<int>> ids(chunks.size());
 #pragma omp parallel
@@ -193,20 +193,20 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view text,
 
 // Encodes the text between two added tokens: normalizes it, finds added tokens of normalized text,
 // marks spaces, splits into pieces, and merges.
-void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool special, bool beginning,
+void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool specials, bool beginning,
                                        bool follows, std::vector<int>& out) const {
     std::string held;
     if (!is_normalized(segment, v.normalization, follows)) {
         held = normalized(segment, v.normalization, follows);
         segment = held;
     }
-    auto ordinary = [&](std::string_view text, bool first) {
-        if (text.empty()) return;
-        if (v.spaces == Spaces::kept) return encode_pieces(splitter, text, out);
-        encode_pieces(splitter, marked(text, v.spaces, beginning && first, follows && first), out);
+    auto ordinary = [&](std::string_view plain, bool first) {
+        if (plain.empty()) return;
+        if (v.spaces == Spaces::kept) return encode_pieces(splitter, plain, out);
+        encode_pieces(splitter, marked(plain, v.spaces, beginning && first, follows && first), out);
     };
     size_t from = 0;
-    for (AddedTokens::Found found; late.find(segment, from, special, found); from = found.end) {
+    for (AddedTokens::Found found; late.find(segment, from, specials, found); from = found.end) {
         if (found.begin > from) ordinary(segment.substr(from, found.begin - from), from == 0);
         out.push_back(found.id);
     }

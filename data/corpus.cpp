@@ -99,9 +99,10 @@ bool Corpus::named_json(const std::string& path) const {
 // Whether lines of the file just opened are JSON. Exit 3: the file is a table, or other JSON.
 Result<bool> Corpus::is_json(const std::string& path, TextFile& text) const {
     if (config.format == TextFormat::text) return false;
-    const std::string name = decompressed_name(path), hatch = config.flags ? "; --format text takes it as it is" : "";
-    const bool called_json = name.ends_with(".json"), lines = named_json(path);
-    if (ends_with_any(name, {".csv", ".tsv"}))
+    const std::string plain_name = decompressed_name(path),
+                      hatch = config.flags ? "; --format text takes it as it is" : "";
+    const bool called_json = plain_name.ends_with(".json"), lines = named_json(path);
+    if (ends_with_any(plain_name, {".csv", ".tsv"}))
         return fail(Exit::input,
                     "%s: expected text or JSON lines, found the name of a table; write its text as JSON "
                     "lines first (in Python: pandas.read_csv(FILE).to_json(\"x.jsonl\", orient=\"records\", "

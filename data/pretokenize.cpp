@@ -183,17 +183,17 @@ struct Splitter::State {
         return pcre2_match(code, subject, in.size(), from, options, match.get(), context.get());
     }
     int run_bounded(const pcre2_code* code, View in, size_t& from) {
-        auto character = [&](size_t at) {
-            while (at < in.size() && (in[at] & 0xC0) == 0x80) at++;
-            return std::min(at, in.size());
+        auto character = [&](size_t i) {
+            while (i < in.size() && (in[i] & 0xC0) == 0x80) i++;
+            return std::min(i, in.size());
         };
         for (size_t ahead = AHEAD;;) {
             if (exhausted && wall <= from) wall = character(from + AHEAD);
-            const size_t end = exhausted ? wall : character(from + ahead);
-            const bool last = exhausted || end == in.size();
-            const int rc = run(code, in.substr(0, end), from, last ? 0 : PCRE2_PARTIAL_HARD);
-            if (rc == PCRE2_ERROR_NOMATCH && end < in.size()) {    // no match begins before `end`
-                from = end;
+            const size_t stop = exhausted ? wall : character(from + ahead);
+            const bool last = exhausted || stop == in.size();
+            const int rc = run(code, in.substr(0, stop), from, last ? 0 : PCRE2_PARTIAL_HARD);
+            if (rc == PCRE2_ERROR_NOMATCH && stop < in.size()) {    // no match begins before `stop`
+                from = stop;
                 ahead = AHEAD;
             } else if (rc == PCRE2_ERROR_PARTIAL) {
                 if ((widened += ahead *= 4) > WIDENED + 32 * text.size()) exhaust();

@@ -193,8 +193,8 @@ struct TokenizeOptions {
 // EOS follows it. Until publish, all files have temporary names.
 class Shards {
   public:
-    Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
-        : stem(std::move(stem)), tokenizer(tokenizer), limit(limit) {}
+    Shards(std::string out, const Tokenizer& t, int64_t tokens_of_shard)
+        : stem(std::move(out)), tokenizer(t), limit(tokens_of_shard) {}
     Status begin_document() {
         const std::vector<int>& bos = tokenizer.vocabulary().before;
         if (documents++ && !bos.empty()) TRY(end_document());
@@ -311,7 +311,7 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
 // Encodes texts with all threads. tokens: names of special tokens in a text become these tokens.
 class Encoder {
   public:
-    Encoder(const Tokenizer& tokenizer, bool tokens) : tokenizer(tokenizer), tokens(tokens) {}
+    Encoder(const Tokenizer& t, bool special_tokens) : tokenizer(t), tokens(special_tokens) {}
     // Fills ids and status of each segment; status: an error if its JSON line cannot be read.
     void encode(const Corpus& corpus, std::vector<Segment>& batch) {
         ids.assign(batch.size(), {});

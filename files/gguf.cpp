@@ -40,8 +40,8 @@ const char* ggml_name(uint32_t type) {
 // Reads sequentially from the file's beginning; tracks the remaining bytes.
 class Cursor {
   public:
-    Cursor(const GgufRead& read, int64_t file_bytes, const std::string& name)
-        : read(read), file_bytes(std::min(file_bytes, MAX_HEADER)), name(name) {}
+    Cursor(const GgufRead& reader, int64_t bytes, const std::string& file)
+        : read(reader), file_bytes(std::min(bytes, MAX_HEADER)), name(file) {}
     int64_t offset() const { return at; }
     int64_t left() const { return file_bytes - at; }
     Status bad(const char* what, const std::string& expected, const std::string& found) const {

@@ -2,6 +2,7 @@
 #include "json.h"
 
 #include "json_check.h"
+#include "json_write.h"
 
 using nlohmann::json;
 

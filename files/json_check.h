@@ -22,7 +22,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     std::string value, other;
     std::vector<std::string> fields;      // the outermost object's keys
     bool object = false, here = false;    // outermost value is an object; next value is the field's
-    explicit JsonCheck(int max_depth, const std::string* field = nullptr) : max_depth(max_depth), field(field) {}
+    explicit JsonCheck(int most_levels, const std::string* wanted = nullptr) : max_depth(most_levels), field(wanted) {}
 
     bool null() override { return is("null"); }
     bool boolean(bool b) override { return is(b ? "true" : "false"); }

@@ -149,11 +149,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
         }
         if (packed) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
-        if (s.ok() && !model_options.trace.empty()) {
-            Result<std::unique_ptr<Trace>> trace = Trace::open(model_options.trace, m.model->op);
-            s = trace.status, m.trace = trace.take();
-            if (s.ok()) m.model = std::make_unique<Model>(m.trace->table);
-        }
+        if (s.ok()) s = open_trace(model_options.trace, m.model, m.trace);
         if (s.ok()) s = m.model->allocate(config, plan);
         if (s.ok()) s = checkpoint_weights(found, *m.model, true);
         if (packed)

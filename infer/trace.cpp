@@ -58,6 +58,12 @@ Result<std::unique_ptr<Trace>> Trace::open(const std::string& path, const Table&
     return std::unique_ptr<Trace>(new Trace(real, path, file));
 }
 
+Status open_trace(const std::string& path, std::unique_ptr<Model>& model, std::unique_ptr<Trace>& trace) {
+    if (path.empty()) return {};
+    trace = TRY(Trace::open(path, model->op));
+    model = std::make_unique<Model>(trace->table);
+    return {};
+}
 Flag trace_flag(std::string& path, const std::string& passes, const std::vector<std::string>& excludes) {
     return {.name = "--trace",
             .to = &path,

@@ -22,7 +22,7 @@ template <class G> struct GradTarget {
     G* p;
     bool add;
     template <class X>
-    requires std::is_convertible_v<X, G*> GradTarget(X&& to, bool add) : p(to), add(add) {}
+    requires std::is_convertible_v<X, G*> GradTarget(X&& to, bool adds) : p(to), add(adds) {}
 };
 
 // Positions from..to-1.

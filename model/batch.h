@@ -10,7 +10,7 @@ class Batch {
         int64_t targets = 0;    // positions with a target >= 0
         bool spans = false;     // keys() and queries() define the attention mask
     };
-    explicit Batch(const Table& op) : op(op) {}
+    explicit Batch(const Table& table) : op(table) {}
     void configure(const Plan& plan, MaskKind mask);
 
     // Uploads the next batch, even while the device works on the previous one. tok, target (B,S),

@@ -155,11 +155,11 @@ const std::vector<ConfigRow>& config_rows() {
     };
     // clang-format on
     static const std::vector<ConfigRow> all = [] {
-        std::vector<ConfigRow> all = rows;
+        std::vector<ConfigRow> joined = rows;
         for (const auto& more : {expert_rows(), window_rows(), linear_rows()})
-            all.insert(all.end(), more.begin(), more.end());
-        for (const ConfigRow& row : position_rows()) all.push_back(row);
-        return all;
+            joined.insert(joined.end(), more.begin(), more.end());
+        for (const ConfigRow& row : position_rows()) joined.push_back(row);
+        return joined;
     }();
     return all;
 }

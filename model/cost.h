@@ -26,11 +26,11 @@ class CostModel {
   public:
     // Copies from device memory, such as positions on which a cost depends; false: unavailable.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> ReadDevice;
-    CostModel(const Table& op, ReadDevice read_device)
+    CostModel(const Table& op, ReadDevice reader)
         : e(double(element_bytes(op.activation))), i(double(element_bytes(op.input))),
           p(op.parameter == Element::packed ? 4 : double(element_bytes(op.parameter))),
           g(double(element_bytes(op.gradient))), is_bf16(op.parameter == Element::bf16),
-          read_device(std::move(read_device)) {}
+          read_device(std::move(reader)) {}
 
     // One member function per operation of operations.inc returns the cost of a call.
     typedef Activation T;
@@ -147,9 +147,9 @@ class CostModel {
         if (keys.empty() || !read_device(keys.data(), h.keys, int64_t(keys.size() * sizeof(Span))))
             return B * (pairs(0, S, h.window) + pattern(0, S, h));
         double n = 0;
-        for (size_t i = 0; i < keys.size(); i++) {
-            const int at = int(i) % S, window = h.window ? std::max(0, at - h.window + 1) : 0;
-            n += keys[i].to - std::max(window, keys[i].from);
+        for (size_t k = 0; k < keys.size(); k++) {
+            const int at = int(k) % S, window = h.window ? std::max(0, at - h.window + 1) : 0;
+            n += keys[k].to - std::max(window, keys[k].from);
         }
         return n;
     }

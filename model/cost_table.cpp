@@ -11,9 +11,9 @@
 
 static thread_local Observer* current;
 
-Observer::Observer(const Table& real)
-    : table(real), real(real),
-      work(real, [this](void* to, const void* from, int64_t bytes) { return read_device(to, from, bytes); }),
+Observer::Observer(const Table& observed)
+    : table(observed), real(observed),
+      cost_model(observed, [this](void* to, const void* from, int64_t bytes) { return read_device(to, from, bytes); }),
       outer(current) {
     current = this;
     table.begin_capture = nullptr, table.end_capture = nullptr, table.launch_graph = nullptr,
@@ -22,7 +22,7 @@ Observer::Observer(const Table& real)
     if (real.name)                                       \
         table.name = [](auto... a) {                     \
             Observer& o = *current;                      \
-            Cost w = o.work.name(a...);                  \
+            Cost w = o.cost_model.name(a...);            \
             w.call.operation = Operation::name;          \
             (o.add_formats(w.call, a), ...);             \
             o.remember(Operation::name, a...);           \

@@ -13,7 +13,7 @@
 class Observer {
   public:
     Table table;    // to build a Model with
-    explicit Observer(const Table& real);
+    explicit Observer(const Table& observed);
     virtual ~Observer();
     Observer(const Observer&) = delete;
 
@@ -22,7 +22,7 @@ class Observer {
     virtual void call(const Cost& work, const std::function<void()>& run) = 0;    // run(): the real operation
 
   private:
-    const CostModel work;
+    const CostModel cost_model;
     // Uploaded data by device address: batches whole (for their spans), else the first int (a
     // position).
     std::map<const char*, std::vector<char>> uploads;

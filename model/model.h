@@ -7,7 +7,7 @@
 // Host memory that grows: pinned if the device can allocate it, else pageable.
 class HostBuffer {
   public:
-    explicit HostBuffer(const Table& op) : op(op) {}
+    explicit HostBuffer(const Table& table) : op(table) {}
     HostBuffer(const HostBuffer&) = delete;
     ~HostBuffer() { release(); }
     char* at_least(int64_t bytes);

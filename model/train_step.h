@@ -5,7 +5,7 @@
 
 class TrainStep {
   public:
-    TrainStep(Gpt& g, ParamStore& store) : g(g), store(store), op(g.op) {}
+    TrainStep(Gpt& model, ParamStore& parameters) : g(model), store(parameters), op(model.op) {}
     TrainStep(const TrainStep&) = delete;
     ~TrainStep();
     void lay_out(Layout& at);    // in device memory

@@ -61,7 +61,7 @@ struct ParamStore {
     std::vector<BlockMatrix> matrices;       // if the optimizer transforms matrices
     uint8_t* decays = nullptr;               // (flat / 64): 1 if weight decay applies
 
-    explicit ParamStore(const Table& op) : op(op) {}
+    explicit ParamStore(const Table& table) : op(table) {}
     ParamStore(const ParamStore&) = delete;
     void set_layout(const Config& c, const Optimizer* optimizer, int rank, int ranks, int zero, Element comm_dtype);
     int64_t state_elements(size_t i) const;    // on this rank

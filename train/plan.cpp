@@ -163,7 +163,7 @@ Status Trainer::set_up() {
     TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // e.g. one rank has no GPU
     // If NCCL does not start on a rank, that rank ends at once, without agreeing with the others.
     if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
-    TRY(agreed(open_trace()));
+    TRY(agreed(ranks.first() ? open_trace(o.trace, device.model, trace) : Status{}));
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
     agree_on_batch();
@@ -192,13 +192,6 @@ Status Trainer::set_up() {
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " + launcher_text() +
                   device.text);
-    return {};
-}
-
-Status Trainer::open_trace() {
-    if (o.trace.empty() || !ranks.first()) return {};
-    trace = TRY(Trace::open(o.trace, device.model->op));
-    device.model = std::make_unique<Model>(trace->table);
     return {};
 }
 

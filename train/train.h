@@ -92,7 +92,6 @@ struct Trainer {
     Status check_same_start();
     void broadcast_algorithms();    // gives rank 0's algorithms to all ranks
     void share_cores();
-    Status open_trace();      // rank 0: device.model over a table that writes lines
     Status choose_batch();    // plan; --batch auto: the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);

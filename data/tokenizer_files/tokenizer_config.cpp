@@ -33,7 +33,7 @@ constexpr struct {
 // Maps token names in files to ids.
 class Names {
   public:
-    explicit Names(const Vocabulary& v) : v(v) {
+    explicit Names(const Vocabulary& vocabulary) : v(vocabulary) {
         for (size_t id = 0; id < v.tokens.size(); id++) text(int(id));
         for (size_t i = 0; i < v.added.size(); i++) added(i);
     }
@@ -120,13 +120,13 @@ struct ConfigReader : JsonReader {
             if (key.ends_with("special_tokens") && value.is_array())
                 for (const json& token : value) special.insert(content(token));
         }
-        for (const auto& [name, id] : list.items()) {
+        for (const auto& [token, id] : list.items()) {
             if (!id.is_number_integer() || id < 0 || id >= MAX_IDS)
-                return wrong("added_tokens.json: " + name, "an id from 0 to 1048575", id);
+                return wrong("added_tokens.json: " + token, "an id from 0 to 1048575", id);
             // The vocabulary's own file, if it has the token, defines how the token is found.
-            if (const int same = ids.id_of(name); same == id && ids.index_of(same) >= 0) continue;
-            const bool is_special = special.contains(name);
-            TRY(add("added_tokens.json: " + name, id.get<int>(), name,
+            if (const int same = ids.id_of(token); same == id && ids.index_of(same) >= 0) continue;
+            const bool is_special = special.contains(token);
+            TRY(add("added_tokens.json: " + token, id.get<int>(), token,
                     {.id = id.get<int>(), .special = is_special, .normalized = !is_special}));
         }
         return {};
@@ -250,7 +250,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     ConfigReader reader{{folder}, std::move(beside[0]), v, file.extension() == ".model", merges};
     for (const auto& [name, id] : unspelled) reader.ids.unspelled(name, id);
     TRY(reader.read(beside[1], beside[2]));
-    for (const char* beside : {"config.json", "generation_config.json"}) TRY(read_ends(file.parent_path() / beside, v));
+    for (const char* config : {"config.json", "generation_config.json"}) TRY(read_ends(file.parent_path() / config, v));
     if (fs::exists(jinja, error)) v.chat_template = TRY(read_file(jinja, MAX_CONFIG));
     return Tokenizer(std::move(v));
 }

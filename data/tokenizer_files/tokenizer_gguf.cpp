@@ -98,9 +98,9 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         const size_t space = m.find(' ', 1);
         const std::string left = m.substr(0, space), right = space == std::string::npos ? "" : m.substr(space + 1);
         auto l = id_of.find(left), r = id_of.find(right), both = id_of.find(left + right);
-        auto bytes = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
+        auto bytes_of = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
         if (left.empty() || right.empty() || l == id_of.end() || r == id_of.end() || both == id_of.end() ||
-            bytes(both) != bytes(l) + bytes(r))
+            bytes_of(both) != bytes_of(l) + bytes_of(r))
             return fail(Exit::input,
                         "%s: tokenizer.ggml.merges[%zu]: expected two tokens whose concatenation is a "
                         "token, found %.60s",

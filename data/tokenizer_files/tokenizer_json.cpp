@@ -36,7 +36,7 @@ struct Reader : JsonReader {
     std::vector<Split> splits;
     bool byte_level = false;
     std::unordered_map<std::string, int> id_of;    // by the spelling in the file
-    Reader(const std::string& name, const json& root) : JsonReader{name}, root(root) {}
+    Reader(const std::string& file, const json& whole) : JsonReader{file}, root(whole) {}
 
     Status model() {
         const json& m = at(root, "model");

@@ -18,8 +18,8 @@ using nlohmann::ordered_json;
 
 // ---- commands -------------------------------------------------------------------------------------------------------
 
-Chat::Chat(Model& model, const Tokenizer& tokenizer, ChatTemplate chat_template, ChatOptions options)
-    : options(std::move(options)), model(model), tokenizer(tokenizer), chat_template(std::move(chat_template)) {}
+Chat::Chat(Model& g, const Tokenizer& t, ChatTemplate form, ChatOptions o)
+    : options(std::move(o)), model(g), tokenizer(t), chat_template(std::move(form)) {}
 
 Status Chat::open() {
     int& context = options.context;

@@ -182,7 +182,7 @@ namespace {
 // Ctrl-C ends the process as usual.
 class InterruptCounter {
   public:
-    explicit InterruptCounter(bool on) : on(on) {
+    explicit InterruptCounter(bool counts) : on(counts) {
         struct sigaction action = {};
         action.sa_handler = [](int) { interrupts++; };    // no SA_RESTART: reading is interrupted
         if (on) sigaction(SIGINT, &action, &before);

@@ -47,7 +47,7 @@ class LineReader {
 // Characters of scripts without spaces are words and take two columns.
 class LineBreaker {
   public:
-    explicit LineBreaker(int width) : width(width) {}
+    explicit LineBreaker(int columns) : width(columns) {}
     std::string push(std::string_view piece);    // returns text that can be written
     std::string finish();                        // returns the rest
   private:

@@ -23,9 +23,9 @@ bool better(const Next& a, const Next& b) {
 
 class Search {
   public:
-    Search(Model& model, const Tokenizer& tokenizer, const GenerationOptions& options, const BeamSearch& beam_options)
-        : model(model), options(options), beam_options(beam_options),
-          choices(std::min(model.c.V, tokenizer.vocab_size())), sequences(model) {
+    Search(Model& g, const Tokenizer& tokenizer, const GenerationOptions& o, const BeamSearch& search)
+        : model(g), options(o), beam_options(search), choices(std::min(model.c.V, tokenizer.vocab_size())),
+          sequences(model) {
         if (options.end_of_text) ends = ends_of_text(tokenizer);
     }
     Status open(const std::vector<int>& prompt);

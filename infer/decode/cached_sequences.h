@@ -20,9 +20,9 @@ inline size_t common_length(const Ids& a, const Ids& b) {
 // prompt for which a prefix was computed.
 class CachedSequences {
   public:
-    // share_decoded: positions from decode steps may be reused too, although their bits differ from
+    // shares_decoded: positions from decode steps may be reused too, although their bits differ from
     // those of prefill.
-    explicit CachedSequences(Model& model, bool share_decoded = false) : model(model), share_decoded(share_decoded) {}
+    explicit CachedSequences(Model& g, bool shares_decoded = false) : model(g), share_decoded(shares_decoded) {}
     Status open(int count, int positions, const CacheOptions& kind);    // exit 5: not enough memory
     int count() const { return cache.table.sequences(); }
     int length(int seq) const { return cache.table[seq].length(); }

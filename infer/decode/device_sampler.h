@@ -11,7 +11,7 @@ class DeviceSampler {
     // Whether operation sample can apply this sampler's settings. With FLATGPT_SAMPLER=host, for
     // measurements: never.
     static bool supports(const Model& model, const Sampler& sampler);
-    DeviceSampler(Model& model, KvCache& cache) : model(model), cache(cache) {}
+    DeviceSampler(Model& g, KvCache& kv_cache) : model(g), cache(kv_cache) {}
     DeviceSampler(const DeviceSampler&) = delete;
     ~DeviceSampler();
     bool open(const Sampler& sampler, int V);    // V: tokens to choose from; false: no memory

@@ -88,8 +88,8 @@ struct Sequence {
 
 class Generator {
   public:
-    Generator(Model& model, const Tokenizer& tokenizer, const GenerationOptions& options)
-        : model(model), tokenizer(tokenizer), options(options), choices(std::min(model.c.V, tokenizer.vocab_size())),
+    Generator(Model& g, const Tokenizer& t, const GenerationOptions& o)
+        : model(g), tokenizer(t), options(o), choices(std::min(model.c.V, tokenizer.vocab_size())),
           ends(ends_of_text(tokenizer)), sequences(model), V(size_t(model.c.V)) {}
     Result<GenerationResult> run();
 

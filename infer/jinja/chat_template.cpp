@@ -14,7 +14,7 @@ namespace jinja {
 
 struct Interpreter::Deeper {
     Interpreter& run;
-    explicit Deeper(Interpreter& run) : run(run) {
+    explicit Deeper(Interpreter& interpreter) : run(interpreter) {
         if (++run.depth > MAX_CALLS) raise("calls nested too deep");
     }
     ~Deeper() { run.depth--; }
@@ -22,7 +22,8 @@ struct Interpreter::Deeper {
 struct Interpreter::Scope {
     Interpreter& run;
     std::shared_ptr<Frame> before;
-    explicit Scope(Interpreter& run, std::shared_ptr<Frame> outer = nullptr) : run(run), before(run.frame) {
+    explicit Scope(Interpreter& interpreter, std::shared_ptr<Frame> outer = nullptr)
+        : run(interpreter), before(run.frame) {
         run.meter.charge(4);
         auto inner = std::make_shared<Frame>();
         inner->outer = outer ? std::move(outer) : run.frame;
@@ -42,7 +43,7 @@ template <class F> auto Interpreter::at_line(const Node& n, F work) {
         throw;
     }
 }
-Interpreter::Interpreter(const Value& context, int64_t now) : now(now), frame(std::make_shared<Frame>()) {
+Interpreter::Interpreter(const Value& context, int64_t time) : now(time), frame(std::make_shared<Frame>()) {
     for (size_t i = 0; i < context.items().size(); i += 2)
         frame->names[context.items()[i].text()] = context.items()[i + 1];
 }

@@ -26,13 +26,13 @@ struct Function : Object {
     const Value self = Value();
     const Node* macro = nullptr;
     const std::shared_ptr<Frame> frame;
-    Function(const Builtin* builtin, const Value& self) : builtin(builtin), self(self) { contain(self); }
-    Function(const Node& macro, std::shared_ptr<Frame> frame) : macro(&macro), frame(std::move(frame)) {}
+    Function(const Builtin* b, const Value& object) : builtin(b), self(object) { contain(self); }
+    Function(const Node& node, std::shared_ptr<Frame> outer) : macro(&node), frame(std::move(outer)) {}
 };
 struct Loop : Object {    // the template's variable `loop`
     const Value items;
     size_t at = 0;
-    explicit Loop(const Value& items) : items(items) { contain(items); }
+    explicit Loop(const Value& list) : items(list) { contain(items); }
 };
 struct Arguments {
     Items items;
@@ -43,7 +43,7 @@ class Interpreter {
   public:
     Meter meter{MAX_STEPS};
     const int64_t now;
-    Interpreter(const Value& context, int64_t now);
+    Interpreter(const Value& context, int64_t time);
     ~Interpreter();
     Interpreter(const Interpreter&) = delete;
     Interpreter& operator=(const Interpreter&) = delete;

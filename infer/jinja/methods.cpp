@@ -16,9 +16,9 @@ std::string Call::text(size_t i, const char* otherwise) const {
     if (!args[i].is(Kind::string)) raise("expected a string as argument %zu, found %s", i + 1, type_name(args[i]));
     return args[i].text();
 }
-Value Call::named_or(const char* name, Value otherwise) const {
+Value Call::named_or(const char* argument, Value otherwise) const {
     for (auto& [key, value] : named)
-        if (key == name) return value;
+        if (key == argument) return value;
     return otherwise;
 }
 Value Interpreter::path(Value v, const Value& path) {

@@ -78,7 +78,7 @@ class Parser {
     }
     struct Deeper {
         Parser& p;
-        explicit Deeper(Parser& p) : p(p) {
+        explicit Deeper(Parser& parser) : p(parser) {
             if (++p.depth > DEEPEST) throw Error{"nested too deep", p.now().line};
         }
         ~Deeper() { p.depth--; }

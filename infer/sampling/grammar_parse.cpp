@@ -51,7 +51,7 @@ void byte_sequences(uint32_t from, uint32_t to, std::vector<std::vector<Bytes>>&
 
 class Parser {
   public:
-    Parser(std::string_view text, const std::string& name) : text(text), name(name) {}
+    Parser(std::string_view grammar, const std::string& file) : text(grammar), name(file) {}
     Result<std::shared_ptr<const Grammar>> run();
 
   private:

@@ -56,7 +56,7 @@ std::string literal(const ordered_json& value) { return gbnf_quoted(value.dump()
 
 class Compiler {
   public:
-    Compiler(const ordered_json& root, const std::string& name) : root(root), name(name) {}
+    Compiler(const ordered_json& schema, const std::string& file) : root(schema), name(file) {}
     Result<std::string> run();
 
   private:
@@ -339,8 +339,8 @@ Result<std::string> Compiler::array(const ordered_json& s, const std::string& pa
     TRY(times(s, "minItems", "maxItems", 0, path));
     const int64_t least = s.value("minItems", int64_t(0));
     const auto possible = int64_t(std::find(first.begin(), first.end(), "") - first.begin());
-    const bool open = s.contains("items") ? s["items"] != false : !tuple || least > int64_t(first.size());
-    const std::string item = !open ? "" : s.contains("items") ? TRY(value(s["items"], path + "/items")) : "value";
+    const bool extends = s.contains("items") ? s["items"] != false : !tuple || least > int64_t(first.size());
+    const std::string item = !extends ? "" : s.contains("items") ? TRY(value(s["items"], path + "/items")) : "value";
     int64_t most = s.value("maxItems", int64_t(-1));
     const bool ends = possible < int64_t(first.size()) || item.empty();    // no item may follow the possible prefix
     if (ends) most = most < 0 ? possible : std::min(most, possible);

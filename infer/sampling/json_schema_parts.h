@@ -44,7 +44,7 @@ bool is_annotation(const std::string& keyword);                    // keywords l
 
 class Schemas {
   public:
-    explicit Schemas(const nlohmann::ordered_json& root) : root(root) {}
+    explicit Schemas(const nlohmann::ordered_json& whole) : root(whole) {}
     // The schema to which a $ref points, or an error.
     struct Found {
         const nlohmann::ordered_json* schema = nullptr;

@@ -44,12 +44,12 @@ Result<History> History::open(const Penalties& p, const Tokenizer& tokenizer, in
     return h;
 }
 
-void History::count(const PastToken& past, int by) {
-    auto at = std::lower_bound(token_counts.begin(), token_counts.end(), past.id,
+void History::count(const PastToken& token, int by) {
+    auto at = std::lower_bound(token_counts.begin(), token_counts.end(), token.id,
                                [](const TokenCount& s, int id) { return s.id < id; });
-    if (at == token_counts.end() || at->id != past.id) at = token_counts.insert(at, {past.id, 0, 0});
+    if (at == token_counts.end() || at->id != token.id) at = token_counts.insert(at, {token.id, 0, 0});
     at->all += by;
-    if (past.generated) at->generated += by;
+    if (token.generated) at->generated += by;
     if (at->all == 0) token_counts.erase(at);
 }
 

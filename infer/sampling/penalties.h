@@ -48,7 +48,7 @@ class History {
         int id;
         bool generated, breaks;
     };
-    void count(const PastToken& past, int by);
+    void count(const PastToken& token, int by);
     bool breaks(int id);
     std::vector<std::pair<int, int>> repeats() const;
 

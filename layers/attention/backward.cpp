@@ -86,7 +86,7 @@ struct WorkItems {
     static constexpr int COUNT = 5;
     const Back& c;
     int ranges, parts, items;    // parts: items for each head
-    WorkItems(const Back& c, int threads) : c(c) {
+    WorkItems(const Back& call, int threads) : c(call) {
         const int heads = c.B * c.h.NKV;
         ranges = ranges_of(c.B, c.S, c.h);
         parts = whole_heads(heads, threads) ? 1 : ranges;
@@ -303,9 +303,9 @@ void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int
         pack_rows<half>(t.q + to_row * Q, q, qkv_row, n, rows, HS);
         pack_rows<half>(t.dy + to_row * Q, dy, C, n, rows, HS);
         if (TILED<Set>) {
-            const int64_t pairs = pairs_held(c.S), at = g * P * pairs + from / 2;
-            pack_turned(t.q_sum + at, pairs, q, qkv_row, n, rows, HS);
-            pack_turned(t.dy_sum + at, pairs, dy, C, n, rows, HS);
+            const int64_t pairs = pairs_held(c.S), to_pair = g * P * pairs + from / 2;
+            pack_turned(t.q_sum + to_pair, pairs, q, qkv_row, n, rows, HS);
+            pack_turned(t.dy_sum + to_pair, pairs, dy, C, n, rows, HS);
         } else if (half) {
             pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
             pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);

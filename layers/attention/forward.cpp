@@ -46,7 +46,7 @@ struct WorkItems {
     static constexpr int COUNT = 3;
     const Call& c;
     int heads, qt, ranges, items;
-    WorkItems(const Call& c, int threads) : c(c) {
+    WorkItems(const Call& call, int threads) : c(call) {
         heads = c.B * c.h.NKV;
         qt = tiles(c.S, QB);
         ranges = least(qt, tiles(4 * threads, heads));
@@ -269,14 +269,14 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = c.h.dropout.factor() / total;
         c.y.with(((row + r) * c.h.NH + at.head) * HS, [&](auto* y) {    // y[b,s,head,:]
-            each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
+            each_vector(HS, [&](int64_t d, auto vec) { vec.put(y + d, load(t.o + r * P + d) * inverse); });
         });
         t.sums[r] = total;    // overwrites sums that have been read
     }
     const float scale = has_score_transform(c.h) ? 1 : scale_of(c.h);
     if (c.lse)
-        each_vector(m, [&](int64_t r, auto at) {
-            at.put(lse + r, at.get(t.top + r) * scale + log2(at.get(t.sums + r)) * (1 / LOG2E));
+        each_vector(m, [&](int64_t r, auto vec) {
+            vec.put(lse + r, vec.get(t.top + r) * scale + log2(vec.get(t.sums + r)) * (1 / LOG2E));
         });
 }
 

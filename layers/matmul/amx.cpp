@@ -208,8 +208,8 @@ template <Then then, class X, class Y> struct Product {
         return VW == 16 && !g.add && steps_of(g.K) <= block_steps<Planes>(g.N, g.K) && g.N % 16 == 0 &&
                int64_t(g.M) * g.N * 4 > PASSES_BY && whole_lines(g.c) && whole_lines(g.gelu);
     }
-    Product(const Form& g, int thread, int threads)
-        : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
+    Product(const Form& form, int thread, int threads)
+        : g(form), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
           b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel}, past_caches(passes_by(g)),
           deep(block_steps<Planes>(g.N, g.K)),
           share(parts(g.M, SIDE), parts(g.N, SIDE), RESIDENT / (deep * STEP), thread, threads) {}

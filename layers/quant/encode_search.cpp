@@ -211,7 +211,7 @@ INLINE Lines refit(const Fit& f, float x1, Lines line, bool below) {
 }
 
 bool find_line(const float* x, float most, bool below, Line* best) {
-    constexpr int ITERATIONS = 3, VECTORS = 16 / VW;
+    constexpr int ITERATIONS = 3;
     Lines lines[VECTORS][ITERATIONS];
     vf errors[VECTORS][ITERATIONS], least = load(x), greatest = least;
     vi finite = vi{} - 1;

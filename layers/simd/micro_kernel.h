@@ -20,10 +20,10 @@ INLINE vf to_pairs(vf first, vf second) {
 }
 // Word i of the result: element i of even, then element i of odd.
 INLINE vf interleaved(vf even, vf odd) {
-    typedef short vs __attribute__((vector_size(64)));
-    const vs both = reinterpret_cast<vs>(to_pairs(even, odd));
-    const vs order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    typedef short Words __attribute__((vector_size(64)));
+    const Words both = reinterpret_cast<Words>(to_pairs(even, odd));
+    const Words order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return reinterpret_cast<vf>(__builtin_shuffle(both, order));
 }
 // s += the two products of each pair of a and x.

@@ -57,7 +57,8 @@ Status Bench::close() const {
                 join(names, ", ").c_str());
 }
 
-TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size_t(B) * size_t(S)), target(tok) {
+TrainingStep::TrainingStep(const Config& c, int batch, int seq)
+    : B(batch), S(seq), tok(size_t(B) * size_t(S)), target(tok) {
     for (size_t i = 0; i < tok.size(); i++) {
         tok[i] = int((int64_t(i) * 7919 + 13) % c.V);
         target[i] = int((int64_t(i) * 104729 + 7) % c.V);

@@ -90,7 +90,7 @@ struct ProfileRow {
 // Times each call synchronously, and notes its cost.
 class Profile final : public Observer {
   public:
-    Profile(const Table& op, const Peaks& peak) : Observer(op), peak(peak) {}
+    Profile(const Table& op, const Peaks& peaks) : Observer(op), peak(peaks) {}
     void start();
     // Rows since start, longest first; the last row is the time outside of operations (its calls
     // are 0). The seconds add up to the elapsed time without the time of the bookkeeping.

@@ -56,8 +56,8 @@ std::string prefill_row(int tokens, const std::string& weights) {
     return "prompt of " + std::to_string(tokens) + and_type(weights);
 }
 
-DecodeSteps::DecodeSteps(Model& model, KvCache& cache, int rows, int V)
-    : model(model), cache(cache), tok(size_t(rows), 1),
+DecodeSteps::DecodeSteps(Model& g, KvCache& kv_cache, int rows, int V)
+    : model(g), cache(kv_cache), tok(size_t(rows), 1),
       logits(model.op.sample ? 0 : size_t(rows) * size_t(V)), sample_args{.V = V} {}
 DecodeSteps::~DecodeSteps() {
     if (last >= 0) model.op.wait(last);

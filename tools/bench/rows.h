@@ -24,8 +24,8 @@ struct Rows {
     std::vector<std::pair<void*, int64_t>> held;
     bool* any = nullptr;    // not null: rows are not timed, only matched with --filter
 
-    Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
-        : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads(0)) {}
+    Rows(Bench& owner, const Table& table, const Config& config, int batch, int seq)
+        : bench(owner), op(table), c(config), B(batch), S(seq), N(batch * seq), h(config.heads(0)) {}
     ~Rows() { free_all(); }
 
     template <class X> X* allocate(int64_t bytes) {    // until free_all; null: not enough memory

@@ -59,9 +59,9 @@ template <class P> struct State {
     Array<float> master, m, v, dw;
     Array<uint8_t> decays;
     bool with_master;
-    State(Memory mem, const Problem& p, bool with_master)
+    State(Memory mem, const Problem& p, bool has_master)
         : w(mem, p.w), master(mem, p.w), m(mem, p.m), v(mem, p.v), dw(mem, p.dw), decays(mem, p.decays),
-          with_master(with_master) {}
+          with_master(has_master) {}
     template <class T> void run(const Ops<T, P>& op, const Step& s, uint64_t seed, OptimizerParams a = ADAM) {
         DeviceStep step(Memory(op), s);
         op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, decays, w.size(), step, a, seed);

@@ -55,16 +55,16 @@ struct DualHeads {
     Heads h;
     TableSpans spans;
     Dual<float> biases;
-    DualHeads(Memory m, int64_t N, Heads h)
-        : h(h), spans(m, h, N),
+    DualHeads(Memory m, int64_t N, Heads heads)
+        : h(heads), spans(m, h, N),
           biases(m, random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9)) {}
     Heads host() { return with(h, reinterpret_cast<const float*>(biases.host())); }
     Heads device() { return with(h.keys ? spans.in(h) : h, biases); }
 
   private:
-    static Heads with(Heads h, const float* bias) {
-        if (h.max_distance) h.bias = bias;
-        return h;
+    static Heads with(Heads heads, const float* bias) {
+        if (heads.max_distance) heads.bias = bias;
+        return heads;
     }
 };
 // The reference's outputs.

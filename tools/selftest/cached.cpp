@@ -13,10 +13,10 @@ static std::vector<int> shuffled(size_t n) {
     return pages;
 }
 
-template <class T> CacheArrays<T>::CacheArrays(Memory m, Element of, int NKV, int HS, int width,
+template <class T> CacheArrays<T>::CacheArrays(Memory m, Element of, int kv_heads, int HS, int row_pages,
                                                const std::vector<int>& held, double scale)
-    : type(of == Element::f64 ? element_of<T> : of), scaled(type == Element::fp8 || type == Element::int8), NKV(NKV),
-      width(width), table(m, shuffled(held.size() * size_t(width))) {
+    : type(of == Element::f64 ? element_of<T> : of), scaled(type == Element::fp8 || type == Element::int8),
+      NKV(kv_heads), width(row_pages), table(m, shuffled(held.size() * size_t(width))) {
     const int64_t rows = (table.size() + 1) * NKV * Pages::SIZE;    // one page is unused
     const Pages at = {type, nullptr, nullptr, nullptr, nullptr, NKV, table.host(), width};
     std::vector<bool> there(static_cast<size_t>(rows));
@@ -39,14 +39,14 @@ template <class T> CacheArrays<T>::CacheArrays(Memory m, Element of, int NKV, in
 }
 template <class T> bool CacheArrays<T>::intact() const {
     return std::all_of(parts, parts + 2, [](auto& part) {
-        return part->scales.intact() && std::visit([](auto& rows) { return rows.intact(); }, part->rows);
+        return part->scales.intact() && std::visit([](auto& x) { return x.intact(); }, part->rows);
     });
 }
 // Whether the device's numbers are the reference's, rounded; NaN for NaN.
-template <class X, class R> static bool same_rows(const Dual<X, R>& rows) {
-    const Numbers got = rows.read();
+template <class X, class R> static bool same_rows(const Dual<X, R>& x) {
+    const Numbers got = x.read();
     for (size_t i = 0; i < got.size(); i++) {
-        const double want = number(as<X>(number(rows.numbers[i])));
+        const double want = number(as<X>(number(x.numbers[i])));
         if (got[i] != want && !(std::isnan(got[i]) && std::isnan(want))) return false;
     }
     return true;
@@ -56,7 +56,7 @@ template <class T> bool CacheArrays<T>::same() const {
         const Numbers got = part->scales.read();
         for (size_t i = 0; i < got.size() && scaled; i++)
             if (got[i] != double(part->scales.numbers[i]) && !std::isnan(got[i])) return false;
-        return std::visit([](auto& rows) { return same_rows(rows); }, part->rows);
+        return std::visit([](auto& x) { return same_rows(x); }, part->rows);
     });
 }
 template struct CacheArrays<float>;

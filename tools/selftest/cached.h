@@ -22,9 +22,9 @@ template <class T> struct CacheArrays {
         Rows rows;
         Statistics scales;
     };
-    template <class At> Pages pages(Element type, At at) {
+    template <class At> Pages pages(Element of, At at) {
         auto rows = [&](Part& part) { return std::visit([&](auto& x) -> void* { return at(x); }, part.rows); };
-        return {type,
+        return {of,
                 rows(*parts[0]),
                 rows(*parts[1]),
                 at(parts[0]->scales, scaled),

@@ -13,7 +13,7 @@ std::vector<int> random_tokens(int64_t n, int V, uint64_t stream) {
     return t;
 }
 
-Check::Check(const char* op, const std::vector<Size>& sizes, const std::string& more) : op(op) {
+Check::Check(const char* operation, const std::vector<Size>& sizes, const std::string& more) : op(operation) {
     for (const Size& x : sizes) shape += std::string(shape.empty() ? "" : " ") + x.name + "=" + std::to_string(x.value);
     shape += more;
 }

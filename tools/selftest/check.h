@@ -39,9 +39,8 @@ using Memory = Table;    // the arrays below use its memory functions
 // n elements of device memory between guard bytes: `from` rounded to X, or NaN (0xff bytes).
 template <class X> class Array {
   public:
-    Array(const Memory& memory, int64_t n) : memory(memory), n(n) { fill<double>(nullptr); }
-    template <class V> Array(const Memory& memory, const std::vector<V>& from)
-        : memory(memory), n(int64_t(from.size())) {
+    Array(const Memory& m, int64_t size) : memory(m), n(size) { fill<double>(nullptr); }
+    template <class V> Array(const Memory& m, const std::vector<V>& from) : memory(m), n(int64_t(from.size())) {
         fill(from.data());
     }
     Array(const Array&) = delete;
@@ -95,7 +94,7 @@ template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cas
 // of type R and rounded to X. Outputs start as NaN and as 0. (Kokkos: DualView.)
 template <class X, class R = double> struct Dual : Array<X> {
     std::vector<R> numbers;
-    Dual(const Memory& m, int64_t n) : Array<X>(m, n), numbers(size_t(n)) {}
+    Dual(const Memory& m, int64_t size) : Array<X>(m, size), numbers(size_t(size)) {}
     template <class V> Dual(const Memory& m, const std::vector<V>& from) : Array<X>(m, from) {
         for (V v : from) numbers.push_back(as<R>(number(as<X>(double(v)))));
     }

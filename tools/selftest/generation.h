@@ -20,8 +20,8 @@ template <class T, class P> struct NormProduct {
     Array<P> nw, nb, w, b;
     Array<InputType<T, P>> normed;
     Array<float> mean, rstd;
-    NormProduct(const Memory& m, int N, int C, int OC, NormForm form, bool has_bias)
-        : form(form), has_bias(has_bias), x(m, random_normal(int64_t(N) * C, 1, 3)),
+    NormProduct(const Memory& m, int N, int C, int OC, NormForm norm, bool with_bias)
+        : form(norm), has_bias(with_bias), x(m, random_normal(int64_t(N) * C, 1, 3)),
           nw(m, norm_weights(C, form.norm.plus, 2)), nb(m, random_normal(C, 3)),
           w(m, random_normal(int64_t(OC) * C, 4, 1 / std::sqrt(C))), b(m, random_normal(OC, 5)),
           normed(m, int64_t(N) * C), mean(m, N), rstd(m, N) {}

@@ -94,8 +94,8 @@ template <class T, class P> Check check_linear_backward(const Ops<T, P>& op, int
 // accuracy; users have found its GELU a little less exact than a plain one (llm.c, pull request
 // 653). An error up to 1e-5 is attributed to it. The CPU's GELU is flatgpt's own, without this
 // allowance.
-template <class X, class T> double gelu_limit(bool on_host, Dtype dtype, int64_t K) {
-    return product_limit<X, T>(dtype, K) + (on_host || sizeof(X) == 2 ? 0 : 1e-5 - ROUNDING<X>);
+template <class X, class T> double gelu_limit(bool host, Dtype dtype, int64_t K) {
+    return product_limit<X, T>(dtype, K) + (host || sizeof(X) == 2 ? 0 : 1e-5 - ROUNDING<X>);
 }
 
 // The reference composes the fused operations.
@@ -136,12 +136,12 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
         table.activation_backward(at(dpre), at(dpre), at(pre), Act::gelu_tanh, false, N, C);
         for (size_t i = 0; i < dpre.numbers.size() && bias; i++) dpre_sum.numbers[i % size_t(C)] += dpre.numbers[i];
     });
-    const bool on_host = op.upload == op.copy;
+    const bool host = op.upload == op.copy;
     // Unfused, dy w is rounded, too.
-    check.expect("dpre", dpre, gelu_limit<T, T>(on_host, dtype, OC) + ROUNDING<T> / 2);
+    check.expect("dpre", dpre, gelu_limit<T, T>(host, dtype, OC) + ROUNDING<T> / 2);
     check.expect("dw", dw, product_limit<Grad<P>, T>(dtype, N));
     check.expect("db", db, product_limit<Grad<P>, T>(dtype, N));
     // dpre or the sum may be rounded.
-    check.expect("dpre_sum", dpre_sum, gelu_limit<T, T>(on_host, dtype, N + OC));
+    check.expect("dpre_sum", dpre_sum, gelu_limit<T, T>(host, dtype, N + OC));
     return check;
 }
