@@ -62,7 +62,8 @@ struct TrainState {
     int64_t bad_validations = 0;    // number of validations since then
     int64_t documents = -1;         // documents of the training data that begin with end-of-text
     uint64_t validation = 0;        // hash of the validation data and its settings
-    std::string dtype, backend;     // types of the products: "bf16", "cpu bf16 (AMX)"
+    std::string dtype;              // --dtype: "bf16"
+    std::string backend;            // device and type of the products: "cpu bf16 (AMX)"
     std::string algorithms;         // device_choices(): algorithms of the matrix products
     std::string unwritten;          // rows not yet in metrics.jsonl; last one may await validation
     std::string config;             // resolved options (TOML), for users

@@ -99,11 +99,12 @@ struct PackedProduct {
     const PackedWeight* w;
     const float *b, *residual;
     int N, C, OC;
-    bool vnni;                                              // from cpu_has_vnni
-    Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16; in blocks of integers
-    int ahead = 8192;                                       // prefetch distance for non-integer weights, bytes
-    bool gelu = false;                                      // y = gelu of the sum above
-    Precision precision = {};                               // prefill: tiles multiply floats, too
+    bool vnni;                         // from cpu_has_vnni
+    Tiles tiles = Tiles::none;         // for weights in bf16
+    Tiles byte_tiles = Tiles::none;    // for weights in blocks of integers
+    int ahead = 8192;                  // prefetch distance for non-integer weights, bytes
+    bool gelu = false;                 // y = gelu of the sum above
+    Precision precision = {};          // prefill: tiles multiply floats, too
 };
 
 // Kernels of one instruction set for parameters of type P: the entries of Ops, except memory and

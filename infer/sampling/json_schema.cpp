@@ -359,8 +359,9 @@ Result<std::string> Compiler::array(const ordered_json& s, const std::string& pa
     return add("\"[\" ws " + (most == 0 ? "" : items + " ") + "\"]\"");
 }
 
-// Members come in the order of `properties`, then other required ones, then additional ones. After
-// each member, the object's rest has two rules: without and with a member before it.
+// Members come in the order of `properties`, then other required ones, then additional ones. At
+// each point of this list the rest of the object has two rules: one for when no member was written
+// yet, and one that begins with a comma.
 Result<std::string> Compiler::object(const ordered_json& s, const std::string& path) {
     if (!s.contains("properties") && !s.contains("required") && !s.contains("additionalProperties"))
         return std::string("object");

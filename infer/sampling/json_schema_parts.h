@@ -32,8 +32,8 @@ struct PatternRules {
 PatternRules pattern_rules(const std::string& pattern, int64_t least, int64_t most, const std::string& prefix,
                            std::string* rules);
 
-// GBNF for a quoted JSON string without escapes that is none of `taken`. Appends rules, which use
-// the rule `plain`.
+// GBNF for a quoted JSON string without escapes that is none of `taken`. Appends its rules, with
+// names that begin with prefix; they use the grammar's rule `plain` (one unescaped character).
 std::string other_strings(const std::set<std::string>& taken, const std::string& prefix, std::string* rules);
 
 // ---- schemas --------------------------------------------------------------------------------------------------------

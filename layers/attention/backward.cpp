@@ -115,7 +115,8 @@ struct WorkItems {
 
 // A tile: m queries and n keys of a stream. Row r attends to keys first(r)..limit(r)-1.
 struct Pair {
-    int m, n, ahead;                         // ahead: i0 - j0; not negative if near
+    int m, n;
+    int ahead;                               // first query minus first key
     const float *q, *dy, *q_sum, *dy_sum;    // at the first query
     int64_t pairs;                           // row stride of q_sum and dy_sum, if transposed
     const float *lse, *delta;

@@ -130,7 +130,7 @@ INLINE void online_softmax(float* s, const RowMask& mask, float c, float* top, f
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
-// Turns a query's products with keys from..end of the stream's tile at j0 into scores.
+// Turns one query's products with the keys mask.from to mask.end - 1 of the tile at j0 into scores.
 INLINE void shape_scores(float* s, const RowMask& mask, ScoreTransform shape, const Stream& stream, int j0, int query) {
     for (int u = mask.from; u < mask.end; u += VW)
         store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);

@@ -3,16 +3,17 @@
 //
 // P = exp(S - lse) is recomputed; dS = P (dP - delta), delta = dy . y.
 //   dQ = dS K scale: a block has a tile of queries of one head, and reads keys and values. It
-//     also writes lse and delta of its rows for the other kernel.
+//     also writes its rows' lse, in log2 units, and delta for the other kernel.
 //   dV = P^T dy, dK = dS^T Q scale: a block has a tile of keys of one kv head, and reads queries
 //     and dy of all heads that share it. The keys of a sparse pattern have tiles of their own. It
 //     computes the transposed S^T = K Q^T and dP^T = V dy^T.
-// In both, registers with a result are the next product's left factor, within one warp.
+// In both kernels a warp uses the registers that hold one product's result as the left operand of
+// the next product.
 //
 // FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel
-// that adds to dQ in memory would need only 5 products, but also 8 bytes of traffic for each
-// element of dQ and 128 keys, and a fixed order of its blocks for reproducible bits. Bound by
-// tensor cores, then by shared memory (see sm80.cu).
+// that adds to dQ in memory would need only 5 products, but also 8 bytes of traffic per
+// element of dQ and tile of 128 keys, and a fixed order of its blocks for reproducible bits. Bound
+// by tensor cores, then by shared memory (see sm80.cu).
 #include "sm80.cuh"
 
 namespace {

@@ -189,7 +189,8 @@ struct ThreadShare {
         part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
     }
 };
-enum class Then { add, slope, gelu };    // the epilogue, besides bias and residual
+// Applied to a sum before it is stored: nothing but bias and residual, GELU's derivative, or GELU.
+enum class Then { add, slope, gelu };
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
     typedef typename PlanesOf<Y>::type Planes;

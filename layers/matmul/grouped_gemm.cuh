@@ -236,7 +236,8 @@ constexpr int PLAIN = 64, PLAIN_K = 16, PLAIN_THREADS = 64;
 // A thread's part of a factor's tile on its way to shared memory: [k][row or column of the result].
 template <bool BY_K, class T> struct Part {
     static constexpr int COLUMNS = BY_K ? PLAIN : PLAIN_K, STEP = PLAIN_THREADS / COLUMNS;    // as in memory
-    static constexpr int OWN = PLAIN * PLAIN_K / PLAIN_THREADS, PADDED = PLAIN + 4;    // PADDED: rows of whole 16 bytes
+    static constexpr int OWN = PLAIN * PLAIN_K / PLAIN_THREADS;                               // elements of a thread
+    static constexpr int PADDED = PLAIN + 4;    // row length, a multiple of 16 bytes
     typedef float Tile[PLAIN_K][PADDED];
     float x[OWN];
     __device__ static int column() { return threadIdx.x % COLUMNS; }

@@ -145,7 +145,7 @@ struct Candidate {
     size_t workspace;
 };
 
-// Lists cuBLASLt's algorithms. last_status: its error if there is none.
+// Lists cuBLASLt's algorithms. last_status: cuBLASLt's error if the list is empty.
 std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* last_status) {
     cublasLtMatmulPreference_t preference;
     CUBLAS_CHECK(cublaslt.MatmulPreferenceCreate(&preference));

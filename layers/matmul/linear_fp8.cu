@@ -247,7 +247,8 @@ bool takes(int N, int C, int OC, std::initializer_list<const void*> pointers) {
     return Fp8Scratch::takes(N, C, OC) && all % 16 == 0;
 }
 
-// A call's factors, by their index in Fp8Scratch.
+// A call's operands converted to fp8, and their scales, in the scratch memory that Fp8Scratch lays
+// out.
 template <bool BLOCKS> struct Factors {
     typedef std::conditional_t<BLOCKS, e4m3, e5m2> Dy;
     Fp8Scratch at;

@@ -59,7 +59,7 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
         if (of.b && c < C) bias = load<W>(of.b + c);
     };
     fetch(threadIdx.x * W);
-    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n)(sum, x): row n's sum with x
+    auto add_up = [&](float(&parts)[N][32], auto term) {    // term(n)(sum, x): row n's sum plus its term of x
 #pragma unroll 1
         for (int n = 0; n < N; n++)
             for (int part = (warp + N * WARPS - n) % WARPS; part < of.warps; part += WARPS) {

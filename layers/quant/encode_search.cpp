@@ -1,7 +1,8 @@
 // encode_search.cpp - see encode_search.h. Each lane is one candidate and sums over the numbers in
-// their order, so it has the bits of a loop. Bound by arithmetic: 4 passes, 16 operations a number.
+// their order, so the result is bit-identical to a scalar loop's. Bound by arithmetic: 4 passes, 16
+// operations a number.
 //
-// An FMA instead of a product and a sum would give other bits than a CPU without FMAs.
+// Products and sums are not contracted to FMAs, so that CPUs with and without FMAs give equal bits.
 #pragma GCC optimize("fp-contract=off")
 #include "layers/simd/vec.h"
 #include "encode_search.h"

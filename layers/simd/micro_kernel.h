@@ -52,7 +52,7 @@ INLINE vf add_pairs(vf s, vf, vf) { return s; }    // never called
 namespace ISA {
 constexpr int MR = 6, NV = VW == 16 ? 4 : 2;
 
-// The number of words that hold n elements of a sum.
+// The number of 32-bit words that hold n elements along the summed dimension: half, two bf16 each.
 template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
 
 // s += a x, where *a is one word for all lanes.
