@@ -24,7 +24,7 @@ void print_curves(const std::vector<Curve>& curves, const CurveStyle& style);
 
 struct Axis {
     bool log = false;                           // values below 1 count as 1
-    double low = INFINITY, high = -INFINITY;    // of the values on it, or of their decimal logarithms
+    double low = INFINITY, high = -INFINITY;    // range of its values, or of their decimal logarithms
     double axis_value(double v) const { return log ? std::log10(std::max(v, 1.0)) : v; }
     void cover(double v);
     void widen_if_single();    // a single value gets a range around it
