@@ -15,7 +15,7 @@
 
 namespace {
 using Strings = std::vector<std::string>;
-// Number of repeated sequences, and maximum positions of one: BOS, and both halves.
+// Number of repeated sequences, and maximum positions of one: BOS and two equal halves.
 constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * REPEATED_HALF + 1;
 
 struct Options {

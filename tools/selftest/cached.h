@@ -43,8 +43,8 @@ inline const char* cache_name(Element type) {
     return type == Element::bf16 ? " bf16" : type == Element::fp8 ? " fp8" : type == Element::int8 ? " int8" : "";
 }
 
-// Sequence b begins its S positions at pos - 5 b; with several sequences it has S - 3 b positions,
-// the rest is padding, whose y must be 0, or finite if pos is 0. type f64: T's own.
+// Sequence b begins at position pos - 5 b. With several sequences it has S - 3 b positions; the
+// rest is padding, whose y must be 0, or finite if pos is 0. type f64: the cache stores type T.
 template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h,
                                                          double scale = 1, Element type = Element::f64) {
     Check check("attention_cached",
