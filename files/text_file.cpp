@@ -137,8 +137,8 @@ struct TextFile::State {
     Status decode_some();
 };
 
-// Fills `to` from the block, as far as possible. Members may follow members; trailing zeros are
-// padding.
+// Fills `to` by decompressing the block, as far as possible. Gzip members may follow each other;
+// trailing zeros are padding.
 Status TextFile::State::inflate_some(char* to, size_t bytes, size_t* done) {
     auto* in = reinterpret_cast<unsigned char*>(block.data());
     if (!inside) {
@@ -180,7 +180,7 @@ Status TextFile::State::decompress_some(char* to, size_t bytes, size_t* done) {
     return damaged(ZSTD_getErrorName(rc));
 }
 
-// Decompresses; less than `bytes` only at the end.
+// Decompresses into `to`. Returns less than `bytes` only at the end.
 Result<size_t> TextFile::State::unpack(char* to, size_t bytes) {
     size_t filled = 0;
     while (filled < bytes) {
@@ -231,7 +231,7 @@ Status TextFile::State::start() {
     return {};
 }
 
-// Decompressed bytes, including the beginning that start has read.
+// Decompressed bytes, beginning with those that start() has read already.
 Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     size_t n = std::min(bytes, beginning.size() - given);
     memcpy(to, beginning.data() + given, n);

@@ -43,15 +43,15 @@ class TextEncoder {
     std::string first;
 };
 
-// The ids below V with ordinary text; all if the tokenizer is unknown. Random tokens are drawn from
-// these.
+// The ids below V that stand for ordinary text, from which random tokens are drawn; all ids if the
+// tokenizer is unknown.
 std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
 
-// Each text's loss over all tokens but its first, or over the masked ones, or over the suffix after
-// a prefix; both are drawn by the chunk's number in the file. Texts longer than the model's plan
-// are split into independent chunks. Chunks of similar length are padded into one batch: up to
-// rounding, each has the loss it would have alone. *chunks: chunks before these in the file;
-// updated.
+// Each text's loss. By the objective, it is over all tokens but the first, over the masked ones, or
+// over the suffix after a prefix; mask and prefix are drawn by the chunk's number in the file.
+// Texts longer than the model's plan are split into independent chunks. Chunks of similar length
+// are padded into one batch: up to rounding, each has the loss it would have alone. *chunks: number
+// of chunks before these in the file; updated.
 std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
                                        const std::vector<std::vector<int>>& texts, const Objective& objective,
                                        int64_t* chunks);
