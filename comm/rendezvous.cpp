@@ -48,7 +48,7 @@ std::vector<Address> resolve(const std::string& host, int port, std::string* why
     return result;
 }
 namespace {
-int listen_at(const Address& a) {    // returns -1 on an error, in errno
+int listen_at(const Address& a) {    // -1: an error, in errno
     const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -100,8 +100,7 @@ std::string Listener::addresses() {
         char text[NI_MAXHOST];
         const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
         if (getnameinfo(i->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST)) continue;
-        if (!strchr(text, '%'))
-            (family == AF_INET ? four : six) += text + std::string(",");    // %: address is valid on one link only
+        if (!strchr(text, '%')) (family == AF_INET ? four : six) += text + std::string(",");    // %: link-local
     }
     freeifaddrs(all);
     return four + six + "127.0.0.1";
@@ -111,7 +110,7 @@ std::string Listener::addresses() {
 
 namespace {
 constexpr double HANDSHAKE_SECONDS = 3;    // from accept to join, and per attempt
-constexpr size_t MAX_PENDING = 256;        // limit of peers; beyond it the oldest leaves
+constexpr size_t MAX_PENDING = 256;        // peers; one more drops the oldest
 constexpr char HANDSHAKE_MAGIC[9] = "flatgpt1";
 
 struct Hello {
@@ -352,7 +351,7 @@ Result<Peers> rendezvous_as_rank_0(const RankInfo& info, Listener listener, cons
 // ---- the other ranks ----------------------------------------------------------------------------
 
 namespace {
-int connect_to(const Address& a, double deadline) {    // returns -1 on an error, in errno
+int connect_to(const Address& a, double deadline) {    // -1: an error, in errno
     const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     set_no_delay(fd);
