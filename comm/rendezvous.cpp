@@ -6,9 +6,9 @@
 //   other  -> rank 0   join; the rank has arrived: if its connection ends now, it has died
 //   rank 0 -> other    start with all ranks' names, or abort_all
 //
-// A silent, garbled, unproven or excess connection is dropped; a dropped rank connects again. The
-// token is no cryptography: it separates jobs and prevents accidents. Against attackers: a private
-// network.
+// A connection that is silent, garbled, without the proof or beyond the limit is dropped; a dropped
+// rank connects again. The token is no cryptography: it separates jobs and prevents accidents. Only
+// a private network protects against attackers.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>

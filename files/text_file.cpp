@@ -104,7 +104,7 @@ struct TextFile::State {
     Encoding encoding = Encoding::bytes;
     std::string beginning;    // the first decompressed bytes, emitted up to `given`
     size_t given = 0;
-    std::string units;    // undecoded UTF-16: at most a part of a character
+    std::string units;    // undecoded UTF-16, less than one character
     std::string text;     // decoded text, emitted up to text_given
     size_t text_given = 0;
     bool text_ended = false;

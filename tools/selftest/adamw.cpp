@@ -176,7 +176,7 @@ template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int6
     const Memory m(op);
     Check check("sum_of_squares", {{"n", n}});
     Numbers x = random_normal(n, 1);
-    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // their squares and the sum overflow float
+    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // squares and their sum overflow float
     x = rounded<Grad<P>>(x);
     double sum = 0;
     reference_ops().sum_of_squares(&sum, x.data(), n);

@@ -6,8 +6,9 @@
 #include "attention.h"
 #include "rope.h"
 
-// A cache of B sequences of `width` pages on both tables; T: the activations' type. Pages are in
-// shuffled order. type: T's own, or f64, uses doubles in the reference's cache.
+// A KV cache of B sequences of `width` pages, for the tested table and for the reference. Pages are
+// in shuffled order. T: the activations' type. type: the cache's; f64 stands for T on the tested
+// table and for double in the reference.
 template <class T> struct CacheArrays {
     // Sequence b's first held[b] rows are random, the others NaN.
     CacheArrays(Memory m, Element type, int NKV, int HS, int width, const std::vector<int>& held, double scale = 1);

@@ -105,20 +105,21 @@ template <class X, class R = double> struct Dual : Array<X> {
 using Statistics = Dual<float, float>;    // float in the reference, too
 using Integers = Dual<int, int>;
 
-// The outcome of one operation at one size.
+// A size of an operation with its name, for messages: {"N", 33}.
 struct Size {
     const char* name;
     int64_t value;
 };
+// The outcome of one operation at one size.
 struct Check {
     std::string op, shape;    // "norm_backward", "N=33 C=768"
-    double worst = 0;         // largest error over its limit; > 1 or NaN: failure
+    double worst = 0;         // largest error / limit; > 1 or NaN fails
     std::string output;       // the output with this error
     struct Output {
         std::string name;
         double error;
         bool half;        // stored as bf16
-        uint64_t bits;    // hash of its bits; 0: none was made
+        uint64_t bits;    // hash of the output; 0: not computed
     };
     std::vector<Output> outputs;    // each with its error over its limit
     // False if only hashes of the outputs are wanted; the reference does not run then.

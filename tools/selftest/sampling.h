@@ -14,7 +14,7 @@ inline std::string text_of(const SampleParams& d, Logits z, bool bias, bool ties
     return text + (bias ? " biases" : "") + (ties ? " ties" : "");
 }
 
-// The random-number states of samples: 3 words of 64 bits each.
+// SampleState of each text (sequence, position, text) as 3 words of 64 bits.
 struct DualStates : Dual<uint64_t, uint64_t> {
     using Dual::Dual;
     SampleState* device() { return reinterpret_cast<SampleState*>(Dual::device()); }
