@@ -190,7 +190,7 @@ void Coordinator::State::run() {
             epoll_wait(epoll, events.data(), int(events.size()), std::max(0, int((until - now_seconds()) * 1000) + 1));
         std::lock_guard lock(mutex);
         const double now = now_seconds();
-        // This process was stopped and continued, as Slurm does to whole jobs: no frame could
+        // Slurm, for example, stops and continues whole jobs with this process: no frame could
         // arrive in that time.
         if (const double suspended = now - last - interval; suspended > interval)
             for (RankState& s : rank_states) s.last_received += suspended, s.last_progress += suspended;

@@ -135,7 +135,7 @@ void slurm_rendezvous(const Environment& env, RankInfo* p) {
 
 Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("PMI_RANK") && !env.has("PMI_SIZE")) return {};
-    // This is Slurm's own PMI, often its default. The step's variables contain more, and an MPI
+    // The PMI is Slurm's own, often its default. The step's variables contain more, and an MPI
     // library without this PMI would end the process.
     if (env.has("PMI_JOBID") && env.text("PMI_JOBID") == env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID"))
         return {};

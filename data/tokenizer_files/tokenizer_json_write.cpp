@@ -122,7 +122,7 @@ std::string Tokenizer::to_json() const {
                                   v.unknown < 0 ? Json() : Json(spelled[size_t(v.unknown)]),
                                   "continuing_subword_prefix", nullptr, "end_of_word_suffix", nullptr, "fuse_unk",
                                   v.fuse_unknown, "byte_fallback", v.byte_fallback, "ignore_merges", v.ignore_merges);
-    // This key is flatgpt's own. Other readers find these tokens in the text, and put a space after
+    // The key is flatgpt's own. Other readers find these tokens in the text, and put a space after
     // each.
     if (!user_defined.empty()) model.set("user_defined", user_defined);
     model.set("vocab", std::move(vocab), "merges", std::move(merges));
