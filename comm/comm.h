@@ -17,9 +17,10 @@
 // ---- identity -----------------------------------------------------------------------------------
 
 struct CommOptions {
-    int rank = -1, ranks = 0, local_rank = -1;    // -1, 0, -1: from the launcher
+    int rank = -1, ranks = 0, local_rank = -1;    // defaults: the launcher's values
     std::string master;                           // HOST:PORT or [IPv6]:PORT of rank 0's rendezvous
-    double timeout = 60;                          // seconds: rendezvous; without heartbeats or progress
+    // Limit in seconds on the rendezvous, and on the time without heartbeats or progress.
+    double timeout = 60;
 };
 struct RankInfo {
     int rank = 0, ranks = 1, local_rank = 0;
@@ -28,12 +29,13 @@ struct RankInfo {
     bool mpi = false;        // an MPI launcher: MPI transmits rank 0's address
     std::string host;        // rank 0's names or addresses, comma-separated; unused with MPI
     int port = 0;
-    std::string job;    // seed of the token: unique to the job, equal on its ranks
+    std::string job;    // job's name: equal on its ranks, seeds token
 };
-// Sources: flags first, then torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT),
-// Open MPI (OMPI_COMM_WORLD_*), PMI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID), Slurm's steps
-// (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID). variable: getenv, or a test's. Exit 2: a
-// pair is incomplete, or a number is invalid.
+// Finds this process's rank. Sources: flags first, then torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), PMI (PMI_RANK, PMI_SIZE,
+// MPI_LOCALRANKID), Slurm's steps (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID). variable:
+// getenv, or a test's substitute. Exit 2: rank or number of ranks is missing, or a number is
+// invalid.
 Result<RankInfo> comm_rank_info(const CommOptions& o, const std::function<const char*(const char*)>& variable);
 std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9": node01; "": no such list
 
@@ -41,7 +43,7 @@ std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9":
 
 // The main thread's state; written by it, read by the coordinator's thread.
 struct Activity {
-    std::atomic<bool> waiting{false};              // for other ranks
+    std::atomic<bool> waiting{false};              // the main thread waits for other ranks
     std::atomic<const char*> phase{"starting"};    // a literal: "step", "writing a checkpoint"
     std::atomic<int64_t> step{0};
     void enter(const char* now) { phase = now, count_progress(); }
@@ -60,13 +62,13 @@ struct Waiting {
 // A listening socket, opened before its address is sent to other ranks.
 struct Listener {
     int fd = -1, port = 0;
-    // host "": every address of this machine, IPv6 and IPv4; port 0: any free port. Exit 7: taken
-    // or forbidden.
+    // host "": listens on every address of this machine, IPv6 and IPv4; port 0: on any free port.
+    // Exit 7: the port is taken or forbidden.
     static Result<Listener> open(const std::string& host, int port);
     // Addresses of this machine for other machines, comma-separated, loopback last.
     static std::string addresses();
 };
-typedef std::string JobToken;                  // 16 bytes; peers without it are dropped
+typedef std::string JobToken;                  // 16 bytes; peers with another are dropped
 JobToken job_token(const std::string& job);    // from the job text that all its ranks share
 JobToken random_job_token();
 
@@ -74,8 +76,8 @@ class Coordinator {
   public:
     // Connects all ranks of info within `timeout` seconds: rank 0 accepts on its listener, the
     // others connect to host (comma-separated, each tried) and port. Unauthenticated peers are
-    // dropped. Exit 7, on every rank that came: ranks that did not come, a rank that came twice,
-    // other numbers of ranks.
+    // dropped. Exit 7, on every rank that came: a rank did not come, or came twice, or expects
+    // another number of ranks.
     static Result<std::unique_ptr<Coordinator>> rendezvous(const RankInfo& info, Listener listener,
                                                            const std::string& host, int port, const JobToken& token,
                                                            double timeout);
@@ -93,8 +95,8 @@ class Coordinator {
     std::vector<std::string> gather(const std::string& mine);    // rank 0: every rank's text; others: empty
     std::string broadcast(const std::string& of_rank_0);
     void barrier();
-    // Combines every rank's status. Returns ok; on a rank that failed its own status; on the others
-    // exit 7 naming the failed ranks.
+    // Combines every rank's status. Returns ok if all are; on a rank that failed, its own status;
+    // on the others exit 7 naming the failed ranks.
     Status agree(const Status& mine);
 
     // Ends this process because of `why`; the other ranks end with exit 7 naming it.
@@ -110,18 +112,18 @@ class Coordinator {
     std::unique_ptr<State> s;
     explicit Coordinator(std::unique_ptr<State> state);
 };
-// Ends this process if another rank is missing and a thread waits for it forever, because such a
-// process cannot return to main.cpp.
+// Ends this process without returning to main.cpp. Needed if another rank is missing and a thread
+// waits for it forever.
 [[noreturn]] void end_process(Exit code);
 
 // ---- collectives on the device ------------------------------------------------------------------
 
-// Each collective starts after the device work enqueued before it, and overlaps the work after it,
-// until join(mark()): device work enqueued after a join runs after the collectives before its mark;
-// on a CPU the host waits there. All ranks call the same collectives in the same order. The order
-// of summation depends on ranks and n alone, so every rank and every run gets equal bits.
-// comm_dtype bf16: floats are sent as bf16 and, where possible, summed in float. Pointers are
-// device memory, 64-byte aligned.
+// Each collective starts after the device work enqueued before it, and overlaps the work after it.
+// join(mark()) orders the two: device work enqueued after a join runs after the collectives called
+// before its mark; on a CPU the host waits there. All ranks call the same collectives in the same
+// order. The order of summation depends on ranks and n alone, so every rank and every run gets
+// equal bits. comm_dtype bf16: floats are sent as bf16 and, where possible, summed in float.
+// Pointers are device memory, 64-byte aligned.
 struct Comm {
     int rank = 0, ranks = 1;
     Activity* activity = nullptr;    // null: no coordinator (tests)
@@ -157,8 +159,9 @@ Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ran
 struct Ranks {
     RankInfo info;
     std::unique_ptr<Coordinator> coordinator;    // null: a single process
-    std::unique_ptr<Comm> comm;                  // null: a single process, or one rank without NCCL; after start
-    std::string nccl_error;                      // why a single GPU rank has no comm
+    // Null: a single process, or one rank without NCCL. Opened by start.
+    std::unique_ptr<Comm> comm;
+    std::string nccl_error;    // why a single GPU rank has no comm
     int rank() const { return info.rank; }
     int count() const { return info.ranks; }
     bool first() const { return info.rank == 0; }

@@ -103,7 +103,7 @@ void Coordinator::State::wake() {
     while (write(wake_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
-// Sends the last frame to all connected ranks, then ends the thread.
+// Sends the frame `last` to all connected ranks, then ends the thread.
 void Coordinator::State::end(const Frame& last, double seconds) {
     if (!thread.joinable()) return;
     {
@@ -121,7 +121,7 @@ void Coordinator::State::end(const Frame& last, double seconds) {
 
 // ---- the main thread: collectives ---------------------------------------------------------------
 
-// Leaves the failure to the thread, which ends the process.
+// Passes the failure to the coordinator's thread, which ends the process.
 void Coordinator::State::request_abort(std::unique_lock<std::mutex>& lock, const std::string& text) {
     failure = text;
     wake();
@@ -154,7 +154,7 @@ void Coordinator::State::send_frame(int r, const SharedFrame& frame, Collective 
     links[size_t(r)].send(frame);
 }
 
-// Rank 0 receives all ranks' texts; the others do not wait.
+// Rank 0 receives all ranks' texts; the other ranks send and do not wait.
 std::vector<std::string> Coordinator::State::gather(Collective collective, const std::string& mine) {
     Waiting waiting(&coordinator->activity);
     if (rank) {
@@ -190,7 +190,8 @@ void Coordinator::State::run() {
             epoll_wait(epoll, events.data(), int(events.size()), std::max(0, int((until - now_seconds()) * 1000) + 1));
         std::lock_guard lock(mutex);
         const double now = now_seconds();
-        // Stopped and continued, as Slurm does to whole jobs: no frame could arrive in that time.
+        // Slurm, for example, stops and continues whole jobs with this process: no frame could
+        // arrive in that time.
         if (const double suspended = now - last - interval; suspended > interval)
             for (RankState& s : rank_states) s.last_received += suspended, s.last_progress += suspended;
         last = now;
@@ -284,8 +285,8 @@ void Coordinator::State::heartbeat(double now) {
 void Coordinator::State::check_ranks(double now) {
     rank_states[size_t(rank)].update(current_state(coordinator->activity), now);
     if (const std::string text = health_check ? health_check() : ""; text.empty()) failing_since = INFINITY;
-    // Often another rank's death is the cause, so the abort that names it gets time to arrive
-    // first.
+    // Often another rank's death is the cause of the failed check, so the abort that names that
+    // rank gets time to arrive first.
     else if (failing_since = std::fmin(failing_since, now); now - failing_since >= interval / 2)
         abort_all(names[size_t(rank)] + ": " + text);
     for (int r = 0; r < int(links.size()); r++) {
@@ -359,7 +360,7 @@ int Coordinator::rank() const { return s->rank; }
 int Coordinator::ranks() const { return s->ranks; }
 double Coordinator::timeout() const { return s->timeout; }
 std::string Coordinator::name(int rank) const { return s->names[size_t(rank)]; }
-// The thread holds the mutex while it ends the process, so the action's captures stay alive.
+// The thread holds the mutex while it ends the process, so the captures of `action` stay alive.
 void Coordinator::exit_hook(std::function<void()> action) {
     std::lock_guard lock(s->mutex);
     s->exit_hook = std::move(action);

@@ -1,11 +1,11 @@
 // nccl.cu - collectives between GPUs by NCCL. The library is loaded when ranks open, not linked, so
 // that the binary starts without it.
 //
-// Synchronisation: collectives run on a stream of their own, in order. Each waits, on the device,
-// for the operations queued when it was called; the operations' stream waits for a collective only
-// in join. The host waits for NCCL's initialisation, and when NCCL connects to new ranks. A
-// collective that fails may never end on the device, nor then a wait for the device: the
-// coordinator's thread polls NCCL for errors, and ends the run.
+// Synchronisation: collectives run in order on a CUDA stream of their own. Each waits, on the
+// device, for the operations queued when it was called; the operations' stream waits for a
+// collective only in join. The host waits for NCCL's initialisation, and when NCCL connects to new
+// ranks. A failed collective may never end on the device, so a wait for the device may never end,
+// either. Therefore the coordinator's thread polls NCCL for errors and ends the run.
 #include "comm.h"
 #include "layers/convert.cuh"
 
@@ -31,13 +31,13 @@ void nccl_abort(Comm&) {}
 #include "base/console.h"
 
 namespace {
-// Number of events for marks, reused in a ring: joining an older mark waits for a newer one. A step
-// of ZeRO has two collectives for each of up to 512 blocks.
+// Number of CUDA events for mark(), reused in a ring; a join with an overwritten mark waits for a
+// newer one. A step of ZeRO has two collectives for each of up to 512 blocks.
 constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
 
-// clang-format takes a list of calls for an expression.
+// clang-format mistakes a list of macro calls for an expression.
 // clang-format off
 #define NCCL_FUNCTIONS(X) \
     X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) \
@@ -46,7 +46,7 @@ constexpr int MARKS = 1100;
 // clang-format on
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
-    int version = 0;    // 22809: 2.28.9
+    int version = 0;    // 22809 means 2.28.9
     NCCL_FUNCTIONS(NCCL_POINTER)
 } nccl;
 
@@ -131,7 +131,7 @@ class NcclComm final : public Comm {
     void close();
 };
 
-// State of the calls so far. False: the communicator has been aborted.
+// Gets the state of the calls so far. Returns false if the communicator has been aborted.
 bool NcclComm::poll_state(ncclResult_t* state) {
     const std::lock_guard lock(comm_mutex);
     if (aborted) return false;
@@ -139,7 +139,7 @@ bool NcclComm::poll_state(ncclResult_t* state) {
     return true;
 }
 
-// Must not wait: if another thread uses the communicator, that thread gets the error.
+// Must not block: if another thread uses the communicator, that thread gets the error.
 std::string NcclComm::async_error() {
     const std::unique_lock lock(comm_mutex, std::try_to_lock);
     if (!lock || aborted) return "";
@@ -250,7 +250,7 @@ template <class F> void NcclComm::enqueue(const char* what, F collective) {
     if (r) failed(what, r);
 }
 
-// Buffer for n elements, used by one collective after the other.
+// A buffer for n elements, shared by all collectives, which run one after the other.
 bf16* NcclComm::staging(int64_t n) {
     const int64_t bytes = round_up(n, 128) * int64_t(sizeof(bf16));
     if (bytes > staged_bytes) {

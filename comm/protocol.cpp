@@ -142,7 +142,7 @@ struct HeartbeatBody {    // transmitted bytes
     char phase[47];
 };
 static_assert(sizeof(HeartbeatBody) == 64);
-constexpr double DEPARTURE_GRACE = 5;    // seconds
+constexpr double DEPARTURE_GRACE = 5;    // seconds to finish a departed rank's last collective
 }    // namespace
 
 RankState current_state(const Activity& p) {

@@ -12,10 +12,10 @@
 enum class Message : uint8_t {
     join = 1,     // to rank 0: welcome received
     start,        // from rank 0: all ranks' names
-    heartbeat,    // an Activity
+    heartbeat,    // from each rank: its Activity
     gather,       // to rank 0: one rank's part of a gather
     broadcast,    // from rank 0: equal text for every rank
-    abort_all,    // why all ranks end
+    abort_all,    // the reason why all ranks end
     goodbye       // orderly departure
 };
 enum class Collective : uint8_t { none, gather, broadcast, barrier, agree };
@@ -53,7 +53,7 @@ struct Link {
     int fd = -1;
     FrameReader in;
     std::deque<SharedFrame> out;
-    size_t sent = 0;      // bytes of out.front()
+    size_t sent = 0;      // bytes of out.front() already sent
     int error = 0;        // errno that ended the link; 0: closed by the peer
     bool shut = false;    // no more sends
 
@@ -64,7 +64,8 @@ struct Link {
     void write();    // writes until the kernel's buffer is full
     void close();
 };
-// Flushes and shuts down all links, then waits for the peers to close; drops their last frames.
+// Flushes and shuts down all links, then waits for the peers to close. Frames received meanwhile
+// are dropped.
 void close_links(const std::vector<Link*>& links, double seconds);
 bool poll_link(Link& link, double deadline);    // waits for bytes and reads; false: ended or timed out
 
@@ -74,7 +75,8 @@ struct RankState {
     int64_t count = 0, step = 0;
     bool waiting = false, departed = false;
     std::string phase = "starting";
-    double last_progress = 0, last_received = 0;    // times of the last change and the last bytes
+    double last_progress = 0;    // time of the last change
+    double last_received = 0;    // time of the last received bytes
     void update(const RankState& now, double time);
     std::string info() const;    // "step 12: writing a checkpoint"
 };
@@ -82,9 +84,9 @@ RankState current_state(const Activity& p);
 std::string heartbeat_text(const RankState& s);
 bool heartbeat_parse(const std::string& text, RankState* s);
 
-// Names the rank that keeps the others from continuing, for abort_all, or "". names[r]: rank r's
-// name. A rank that waits for a departed one would wait forever, but has 5 s to finish their last
-// collective.
+// Names the rank that keeps the others from continuing, as text for abort_all; "": none. names[r]:
+// rank r's name. A rank that waits for a departed one would wait forever, but has 5 s to finish
+// their last collective.
 std::string find_stalled(const std::vector<RankState>& rank_states, const std::vector<std::string>& names, double now,
                          double timeout);
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout);

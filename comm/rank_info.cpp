@@ -46,7 +46,7 @@ struct Environment {
         p->local_rank = one_machine ? p->rank : 0;
         return {};
     }
-    Status master(RankInfo* p) const {    // from MASTER_ADDR, MASTER_PORT where set
+    Status master(RankInfo* p) const {    // host and port, where the variables are set
         if (has("MASTER_PORT")) TRY(number("MASTER_PORT", 1, 65535, &p->port));
         if (has("MASTER_ADDR")) p->host = text("MASTER_ADDR");
         return {};
@@ -56,7 +56,7 @@ struct Environment {
 // Linux assigns ports from 32768 on to outgoing connections, for example NCCL's and MPI's.
 int port_from_job(uint64_t n) { return 20000 + int(n % 12768); }
 
-// HOST:PORT, [IPv6]:PORT
+// Parses HOST:PORT or [IPv6]:PORT.
 Status read_master(const std::string& text, RankInfo* p) {
     const size_t colon = text.rfind(':');
     const bool brackets = !text.empty() && text[0] == '[';
@@ -87,8 +87,8 @@ Status from_flags(const CommOptions& o, const Environment&, RankInfo* p) {
 }
 
 Status from_torchrun(const CommOptions&, const Environment& env, RankInfo* p) {
-    // Other programs use RANK and WORLD_SIZE, too: half of the pair is an error only beside another
-    // torchrun variable.
+    // Other programs use RANK and WORLD_SIZE, too, so one without the other is an error only beside
+    // another torchrun variable.
     const bool sure = env.has("MASTER_ADDR") || env.has("MASTER_PORT") || env.has("TORCHELASTIC_RUN_ID");
     const bool rank = env.has("RANK"), ranks = env.has("WORLD_SIZE");
     if (!rank && !ranks) return {};
@@ -135,8 +135,8 @@ void slurm_rendezvous(const Environment& env, RankInfo* p) {
 
 Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("PMI_RANK") && !env.has("PMI_SIZE")) return {};
-    // Slurm's own PMI, often its default: the step's variables say more, and an MPI without this
-    // PMI would end the process.
+    // The PMI is Slurm's own, often its default. The step's variables contain more, and an MPI
+    // library without this PMI would end the process.
     if (env.has("PMI_JOBID") && env.text("PMI_JOBID") == env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID"))
         return {};
     TRY(env.pair("PMI_RANK", "PMI_SIZE", p));

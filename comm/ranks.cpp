@@ -37,7 +37,7 @@ JobToken random_job_token() {
 // ---- all parts together, for the commands -------------------------------------------------------
 
 namespace {
-std::string text_of(const std::string& path) {    // a file of /proc; "": its process has ended
+std::string text_of(const std::string& path) {    // file of /proc; "": its process has ended
     std::ostringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();
@@ -138,7 +138,7 @@ Status Ranks::start(bool gpu) {
     if (gpu) {
         Result<std::unique_ptr<Comm>> c = nccl_open(*coordinator);
         if (!c.ok() && info.ranks > 1) return c.status;
-        if (!c.ok()) return nccl_error = c.status.message, Status{};    // a single rank needs none
+        if (!c.ok()) return nccl_error = c.status.message, Status{};    // a single rank needs no NCCL
         comm = std::move(c.value);
         coordinator->exit_hook([nccl = comm.get()] { nccl_abort(*nccl); });
     } else if (!comm && info.ranks == 1) {

@@ -6,9 +6,9 @@
 //   other  -> rank 0   join; the rank has arrived: if its connection ends now, it has died
 //   rank 0 -> other    start with all ranks' names, or abort_all
 //
-// A silent, garbled, unproven or excess connection is dropped; a dropped rank connects again. The
-// token is no cryptography: it separates jobs and prevents accidents. Against attackers: a private
-// network.
+// A connection that is silent, garbled, without the proof or beyond the limit is dropped; a dropped
+// rank connects again. The token is no cryptography: it separates jobs and prevents accidents. Only
+// a private network protects against attackers.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -48,7 +48,7 @@ std::vector<Address> resolve(const std::string& host, int port, std::string* why
     return result;
 }
 namespace {
-int listen_at(const Address& a) {    // -1: errno
+int listen_at(const Address& a) {    // -1: an error, in errno
     const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -65,7 +65,7 @@ Result<Listener> Listener::open(const std::string& host, int port) {
     Listener l;
     int error = EADDRNOTAVAIL;
     std::vector<Address> all = resolve(host, port, &why);
-    // The socket of every IPv6 address takes IPv4 connections, too.
+    // An IPv6 socket on every address takes IPv4 connections, too.
     auto is_six = [](const Address& a) { return a.s.ss_family == AF_INET6; };
     if (host.empty()) std::stable_partition(all.begin(), all.end(), is_six);
     for (const Address& a : all) {
@@ -100,7 +100,7 @@ std::string Listener::addresses() {
         char text[NI_MAXHOST];
         const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
         if (getnameinfo(i->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST)) continue;
-        if (!strchr(text, '%')) (family == AF_INET ? four : six) += text + std::string(",");    // %: one link alone
+        if (!strchr(text, '%')) (family == AF_INET ? four : six) += text + std::string(",");    // %: link-local
     }
     freeifaddrs(all);
     return four + six + "127.0.0.1";
@@ -110,7 +110,7 @@ std::string Listener::addresses() {
 
 namespace {
 constexpr double HANDSHAKE_SECONDS = 3;    // from accept to join, and per attempt
-constexpr size_t MAX_PENDING = 256;        // one more drops the oldest
+constexpr size_t MAX_PENDING = 256;        // peers; one more drops the oldest
 constexpr char HANDSHAKE_MAGIC[9] = "flatgpt1";
 
 struct Hello {
@@ -180,8 +180,8 @@ class Rendezvous {
     const double timeout, end;
     Peers peers;
     std::list<PendingPeer> pending;    // oldest first
-    int arrived = 1, unauthenticated = 0,
-        wrong_token = 0;    // ranks; connections without hello; with a wrong token
+    // Numbers of ranks, of connections without a hello, and of those with a wrong token.
+    int arrived = 1, unauthenticated = 0, wrong_token = 0;
     std::string failure;
 
     void wait();
@@ -351,7 +351,7 @@ Result<Peers> rendezvous_as_rank_0(const RankInfo& info, Listener listener, cons
 // ---- the other ranks ----------------------------------------------------------------------------
 
 namespace {
-int connect_to(const Address& a, double deadline) {    // -1: errno
+int connect_to(const Address& a, double deadline) {    // -1: an error, in errno
     const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     set_no_delay(fd);

@@ -11,7 +11,7 @@
 namespace {
 constexpr uint32_t P = 0x82F63B78, ONE = 1u << 31;
 
-// Eight bytes an iteration: tables[k][b] is the remainder of byte b followed by k zeros.
+// Eight bytes per iteration. tables[k][b] is the remainder of byte b followed by k zero bytes.
 constexpr auto TABLES = [] {
     std::array<std::array<uint32_t, 256>, 8> t{};
     for (uint32_t b = 0; b < 256; b++) {

@@ -17,7 +17,7 @@ constexpr int64_t MAX_NAME = 1 << 10, MAX_RANK = 4, MAX_SIZE = int64_t(1) << 40,
 struct TypeRow {
     const char* name;
     int bytes;
-};    // 0: has a length of its own
+};    // size 0: values have their own length
 constexpr TypeRow TYPES[] = {{"u8", 1},   {"i8", 1},     {"u16", 2},   {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
                              {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8}};
 const TypeRow& row_of(GgufType t) { return TYPES[int(t)]; }
@@ -89,7 +89,8 @@ class Cursor {
     const int64_t file_bytes;
     const std::string& name;
     std::string buffer;
-    int64_t begin = 0, at = 0;    // file offsets of the buffer and the next byte
+    int64_t begin = 0;    // file offset of the buffer
+    int64_t at = 0;       // file offset of the next byte
 };
 
 // ---- metadata -----------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ Result<GgufTensor> read_tensor(Cursor& c) {
     return t;
 }
 
-// Turns offsets into file offsets, after checks.
+// Turns offsets into the data section into file offsets, after checks.
 Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
     std::set<std::string> names;
     auto key = [](const GgufTensor& t) { return std::pair(t.at, t.bytes); };

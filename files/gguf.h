@@ -15,7 +15,8 @@
 
 enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 
-// One value, or an array of values of one type, in the vector for its type, of any width.
+// One value, or an array of values of one type. They are stored in the vector for their type,
+// whatever its width.
 struct GgufValue {
     GgufType type = GgufType::u32;    // an array's element type
     bool array = false;
@@ -32,8 +33,9 @@ struct GgufValue {
     static GgufValue number_array(std::vector<double> v) { return {GgufType::f32, true, {}, std::move(v), {}}; }
 };
 
-// Each getter: exit 3 naming file and key if it is missing, of another type or out of [min, max].
-// Integers of any width are accepted, as the specification requires, also for numbers.
+// Values by key. Each getter has exit 3 naming file and key if the key is missing, of another type
+// or out of [min, max]. Integers of any width are accepted, as the specification requires, also
+// where a number is expected.
 struct GgufMetadata {
     std::string name;    // the file, for messages
     std::map<std::string, GgufValue> values;
@@ -54,13 +56,13 @@ struct GgufMetadata {
                                    bool (*fits)(GgufType)) const;
 };
 
-typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;    // written in this order
+typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;    // keys and values in file order
 
 struct GgufTensor {
     std::string name;
     const BlockFormat* format;
     std::vector<int64_t> shape;    // fastest dimension last, as everywhere in flatgpt; whole blocks
-    int64_t at, bytes;             // in the file
+    int64_t at, bytes;             // offset and length in the file
     int64_t numbers() const;
 };
 
@@ -70,10 +72,10 @@ struct GgufHeader {
     int64_t data = 0;                   // offset of the data section
 };
 
-// read(at, to, bytes): the file's bytes. Every count, length, size and offset is compared with
-// file_bytes before any allocation. Checked: magic, version, unique keys and names, types, rank,
-// whole blocks, alignment, tensors inside the file without overlap. Exit 3 naming `name` and offset
-// or key.
+// Parses a header. read(at, to, bytes) reads the file's bytes. Every count, length, size and offset
+// is compared with file_bytes before any allocation. Checked: magic, version, unique keys and
+// names, types, rank, whole blocks, alignment, tensors inside the file without overlap. Exit 3
+// naming `name` and offset or key.
 typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
 Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);
 
@@ -85,7 +87,7 @@ class GgufFile {
     const GgufMetadata& metadata() const { return header.metadata; }
     const std::vector<GgufTensor>& tensors() const { return header.tensors; }
     const GgufTensor* find(const std::string& tensor) const;    // null: absent
-    // Thread-safe. Exit 3: the file has become shorter; 4.
+    // Thread-safe. Exit 3: the file has become shorter; 4: the disk fails.
     Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
     int64_t bytes() const { return file.bytes(); }
     std::shared_ptr<const char> map() const { return file.map(); }

@@ -38,7 +38,7 @@ Result<std::string> json_text_field(std::string_view text, const std::string& na
 }
 
 namespace {
-const json& field(const json& object, const char* key) {    // null: absent
+const json& field(const json& object, const char* key) {    // JSON null if absent
     static const json none;
     auto it = object.find(key);
     return it == object.end() ? none : *it;

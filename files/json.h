@@ -12,7 +12,7 @@ Result<nlohmann::json> json_parse(std::string_view text, const std::string& name
 // One object's fields. Getters: exit 3 if the field is missing, of another type or out of [min,
 // max].
 struct JsonFields {
-    const nlohmann::json& object;       // must be an object
+    const nlohmann::json& object;       // must be a JSON object
     std::string name;                   // the file, for messages
     bool has(const char* key) const;    // present and not null
     Status get(const char* key, int64_t* out, int64_t min, int64_t max) const;

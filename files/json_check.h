@@ -8,7 +8,8 @@
 #include "base/shorten.h"
 #include "json.h"
 
-// The first pass, because the DOM parser keeps the last of two equal keys and has no depth limit.
+// A first pass over the text, because the DOM parser keeps the last of two equal keys and has no
+// depth limit.
 struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     static constexpr size_t MAX_QUOTED = 320;    // bytes of the file quoted in a message
     int max_depth;
@@ -17,11 +18,13 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     std::vector<std::vector<std::string>> keys;
     std::string error;
     size_t error_byte = 0;
-    // A field of the outermost object: its name, its string value, or another value's text or type.
+    // Name of a field of the outermost object to extract.
     const std::string* field = nullptr;
-    std::string value, other;
-    std::vector<std::string> fields;      // the outermost object's keys
-    bool object = false, here = false;    // outermost value is an object; next value is the field's
+    std::string value;                  // the field's value, if it is a string
+    std::string other;                  // text or type of another value
+    std::vector<std::string> fields;    // the outermost object's keys
+    bool object = false;                // the outermost value is an object
+    bool here = false;                  // the next value is the field's
     explicit JsonCheck(int most_levels, const std::string* wanted = nullptr) : max_depth(most_levels), field(wanted) {}
 
     bool null() override { return is("null"); }
@@ -85,7 +88,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
 // Exit 3 naming `name` and the byte.
 Status json_check(std::string_view text, const std::string& name, JsonCheck& v);
 // The text in a field of a JSON object, for JSON lines. Builds no tree: memory grows only with the
-// field and the object's keys. Exit 3 naming the byte, or if text is no object, or if the field is
-// missing or no string: the message lists the others.
+// field and the object's keys. Exit 3 naming the byte, or if `text` is no object, or if the field
+// is missing or no string; the message then lists the other fields.
 Result<std::string> json_text_field(std::string_view text, const std::string& name, const std::string& field,
                                     int max_depth);

@@ -27,18 +27,18 @@ class Json {
         for (const T& item : items) all.add(item);
         return all;
     }
-    static Json list();    // empty
+    static Json list();    // an empty list
 
-    // New last fields: key, value, key, value, ... No key may come twice.
+    // Appends fields to the object: key, value, key, value, ... No key may come twice.
     template <class V, class... More> Json& set(std::string_view key, V&& to, More&&... more) {
         set_field(key, std::forward<V>(to));
         return set(std::forward<More>(more)...);
     }
     Json& set() { return *this; }
-    Json& add(Json item);                       // a new last item
-    bool empty() const;                         // an object or a list without anything in it
+    Json& add(Json item);                       // appends an item to the list
+    bool empty() const;                         // object without fields or list without items
     std::string text(int indent = -1) const;    // -1: on one line
-    void print() const;                         // a line of standard output
+    void print() const;                         // writes one line to standard output
 
   private:
     static Json empty_object();

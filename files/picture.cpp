@@ -66,7 +66,8 @@ std::string base64(const std::string& data) {
     }
     return out;
 }
-// Text of an XML document: without control characters, which none may have, and its two noncharacters.
+// Text of an XML document: XML allows no control characters and no two noncharacters U+FFFE and
+// U+FFFF.
 std::string xml_text(const std::string& text) {
     std::string out;
     for (char c : escape_control(text)) {
@@ -113,8 +114,8 @@ struct Svg {
         }
         elements += "\"/>\n";
     }
-    // Draws cells of `cell` units as one image: no seams, and small files. A .png has up to two pixels
-    // a unit, as the image has: librsvg would blur fewer.
+    // Draws cells of `cell` units as one image: no seams, and small files. A .png has up to two
+    // pixels per unit, and the image has as many, because librsvg would blur a coarser one.
     void cells(const Heatmap& m, double x, double y, int cell) {
         const int w = m.columns * cell, h = m.rows * cell;
         elements += formatted(
@@ -128,7 +129,7 @@ struct Svg {
     static constexpr int MARGIN = 16;
     double width() const { return std::ceil(right + 2 * MARGIN); }
     double height() const { return std::ceil(bottom + 2 * MARGIN); }
-    std::string file(int zoom = 1) const {    // zoom: pixels of a unit
+    std::string file(int zoom = 1) const {    // zoom: pixels per SVG unit
         return formatted(
                    "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" "
                    "width=\"%.0f\" height=\"%.0f\" viewBox=\"%d %d %.0f %.0f\" font-family=\"monospace\" "
@@ -190,7 +191,7 @@ Status write_picture(const std::string& path, const Svg& picture) {
 
 // ---- heatmaps -----------------------------------------------------------------------------------
 
-constexpr double NAME = 10, TITLE = 12, HEAD = 15, GAP = 18;    // letter sizes, and the gap between panels
+constexpr double NAME = 10, TITLE = 12, HEAD = 15, GAP = 18;    // letter sizes; GAP: space between panels
 
 double widest(const std::vector<std::string>& names) {
     double most = 0;
@@ -200,7 +201,7 @@ double widest(const std::vector<std::string>& names) {
 int cell_of(const HeatmapPicture& all, const HeatmapPanel& m) {
     return std::clamp(all.size / std::max({m.rows, m.columns, 1}), 1, 36);
 }
-bool upright(const HeatmapPicture& all, const HeatmapPanel& m) {    // only if a cell is too narrow for its name
+bool upright(const HeatmapPicture& all, const HeatmapPanel& m) {    // whether names are wider than a cell
     return widest(m.column_names) > cell_of(all, m) - 2;
 }
 // A panel with names and title at (x, y). left, below: space for the names.

@@ -162,7 +162,7 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
     }
     auto each = [&](auto to_float) {
         for (int64_t i = 0; i < count; i++) {
-            uint16_t h;    // at any alignment
+            uint16_t h;    // copied, because `from` may be unaligned
             memcpy(&h, static_cast<const char*>(from) + 2 * i, 2);
             out[i] = to_float(h);
         }

@@ -24,21 +24,23 @@ struct TensorEntry {
 // file: the file's first bytes, at least the header; file_bytes: the whole file's size, compared
 // with every size before any allocation. Checked: header length, JSON, unique names, types, shape *
 // size == end - begin (without overflow), order without holes, the last end == the file's end.
-// Tensors of other types (ints, bools, doubles) are checked and left out. Returns file order. Exit
-// 3 naming `name`, field and offset.
+// Tensors of other types (ints, bools, doubles) are checked and left out. Returns the tensors in
+// file order. Exit 3 naming `name`, field and offset.
 Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
 
-// Reads on demand: where weights are copied, a mapping would count as memory beside the copy.
+// Reads tensors on demand. Where weights are copied, a memory mapping would count as memory beside
+// the copy.
 class SafetensorsFile {
   public:
     static Result<SafetensorsFile> open(const std::string& path);
     const std::vector<TensorEntry>& entries() const { return tensors; }
-    // Unconverted bytes at a file offset; thread-safe. Exit 3: the file has become shorter; 4.
+    // Unconverted bytes at a file offset; thread-safe. Exit 3: the file has become shorter; 4: the
+    // disk fails.
     Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
     static void convert(TensorType type, const void* from, int64_t count, float* out);
     static int element_bytes(TensorType type);
     const std::string& path() const { return file.path(); }
-    int64_t bytes() const { return file.bytes(); }    // the whole file's
+    int64_t bytes() const { return file.bytes(); }    // size of the whole file
     std::shared_ptr<const char> map() const { return file.map(); }
     int64_t data_begin() const { return data; }    // offset after the header
 

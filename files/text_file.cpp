@@ -104,7 +104,7 @@ struct TextFile::State {
     Encoding encoding = Encoding::bytes;
     std::string beginning;    // the first decompressed bytes, emitted up to `given`
     size_t given = 0;
-    std::string units;    // undecoded UTF-16: at most a part of a character
+    std::string units;    // undecoded UTF-16, less than one character
     std::string text;     // decoded text, emitted up to text_given
     size_t text_given = 0;
     bool text_ended = false;
@@ -137,8 +137,8 @@ struct TextFile::State {
     Status decode_some();
 };
 
-// Fills `to` from the block, as far as possible. Members may follow members; trailing zeros are
-// padding.
+// Fills `to` by decompressing the block, as far as possible. Gzip members may follow each other;
+// trailing zeros are padding.
 Status TextFile::State::inflate_some(char* to, size_t bytes, size_t* done) {
     auto* in = reinterpret_cast<unsigned char*>(block.data());
     if (!inside) {
@@ -180,7 +180,7 @@ Status TextFile::State::decompress_some(char* to, size_t bytes, size_t* done) {
     return damaged(ZSTD_getErrorName(rc));
 }
 
-// Decompresses; less than `bytes` only at the end.
+// Decompresses into `to`. Returns less than `bytes` only at the end.
 Result<size_t> TextFile::State::unpack(char* to, size_t bytes) {
     size_t filled = 0;
     while (filled < bytes) {
@@ -231,7 +231,7 @@ Status TextFile::State::start() {
     return {};
 }
 
-// Decompressed bytes, including the beginning that start has read.
+// Decompressed bytes, beginning with those that start() has read already.
 Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     size_t n = std::min(bytes, beginning.size() - given);
     memcpy(to, beginning.data() + given, n);

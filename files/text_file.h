@@ -14,14 +14,15 @@ class TextFile {
     // "-" is stdin. Exit 3: not found, or the decompressed beginning is no text, with the format
     // found and a remedy. Exit 4: the disk fails.
     static Result<TextFile> open(const std::string& path);
-    // Reads UTF-8 (or the text's unknown bytes), without a byte order mark. Less than `bytes` only
-    // at the end.
-    // Exit 3 naming file and offset: the compressed stream is damaged or cut short.
+    // Reads UTF-8 (or bytes of an unknown encoding, unchanged), without a byte order mark. Returns
+    // less than `bytes` only at the end. Exit 3 naming file and offset: the compressed stream is
+    // damaged or cut short.
     Result<size_t> read(char* to, size_t bytes);
-    // The first bytes of read: about 64 KiB, or all of a shorter text. Only before the first read.
+    // The first bytes that read will return: about 64 KiB, or all of a shorter text. Call only
+    // before the first read.
     Result<std::string_view> head();
     int64_t file_bytes() const;    // bytes of the file read so far, compressed
-    bool plain() const;            // read returns the file's own bytes
+    bool plain() const;            // true: read returns the file's bytes unchanged
     int fd() const;
 
   private:
@@ -31,5 +32,5 @@ class TextFile {
 
 // The name without .gz or .zst, in lower case: "a/X.JSONL.gz" is "a/x.jsonl".
 std::string decompressed_name(std::string path);
-// Names the format of a file with these first bytes, and a remedy, if it is no text; "": text.
+// If these first bytes of a file are no text, names their format and a remedy; "": text.
 std::string not_text_reason(std::string_view head);

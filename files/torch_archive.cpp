@@ -13,7 +13,7 @@
 
 namespace {
 constexpr size_t MAX_VALUES = 1 << 18, MAX_RANK = 8;
-constexpr char OLD[] = "\x80\x02\x8a\x0a";    // before 1.6: pickles without a zip
+constexpr char OLD[] = "\x80\x02\x8a\x0a";    // files of PyTorch before 1.6: no zip
 struct Span {
     uint64_t at, bytes;
 };
@@ -100,8 +100,9 @@ Result<std::map<std::string, Span>> zip_entries(const File& file) {
 struct Value {
     enum Kind { plain, storage, tensor } kind = plain;
     int64_t number = 0;
-    std::string label = {};         // a text, or a global's module and name
-    std::vector<int> items = {};    // tuple items; alternating keys and values; storage: type, key; tensor parts
+    std::string label = {};    // a text, or a global's module and name
+    // Items of a tuple, or keys and values in turn. A storage has type and key; a tensor its parts.
+    std::vector<int> items = {};
 };
 struct Unpickler {
     std::vector<Value> values = {};
@@ -208,7 +209,7 @@ struct Reader {
     const File& file;
     const std::map<std::string, Span>& entries;
     const std::vector<Value>& values;
-    const std::string folder;    // NAME/
+    const std::string folder;    // folder inside the zip: "NAME/"
 
     const Value& at(int index) const { return values[size_t(index)]; }
     Status add(const std::string& name, const Value& t, std::vector<TensorEntry>* all) const {

@@ -9,6 +9,6 @@
 bool is_torch_archive(const File& file);    // as zip, or in the format before PyTorch 1.6
 // Entries as from safetensors_parse, but with offsets from the beginning of the file; F32, BF16 and
 // F16 only, in the dictionary's order. Every size and offset is compared with the file's size. Exit
-// 3: compressed entries, a pickle with other objects than values, tuples, lists, dictionaries and
-// tensors, non-contiguous tensors; 4.
+// 3: compressed entries; a pickle with objects other than values, tuples, lists, dictionaries and
+// tensors; non-contiguous tensors. Exit 4: the disk fails.
 Result<std::vector<TensorEntry>> torch_entries(const File& file);

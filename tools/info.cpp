@@ -65,11 +65,11 @@ bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     const Shard s = TRY(shard_open(path, o.raw_u16));
-    constexpr int64_t PIECE = 1 << 20;    // tokens
+    constexpr int64_t PIECE = 1 << 20;    // tokens per read
     std::vector<int> tokens(size_t(std::min(PIECE, s.tokens)));
     int largest = -1;
     rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
-    if (s.tokenizer)    // the shard's tokenizer
+    if (s.tokenizer)    // fingerprint of the tokenizer; 0: unknown
         rows.push_back({"tokenizer",
                         {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
                         std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
@@ -242,7 +242,8 @@ Status json_info(const std::string& path, Rows& rows) {
 // ---- metrics ------------------------------------------------------------------------------------
 
 struct Losses {
-    int64_t rows = 0, first = 0, last = 0;    // steps
+    int64_t rows = 0;               // number of steps in the file
+    int64_t first = 0, last = 0;    // first and last step
     double loss = NAN, val = NAN, best = NAN;
     int64_t val_step = 0, best_step = 0;
 };
@@ -335,7 +336,8 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     return {};
 }
 
-// Lists every checkpoint of the run, and details of the newest valid one; without any, the losses.
+// Lists every checkpoint of the run, and details of the newest valid one; without a checkpoint, the
+// losses.
 Status run_info(const std::string& run, Rows& rows) {
     std::vector<std::string> dirs = checkpoint_list(run);
     Status status;

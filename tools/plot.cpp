@@ -21,7 +21,7 @@ struct Options {
 };
 struct Losses {
     std::string name;
-    std::vector<Point> train, val;    // (step, loss), finite ones
+    std::vector<Point> train, val;    // (step, loss); finite losses only
 };
 
 // ---- metrics.jsonl ------------------------------------------------------------------------------
@@ -63,7 +63,8 @@ Status print_csv(const Strings& runs) {
     return {};
 }
 
-// Mean of `reach` points to each side; fewer near the ends, which keeps both ends in place.
+// Replaces each point by the mean over `reach` points to each side; fewer near the ends, which
+// keeps both ends in place.
 std::vector<Point> smoothed(const std::vector<Point>& points, int64_t reach) {
     std::vector<double> sum(points.size() + 1, 0.0);
     for (size_t i = 0; i < points.size(); i++) sum[i + 1] = sum[i] + points[i].y;

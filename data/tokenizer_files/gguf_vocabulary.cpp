@@ -18,7 +18,7 @@ constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
 // llama.cpp warns of a missing pre, and does not load a file without merges.
 void warn_of_missing_keys(const GgufTokenizer& g, const Tokenizer& made, const std::string& name) {
     const Vocabulary& v = made.vocabulary();
-    size_t longer = 0;    // tokens that only merges produce
+    size_t longer = 0;    // number of tokens that only merges produce
     for (const std::string& token : v.tokens) longer += token.size() > 1;
     for (const AddedToken& a : v.added) longer -= v.tokens[size_t(a.id)].size() > 1;
     const std::string missing = "warning: " + name + ": tokenizer.ggml.";
@@ -66,7 +66,8 @@ Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
 Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
     if (!tokenizer.vocab_size()) return GgufKeys{{PREFIX + "model", GgufValue::text("no_vocab")}};
     GgufTokenizer t = TRY(tokenizer_to_gguf(tokenizer));
-    // llama.cpp requires a distinct text for each row of the embeddings, and type 5 is unused.
+    // llama.cpp requires a distinct text for each row of the embeddings; type 5 marks unused
+    // tokens.
     for (size_t id = t.tokens.size(); id < size_t(V); id++) {
         t.tokens.push_back("[PAD" + std::to_string(id) + "]");
         t.token_type.push_back(5);

@@ -11,7 +11,7 @@ struct JsonReader {
     const std::string& name;    // file name, for messages
     static inline const nlohmann::json none = nullptr;
 
-    static std::string shown(const nlohmann::json& value) {    // for messages
+    static std::string shown(const nlohmann::json& value) {    // value as text for messages
         std::string s = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
         return s.size() > 60 ? s.substr(0, 57) + "..." : s;
     }
@@ -19,7 +19,7 @@ struct JsonReader {
         return fail(Exit::input, "%s: %s: expected %s, found %s", name.c_str(), where.c_str(), expected,
                     shown(found).c_str());
     }
-    static const nlohmann::json& at(const nlohmann::json& object, const char* key) {    // null where absent
+    static const nlohmann::json& at(const nlohmann::json& object, const char* key) {    // JSON null if absent
         auto it = object.is_object() ? object.find(key) : object.end();
         return object.is_object() && it != object.end() ? *it : none;
     }
@@ -31,7 +31,7 @@ struct JsonReader {
         const nlohmann::json& value = at(object, key);
         return value.is_string() ? value.get<std::string>() : std::string();
     }
-    // normalized: Hugging Face's default for a missing field.
+    // normalized: default for a missing field "normalized", as in Hugging Face.
     static AddedToken added_token(int id, const nlohmann::json& j, bool normalized) {
         const bool special = flag(j, "special", false);
         return {id,

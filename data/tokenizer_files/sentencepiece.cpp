@@ -10,7 +10,7 @@
 #include "data/merge.h"
 
 namespace {
-constexpr size_t MAX_PIECES = 1 << 20, LONGEST = 512;    // limits the splits of a piece
+constexpr size_t MAX_PIECES = 1 << 20, LONGEST = 512;    // pieces; bytes of a piece: limit its splits
 
 // Iterates over the fields of one protobuf message.
 struct Message {
@@ -37,7 +37,7 @@ struct Message {
         rest.remove_prefix(n);
         return true;
     }
-    bool next() {    // false: the end, or `broken` bytes
+    bool next() {    // false at the end or at broken bytes
         if (rest.empty()) return false;
         uint64_t tag = 0, size = 0;
         bool good = varint(tag) && tag >> 3 > 0 && tag >> 3 < 1 << 29;
@@ -62,7 +62,7 @@ struct Model {
     std::vector<ScoredPiece> pieces;
     int64_t type = 1, bos = 1, eos = 2, pad = -1;
     bool byte_fallback = false, prefix = true, remove_spaces = true, escape = true, suffix = false;
-    size_t charsmap = 0;    // bytes
+    size_t charsmap = 0;    // bytes of the precompiled normalization map
 };
 Status read_piece(std::string_view bytes, Model& m, const std::string& name) {
     ScoredPiece piece;
@@ -175,8 +175,8 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
         return fail(Exit::input, "%s: expected the normalizer \"identity\" that keeps all spaces; %s", name.c_str(),
                     m.charsmap ? "this one maps characters (nmt_nfkc)" : "this one changes them");
     Vocabulary v = TRY(vocabulary_of_pieces(m.pieces, m.prefix, name));
-    // SentencePiece searches for symbols after spaces became marks, so symbols with plain spaces
-    // never match.
+    // SentencePiece searches for symbols after it has replaced spaces by marks (U+2581), so symbols
+    // with ordinary spaces never match.
     std::erase_if(v.added, [&](const AddedToken& a) { return !a.special && v.name(a).find(' ') != std::string::npos; });
     for (AddedToken& a : v.added) a.user_defined = !a.special;
     v.byte_fallback = m.byte_fallback;
@@ -187,7 +187,7 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
 }
 
 bool sentencepiece_begins(std::string_view file) {
-    Message m{file};    // its first field is a piece, whose first field is a text
+    Message m{file};    // first field: a piece, beginning with its text
     if (!m.next() || m.field != 1 || m.bytes.empty()) return false;
     Message piece{m.bytes};
     return piece.next() && piece.field == 1;

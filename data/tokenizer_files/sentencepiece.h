@@ -7,18 +7,18 @@
 #include "data/vocabulary.h"
 
 struct ScoredPiece {
-    // Values of SentencePiece and GGUF.
+    // Values as in SentencePiece and GGUF.
     enum Type { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
     std::string text;
     float score = 0;
     int type = normal;
 };
-// Each split of a normal piece into two pieces becomes a merge, in order of falling scores, as in
-// Hugging Face's converters. space_before: a text gets a space before it. Exit 3: two pieces have
-// equal text.
+// Makes a BPE vocabulary: each split of a normal piece into two pieces becomes a merge, in order of
+// falling scores, as in Hugging Face's converters. space_before: a text gets a space before it.
+// Exit 3: two pieces have equal text.
 Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
                                         const std::string& name);
-// A tokenizer.model: a protobuf, written by SentencePiece with model_type BPE. Exit 3.
+// Parses a tokenizer.model: a protobuf, written by SentencePiece with model_type BPE. Exit 3.
 Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string& name);
 // Whether a file begins like a tokenizer.model.
 bool sentencepiece_begins(std::string_view file);

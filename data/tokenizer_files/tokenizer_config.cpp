@@ -53,24 +53,25 @@ class Names {
         const auto known = texts.find(token);
         return known == texts.end() ? -1 : known->second;
     }
-    int64_t index_of(int id) const {    // in v.added; -1: absent
+    int64_t index_of(int id) const {    // index in v.added; -1: no added token
         const auto known = indices.find(id);
         return known == indices.end() ? -1 : int64_t(known->second);
     }
 
   private:
     const Vocabulary& v;
-    std::unordered_map<std::string, int> names, texts;    // names: added tokens; texts: all tokens
+    std::unordered_map<std::string, int> names;    // ids of added tokens
+    std::unordered_map<std::string, int> texts;    // ids of all tokens
     std::unordered_map<int, size_t> indices;
 };
 
-// tokenizer_config.json. If it does not list added tokens: also special_tokens_map.json (which
-// overrides it) and added_tokens.json, which transformers wrote until 2023.
+// Reads tokenizer_config.json. If it does not list added tokens, also special_tokens_map.json
+// (which overrides it) and added_tokens.json, which transformers wrote until 2023.
 struct ConfigReader : JsonReader {
     json root;
     Vocabulary& v;
     const bool pieces;    // SentencePiece: added tokens match unnormalized text, as in transformers
-    const bool grows;     // vocab.json: special tokens without an id get the next ones
+    const bool grows;     // vocab.json: missing special tokens get next ids
     Names ids{v};
 
     Status add(const std::string& where, int id, std::string content, AddedToken made) {
@@ -112,7 +113,8 @@ struct ConfigReader : JsonReader {
     static std::string content(const json& token) {
         return token.is_string() ? token.get<std::string>() : text(token, "content");
     }
-    // {"<|im_end|>": 32000}: special if the keys below or a list of additional tokens name it.
+    // Reads added_tokens.json: {"<|im_end|>": 32000}. A token is special if the keys below or a
+    // list of additional tokens name it.
     Status added_tokens(const json& list) {
         std::set<std::string> special;
         for (const auto& [key, value] : root.items()) {
@@ -131,7 +133,7 @@ struct ConfigReader : JsonReader {
         }
         return {};
     }
-    // Marks the tokens under `key` as special. *id: the last one's id, if given.
+    // Marks the tokens under `key` as special. *id: set to the id of the last one, if there is any.
     Status special(const char* key, int* id) {
         const json& named = at(root, key);
         for (const json& token : named.is_array() ? named : json::array({named})) {
@@ -191,7 +193,8 @@ Result<Vocabulary> read_vocabulary(const std::string& path) {
     const bool model = path.ends_with(".model") || (!text.starts_with('{') && sentencepiece_begins(text));
     return model ? sentencepiece_parse(text, path) : tokenizer_json_parse(text, path);
 }
-// Adds eos_token_id of config.json or generation_config.json: null, an id or a list of ids.
+// Adds the tokens that end a text: eos_token_id of config.json or generation_config.json, which is
+// null, an id or a list of ids.
 Status read_ends(const std::string& path, Vocabulary& v) {
     if (access(path.c_str(), F_OK) != 0) return {};
     const json document = TRY(json_parse(TRY(read_file(path, MAX_CONFIG)), path, 64));
@@ -262,7 +265,8 @@ std::string Tokenizer::config_json() const {
         if (id >= 0) all.set(key, v.name(id));
     };
     token("bos_token", v.bos);
-    // Omitted if only config.json names ends, so that the tokenizer reads back unchanged.
+    // Omitted if only config.json names tokens that end a text, so that the tokenizer reads back
+    // unchanged.
     token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
     token("pad_token", v.pad);
     token("unk_token", v.unknown);

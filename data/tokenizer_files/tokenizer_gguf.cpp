@@ -1,4 +1,5 @@
-// tokenizer_gguf.cpp - see tokenizer_gguf.h. The keys: llama.cpp, src/llama-vocab.cpp and gguf-py.
+// tokenizer_gguf.cpp - see tokenizer_gguf.h. Sources for the keys: llama.cpp, src/llama-vocab.cpp
+// and gguf-py.
 #include "tokenizer_gguf.h"
 
 #include <algorithm>
@@ -27,7 +28,8 @@ Pre find_pre(const std::string& pre) {
         }
     return {};
 }
-// The value of pre with this tokenizer's properties, else one with its split; "": none.
+// The name of the pre-tokenizer (key tokenizer.ggml.pre) with this tokenizer's properties, else one
+// that splits text equally; "": none.
 std::string pre_of(const Vocabulary& v) {
     if (v.pattern == Pattern::other) return "";
     const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};
@@ -39,7 +41,7 @@ std::string pre_of(const Vocabulary& v) {
     return names.substr(0, names.find(' '));
 }
 
-// Ends by the keys, and by known names (as in llama.cpp: special_eog_ids).
+// Tokens that end a text, by the keys and by known names (as in llama.cpp: special_eog_ids).
 std::vector<int> ends_of(const GgufTokenizer& g, const Vocabulary& v) {
     std::vector<int> ends = {g.eot_token_id};
     if (g.eom_token_id != g.eot_token_id) ends.push_back(g.eom_token_id);
@@ -81,14 +83,14 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
     for (size_t id = 0; id < g.tokens.size(); id++) {
         const std::string& spelled = g.tokens[id];
         const int type = g.token_type.empty() ? Type::normal : g.token_type[id];
-        // The last of equal tokens counts, as in llama.cpp.
+        // If tokens have equal text the last one counts, as in llama.cpp.
         if (type == Type::normal || type == Type::byte || !bytes) id_of[spelled] = int(id);
         if (type == Type::byte && !bytes) v.byte_fallback = true;
         const bool added = type == Type::control || type == Type::user_defined || type == Type::unknown;
         if (spelled.empty() || type == Type::unused) continue;
         const bool spells = !bytes || byte_alphabet().bytes(spelled, v.tokens[id]);
         if (!bytes || (added && !spells)) v.tokens[id] = spelled;
-        else if (!spells) v.tokens[id].clear();    // no text becomes it
+        else if (!spells) v.tokens[id].clear();    // no text is encoded as this token
         if (!added) continue;
         v.added.push_back({.id = int(id), .special = type != Type::user_defined, .in_model = spells});
         if (v.tokens[id] != spelled) v.added.back().name = spelled;
@@ -123,7 +125,7 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         for (AddedToken& a : v.added) {
             a.user_defined = !a.special && g.space_prefix == "user_defined";
             std::string& token = v.tokens[size_t(a.id)];
-            // llama.cpp searches for them in the unnormalized text, which has spaces.
+            // llama.cpp searches for added tokens in the unnormalized text, which has spaces.
             if (!a.special) token = a.user_defined ? with_marks(token) : with_spaces(token);
         }
         if (g.space_prefix == "always" || g.space_prefix == "first") {
@@ -158,13 +160,13 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
 }
 
 namespace {
-// A probe of ordinary text: many kinds of letters, spaces, digits and marks.
+// Text to compare tokenizers on: many kinds of letters, spaces, digits and marks.
 const char* const TORTURE =
     "Hello world!  I'll say: it's 3 o'CLOCK, 12345678 (x^2)==y_1;\r\n\tif (a[i] != 0.5) return;\n\n\n  # end\n \u00E9"
     "e\u0301 \u00A0\u3000\u2581a \uFB01 \u212B \u6F22\u5B57\u304B\u3099 \uAC00\u1100\u1161 \u0438\u0306 \u0915\u093F "
     "\u0627\u0644 \u00BD\u00B2 \U0001F600\U0001F468\u200D\U0001F469 <|x|> \x01\xFF http://a.b/c?d=e 's 'S ...!!! --- ";
 
-// The difference between a tokenizer and its GGUF form, in ordinary text; null: none.
+// Describes how a tokenizer and its GGUF form differ in ordinary text; null: they do not.
 const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     const Vocabulary &a = ours.vocabulary(), &b = theirs.vocabulary();
     const bool bytes = a.symbols == Symbols::bytes;
@@ -241,7 +243,8 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     g.bos_token_id = v.bos, g.eos_token_id = v.eos, g.padding_token_id = v.pad;
     g.unknown_token_id = v.unknown;
     std::vector<int> ends = v.ends;
-    std::erase_if(ends, [&](int id) { return size_t(id) >= v.tokens.size(); });    // files may list others
+    std::erase_if(ends,
+                  [&](int id) { return size_t(id) >= v.tokens.size(); });    // files may list ids beyond the vocabulary
     if (!ends.empty()) g.eot_token_id = ends[0];
     if (ends.size() > 1) g.eom_token_id = ends[1];
     g.add_bos_token = !v.before.empty();

@@ -6,20 +6,21 @@
 #include "data/bpe.h"
 #include "files/gguf.h"
 
-// Each field is the key with its name after "tokenizer.ggml."; chat_template is
-// tokenizer.chat_template. -1: no such key.
+// Each field holds the key of its name after "tokenizer.ggml."; chat_template holds
+// tokenizer.chat_template. -1: the file has no such key.
 struct GgufTokenizer {
-    // "gpt2" with a pre-tokenizer's name in pre, "llama" (SentencePiece), "gemma4"
+    // model: "gpt2" with a pre-tokenizer's name in pre, "llama" (SentencePiece), or "gemma4".
     std::string model = {}, pre = {};
     std::vector<std::string> tokens = {}, merges = {};
-    std::vector<float> scores = {};      // llama
+    std::vector<float> scores = {};      // for model llama only
     std::vector<int> token_type = {};    // ScoredPiece::Type
     int bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1, padding_token_id = -1;
-    int eot_token_id = -1, eom_token_id = -1;                             // end of turn, end of message
-    int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0, 1
+    int eot_token_id = -1;                                                // end of turn
+    int eom_token_id = -1;                                                // end of message
+    int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0: false, 1: true
     std::string chat_template = {};
-    // flatgpt's own key tokenizer.flatgpt.space_prefix, which llama.cpp ignores: Metaspace's
-    // prepend_scheme "always" or "first"; "user_defined": no space comes after user-defined tokens.
+    // tokenizer.flatgpt.space_prefix, which llama.cpp ignores. "always" and "first" are values of
+    // Metaspace's prepend_scheme; "user_defined": no space comes after user-defined tokens.
     std::string space_prefix = {};
 };
 // Exit 3: the arrays do not fit together, or the model or pre is unknown; name: the file.

@@ -51,7 +51,7 @@ struct Reader : JsonReader {
         return {};
     }
 
-    // Calls step for each item of a Sequence, or for a single item; not for null.
+    // Calls step for each item of a Sequence, or for a single item. A null has no items.
     template <class Step> Status each(const json& what, const std::string& where, const char* list, Step step) const {
         if (what.is_null()) return {};
         if (text(what, "type") != "Sequence") return step(what, where);
@@ -96,7 +96,7 @@ struct Reader : JsonReader {
             if (behavior == "Contiguous" || behavior.empty()) behavior = "Isolated";
         } else {
             const std::string literal = text(at(p, "pattern"), "String");
-            if (literal == " " && no_spaces_left()) return {};    // Gemma's, which never matches
+            if (literal == " " && no_spaces_left()) return {};    // Gemma's split, which never matches
             cut.regex = literal.empty() ? text(at(p, "pattern"), "Regex") : quoted(literal);
             if (cut.regex.empty()) return wrong(where + ".pattern", "a Regex or a String", at(p, "pattern"));
             cut.invert = flag(p, "invert", false);
@@ -160,7 +160,7 @@ struct Reader : JsonReader {
         });
     }
 
-    // where(): lazy text for messages; 100,000 calls never need it
+    // where() makes a text for messages; it is lazy, because 100,000 calls never need it.
     template <class Where> Status new_id(const json& value, Where where, int& id) {
         if (!value.is_number_integer() || value < 0 || value >= MAX_IDS)
             return wrong(where(), "an id from 0 to 1048575", value);
@@ -186,7 +186,8 @@ struct Reader : JsonReader {
     Status added_tokens() {
         const json& list = at(root, "added_tokens");
         if (!list.is_array() && !list.is_null()) return wrong("added_tokens", "an array", list);
-        const json& symbols = at(at(root, "model"), "user_defined");    // flatgpt's key: tokenizer_json_write.cpp
+        const json& symbols =
+            at(at(root, "model"), "user_defined");    // key of flatgpt's own: tokenizer_json_write.cpp
         std::set<json> user_defined(symbols.begin(), symbols.end());
         std::vector<char> taken(v.tokens.size());
         for (auto& [key, id] : id_of) taken[size_t(id)] = 1;
@@ -206,8 +207,8 @@ struct Reader : JsonReader {
             taken[size_t(id)] = 1;
             AddedToken made = added_token(id, list[i], true);
             std::string& token = v.tokens[size_t(id)];
-            // The byte-level decoder decodes a name of its alphabet's characters to the bytes they
-            // spell.
+            // A name in GPT-2's byte alphabet stands for bytes, and the byte-level decoder decodes
+            // it to them.
             const bool spells = !byte_level || byte_alphabet().bytes(content, token);
             if (!byte_level || !spells) token = content;
             made.in_model = known != id_of.end() && spells;
@@ -225,7 +226,7 @@ struct Reader : JsonReader {
             std::string& token = v.tokens[size_t(id)];
             if (!token.empty()) continue;
             if (!byte_level) token = key;
-            else if (!byte_alphabet().bytes(key, token)) token.clear();    // no text becomes it (Command R)
+            else if (!byte_alphabet().bytes(key, token)) token.clear();    // no text is encoded as it (Command R)
             bytes += token.size() == 1;
         }
         if (byte_level && !bytes) return wrong("model.vocab", "tokens for single bytes", "none");
@@ -263,8 +264,8 @@ struct Reader : JsonReader {
         return {};
     }
 
-    // Tokens around a text: [BOS, A, EOS] of TemplateProcessing, or names in
-    // {Roberta,Bert}Processing.
+    // Tokens that a post-processor adds around a text: [BOS, A, EOS] of TemplateProcessing, or
+    // names in {Roberta,Bert}Processing.
     Status surround(const json& p, const std::string& where) {
         const std::string type = text(p, "type");
         if (type == "ByteLevel") return {};

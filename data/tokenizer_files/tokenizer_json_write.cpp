@@ -34,7 +34,7 @@ Json pre_tokenizer(const Vocabulary& v) {
     const char* const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
     const std::vector<Split>& splits = v.pattern == Pattern::other ? v.splits : pattern_row(v.pattern).splits;
     std::vector<Json> steps;
-    bool bytes = v.symbols == Symbols::bytes;    // ByteLevel is still to come
+    bool bytes = v.symbols == Symbols::bytes;    // true until a ByteLevel step is added
     const bool prefixed = v.spaces == Spaces::prefixed;
     if (v.spaces >= Spaces::marked) {
         const char* const schemes[] = {"never", "first", "always"};
@@ -46,7 +46,7 @@ Json pre_tokenizer(const Vocabulary& v) {
     }
     for (size_t i = 0; i < splits.size(); i++) {
         const Split& cut = splits[i];
-        const bool last = i + 1 == splits.size() || splits[i + 1].spelled;    // before ByteLevel
+        const bool last = i + 1 == splits.size() || splits[i + 1].spelled;    // the last split before ByteLevel
         if (bytes && last && cut == Split{GPT2_REGEX}) {
             steps.push_back(byte_level(prefixed, true));
             bytes = false;
@@ -122,7 +122,8 @@ std::string Tokenizer::to_json() const {
                                   v.unknown < 0 ? Json() : Json(spelled[size_t(v.unknown)]),
                                   "continuing_subword_prefix", nullptr, "end_of_word_suffix", nullptr, "fuse_unk",
                                   v.fuse_unknown, "byte_fallback", v.byte_fallback, "ignore_merges", v.ignore_merges);
-    // A key of flatgpt's; other readers find these tokens in the text, and put a space after each.
+    // The key is flatgpt's own. Other readers find these tokens in the text, and put a space after
+    // each.
     if (!user_defined.empty()) model.set("user_defined", user_defined);
     model.set("vocab", std::move(vocab), "merges", std::move(merges));
     return Json::object("version", "1.0", "truncation", nullptr, "padding", nullptr, "added_tokens", std::move(added),

@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 constexpr int64_t MAX_FILE = 256 << 20;
 
-// Parts of a tokenizer.json that a tokenizer_class implies.
+// Parts of a tokenizer.json that a tokenizer_class of transformers implies.
 json byte_level(bool regex, bool space) {
     return {{"type", "ByteLevel"}, {"add_prefix_space", space}, {"trim_offsets", true}, {"use_regex", regex}};
 }

@@ -6,13 +6,15 @@
 
 #include "data/vocabulary.h"
 
-// Tokens whose names spell no bytes: no text becomes one unless another file marks it special.
+// Tokens whose names spell no bytes. No text is encoded as one unless another file marks it
+// special.
 typedef std::vector<std::pair<std::string, int>> Unspelled;
-// vocab: the path of vocab.json. Other properties follow from tokenizer_class in
-// tokenizer_config.json; without one the pattern is GPT-2's. The reader of that file adds the added
-// tokens. Exit 3: also an unsupported class, with a way to make a tokenizer.json.
+// Reads vocab.json at path `vocab`, and merges.txt beside it. Other properties follow from
+// tokenizer_class in tokenizer_config.json; without one the pattern is GPT-2's. The reader of that
+// file adds the added tokens. Exit 3: also an unsupported class, with a way to make a
+// tokenizer.json.
 Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspelled);
 
-// Names the unsupported tokenizer at path (tekken.json, .tiktoken, also in a directory) and its
-// conversion, as the end of a message; "": none.
+// Names the unsupported tokenizer at path (tekken.json or .tiktoken, also in a directory) and how
+// to convert it, as the end of a message; "": none.
 std::string foreign_tokenizer(const std::string& path);

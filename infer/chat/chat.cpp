@@ -1,7 +1,7 @@
 // chat.cpp - a conversation: commands, turns, the cache.
 //
 // Each turn renders and encodes the whole conversation. The prefix that equals the cached tokens is
-// reused, the rest is computed: usually only the new message. A template that rewrites old turns
+// reused; the rest, usually only the new message, is computed. A template that rewrites old turns
 // costs time, never correctness.
 #include "chat.h"
 
@@ -63,7 +63,8 @@ Result<bool> Chat::line(const std::string& text) {
             return fail(Exit::usage, "%s: expected a file's name", command.name);
         return (this->*command.run)(rest);
     }
-    if (word.size() > 1 && word[0] == '/' && word.find_first_not_of(LETTERS, 1) == word.npos) {    // no path, no //
+    if (word.size() > 1 && word[0] == '/' &&
+        word.find_first_not_of(LETTERS, 1) == word.npos) {    // neither a path nor //
         std::vector<std::string> known;
         for (const SlashCommand& command : slash_commands()) known.push_back(command.name);
         return fail(Exit::usage, "%s: no such command%s; /help shows all. A message may begin so behind a space",
@@ -229,8 +230,8 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     if (states) cache.table.fork(0, 1);
     return true;
 }
-// A recurrent state can return only to its snapshot at the last prompt's end. Returns that
-// position, or 0.
+// A recurrent state can return only to its snapshot at the last prompt's end. Returns the position
+// of that snapshot, or 0 if the snapshot lies after `common`.
 size_t Chat::rewind(size_t common) {
     const size_t copy = size_t(cache.table[1].pos);
     if (copy > common) return cache.table.rewind(1, 0), 0;
@@ -238,8 +239,9 @@ size_t Chat::rewind(size_t common) {
     return copy;
 }
 
-// Computes the logits after the last token and after each drafted token, and returns the draft.
-// left: tokens the answer may still have; the last one is never computed.
+// Computes the logits after the last token and after each drafted token, and returns the drafted
+// tokens. left: tokens that the answer may still have; logits after its last token are not
+// computed.
 Ids Chat::decode_step(const Ids& sequence, const Sampler& sampler, int step_index, int left) {
     const int most = int(std::min<int64_t>({model.plan.max_tokens() - 1, left - 1, options.speculation.most()}));
     Ids draft, more = {sequence.back()};
@@ -257,8 +259,8 @@ Ids Chat::decode_step(const Ids& sequence, const Sampler& sampler, int step_inde
     return draft;
 }
 
-// The next token, sampled on the device. The following step is issued first if the answer may need
-// it. left: see decode_step.
+// Returns the next token, sampled on the device. The following step is enqueued first if the answer
+// may need it. left: see decode_step.
 Sampler::Choice Chat::next_token(DeviceSampler& device_sampler, const Ids& sequence, int left) {
     for (; device_sampler.in_flight() < std::min(2, left); computed++) device_sampler.step();
     const Sampler::Choice choice = {*device_sampler.next()};
@@ -338,7 +340,7 @@ Status Chat::respond(const std::string& user) {
     const int64_t prefilled = computed - before;
     const Result<int> generated = read ? generate(prompt.value) : Result<int>(0);
     const double seconds = now_seconds() - middle;
-    // A state cannot be rewound: the next turn finds one token too many and recomputes the answer.
+    // A recurrent state cannot be rewound by one token, so the next turn recomputes the answer.
     if (std::exchange(uncommitted_token, false) && !states) {
         ids.pop_back();
         cache.table.rewind(0, int(ids.size()));

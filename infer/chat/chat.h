@@ -14,7 +14,7 @@
 
 struct ChatOptions {
     Sampling sampling;
-    int64_t seed = 1;                   // the first answer's; each later one adds 1
+    int64_t seed = 1;                   // first answer's seed; later answers add 1
     int tokens = 0;                     // tokens per answer; 0: until the context is full
     int context = 0;                    // cache positions; 0: the model's context, at most 8192
     std::string cache_type = "auto";    // values of --cache-dtype
@@ -34,16 +34,17 @@ class Chat {
     Chat(Model& model, const Tokenizer& tokenizer, ChatTemplate chat_template, ChatOptions options);
     Status open();    // exit 2: bad number of positions; 5: no memory
     // Answers a message or runs a command (see /help). False after /exit. On an error the
-    // conversation is unchanged: 2, a command's arguments; 3, a file, or the template rejects the
-    // conversation; 4.
+    // conversation is unchanged. Exit 2: invalid arguments of a command; 3: an invalid file, or the
+    // template rejects the conversation; 4: the disk fails.
     Result<bool> line(const std::string& text);
 
     ChatOptions options;
     const std::vector<ChatMessage>& history() const { return messages; }    // without the system prompt
     const std::string& answer() const { return streamed.text; }             // last answer
-    int64_t answers = 0;                                                    // since the start
-    int64_t computed = 0;                 // positions computed since the start, cache hits excluded
-    int64_t drafted = 0, accepted = 0;    // tokens since the start
+    int64_t answers = 0;                                                    // number of answers since the start
+    int64_t computed = 0;    // positions computed since the start, cache hits excluded
+    int64_t drafted = 0;     // drafted tokens since the start
+    int64_t accepted = 0;    // accepted drafted tokens since the start
     int cached_positions() const { return int(ids.size()); }
 
   private:
@@ -55,7 +56,7 @@ class Chat {
     Result<bool> help(const std::string&), leave(const std::string&), reset(const std::string&);
     Result<bool> save(const std::string&path), load(const std::string&path), set_system(const std::string&text);
     Result<bool> params(const std::string& setting);
-    std::vector<Flag> rows(ChatOptions& o) const;    // for /params
+    std::vector<Flag> rows(ChatOptions& o) const;    // settings listed by /params
 
     Status respond(const std::string& user);
     Result<std::vector<int>> render(size_t from);    // tokens of messages[from] and later
@@ -77,9 +78,9 @@ class Chat {
     ChatTemplate chat_template;
     KvCache cache;
     bool no_memory_noted = false;      // DeviceSampler::NO_MEMORY was noted
-    bool states = false;               // recurrent: sequence 1 is the last prompt's snapshot
+    bool states = false;               // recurrent model; sequence 1: last prompt's snapshot
     std::vector<int> ids;              // tokens at the cache's positions
-    bool uncommitted_token = false;    // the last id ended an answer, but was fed
+    bool uncommitted_token = false;    // last id ended an answer, yet was computed
     std::vector<ChatMessage> messages;
     size_t first = 0;    // index of the oldest message inside the context
     StreamedText streamed;

@@ -48,7 +48,8 @@ std::atomic<int> interrupts = 0;    // Ctrl-C presses since the last reset
 const char* shown_prompt = "";
 }    // namespace
 
-// libedit's interface by its constants (histedit.h): the build needs neither header nor library.
+// libedit's interface by constants copied from histedit.h, so the build needs neither header nor
+// library.
 struct LineReader::Editor {
     struct Event {
         int number;
@@ -85,7 +86,7 @@ struct LineReader::Editor {
         past_do(past, &event, H_SETSIZE, 1000);
         set(el, EL_HIST, past_do, past);
         set(el, EL_EDITOR, "emacs");
-        set(el, EL_SIGNAL, 1);    // restores the terminal before our handler runs
+        set(el, EL_SIGNAL, 1);    // restores the terminal before flatgpt's handler runs
         set(
             el, EL_PROMPT, +[](void*) { return const_cast<char*>(shown_prompt); });
     }
@@ -110,7 +111,7 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
         bool signalled;
         int bytes;
         shown_prompt = prompt;
-        do {    // repeats after Ctrl-Z
+        do {    // reads again after Ctrl-Z and fg
             bytes = 0;
             errno = 0;
             got = editor->gets(editor->el, &bytes);

@@ -5,13 +5,14 @@
 #include <cstring>
 
 namespace {
-struct Window {    // sums over its targets; number of targets
-    double loss = 0, bytes = 0;
+struct Window {
+    double loss = 0;     // sum over the window's targets, nats
+    double bytes = 0;    // text bytes of the window's targets
     int64_t targets = 0;
 };
 
-// Gathers all ranks' windows in the loader's order, on every rank. The ranks evaluated batches of B
-// windows in turn.
+// Gathers all ranks' windows in the loader's order, on every rank. Ranks take turns: each evaluated
+// every ranks-th batch of B windows.
 std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t windows, int B, Coordinator& coordinator) {
     const std::vector<std::string> parts =
         coordinator.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});

@@ -13,14 +13,14 @@
 namespace {
 constexpr uint64_t NEEDLE = 0x4EED1Eull << 32,
                    HAYSTACK = 0xF111Eull << 32;    // Philox streams; separate from the seed's other uses
-constexpr int PAIR = 2 * NEEDLE_TOKENS;            // a key and its value
+constexpr int PAIR = 2 * NEEDLE_TOKENS;            // tokens of a key and its value
 }
 
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial) {
     const int fill = length - int(o.begin.size()) - 2 * PAIR;
     CHECK(fill >= 0, "length %d", length);
     std::vector<int> pair, all = o.begin;
-    for (int i = 0; i < PAIR; i++)    // all different
+    for (int i = 0; i < PAIR; i++)    // the tokens of a pair are all different
         pair.push_back(o.choices[size_t(shuffled(uint64_t(o.seed) ^ NEEDLE, trial, int64_t(o.choices.size()), i))]);
     auto draw = [&](int i, size_t n) {
         const Philox4 r = philox(uint64_t(o.seed), HAYSTACK + uint64_t(trial), uint64_t(i));
@@ -45,7 +45,7 @@ struct Task {
     size_t cell;
     int trial;
 };
-// Evaluates the tasks, whose sequences have equal length.
+// Runs the model on the tasks, whose sequences have equal length.
 void answer(Model& model, KvCache& cache, const NeedleOptions& o, const std::vector<Task>& tasks,
             std::vector<NeedleCell>& cells) {
     const int B = int(tasks.size()), V = model.c.V, length = cells[tasks[0].cell].length;

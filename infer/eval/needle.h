@@ -15,9 +15,10 @@ struct NeedleOptions {
     int longest = 0;    // tokens of the longest sequence, question and answer included
     int depths = 11, lengths = 8, trials = 4;
     int64_t seed = 1;
-    int batch = 8;                                // sequences per pass
-    std::vector<int> begin = {}, choices = {};    // first tokens of a sequence; tokens to draw from
-    std::vector<int> haystack = {};               // each trial uses a random part; empty: random tokens
+    int batch = 8;                     // sequences per pass
+    std::vector<int> begin = {};       // first tokens of a sequence, such as BOS
+    std::vector<int> choices = {};     // random tokens are drawn from these
+    std::vector<int> haystack = {};    // each trial uses a random part; empty: random tokens
 };
 struct NeedleCell {
     int length;

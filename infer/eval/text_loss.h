@@ -8,13 +8,13 @@ struct Line {
     std::string text;
     int64_t number;    // line number in the file, from 1
 };
-// A file's nonblank lines, or a field of its JSON lines. "-" reads standard input.
+// Reads a file's nonblank lines, or one field of each of its JSON lines. "-" is standard input.
 class TextLines {
   public:
     // config: one file; its field, format and longest. Exit 3 if it is neither text nor JSON lines.
     static Result<TextLines> open(CorpusConfig config);
-    // The next lines, about `bytes` in total; empty at the end. Exit 3 names the line, or the file
-    // has none.
+    // The next lines, about `bytes` in total; empty at the end. Exit 3: an invalid line, which is
+    // named, or a file without lines.
     Result<std::vector<Line>> next(int64_t bytes);
 
   private:
@@ -29,7 +29,7 @@ Result<std::vector<Line>> read_lines(const CorpusConfig& config);
 // Tokenizes lines: `begin` precedes each, or the tokenizer's BOS where it adds one.
 class TextEncoder {
   public:
-    // tokens: the name of a special token in a line becomes that token, else ordinary text.
+    // tokens: whether the name of a special token in a line becomes that token, not ordinary text.
     TextEncoder(const Tokenizer& tokenizer, std::vector<int> begin, bool tokens);
     std::vector<std::vector<int>> encode(const std::vector<Line>& lines);
     void note_special_tokens() const;    // on stderr: lines with special tokens' names
@@ -43,15 +43,15 @@ class TextEncoder {
     std::string first;
 };
 
-// The ids below V with ordinary text; all if the tokenizer is unknown. Random tokens are drawn from
-// these.
+// The ids below V that stand for ordinary text, from which random tokens are drawn; all ids if the
+// tokenizer is unknown.
 std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
 
-// Each text's loss over all tokens but its first, or over the masked ones, or over the suffix after
-// a prefix; both are drawn by the chunk's number in the file. Texts longer than the model's plan
-// are split into independent chunks. Chunks of similar length are padded into one batch: up to
-// rounding, each has the loss it would have alone. *chunks: chunks before these in the file;
-// updated.
+// Each text's loss. By the objective, it is over all tokens but the first, over the masked ones, or
+// over the suffix after a prefix; mask and prefix are drawn by the chunk's number in the file.
+// Texts longer than the model's plan are split into independent chunks. Chunks of similar length
+// are padded into one batch: up to rounding, each has the loss it would have alone. *chunks: number
+// of chunks before these in the file; updated.
 std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
                                        const std::vector<std::vector<int>>& texts, const Objective& objective,
                                        int64_t* chunks);

@@ -1,6 +1,6 @@
-// chat_template.cpp - chat templates: evaluation of the tree. Scopes are frames: for loops, macros
-// and captured blocks have their own, ifs have none. Names set in a loop's body vanish after each
-// iteration.
+// chat_template.cpp - chat templates: evaluation of the syntax tree. Scopes of names are frames:
+// for loops, macros and captured blocks have a frame each, ifs have none. Names set in a loop's
+// body vanish after each iteration.
 #include "infer/jinja/chat_template.h"
 
 #include <iterator>
@@ -220,7 +220,7 @@ Value Interpreter::compare(const Node& n) {
     }
     return true;
 }
-// Python's slice.indices.
+// Start, stop and step as in Python's slice.indices.
 Value Interpreter::slice(const Node& n) {
     const Value v = eval(*n.kids[0]);
     check_defined(v);
@@ -326,7 +326,7 @@ Value Interpreter::macro(const Node& n) {
     if (captured.empty() || captured.back() != frame) captured.push_back(frame);
     return Value(Kind::function, std::make_shared<Function>(n, frame));
 }
-Arguments Interpreter::arguments(const Node& n) {    // all kids after the first
+Arguments Interpreter::arguments(const Node& n) {    // evaluates all child nodes after the first
     Arguments args;
     const size_t named = n.kids.size() - n.names.size();
     for (size_t i = 1; i < n.kids.size(); i++)

@@ -12,7 +12,7 @@ Value marked(std::string text, bool safe) {
     return v;
 }
 Value generated(Items items) { return Value(Kind::generator, std::move(items)); }
-// A sort key: v, or an attribute of it; lower case unless case_sensitive.
+// The key by which v is sorted: v or one of its attributes; lower case unless case_sensitive.
 Value sort_key(Call& c, const Value& v, const Value& attribute, bool case_sensitive) {
     Value key = attribute.is(Kind::unset) || attribute.is(Kind::none) ? v : c.run.path(v, attribute);
     return key.is(Kind::string) && !case_sensitive ? Value(lower(key.text())) : key;
@@ -64,7 +64,8 @@ template <int SIGN> Value extreme(Call& c) {    // case_sensitive attribute
     }
     return *best;
 }
-// select, reject, selectattr, rejectattr: [attribute,] [test, its arguments]
+// Four filters: select, reject, selectattr, rejectattr. Arguments: [attribute,] [test, its
+// arguments]
 template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
     if (ATTRIBUTE && c.args.empty()) raise("expected the name of an attribute");
     const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});    // none counts as empty
@@ -80,7 +81,7 @@ template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
     }
     return generated(std::move(some));
 }
-Value map(Call& c) {    // attribute=, default=; or a filter and its arguments
+Value map(Call& c) {    // attribute=, default=; or a filter's name and arguments
     const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});
     const Value attribute = c.named_or("attribute", {}), otherwise = c.named_or("default", {});
     if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter");
@@ -217,8 +218,8 @@ Value sum(Call& c) {    // attribute start
         all = arithmetic("+", all, c.given(0) ? c.run.path(item, c.args[0]) : item, c.meter());
     return all;
 }
-// LINES: lists of n items, the last one padded. Else n lists of nearly equal size, longer ones
-// first.
+// Jinja's batch (LINES): lists of n items, the last one padded. Else Jinja's slice: n lists of
+// nearly equal size, longer ones first.
 template <bool LINES> Value in_parts(Call& c) {    // linecount or slices, fill_with
     const Value items = iterated(c.self, c.meter());
     const int64_t n = c.integer(0, 0), size = int64_t(items.items().size()), each = n > 0 ? size / n : 0;
@@ -256,7 +257,7 @@ Value truncate(Call& c) {    // length killwords end leeway
     if (const size_t space = text.rfind(U' '); !c.flag(1) && space != text.npos) text.resize(space);
     return to_utf8(text + end);
 }
-Value method_of_text(Call& c, const char* name) {    // for filters that are methods of str
+Value method_of_text(Call& c, const char* name) {    // calls a method of str as a filter
     return c.run.method(str(c.self, c.meter()), name, c.args);
 }
 

@@ -12,15 +12,16 @@ namespace jinja {
 
 constexpr int64_t MAX_STEPS = 5'000'000;    // about a second
 constexpr size_t MAX_OUTPUT = 16 << 20;     // bytes
-constexpr int MAX_CALLS = 1000;             // nested nodes, through macros
+constexpr int MAX_CALLS = 1000;             // nested nodes, also through macros
 
 struct Frame {    // names of a scope
     std::unordered_map<std::string, Value> names;
     std::shared_ptr<Frame> outer;
 };
 struct Builtin;
-// A built-in, perhaps a method of self; or a macro and the frame it was defined in. `captured`
-// keeps that frame alive to the end, so that destruction never recurses through a chain of macros.
+// A built-in function, perhaps a method of `self`; or a macro and the frame it was defined in.
+// `captured` keeps that frame alive to the end, so that destruction never recurses through a chain
+// of macros.
 struct Function : Object {
     const Builtin* builtin = nullptr;
     const Value self = Value();
@@ -52,10 +53,10 @@ class Interpreter {
     // Interface for the built-in functions.
     Value filter(const std::string& name, const Value& self, Arguments args);
     bool test(const std::string& name, const Value& self, Arguments args);
-    Value method(const Value& self, const std::string& name, Items args);    // calls it
+    Value method(const Value& self, const std::string& name, Items args);    // calls the method
     Value attribute(const Value& v, const std::string& name);
     Value subscript(const Value& v, const Value& index);
-    Value path(Value v, const Value& path);    // "a.b.0": attributes and indices
+    Value path(Value v, const Value& path);    // path: attributes and indices, like "a.b.0"
     Value new_space(Items items);
 
   private:
@@ -91,10 +92,10 @@ class Interpreter {
 
 struct Call {
     Interpreter& run;
-    const char* name;    // the built-in's
+    const char* name;    // name of the built-in
     const Value& self;
-    Items args;                                          // by parameter; unset: not given
-    std::vector<std::pair<std::string, Value>> named;    // if the built-in accepts any
+    Items args;                                          // one per parameter; Kind::unset: not given
+    std::vector<std::pair<std::string, Value>> named;    // keyword arguments, if the built-in accepts any
 
     Meter& meter() { return run.meter; }
     bool given(size_t i) const { return i < args.size() && !args[i].is(Kind::unset) && !args[i].is(Kind::none); }
@@ -104,10 +105,11 @@ struct Call {
     Value named_or(const char* name, Value otherwise) const;
 };
 struct Builtin {
-    const char *name, *parameters;    // separated by spaces; null: any
+    const char* name;
+    const char* parameters;    // names separated by spaces; null: any
     int required;
     Value (*run)(Call&);
-    const char* aliases[2] = {};    // other names, or null
+    const char* aliases[2] = {};    // further names, or null
 };
 template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
     for (auto& row : table)

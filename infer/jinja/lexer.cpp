@@ -10,7 +10,7 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name(char c) { return is_digit(c) || c == '_' || isalpha(static_cast<unsigned char>(c)) || (c & 0x80); }
 
-// Each of \n, \r\n and \r is one newline; one at the very end does not count.
+// The text with \n for each newline (\n, \r\n or \r) and without one at the very end.
 std::string normalized(const std::string& text) {
     std::string s;
     for (size_t i = 0; i < text.size(); i++)
@@ -49,7 +49,8 @@ class Lexer {
     }
     void skip_spaces() { at = after_spaces(s, at); }
 
-    // A tag's end: + keeps, - strips the space after it; without a sign a block drops one newline.
+    // A tag's end. + keeps and - strips the whitespace after it; without a sign a block's end drops
+    // one newline.
     bool take_end(const std::string& end, bool block) {
         if (take("-" + end)) skip_spaces();
         else if (block && take("+" + end)) return true;
@@ -117,7 +118,7 @@ class Lexer {
     }
 
     void code(bool block) {
-        std::string open;    // open brackets; }} inside them is no end
+        std::string open;    // open brackets; }} inside them ends no tag
         for (;;) {
             skip_spaces();
             if (at >= s.size()) fail_here(block ? "expected %}, found the end" : "expected }}, found the end");
@@ -155,7 +156,7 @@ class Lexer {
         };
         bool real = false;
         digits();
-        if (from == 0 || s[from - 1] != '.') {    // not in a.0.1
+        if (from == 0 || s[from - 1] != '.') {    // in a.0.1 the digits are indices
             if (at + 1 < s.size() && s[at] == '.' && is_digit(s[at + 1])) real = true, at++, digits();
             size_t e = at + 1;
             if (e < s.size() && (s[e] == '+' || s[e] == '-')) e++;
@@ -173,7 +174,7 @@ class Lexer {
         if (at++ >= s.size()) at = from, fail_here("a string that does not end");
         add(Token::string, text);
     }
-    void escape(std::string& text) {    // after the backslash
+    void escape(std::string& text) {    // reads an escape after its backslash
         static const std::string names = "abfnrtv\\'\"", values = "\a\b\f\n\r\t\v\\'\"";
         const char c = s[at++];
         if (const size_t i = names.find(c); i != names.npos) return void(text += values[i]);

@@ -34,7 +34,7 @@ Value Interpreter::path(Value v, const Value& path) {
 }
 
 namespace {
-// Every second element of a dict's items from FIRST: its keys (0) or values (1).
+// View of a dict, whose items are keys and values in turn: its keys (FIRST 0) or values (FIRST 1).
 template <size_t FIRST, Kind VIEW> Value every_other(Call& c) {
     Items some;
     for (size_t i = FIRST; i < c.self.items().size(); i += 2) some.push_back(c.self.items()[i]);

@@ -8,7 +8,7 @@
 namespace jinja {
 namespace {
 typedef std::unique_ptr<Node> NodePtr;
-constexpr int DEEPEST = 200;    // nested nodes; the interpreter and destructors recurse
+constexpr int DEEPEST = 200;    // nested nodes; interpreter and destructors recurse
 
 template <class... K> std::vector<NodePtr> kids(K... kid) {
     std::vector<NodePtr> all;
@@ -24,14 +24,15 @@ class Parser {
   private:
     const std::vector<Token> all;
     size_t at = 0;
-    int depth = 0, loops = 0;    // nested calls; loops around the current tag
+    int depth = 0;    // nested calls of the parser
+    int loops = 0;    // loops around the current tag
 
     // ---- tokens ----
     const Token& now() const { return all[at]; }
     [[noreturn]] void expected(const std::string& what) const {
         throw Error{"expected " + what + ", found " + now().text.substr(0, 40), now().line};
     }
-    // An operator or a name; no operator is spelled like a name.
+    // Whether the next token is this operator or name; no operator is spelled like a name.
     bool sees(const char* text, size_t ahead = 0) const {
         const Token& t = all[at + ahead];
         return (t.type == Token::op || t.type == Token::name) && t.text == text;
@@ -63,7 +64,7 @@ class Parser {
         if (n.depth > DEEPEST) throw Error{"nested too deep", n.line};
         n.kids.push_back(std::move(kid));
     }
-    // Puts a body into the empty capture at the bottom of the filter chain `n`.
+    // Puts a body into the empty capture node at the bottom of the filter chain `n`.
     static NodePtr filtered(NodePtr n, NodePtr body) {
         if (n->op == Op::capture) return add(*n, std::move(body)), std::move(n);
         n->kids[0] = filtered(std::move(n->kids[0]), std::move(body));
@@ -109,7 +110,7 @@ class Parser {
             }
         }
     }
-    NodePtr body(const char* end) {    // from a tag's %} past the end tag's name
+    NodePtr body(const char* end) {    // from a tag's %} past its end tag
         block_end();
         NodePtr b = statements({end});
         at++;
@@ -195,7 +196,7 @@ class Parser {
         NodePtr target = node(Op::name, {}, n->text);
         return node(Op::set, kids(std::move(target), std::move(n)));
     }
-    // An assignment target: a name, a namespace's attribute, or a tuple of them.
+    // Parses an assignment target: a name, a namespace's attribute, or a tuple of them.
     NodePtr target() {
         auto one = [&]() -> NodePtr {
             Deeper deeper(*this);
@@ -217,7 +218,7 @@ class Parser {
     }
 
     // ---- expressions ----
-    // One expression, or a tuple: several with commas.
+    // Parses one expression, or a tuple: several expressions with commas.
     NodePtr tuple(bool conditions = true, bool parentheses = false) {
         auto ends = [&] { return now().type == Token::print_end || now().type == Token::block_end || sees(")"); };
         std::vector<NodePtr> parts;

@@ -1,5 +1,5 @@
-// strings.cpp - the methods of Python's str, without bytes, translation tables and format
-// specifications: encode, maketrans, translate, format_map.
+// strings.cpp - the methods of Python's str, except encode, maketrans, translate and format_map,
+// which need bytes, translation tables and format specifications.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ std::u32string folded(char32_t c) {
     const auto n = utf8proc_decompose_char(letters[0], letters, 8, UTF8PROC_CASEFOLD, &boundary);
     return std::u32string(letters, letters + std::clamp<utf8proc_ssize_t>(n, 1, 8));
 }
-// The upper case of a letter. If it folds to several letters it is their upper case, with two
-// exceptions.
+// The upper case of a letter. If its case folding has several letters, the result is their upper
+// case, with two exceptions.
 std::u32string large(char32_t c) {
     std::u32string letters = folded(c);
     if (letters.size() < 2 || c == U'\u0130' || c == U'\u1E9E') letters = c;
@@ -98,7 +98,7 @@ std::vector<std::string> split_lines(const std::string& text, bool keep_ends) {
 std::string replaced(const std::string& text, const std::string& from, const std::string& to, int64_t most,
                      Meter& meter) {
     std::string out;
-    if (from.empty()) {    // before each character and at the end
+    if (from.empty()) {    // inserts before each character and at the end
         for (char32_t c : to_utf32(text)) {
             if (most != 0) meter.charge_text(to.size()), out += to, most--;
             out += to_utf8({&c, 1});
@@ -150,8 +150,8 @@ template <bool AT_END> Value remove_affix(Call& c) {
     if (!(AT_END ? s.ends_with(affix) : s.starts_with(affix))) return s;
     return AT_END ? s.substr(0, s.size() - affix.size()) : s.substr(affix.size());
 }
-// Words between whitespace. After `most` splits the rest stays whole, without the space at the
-// split.
+// Splits a text into words at whitespace. After `most` splits the rest stays whole, without the
+// space at the split.
 Items words(const std::string& text, int64_t most, bool from_right) {
     const std::u32string s = to_utf32(text);
     Items parts;
@@ -221,7 +221,8 @@ Value join(Call& c) {
     }
     return text;
 }
-// "{} {0} {name}".format(...): plain fields, without conversions and format specifications.
+// str.format: "{} {0} {name}".format(...), without conversions (!r) and format specifications
+// (:>8).
 Value format(Call& c) {
     const std::string& s = c.self.text();
     std::string out;
@@ -267,13 +268,13 @@ template <bool (*IS)(char32_t)> Value all_are(Call& c) {
     const std::u32string s = to_utf32(c.self.text());
     return !s.empty() && std::all_of(s.begin(), s.end(), IS);
 }
-// Some letters have this case, and none has another.
+// Whether some letters have the case that IS tests and no letter has another case.
 template <bool (*IS)(char32_t)> Value cased(Call& c) {
     const std::u32string s = to_utf32(c.self.text());
     return std::any_of(s.begin(), s.end(), is_cased) &&
            std::all_of(s.begin(), s.end(), [](char32_t x) { return !is_cased(x) || IS(x); });
 }
-// Python's str.title; SWAPPED: str.swapcase.
+// Python's str.title; with SWAPPED, str.swapcase.
 template <bool SWAPPED> std::string in_cases(const std::string& text) {
     const std::u32string s = to_utf32(text);
     std::u32string all;
@@ -301,7 +302,7 @@ Value casefold(Call& c) {
 
 // ---- widths ---------------------------------------------------------------------------------------------------------
 
-// Arguments: width fillchar. SIDE: the text is left (< 0), centered (0) or right (> 0).
+// Arguments: width, fillchar. Places the text left (SIDE < 0), centered (0) or right (> 0).
 template <int SIDE> Value justified(Call& c) {
     const int64_t width = c.integer(0, 80), missing = std::max<int64_t>(width - length(c.self.text()), 0);
     const std::string fill = c.text(1, " ");

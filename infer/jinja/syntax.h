@@ -9,7 +9,7 @@
 namespace jinja {
 
 enum class Op : uint8_t {
-    // expressions; [] are optional kids, null if absent
+    // Expressions, with their children (kids). Kids in [] are optional, null if absent.
     constant,    // value
     name,        // text
     list,
@@ -58,7 +58,7 @@ struct Token {
     int line;
     std::string text;    // a string's value, unquoted
 };
-// Both raise an Error with its line.
+// Both functions raise an Error with its line.
 std::vector<Token> tokens(const std::string& text);
 std::unique_ptr<Node> parse(const std::string& text);
 }    // namespace jinja

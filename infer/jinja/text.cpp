@@ -19,7 +19,7 @@ char32_t next_character(std::string_view text, size_t& at) {
     const auto first = static_cast<unsigned char>(text[at]);
     bool complete = true;
     const size_t n = first < 0x80 ? 1 : utf8_character(text.substr(at, 4), complete);
-    if (!complete) return at++, 0xDC00 | first;    // Python's surrogateescape
+    if (!complete) return at++, 0xDC00 | first;    // as in Python's surrogateescape
     char32_t c = n == 1 ? first : first & (0x7F >> n);
     for (size_t i = 1; i < n; i++) c = c << 6 | (text[at + i] & 0x3F);
     at += n;
@@ -54,8 +54,8 @@ size_t after_spaces(std::string_view text, size_t at) {
 }
 namespace {
 bool is_decimal(char32_t c) { return utf8proc_category(utf8proc_int32_t(c)) == UTF8PROC_CATEGORY_ND; }
-// A number without surrounding spaces: any script's digits become ASCII, and a _ between two digits
-// is dropped. Empty if a character fits no number.
+// A number without surrounding spaces. Digits of any script become ASCII, and a _ between two
+// digits is dropped. Returns an empty text if a character fits no number.
 std::string plain_number(const std::string& text, bool letters) {
     const std::u32string s = to_utf32(strip(text, {}, true, true));
     auto digit = [&](size_t i) {
@@ -65,7 +65,7 @@ std::string plain_number(const std::string& text, bool letters) {
     for (size_t i = 0; i < s.size(); i++) {
         if (s[i] == '_' && digit(i - 1) && digit(i + 1)) continue;
         char32_t zero = s[i];
-        while (s[i] >= 0x80 && is_decimal(zero - 1)) zero--;    // runs of ten digits, 0 to 9
+        while (s[i] >= 0x80 && is_decimal(zero - 1)) zero--;    // each script's ten digits are consecutive
         if (s[i] < 0x80) plain += char(s[i]);
         else if (is_decimal(s[i])) plain += char('0' + (s[i] - zero) % 10);
         else return "";
@@ -125,7 +125,7 @@ std::string escaped_html(const std::string& text) {
 // ---- str and repr ---------------------------------------------------------------------------------------------------
 
 namespace {
-// The shortest digits that round-trip; with an exponent below 1e-4 and from 1e16 on.
+// The shortest digits that read back as x; with an exponent below 1e-4 and from 1e16 on.
 std::string real_text(double x) {
     if (std::isnan(x)) return "nan";
     if (std::isinf(x)) return x < 0 ? "-inf" : "inf";

@@ -20,9 +20,9 @@ struct Error {
 };
 [[noreturn, gnu::format(printf, 1, 2)]] void raise(const char* format, ...);
 
-// The work budget that a template has left: evaluated nodes, items touched, 16 bytes of text
-// touched. It also bounds memory: every allocation is charged, and before it is made if the
-// template chooses its size.
+// The work that a template may still do, in units: an evaluated node, an item touched, or 16 bytes
+// of text touched. This also bounds memory: every allocation is charged, and before it is made if
+// the template chooses its size.
 struct Meter {
     int64_t steps;
     void charge(int64_t n = 1) {
@@ -54,21 +54,21 @@ enum class Kind : uint8_t {
     function,
     loop
 };
-constexpr int MAX_DEPTH = 100;    // nested values: printers, comparisons and destructors recurse
+constexpr int MAX_DEPTH = 100;    // nested values, because printers, comparisons, destructors recurse
 struct Value;
 typedef std::vector<Value> Items;
-// The heap part of a Value. depth: its levels of nested values; texts count 0.
+// The heap part of a Value. depth: levels of nested values inside; a text has 0.
 struct Object {
     int depth = 1;
     virtual ~Object() = default;
-    void contain(const Value& inner);    // raises if too deep
+    void contain(const Value& inner);    // raises an Error if nested too deeply
 };
 
 struct Value {
     Kind kind = Kind::unset;
     bool safe = false;    // result of |safe: + escapes strings appended, like Markup
     union {
-        int64_t integer = 0;    // also a boolean's
+        int64_t integer = 0;    // also the value of a boolean
         double real;
     };
     std::shared_ptr<Object> object;    // Text, Sequence (list to space), Function, Loop
@@ -81,7 +81,7 @@ struct Value {
     Value(std::string s);
     Value(const char* s) : Value(std::string(s)) {}
     template <class H> Value(Kind k, const std::shared_ptr<H>& h) : kind(k), object(h) {}
-    Value(Kind k, Items items);    // raises if too deep
+    Value(Kind k, Items items);    // raises an Error if nested too deeply
 
     bool is(Kind k) const { return kind == k; }
     bool is_int() const { return is(Kind::integer) || is(Kind::boolean); }
@@ -89,8 +89,8 @@ struct Value {
     bool is_sequence() const { return kind >= Kind::list && kind <= Kind::entries; }
     bool is_view() const { return kind >= Kind::keys && kind <= Kind::entries; }
     double number() const { return is(Kind::real) ? real : double(integer); }
-    const std::string& text() const;    // a string; an undefined value's name
-    const Items& items() const;         // list to generator; dict, space: key, value, ...
+    const std::string& text() const;    // text of a string; name of an undefined
+    const Items& items() const;         // dict and namespace: key, value, key, value, ...
 };
 struct Text : Object {
     std::string text;
@@ -105,7 +105,7 @@ struct Range : Sequence {
 
 Value range_of(int64_t from, int64_t to, int64_t step);
 Value undefined(std::string name);
-const char* type_name(const Value& v);    // Python's name
+const char* type_name(const Value& v);    // type's name in Python
 bool truth(const Value& v);
 void check_defined(const Value& v);    // raises if v is undefined
 // The items that a loop visits: a dict's keys, a string's characters. Empties a generator.
@@ -140,7 +140,7 @@ Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& met
 // Code points. Invalid UTF-8 bytes become lone surrogates and are restored by to_utf8.
 std::u32string to_utf32(std::string_view text);
 std::string to_utf8(std::u32string_view text);
-int64_t length(const std::string& text);    // code points
+int64_t length(const std::string& text);    // number of code points
 // Python's int(text, base) and float(text); none if text is no number. Raises beyond 64 bits.
 std::optional<int64_t> integer_of(const std::string& text, int64_t base);
 std::optional<double> real_of(const std::string& text);

@@ -51,7 +51,8 @@ void Rows::attention() {
     cached(8, Element::int8, " in int8");
 }
 
-// A decode step of `rows` sequences with full caches; and all pages copied with rotated keys.
+// Times a decode step of `rows` sequences with full caches, then a copy of all cache pages with
+// rotated keys.
 void Rows::cached(int rows, Element type, const std::string& name) {
     const int width = pages_for(c.T), pages = rows * width, keys = h.window ? std::min(h.window, c.T) : c.T;
     const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;

@@ -98,7 +98,7 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     // The first step allocates and chooses algorithms. A GPU's next two are enqueued meanwhile.
     times.erase(times.begin(), times.begin() + (ahead ? 3 : 1));
     Cost work = training_cost(model.op, c, B, S);
-    work.bytes = 0;    // caches may hold a small model's; see the profile
+    work.bytes = 0;    // caches may hold a small model's weights
     bench.print(training(B, S), times, work);
     std::sort(times.begin(), times.end());
     // A GPU at its power limit slows down under load, so the median is a run's speed.

@@ -125,7 +125,7 @@ Status bench_prefill(Bench& bench, const Config& c, int tokens, const std::strin
     compute_logits(counted, extend(counted, no_cache, tok.data(), tokens), logits.data());
     Cost work = count.all();
     work.bytes = 0;
-    if (!weights.empty()) work.products = 0;    // no peak is measured for integers
+    if (!weights.empty()) work.products = 0;    // no peak is measured for integer products
     bench.print(prefill_row(tokens, weights), times, work, bench.peak.floor(work));
     bench.print_tokens(tokens / *std::min_element(times.begin(), times.end()));
     return {};
@@ -154,7 +154,7 @@ Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& 
                             Operation::norm_ffn_forward, Operation::attention_cached, Operation::rope_attention_cached})
             work += count.of(o).work;
         work.bytes += double(model.store.packed.bytes_beside_fp32(c));
-        if (!weights.empty()) work.products = 0;    // no peak is measured for integers
+        if (!weights.empty()) work.products = 0;    // no peak is measured for integer products
         return work;
     };
     // On a GPU a step is enqueued while the one before runs: a call in between would be timed.

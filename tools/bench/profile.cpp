@@ -1,5 +1,5 @@
-// profile.cpp - time and cost of each operation of a step, measured between the model and its
-// table; the model is unchanged.
+// profile.cpp - time and cost of each operation of a step, measured by an Observer between the
+// model and its table of operations; the model is unchanged.
 #include "bench.h"
 #include "base/console.h"
 #include "base/table.h"

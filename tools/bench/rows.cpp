@@ -91,7 +91,7 @@ void Rows::head_and_update() {
     free_all();
 }
 
-// Sampling, if the table has it.
+// Sampling on the device, if the backend has that operation.
 void Rows::sample() {
     if (!op.sample) return;
     for (int texts : {1, 16}) {
@@ -143,7 +143,7 @@ void Rows::experts() {
     free_all();
 }
 
-// ffn: also the products with GELU.
+// ffn: products fused with GELU are timed, too.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
     auto x = arrays<Input>(most), activated = arrays<Input>(ffn ? most : 1);

@@ -28,7 +28,7 @@ struct Rows {
         : bench(owner), op(table), c(config), B(batch), S(seq), N(batch * seq), h(config.heads(0)) {}
     ~Rows() { free_all(); }
 
-    template <class X> X* allocate(int64_t bytes) {    // until free_all; null: not enough memory
+    template <class X> X* allocate(int64_t bytes) {    // freed by free_all; null: not enough memory
         void* p = op.allocate(bytes);
         if (p) held.push_back({p, bytes});
         return static_cast<X*>(p);
@@ -102,7 +102,8 @@ struct Rows {
         op.release_graph(graph);
         return times;
     }
-    // entry: member of the table. args(i): arguments of a call with the i-th set of buffers.
+    // entry: member of the table of operations. args(i): arguments of a call with the i-th set of
+    // buffers.
     template <auto entry, auto counts, class Args> void row(const std::string& name, Args args) {
         if (!bench.wanted(name)) return;
         if (any) {

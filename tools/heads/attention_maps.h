@@ -12,10 +12,10 @@ struct HeadIndex {
 const char* why_no_map(const Config& c, int l);
 int layers_with_map(const Config& c);
 
-// Runs the model over one sequence. each(i, p, visible): heads[i]'s probabilities (S,S), a row a
-// query, and each query's number of visible keys (S); called by several threads at once. prefix:
-// bidirectional positions, for models that have them. after: called after each layer with a map;
-// may be empty. bytes: limit on concurrent maps; one must fit.
+// Runs the model over one sequence. each(i, p, visible) gets heads[i]'s probabilities (S,S), one
+// row per query, and each query's number of visible keys (S); several threads call it at once.
+// prefix: number of positions with bidirectional attention, for models that have them. after:
+// called after each layer with a map; may be empty. bytes: limit on concurrent maps; one must fit.
 typedef std::function<void(size_t i, const double* p, const int* visible)> EachMap;
 constexpr int64_t MAP_BYTES = int64_t(4) << 30;
 void attention_maps(Model& model, const std::vector<int>& tokens, int prefix, const std::vector<HeadIndex>& heads,
@@ -23,14 +23,14 @@ void attention_maps(Model& model, const std::vector<int>& tokens, int prefix, co
 // Number of maps of S positions that fit into `bytes`; at most `most`.
 int maps_that_fit(int S, int most, int64_t bytes = MAP_BYTES);
 
-// Means over queries; none: not measured. previous, first: the probability of the key before the
-// query, and of key 0, over later queries.
+// Means over queries; none: not measured.
 struct HeadScores {
     typedef std::optional<double> Score;
-    Score entropy = {};     // nats
-    Score relative = {};    // entropy / log(visible keys); 0: no choice
-    Score distance = {};    // mean query-key distance in positions, weighted by probability
-    Score previous = {}, first = {};
+    Score entropy = {};       // nats
+    Score relative = {};      // entropy / log(visible keys); 0: no choice
+    Score distance = {};      // mean query-key distance in positions, weighted by probability
+    Score previous = {};      // probability of the key before the query
+    Score first = {};         // probability of key 0, over later queries
     Score induction = {};     // for repeated tokens
     Score importance = {};    // importance.h
 };
@@ -50,7 +50,7 @@ struct Repeated {
     int before, length;    // before: unrepeated tokens at the start; length: of one half
 };
 constexpr int REPEATED_HALF = 64;    // maximum tokens of a half
-// choices: ids to draw from; begin: put before them. Uses at most `most` positions.
+// choices: ids to draw from; begin: tokens put first. Uses at most `most` positions.
 Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,
                          uint64_t number);
 

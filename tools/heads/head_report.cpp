@@ -82,7 +82,7 @@ Strings token_names(const HeadReport& r, int bin, int width) {
         names.push_back(cut(token_name(r.tokenizer, r.tokens[i]), width));
     return names;
 }
-// Shades are square roots, which show small probabilities.
+// Shades are square roots of probabilities, so that small ones are visible.
 HeatmapLegend legend() {
     HeatmapLegend all;
     for (double x : {0.0, 0.01, 0.1, 0.25, 0.5, 1.0}) all.push_back({std::sqrt(x), formatted("%g", x)});
@@ -213,7 +213,7 @@ HeatmapPicture maps_picture(const HeadReport& r) {
         const SmallMap small = small_map(r.maps[i].data(), int(r.tokens.size()), all.size);
         HeatmapPanel map{{small.n, small.n, small.values}};
         if (!one) map.title = formatted("L%d H%d", r.heads[i].layer, r.heads[i].head);
-        for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // invisible pairs are grey
+        for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // masked pairs are grey
         if (one) map.row_names = map.column_names = token_names(r, small.bin, 24);
         all.maps.push_back(map);
     }

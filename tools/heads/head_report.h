@@ -4,10 +4,10 @@
 #include "files/picture.h"
 #include "data/bpe.h"
 
-// One score: its column in tables, its field in JSON and CSV, its panel in the picture.
+// One score of heads: its column in tables, its field in JSON and CSV, its panel in the picture.
 struct ScoreColumn {
     const char *name, *title, *format;
-    bool part;    // within 0 to 1
+    bool part;    // values are fractions from 0 to 1
     HeadScores::Score HeadScores::*field;
 };
 
@@ -30,9 +30,9 @@ struct HeadReport {
 constexpr size_t MAPS_SHOWN = 4;    // print_report prints no maps beyond this number of heads
 void print_report(const HeadReport& r);
 void print_report_json(const HeadReport& r, bool with_maps);
-// A text's maps, one line per nonzero probability; without a text the scores. Exit 2, 4.
+// Writes one line per nonzero probability of a text's maps; without a text, the scores. Exit 2, 4.
 Status write_report_csv(const std::string& path, const HeadReport& r);
-// A text's maps: one with its tokens' texts, or many small ones. Without a text the scores: a
-// panel of layers and heads for each. subject: measured data, for the title; may be empty.
-// Exit 1, 2, 4.
+// Draws a text's maps: a single one with its tokens' texts, or many small ones. Without a text it
+// draws a panel of layers and heads for each score. subject: measured data, for the title; may be
+// empty. Exit 1, 2, 4.
 Status write_report_picture(const std::string& path, const HeadReport& r, const std::string& subject);

@@ -84,7 +84,7 @@ std::vector<std::vector<int>> most_important(const Config& c, const std::vector<
 
 std::vector<std::vector<int>> random_groups(const Config& c, int groups, uint64_t seed) {
     constexpr uint64_t STREAM = 0x48454144;
-    Config alone = c;    // sums over groups would not be uniform
+    Config alone = c;    // one head per group: each draw stays uniform
     alone.NH = c.NKV;
     std::vector<double> drawn(size_t(c.L) * size_t(c.NKV));
     for (size_t i = 0; i < drawn.size(); i++) drawn[i] = double(philox_uniform(philox(seed, STREAM, i).v[0]));
@@ -100,8 +100,8 @@ void mean_of(float* to, const float* from, const std::vector<int64_t>& rows, int
         to[i] = float(sum / double(rows.size()));
     }
 }
-// Copies (rows,cols) of `to` from columns of `from`, where `size` columns belong to a head; heads:
-// source heads.
+// Copies columns of `from` to `to` (rows,cols). A head has `size` columns; heads: the heads in
+// `from` to copy.
 void take_columns(float* to, const float* from, int64_t rows, const std::vector<int64_t>& heads, int64_t size,
                   int64_t cols) {
     for (int64_t r = 0; r < rows; r++)
@@ -112,8 +112,8 @@ void take_columns(float* to, const float* from, int64_t rows, const std::vector<
 void cut_heads(Model& to, const Model& from, const HeadSelection& cut) {
     const Config &c = to.c, &old = from.c;
     const int shared = old.NH / old.NKV, merged = int(cut.kept[0].size()) / c.NKV;
-    // blocks: the old blocks of HS rows in queries, keys and values whose mean is a new one; by
-    // layer.
+    // blocks[l][i]: the blocks of HS rows in layer l's old queries, keys and values whose mean
+    // becomes the new block i.
     std::vector<std::vector<std::vector<int64_t>>> blocks;
     std::vector<std::vector<int64_t>> queries;
     for (const std::vector<int>& kept : cut.kept) {
@@ -138,7 +138,7 @@ void cut_heads(Model& to, const Model& from, const HeadSelection& cut) {
             for (size_t b = 0; b < blocks[l].size(); b++) mean_of(&y[b * size_t(n)], x.data(), blocks[l][b], n);
         } else if (t.name.ends_with(".projw")) {
             take_columns(y.data(), x.data(), t.rows, queries[l], c.HS, f.cols);
-        } else if (t.name == "relw") {    // its heads are equal in every layer
+        } else if (t.name == "relw") {    // T5's biases: one table for all layers
             for (const std::vector<int64_t>& layer : queries) CHECK(layer == queries[0], "one table of biases");
             take_columns(y.data(), x.data(), t.rows, queries[0], 1, f.cols);
         } else {

@@ -15,7 +15,7 @@
 
 namespace {
 using Strings = std::vector<std::string>;
-// Number of repeated sequences, and maximum positions of one: BOS, and both halves.
+// Number of repeated sequences, and maximum positions of one: BOS and two equal halves.
 constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * REPEATED_HALF + 1;
 
 struct Options {
@@ -72,7 +72,7 @@ Result<std::vector<HeadIndex>> chosen_heads(const Options& o, const Config& c) {
 
 // ---- measuring ----------------------------------------------------------------------------------
 
-// Exit code if the map of one head is too large.
+// Exit 2: the map of one head is too large for the limit MAP_BYTES.
 Status map_fits(int tokens, const char* advice) {
     if (maps_that_fit(tokens, 1)) return {};
     return fail(Exit::usage, "a head's map of %d tokens takes %s, more than the limit of %s; %s", tokens,
@@ -150,7 +150,8 @@ Status measure_shards(const Options& o, const LoadedModel& m, HeadReport& found)
     }
     return o.importance ? measure_importance(m, loader, S, found) : Status{};
 }
-// Measures induction; the other scores, too, if there is no other input.
+// Measures the induction score on repeated tokens; also the other scores if there is no other
+// input.
 void measure_repeated(const Options& o, const LoadedModel& m, bool alone, HeadReport& found) {
     const int most = std::min(longest_context(o.model_options, m.model->c), REPEATED_POSITIONS);
     const std::vector<int> choices = ordinary_tokens(m.tokenizer, m.model->c.V);

@@ -34,11 +34,11 @@ struct Plans {
     Config before, after;
     int groups = 0;    // kept in each layer
 };
-// A quantity before and after.
+// A quantity before and after pruning.
 struct Pair {
     const char* name;
     double before, after;
-    std::string text;    // both, for people
+    std::string text;    // both values as text
 };
 
 Status check_out(const Options& o) {
@@ -172,7 +172,7 @@ Result<double> weight_bytes(const ModelSource& m) {
     for (const std::string& file : files) bytes += double(fs::file_size(file, none));
     return bytes;
 }
-// "F32"; "Q6_K, Q8_0" if the matrices in the model's files have several types.
+// Storage type of the model's matrices: "F32", or "Q6_K, Q8_0" if its files have several.
 Result<std::string> matrix_types(const ModelSource& m) {
     std::set<std::string> names;
     if (m.gguf) {
@@ -207,15 +207,16 @@ std::string run_option(const std::string& dir, const char* key) {
         if (s.key == key && s.values.size() == 1) return s.values[0];
     return "";
 }
-std::string quoted(const std::string& word) {    // for a shell
+std::string quoted(const std::string& word) {    // quoted for a shell
     const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=-,") ==
                        word.npos;
     std::string text = "'";
     for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
     return plain ? word : text + "'";
 }
-// Continues with a third of the learning rate: enough to recover, little enough not to forget.
-// of_run: rate and batch are the run's, not train's defaults.
+// The command that continues training, with a third of the learning rate: enough to recover, little
+// enough not to forget. *of_run: rate and batch come from the original run, not from train's
+// defaults.
 std::string training_command(const Options& o, const std::string& from, bool* of_run) {
     const std::string rate = run_option(from, "lr"), batch = run_option(from, "batch");
     *of_run = !rate.empty() && !batch.empty();
@@ -265,7 +266,7 @@ Status prune(Options o) {
     if (const std::string warning = o.dry_run ? "" : beyond_class_warning(p.after); !warning.empty())
         Progress().note(warning);
     const ModelOptions found = {from.path, "last", o.model_options.tokenizer};
-    Options same = o;    // evaluates the cut model in the whole one's type
+    Options same = o;    // evaluates the pruned model in the original's type
     Evaluation before;
     std::string dtype;
     if (!o.dry_run) before = TRY(measure(o, found, "perplexity before", &dtype));

@@ -38,7 +38,8 @@ Step step_of(int64_t updates, float scale) {
     return s;
 }
 
-// Weights about as large as a step, second moments far from 0: an error in either term shows.
+// Weights are about as large as a step, second moments far from 0, so that an error in either term
+// shows.
 struct Problem {
     Numbers w, m, v, dw, decays;
     template <class P> static Problem of(int64_t n, bool with_master) {
@@ -86,7 +87,7 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, con
         memcpy(&xb, &x, 4);
         memcpy(&gb, &g, 4);
         const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
-        // The float error of x in bf16 steps, which is large where w and its change cancel.
+        // Float error of x in units of bf16 steps; large where w and its change cancel.
         const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
         demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
         drift += up - part;
@@ -175,7 +176,7 @@ template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int6
     const Memory m(op);
     Check check("sum_of_squares", {{"n", n}});
     Numbers x = random_normal(n, 1);
-    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // their squares and the sum overflow float
+    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // squares and their sum overflow float
     x = rounded<Grad<P>>(x);
     double sum = 0;
     reference_ops().sum_of_squares(&sum, x.data(), n);
@@ -257,10 +258,10 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, in
     for (size_t i = 0; i < floats.size(); i++) {
         const Philox4 random = philox(9, 1, i);
         uint32_t bits = random.v[0];
-        if (random.v[1] % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;         // halfway
+        if (random.v[1] % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;         // halfway between two bf16 values
         if (random.v[1] % 16 == 1) bits = (bits & 0x80000000) | 0x7f800000;    // infinite
         memcpy(&floats[i], &bits, 4);
-        if (std::isnan(floats[i])) floats[i] = NAN;    // one NaN, because it passes through double here
+        if (std::isnan(floats[i])) floats[i] = NAN;    // canonical NaN, because values pass through double here
         expected[i] = from_float<P>(floats[i]);
         numbers[i] = double(floats[i]);
     }

@@ -25,7 +25,7 @@ double attention_error(bool rounds, bool half, const Numbers& got, const Numbers
     if (!rounds)
         return Check::error_over_limit(got, expected, half ? ATTENTION_LIMIT<bf16> : ATTENTION_LIMIT<float>,
                                        cancels ? 0.1 : 0);
-    const double stored = half ? 0x1p-9 : 0;    // the rounding of the sum
+    const double stored = half ? 0x1p-9 : 0;    // rounding of the stored sum
     double worst = norm_error(got, expected, 0, got.size(), 0) / std::hypot(OF_ALL, stored);
     for (size_t row = 0; row < got.size(); row += size_t(HS))
         worst = std::fmax(worst, norm_error(got, expected, row, size_t(HS), cancels ? 0.01 : 0) / (OF_ROW + stored));

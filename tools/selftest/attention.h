@@ -4,9 +4,11 @@
 
 #include "check.h"
 
-// Spans of B sequences of S positions by the definition: documents are masked as the kind requires.
+// Visible keys (spans) of B sequences of S positions, by the definition: a position attends only to
+// its own document, masked as its kind requires.
 struct TrueSpans {
-    // causal: positions up to itself; prefix: also the first half; all: the document.
+    // causal: keys up to the query; prefix: also the document's first half; all: the whole
+    // document.
     enum Kind { causal, prefix, all };
     std::vector<Span> keys, queries;
     // places: first positions of documents, by sequence.
@@ -18,8 +20,8 @@ struct TrueSpans {
         return h;
     }
 };
-// A call of attention: its sequences are cut into documents of about this length, of this kind; 0:
-// they are whole.
+// A call of attention. Its sequences are cut into documents of about this length, masked by this
+// kind; length 0: they are whole.
 struct AttentionShape {
     int B, S;
     Heads h;
@@ -31,7 +33,7 @@ struct AttentionShape {
         f(B, S, document ? spans.in(h) : h);
     }
 };
-// Spans in a table's memory.
+// Spans copied to a table's memory.
 struct TableSpans {
     Array<int> keys, queries;
     TableSpans(Memory m, const TrueSpans& s) : TableSpans(m, s.in({}), int64_t(s.keys.size())) {}
@@ -49,8 +51,8 @@ struct TableSpans {
         return std::vector<int>(first, first + (spans ? 2 * n : 0));
     }
 };
-// Heads of a call with N positions on both tables. h: with host spans, if any; max_distance > 0:
-// with random biases
+// Heads for a call with N positions on the tested table and on the reference. h has host spans, if
+// any; with max_distance > 0 the heads get random biases.
 struct DualHeads {
     Heads h;
     TableSpans spans;
@@ -79,7 +81,7 @@ struct ReferenceAttention {
 Check attention_check(const char* op, int B, int S, Heads h);
 // Columns from..from+n-1 of rows of `width`.
 Numbers columns(const Numbers& x, int width, int from, int n);
-// The columns of q, k and v, with the names of their gradients.
+// The columns of q, k and v in a row of qkv, with the names of their gradients.
 struct Columns {
     const char* name;
     int first, n;

@@ -5,7 +5,7 @@
 
 #include "selftest.h"
 
-// The numbers of n pages.
+// The numbers 0 to n - 1 in shuffled order.
 static std::vector<int> shuffled(size_t n) {
     std::vector<int> pages(n);
     std::iota(pages.begin(), pages.end(), 0);

@@ -6,8 +6,9 @@
 #include "attention.h"
 #include "rope.h"
 
-// A cache of B sequences of `width` pages on both tables; T: the activations' type. Pages are in
-// shuffled order. type: T's own, or f64, uses doubles in the reference's cache.
+// A KV cache of B sequences of `width` pages, for the tested table and for the reference. Pages are
+// in shuffled order. T: the activations' type. type: the cache's; f64 stands for T on the tested
+// table and for double in the reference.
 template <class T> struct CacheArrays {
     // Sequence b's first held[b] rows are random, the others NaN.
     CacheArrays(Memory m, Element type, int NKV, int HS, int width, const std::vector<int>& held, double scale = 1);
@@ -43,8 +44,8 @@ inline const char* cache_name(Element type) {
     return type == Element::bf16 ? " bf16" : type == Element::fp8 ? " fp8" : type == Element::int8 ? " int8" : "";
 }
 
-// Sequence b begins its S positions at pos - 5 b; with several sequences it has S - 3 b positions,
-// the rest is padding, whose y must be 0, or finite if pos is 0. type f64: T's own.
+// Sequence b begins at position pos - 5 b. With several sequences it has S - 3 b positions; the
+// rest is padding, whose y must be 0, or finite if pos is 0. type f64: the cache stores type T.
 template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h,
                                                          double scale = 1, Element type = Element::f64) {
     Check check("attention_cached",

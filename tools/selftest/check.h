@@ -11,7 +11,7 @@
 
 #include "layers/ops.h"
 
-// Any table that is checked.
+// A table of operations to check, of any element types.
 typedef std::variant<const Ops<float>*, const Ops<bf16>*, const Ops<float, bf16>*> AnyOps;
 using Numbers = std::vector<double>;
 
@@ -90,8 +90,9 @@ template <class X> class Array {
 // The array's memory, or null for a call without it.
 template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cast<X*>(array) : nullptr; }
 
-// An argument of a call on a table, of type X in its memory, and of the equal call on the reference,
-// of type R and rounded to X. Outputs start as NaN and as 0. (Kokkos: DualView.)
+// An argument of a call: `Array` of type X for the tested table, and an equal one of type R,
+// rounded to X, for the reference. Outputs start as NaN in the first and 0 in the second. (Kokkos:
+// DualView.)
 template <class X, class R = double> struct Dual : Array<X> {
     std::vector<R> numbers;
     Dual(const Memory& m, int64_t size) : Array<X>(m, size), numbers(size_t(size)) {}
@@ -104,23 +105,24 @@ template <class X, class R = double> struct Dual : Array<X> {
 using Statistics = Dual<float, float>;    // float in the reference, too
 using Integers = Dual<int, int>;
 
-// The outcome of one operation at one size.
+// A size of an operation with its name, for messages: {"N", 33}.
 struct Size {
     const char* name;
     int64_t value;
 };
+// The outcome of one operation at one size.
 struct Check {
     std::string op, shape;    // "norm_backward", "N=33 C=768"
-    double worst = 0;         // largest error over its limit; > 1 or NaN: failure
+    double worst = 0;         // largest error / limit; > 1 or NaN fails
     std::string output;       // the output with this error
     struct Output {
         std::string name;
         double error;
         bool half;        // stored as bf16
-        uint64_t bits;    // hash of its bits; 0: none was made
+        uint64_t bits;    // hash of the output; 0: not computed
     };
     std::vector<Output> outputs;    // each with its error over its limit
-    // False while only the outputs' bits are wanted: the reference does not run.
+    // False if only hashes of the outputs are wanted; the reference does not run then.
     static inline bool compares = true;
     Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }
@@ -145,8 +147,8 @@ struct Check {
         note(what, got.intact() ? error : INFINITY, sizeof(X) == 2,
              fnv1a_words(FNV_OFFSET_BASIS, all.data(), int64_t(all.size())));
     }
-    // Root mean squares below `floor` count as `floor`: gradients that cancel have their terms'
-    // errors.
+    // Root mean squares below `floor` count as `floor`, because gradients that cancel keep the
+    // errors of their terms.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
 // The type of a table's matrix products, if it is not tf32.
@@ -154,7 +156,8 @@ template <class P> constexpr Dtype DTYPE = sizeof(P) == 2 ? Dtype::bf16 : Dtype:
 // The limit for outputs whose only error is rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;
 
-// Pointers for a call on the reference, and for one on the table. is false: null
+// Pointers for a call on the reference (on_host) and on the tested table (on_device). is false:
+// null
 constexpr auto on_host = [](auto& dual, bool is = true) { return is ? dual.host() : decltype(dual.host()){}; };
 constexpr auto on_device = [](auto& dual, bool is = true) { return is ? dual.device() : decltype(dual.device()){}; };
 // Runs call(table, at) with the reference and on_host, then with op and on_device.

@@ -3,8 +3,8 @@
 #include "base/philox.h"
 #include "check.h"
 
-// Positions of B sequences of S: sequence b begins at pos + b, and the last one of all is padding.
-// pos below 0: every sequence begins at 0.
+// Positions for B sequences of S tokens. Sequence b begins at pos + b, and the very last position
+// is padding. pos below 0: every sequence begins at 0.
 inline std::vector<int> positions_from(int pos, int B, int S) {
     std::vector<int> all;
     for (int n = 0; n < B * S; n++) all.push_back(pos < 0 ? n % S : pos + n / S + n % S);
@@ -27,7 +27,7 @@ Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, i
     return check;
 }
 
-// hot: share of positions with one token
+// hot: fraction of positions with one equal token
 template <class T, class P>
 Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot, bool has_wpe = true) {
     Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}},

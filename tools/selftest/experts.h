@@ -2,7 +2,7 @@
 #pragma once
 #include "linear.h"
 
-// random; random with many ties; expert E / 2 is every row's first choice.
+// random logits; random with many ties; expert E / 2 is every row's first choice.
 enum class LogitKind { random, ties, one };
 inline Numbers router_logits(int E, int N, LogitKind spread) {
     Numbers z = random_normal(int64_t(N) * E, 1, 2);
@@ -13,7 +13,7 @@ inline Numbers router_logits(int E, int N, LogitKind spread) {
     return z;
 }
 
-// The reference's routes and factors for these logits.
+// The reference's routes (rows by expert) and gate factors for these logits.
 struct ReferenceRoutes {
     std::vector<int> expert, permuted_row, row, counts, offsets;
     Numbers factors;
@@ -24,7 +24,7 @@ struct ReferenceRoutes {
     }
     Routes in() { return {expert.data(), permuted_row.data(), row.data(), counts.data(), offsets.data()}; }
 };
-// Routes of both tables, filled or only allocated.
+// Routes for the tested table and the reference, filled or only allocated.
 struct DualRoutes {
     Integers expert, permuted_row, row, counts, offsets;
     DualRoutes(const Memory& m, const ReferenceRoutes& from)
@@ -36,7 +36,7 @@ struct DualRoutes {
     Routes device() { return {expert, permuted_row, row, counts, offsets}; }
     Routes host() { return {expert.host(), permuted_row.host(), row.host(), counts.host(), offsets.host()}; }
 };
-// Routes of one sequence with random logits, or logits of this kind.
+// Routes of one sequence with logits of the given kind.
 inline ReferenceRoutes routes_of(Router r, int N, LogitKind spread = LogitKind::random) {
     return ReferenceRoutes(router_logits(r.E, N, spread), r, 1, N);
 }
@@ -70,7 +70,8 @@ Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, LogitKin
     return check;
 }
 
-// Gradients that cancel, as for one choice with factor 1, have errors relative to a score's size.
+// Gradients may cancel, as for one choice with factor 1; their errors are then relative to a
+// score's size.
 template <class T, class P>
 Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, float balance, float z) {
     Check check = experts_check("router_backward", r, {{"B", B}, {"S", S}},

@@ -1,9 +1,9 @@
 // generation.h - checks of fused operations of decode steps against the operations they replace,
-// bit for bit. A table without the operation passes.
+// bit for bit. The checks pass if the backend has no such operation.
 #pragma once
 #include "cached.h"
 
-// One output by both ways.
+// One output, computed by the fused operation and by the operations it replaces.
 template <class X> struct TwoWays {
     Array<X> fused, in_steps;
     TwoWays(const Memory& m, int64_t n, double start = NAN)
@@ -72,8 +72,8 @@ template <class T, class P> Check check_norm_ffn_forward(const Ops<T, P>& op, in
     return check;
 }
 
-// B sequences of S positions from pos on, sequence b's b positions earlier; if there are several,
-// the last is padding. RoPE positions differ from cache positions. type f64: T's own.
+// B sequences of S positions; sequence b begins at pos - b. If there are several, the last is
+// padding. RoPE positions differ from cache positions. type f64: the cache stores type T.
 template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h,
                                                               QkNormRope t, Element type = Element::f64) {
     Check check("rope_attention_cached",

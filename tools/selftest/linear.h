@@ -19,7 +19,8 @@ inline double fp8_limit(Dtype dtype, int bits) {
     return is_fp8(dtype) ? std::sqrt((std::exp2(-8) + std::exp2(-2 * bits - 2)) / 3) : 0;
 }
 inline Precision precision_of(Dtype dtype) { return is_fp8(dtype) ? Precision::fp8 : Precision::normal; }
-// A float table's bf16 products get bf16 values, which rounding leaves unchanged.
+// Random factors of a product. A float table's bf16 products get bf16 values, which rounding leaves
+// unchanged.
 template <class X> Numbers operand(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
     const Numbers x = random_normal(n, stream, scale);
     return dtype == Dtype::bf16 ? rounded<bf16>(x) : rounded<X>(x);
@@ -34,7 +35,7 @@ inline Numbers start_sums(int64_t n, uint64_t stream, int N) {
 inline Numbers start_into(int64_t n, uint64_t stream, int N, bool add) {
     return add ? start_sums(n, stream, N) : Numbers(size_t(n), NAN);
 }
-// An assigned sum is far from zero if its factors have one sign.
+// Random factors of a product; of one sign if the sum is assigned, so that it is far from zero.
 inline Numbers factor(Numbers x, bool add) {
     for (double& v : x) v = add ? v : std::abs(v);
     return x;
@@ -98,7 +99,7 @@ template <class X, class T> double gelu_limit(bool host, Dtype dtype, int64_t K)
     return product_limit<X, T>(dtype, K) + (host || sizeof(X) == 2 ? 0 : 1e-5 - ROUNDING<X>);
 }
 
-// The reference composes the fused operations.
+// The reference runs product and GELU one after the other.
 template <class T, class P>
 Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>, bool bias = true) {
     Check check = product_check("linear_gelu_forward", dtype, N, C, OC);

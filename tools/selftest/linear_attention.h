@@ -20,7 +20,8 @@ template <class T> struct LinearInputs {
           gates(m, random_normal(N * h.gates(), 2, deviation)), gated(h.gates() > 0) {}
 };
 
-// h: its kind, and host spans, if any. deviation: large gates reach the decays' bound
+// h: heads with the kind of linear attention and host spans, if any. A large deviation makes the
+// gates reach the decays' bound.
 template <class T, class P>
 Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double deviation = 3) {
     Check check = linear_attention_check("linear_attention_forward", B, S, h);

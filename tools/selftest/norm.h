@@ -18,7 +18,7 @@ constexpr NormForm NORM_FORMS[] = {LAYERNORM,
                                    {{true}, false, false},
                                    {{true, 1e-3f, -0.5f}, true, true}};
 
-// Rows whose means are a large part of x.
+// Input rows of a norm, whose means are a large part of x.
 inline Numbers norm_rows(int N, int C, uint64_t stream) {
     Numbers x = random_normal(int64_t(N) * C, stream);
     for (size_t i = 0; i < x.size(); i++) x[i] += 0.5 + double(i / size_t(C) % 4);
@@ -89,7 +89,7 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     return check;
 }
 
-// The input that y overwrites; without: x is null.
+// Input that a sum's output y overwrites: none (apart), x or b. without: x is null.
 enum class Sum { apart, without, in_x, in_b };
 template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t n, Sum sum, Dropout drop = {}) {
     const char* forms[] = {"", " x null", " in x", " in b"};

@@ -33,7 +33,7 @@ struct SelftestRows {
         return list;
     }
 };
-// Within SelftestRows: the row of check_<name>, with its arguments behind the table.
+// For use within SelftestRows: runs check_<name>(op, arguments...) and prints its row.
 #define CHECK_ROW(name, ...) test.row(#name, [&] { return check_##name(op, __VA_ARGS__); })
 // Sizes of GPT-2 124M.
 constexpr struct { int C = 768, F = 3072, NH = 12, HS = 64; } gpt2;
