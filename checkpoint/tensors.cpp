@@ -1,8 +1,9 @@
 // tensors.cpp - weights and optimizer states between the model's memory and safetensors files.
 //
-// A tensor in memory corresponds to one or more tensors in files, its pieces (model/families/families.h).
-// Layouts may differ: GPT-2's files have matrices as (in, out), memory as (out, in); GPT-NeoX's
-// interleave query, key and value rows by head. Rows that pad the vocabulary are only in memory.
+// A tensor in memory corresponds to one or more tensors in files, its pieces
+// (model/families/families.h). Layouts may differ: GPT-2's files have matrices as (in, out),
+// memory as (out, in); GPT-NeoX's interleave query, key and value rows by head. Rows that pad the
+// vocabulary are only in memory.
 #include <algorithm>
 #include <cstring>
 #include <map>
