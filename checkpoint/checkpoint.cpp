@@ -72,6 +72,7 @@ std::vector<std::string> names_in(const std::string& dir) {
     std::error_code error;
     for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
         names.push_back(it->path().filename().string());
+    if (error == std::errc::not_enough_memory) throw std::bad_alloc();    // an unread directory is not empty
     std::sort(names.begin(), names.end());
     return names;
 }
