@@ -16,7 +16,10 @@ const std::vector<Family> ROWS = {
      .architecture = "GPTNeoXForCausalLM",
      .also = {"pythia"},
      .kinds = kinds([](Config& c) {
-         c.activation = Act::gelu, c.parallel = Parallel::two, c.position = Position::rope, c.tied = false;
+         c.activation = Act::gelu;
+         c.parallel = Parallel::two;
+         c.position = Position::rope;
+         c.tied = false;
      }),
      .keys = {{"vocab_size", &C::V},
               {"max_position_embeddings", &C::T},
@@ -51,7 +54,9 @@ const std::vector<Family> ROWS = {
     {.type = "gptj",
      .architecture = "GPTJForCausalLM",
      .kinds = kinds([](Config& c) {
-         c.parallel = Parallel::one, c.position = Position::rope, c.rope_interleaved = c.head_bias = true;
+         c.parallel = Parallel::one;
+         c.position = Position::rope;
+         c.rope_interleaved = c.head_bias = true;
          c.qkv_bias = c.proj_bias = c.tied = false;
      }),
      .keys = {{"vocab_size", &C::V},
@@ -78,7 +83,11 @@ const std::vector<Family> ROWS = {
     {.type = "gpt_neo",
      .architecture = "GPTNeoForCausalLM",
      .kinds = kinds([](Config& c) {
-         c.qkv_bias = false, c.score_scale = 1, c.window = 256, c.global_every = 2, c.global_first = true;
+         c.qkv_bias = false;
+         c.score_scale = 1;
+         c.window = 256;
+         c.global_every = 2;
+         c.global_first = true;
      }),
      .keys = {{"vocab_size", &C::V},
               {"max_position_embeddings", &C::T},
@@ -108,7 +117,10 @@ const std::vector<Family> ROWS = {
      .redundant = {".attn.attention.bias", ".attn.attention.masked_bias"}},
     {.type = "opt",
      .architecture = "OPTForCausalLM",
-     .kinds = kinds([](Config& c) { c.activation = Act::relu, c.position_offset = 2; }),
+     .kinds = kinds([](Config& c) {
+         c.activation = Act::relu;
+         c.position_offset = 2;
+     }),
      .keys = {{"vocab_size", &C::V},
               {"max_position_embeddings", &C::T},
               {"hidden_size", &C::C},
@@ -144,7 +156,10 @@ const std::vector<Family> ROWS = {
      .presets = {{"opt-125m", 50272, 2048, 12, 12, 12, 64, 768, 3072}}},
     {.type = "bloom",
      .architecture = "BloomForCausalLM",
-     .kinds = kinds([](Config& c) { c.embed_norm = true, c.position = Position::alibi; }),
+     .kinds = kinds([](Config& c) {
+         c.embed_norm = true;
+         c.position = Position::alibi;
+     }),
      .keys = {{"vocab_size", &C::V},
               {"seq_length", &C::T, ConfigKey::as_is, 2048},
               {"hidden_size", &C::C},
@@ -174,7 +189,9 @@ const std::vector<Family> ROWS = {
      .architecture = "MPTForCausalLM",    // spelling that llama.cpp expects
      .kinds = kinds([](Config& c) {
          no_biases(c);
-         c.norm_bias = false, c.activation = Act::gelu, c.position = Position::alibi;
+         c.norm_bias = false;
+         c.activation = Act::gelu;
+         c.position = Position::alibi;
      }),
      .keys = {{"vocab_size", &C::V},
               {"max_seq_len", &C::T},

@@ -9,8 +9,11 @@ using Names = std::vector<Family::Name>;
 // Fields of most families here: RMSNorm, RoPE, SwiGLU, no biases, an untied head.
 Config llama_kinds(void (*more)(Config& c) = nullptr) {
     Config c;
-    c.norm = NormKind::rms, c.norm_eps = 1e-6f, c.norm_bias = false;
-    c.activation = Act::silu, c.gated = true;
+    c.norm = NormKind::rms;
+    c.norm_eps = 1e-6f;
+    c.norm_bias = false;
+    c.activation = Act::silu;
+    c.gated = true;
     c.position = Position::rope;
     c.qkv_bias = c.proj_bias = c.up_bias = c.down_bias = c.tied = false;
     if (more) more(c);
@@ -114,32 +117,61 @@ std::vector<Family::Fixed> fixed(const std::vector<Family::Fixed>& more) {
 }
 constexpr Family::Rope ROPE = {.theta = "rope_theta"};
 
-void gemma_kinds(Config& c) { c.activation = Act::gelu_tanh, c.norm_plus = c.tied = true; }
+void gemma_kinds(Config& c) {
+    c.activation = Act::gelu_tanh;
+    c.norm_plus = c.tied = true;
+}
 void gemma_sized(Config& c) { c.embed_scale = std::sqrt(float(c.C)); }
 void gemma2_kinds(Config& c) {
     gemma_kinds(c);
-    c.norm_placement = NormPlacement::sandwich, c.window = 4096, c.global_every = 2, c.score_cap = 50, c.logit_cap = 30;
+    c.norm_placement = NormPlacement::sandwich;
+    c.window = 4096;
+    c.global_every = 2;
+    c.score_cap = 50;
+    c.logit_cap = 30;
 }
 void gemma3_kinds(Config& c) {
     gemma_kinds(c);
-    c.norm_placement = NormPlacement::sandwich, c.window = 4096, c.global_every = 6,
+    c.norm_placement = NormPlacement::sandwich;
+    c.window = 4096;
+    c.global_every = 6;
     c.qk_norm = QkNormRope::QkNorm::head;
-    c.rope_theta = 1e6f, c.rope_local_theta = 1e4f;
+    c.rope_theta = 1e6f;
+    c.rope_local_theta = 1e4f;
 }
 void expert_kinds(Config& c, int experts, int used) {
-    c.experts = experts, c.experts_used = used, c.experts_normalised = false, c.norm_eps = 1e-5f;
+    c.experts = experts;
+    c.experts_used = used;
+    c.experts_normalised = false;
+    c.norm_eps = 1e-5f;
 }
-void smollm_kinds(Config& c) { c.tied = true, c.norm_eps = 1e-5f, c.rope_theta = 1e5f; }
+void smollm_kinds(Config& c) {
+    c.tied = true;
+    c.norm_eps = 1e-5f;
+    c.rope_theta = 1e5f;
+}
 void llama3_kinds(Config& c) {
-    c.norm_eps = 1e-5f, c.rope_theta = 5e5f, c.rope_scaling = RopeScaling::llama3;
-    c.rope_factor = 8, c.rope_low = 1, c.rope_high = 4, c.rope_original = 8192;
+    c.norm_eps = 1e-5f;
+    c.rope_theta = 5e5f;
+    c.rope_scaling = RopeScaling::llama3;
+    c.rope_factor = 8;
+    c.rope_low = 1;
+    c.rope_high = 4;
+    c.rope_original = 8192;
 }
 void llama32_kinds(Config& c) { llama3_kinds(c), c.rope_factor = 32, c.tied = true; }
-void qwen_tied(Config& c) { c.rope_theta = 1e6f, c.tied = true; }
+void qwen_tied(Config& c) {
+    c.rope_theta = 1e6f;
+    c.tied = true;
+}
 void qwen_untied(Config& c) { c.rope_theta = 1e6f; }
 void cohere_kinds(Config& c) {
-    c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.parallel = Parallel::one, c.rope_interleaved = c.tied = true;
-    c.logit_scale = 0.0625f, c.rope_theta = 5e5f;
+    c.norm = NormKind::layer;
+    c.norm_eps = 1e-5f;
+    c.parallel = Parallel::one;
+    c.rope_interleaved = c.tied = true;
+    c.logit_scale = 0.0625f;
+    c.rope_theta = 5e5f;
 }
 
 const std::vector<Family> ROWS = {
@@ -196,7 +228,8 @@ const std::vector<Family> ROWS = {
      .architecture = "MixtralForCausalLM",
      .kinds = llama_kinds([](Config& c) {
          expert_kinds(c, 8, 2);
-         c.experts_normalised = true, c.rope_theta = 1e6f;
+         c.experts_normalised = true;
+         c.rope_theta = 1e6f;
      }),
      .keys = expert_keys(llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 8), "num_local_experts", 8, 2, "intermediate_size",
                          14336),
@@ -212,7 +245,8 @@ const std::vector<Family> ROWS = {
      .architecture = "Qwen2MoeForCausalLM",
      .kinds = llama_kinds([](Config& c) {
          expert_kinds(c, 60, 4);
-         c.norm_eps = 1e-6f, c.qkv_bias = c.shared_gate = true;
+         c.norm_eps = 1e-6f;
+         c.qkv_bias = c.shared_gate = true;
      }),
      .sized = [](Config& c) { c.shared_ffn = c.F; },    // total width of a token's experts
      .keys = expert_keys(llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK,
@@ -227,12 +261,17 @@ const std::vector<Family> ROWS = {
                             {"shared_fc2", {"model.layers.#.mlp.shared_expert.down_proj"}},
                             {"shared_gate", {"model.layers.#.mlp.shared_expert_gate"}}}),
      .presets = {{"qwen1.5-moe-a2.7b", 151936, 8192, 24, 16, 16, 128, 2048, 5632,
-                  [](Config& c) { c.expert_ffn = 1408, c.shared_ffn = 5632, c.rope_theta = 1e6f; }}}},
+                  [](Config& c) {
+                      c.expert_ffn = 1408;
+                      c.shared_ffn = 5632;
+                      c.rope_theta = 1e6f;
+                  }}}},
     {.type = "qwen3_moe",
      .architecture = "Qwen3MoeForCausalLM",
      .kinds = llama_kinds([](Config& c) {
          expert_kinds(c, 128, 8);
-         c.norm_eps = 1e-6f, c.qk_norm = QkNormRope::QkNorm::head;
+         c.norm_eps = 1e-6f;
+         c.qk_norm = QkNormRope::QkNorm::head;
      }),
      .keys = attention_bias(expert_keys(
          llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK,
@@ -243,7 +282,11 @@ const std::vector<Family> ROWS = {
      .fixed = fixed({{"mlp_only_layers", "[]", false, true}}),
      .names = expert_names(),
      .presets = {{"qwen3-30b-a3b", 151936, 40960, 48, 32, 4, 128, 2048, 6144,
-                  [](Config& c) { c.expert_ffn = 768, c.experts_normalised = true, c.rope_theta = 1e6f; }}}},
+                  [](Config& c) {
+                      c.expert_ffn = 768;
+                      c.experts_normalised = true;
+                      c.rope_theta = 1e6f;
+                  }}}},
     {.type = "olmoe",
      .architecture = "OlmoeForCausalLM",
      .kinds = llama_kinds([](Config& c) { expert_kinds(c, 64, 8), c.qk_norm = QkNormRope::QkNorm::all; }),
@@ -255,7 +298,11 @@ const std::vector<Family> ROWS = {
      .presets = {{"olmoe-1b-7b", 50304, 4096, 16, 16, 16, 128, 2048, 1024, [](Config& c) { c.expert_ffn = c.F; }}}},
     {.type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
-     .kinds = llama_kinds([](Config& c) { c.tied = true, c.rope_skip_every = 4, c.rope_theta = 2e6f; }),
+     .kinds = llama_kinds([](Config& c) {
+         c.tied = true;
+         c.rope_skip_every = 4;
+         c.rope_theta = 2e6f;
+     }),
      .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 4)),
      .rope = ROPE,
      .layers = Family::types | Family::use_window | Family::no_rope_layers,
@@ -328,7 +375,9 @@ const std::vector<Family> ROWS = {
     {.type = "olmo",
      .architecture = "OlmoForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.norm_weight = false;
+         c.norm = NormKind::layer;
+         c.norm_eps = 1e-5f;
+         c.norm_weight = false;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM})),
      .rope = ROPE,
@@ -337,20 +386,28 @@ const std::vector<Family> ROWS = {
     {.type = "olmo2",
      .architecture = "Olmo2ForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm_eps = 1e-5f, c.norm_placement = NormPlacement::branch, c.qk_norm = QkNormRope::QkNorm::all;
+         c.norm_eps = 1e-5f;
+         c.norm_placement = NormPlacement::branch;
+         c.qk_norm = QkNormRope::QkNorm::all;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS})),
      .rope = ROPE,
      .fixed = PLAIN,
      .names = branch_names(),
      .presets = {{"olmo-2-1b", 100352, 4096, 16, 16, 16, 128, 2048, 8192,
-                  [](Config& c) { c.norm_eps = 1e-6f, c.rope_theta = 5e5f; }}}},
+                  [](Config& c) {
+                      c.norm_eps = 1e-6f;
+                      c.rope_theta = 5e5f;
+                  }}}},
     {.type = "olmo3",
      .architecture = "Olmo3ForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm_eps = 1e-5f, c.norm_placement = NormPlacement::branch, c.window = 4096;
+         c.norm_eps = 1e-5f;
+         c.norm_placement = NormPlacement::branch;
+         c.window = 4096;
          c.qk_norm = QkNormRope::QkNorm::all;
-         c.global_every = 4, c.rope_theta = c.rope_local_theta = 5e5f;
+         c.global_every = 4;
+         c.rope_theta = c.rope_local_theta = 5e5f;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS, WINDOW})),
      .rope = {.theta = "rope_theta", .local = "rope_theta", .by_layers = true},
@@ -369,8 +426,12 @@ const std::vector<Family> ROWS = {
      .names = llama_names(),
      .presets = {{"granite-3.0-2b", 49155, 4096, 40, 32, 8, 64, 2048, 8192,
                   [](Config& c) {
-                      c.norm_eps = 1e-5f, c.tied = true, c.embed_scale = 12, c.branch_scale = 0.22f;
-                      c.score_scale = 1 / 64.0f, c.logit_scale = 1 / 8.0f;
+                      c.norm_eps = 1e-5f;
+                      c.tied = true;
+                      c.embed_scale = 12;
+                      c.branch_scale = 0.22f;
+                      c.score_scale = 1 / 64.0f;
+                      c.logit_scale = 1 / 8.0f;
                   }}}},
     {.type = "cohere",
      .architecture = "CohereForCausalLM",
@@ -384,7 +445,9 @@ const std::vector<Family> ROWS = {
      .architecture = "Cohere2ForCausalLM",
      .kinds = llama_kinds([](Config& c) {
          cohere_kinds(c);
-         c.rope_theta = 1e4f, c.window = 4096, c.global_every = c.rope_skip_every = 4;
+         c.rope_theta = 1e4f;
+         c.window = 4096;
+         c.global_every = c.rope_skip_every = 4;
      }),
      .keys = attention_bias(llama_keys({HEAD_DIM, LAYER_EPS, WINDOW, {"logit_scale", &C::logit_scale}})),
      .rope = ROPE,
@@ -394,7 +457,9 @@ const std::vector<Family> ROWS = {
     {.type = "stablelm",
      .architecture = "StableLmForCausalLM",
      .kinds = llama_kinds([](Config& c) {
-         c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.norm_bias = true;
+         c.norm = NormKind::layer;
+         c.norm_eps = 1e-5f;
+         c.norm_bias = true;
      }),
      .keys = biases(llama_keys({LAYER_EPS, {"use_parallel_residual", &C::parallel, ConfigKey::flag, NAN,
                                             int(Parallel::one)}}, 32),
@@ -412,11 +477,18 @@ const std::vector<Family> ROWS = {
      .names = llama_names({{"fc", {"model.layers.#.mlp.c_fc"}},
                            {"fc2", {"model.layers.#.mlp.c_proj"}}}),
      .presets = {{"starcoder2-3b", 49152, 16384, 30, 24, 2, 128, 3072, 12288,
-                  [](Config& c) { c.window = 4096, c.rope_theta = 999999.4420358813f; }}}},
+                  [](Config& c) {
+                      c.window = 4096;
+                      c.rope_theta = 999999.4420358813f;
+                  }}}},
     {.type = "phi",
      .architecture = "PhiForCausalLM",
      .also = {"phi1", "phi2"},
-     .kinds = gelu_kinds([](Config& c) { c.parallel = Parallel::one, c.tied = false, c.head_bias = true; }),
+     .kinds = gelu_kinds([](Config& c) {
+         c.parallel = Parallel::one;
+         c.tied = false;
+         c.head_bias = true;
+     }),
      .keys = llama_keys({HEAD_DIM, LAYER_EPS}),
      .rope = {.theta = "rope_theta", .part = "partial_rotary_factor", .usual = 0.5},
      .fixed = fixed({{"qk_layernorm", "false", false, true}}),
@@ -426,7 +498,11 @@ const std::vector<Family> ROWS = {
                            {"lnf", {"model.final_layernorm"}}})},
     {.type = "arcee",
      .architecture = "ArceeForCausalLM",
-     .kinds = llama_kinds([](Config& c) { c.norm_eps = 1e-5f, c.activation = Act::relu2, c.gated = false; }),
+     .kinds = llama_kinds([](Config& c) {
+         c.norm_eps = 1e-5f;
+         c.activation = Act::relu2;
+         c.gated = false;
+     }),
      .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS})),
      .rope = ROPE,
      .fixed = PLAIN,
