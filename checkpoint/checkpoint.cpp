@@ -14,6 +14,7 @@
 #include "gguf.h"
 #include "manifest.h"
 #include "base/console.h"
+#include "base/memory.h"
 #include "files/json_write.h"
 
 namespace fs = std::filesystem;
@@ -72,7 +73,7 @@ std::vector<std::string> names_in(const std::string& dir) {
     std::error_code error;
     for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
         names.push_back(it->path().filename().string());
-    if (error == std::errc::not_enough_memory) throw std::bad_alloc();    // an unread directory is not empty
+    if (error == std::errc::not_enough_memory) out_of_memory();    // an unread directory is not empty
     std::sort(names.begin(), names.end());
     return names;
 }
