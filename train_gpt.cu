@@ -297,7 +297,10 @@ Status Trainer::validate_and_sample() {
     Status done;
     if (!o.val.empty() && (due(o.eval_every) || last)) done = validate();
     if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
-    if (!done.ok()) state = before, extra_metrics = Json::object();
+    if (!done.ok()) {
+        state = before;
+        extra_metrics = Json::object();
+    }
     return done;
 }
 

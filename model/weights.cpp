@@ -18,7 +18,7 @@ void ParamStore::set_layout(const Config& c, const Optimizer* its_optimizer, int
     cleared = {{0, 0}};
     const std::vector<Tensor> tensors = config_tensors(c, ranks);
     states.assign(optimizer ? optimizer->states.size() : 0, nullptr);
-    matrices = block_matrices(tensors);
+    if (optimizer && optimizer->matrix) matrices = block_matrices(tensors);
     for (const Tensor& t : tensors) {
         if (!t.product) continue;
         cleared.back().size = t.offset - cleared.back().first;

@@ -92,7 +92,9 @@ Rates assumed_rates(const Trainer& t) {
         }
         r.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);
     } else {
-        r.node = 1, r.inside = 10e9, r.outside = 1.25e9;
+        r.node = 1;
+        r.inside = 10e9;
+        r.outside = 1.25e9;
         if (!(o.tflops > 0)) {
             const bool half = t.device.dtype == Dtype::bf16;
             const Peaks peaks = cpu_peaks(half);

@@ -129,7 +129,8 @@ Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int l
         d.text +=
             "\n              as no GPU can be used here (flatgpt info --devices says why)"
             "\n              --gpu NAME plans for another";
-    d.peak = planned.peak, d.link = planned.link;
+    d.peak = planned.peak;
+    d.link = planned.link;
     d.context_bytes = DRIVER_BYTES, d.total_bytes = int64_t(planned.memory);
     return d;
 }
