@@ -77,23 +77,27 @@ template <class... A> Bits bits_of(const A&... arrays) {
     return all;
 }
 // The bits of each of the checks' outputs.
-inline std::vector<uint64_t> bits_of(std::initializer_list<Check> checks) {
-    std::vector<uint64_t> all;
+inline Bits bits_of(std::initializer_list<Check> checks) {
+    Bits all;
     for (const Check& c : checks)
-        for (const Check::Output& o : c.outputs) all.push_back(o.bits);
+        for (const Check::Output& o : c.outputs) all.insert(all.end(), o.bits.begin(), o.bits.end());
     return all;
 }
+// While one exists, checks run the tested table alone.
+struct WithoutReference {
+    WithoutReference() { Check::compares = false; }
+    ~WithoutReference() { Check::compares = true; }
+};
 // run() gives the bits of what an operation wrote: they are the same in every order. Checks within it run the table
 // alone.
 template <class F> void expect_same_bits(F run) {
     std::optional<decltype(run())> first;
-    Check::compares = false;
+    const WithoutReference alone;
     each_order([&] {
         const auto now = run();
         if (!first) first = now;
         CHECK((now == *first));
     });
-    Check::compares = true;
 }
 // The elements that are not numbers are those of which expected(i) is true.
 template <class F> void expect_nan(const Numbers& x, F expected) {

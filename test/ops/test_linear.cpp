@@ -103,7 +103,9 @@ TEST_CASE("linear: pointers of any alignment") {
             Numbers numbers = random_normal(N * C + offset, 1);
             std::fill_n(numbers.begin(), offset, NAN);
             Dual<InputType<T, P>> x(op, numbers);
-            Dual<T> y(op, Numbers(size_t(N * OC + offset), 1));
+            Numbers start(size_t(N * OC + offset), NAN);    // an element that is not written stays NaN
+            std::fill_n(start.begin(), offset, 1);
+            Dual<T> y(op, start);
             both(op, [&](auto& table, auto at) {
                 table.linear_forward(at(y) + offset, at(x) + offset, at(w), nullptr, nullptr, N, C, OC, {});
             });

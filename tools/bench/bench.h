@@ -9,7 +9,7 @@
 #include "model/decoder.h"
 #include "model/device.h"
 
-const std::vector<int> ROW_WIDTHS = {-46, 10, 10, 10, 8, 10, 7};    // columns of bench's table
+inline const std::vector<int> ROW_WIDTHS = {-46, 10, 10, 10, 8, 10, 7};    // columns of bench's table
 
 struct BenchOptions {
     std::string filter, model = "gpt2";

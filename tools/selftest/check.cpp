@@ -17,9 +17,9 @@ Check::Check(const char* operation, const std::vector<Size>& sizes, const std::s
     for (const Size& x : sizes) shape += std::string(shape.empty() ? "" : " ") + x.name + "=" + std::to_string(x.value);
     shape += more;
 }
-void Check::note(const char* what, double error, bool half, uint64_t bits) {
+void Check::note(const char* what, double error, bool half) {
     if (!(error <= worst)) worst = error, output = what;
-    outputs.push_back({what, error, half, bits});
+    outputs.push_back({what, error, half, {}});
 }
 
 double Check::error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor) {

@@ -3,7 +3,7 @@
 #include "check.h"
 
 constexpr Act ACTS[] = {Act::gelu_tanh, Act::gelu, Act::silu, Act::relu, Act::relu2};
-constexpr const char* ACT_NAME[] = {"gelu_tanh", "gelu", "silu", "relu", "relu2"};
+inline constexpr const char* ACT_NAME[] = {"gelu_tanh", "gelu", "silu", "relu", "relu2"};
 
 inline std::string text_of(Act act, bool gated) {
     return std::string(" ") + ACT_NAME[int(act)] + (gated ? " gated" : "");

@@ -30,10 +30,7 @@ template <class T, class P> struct NormProduct {
     P* bias() { return or_null(has_bias, b); }
 };
 
-inline std::string text_of(NormForm form, bool bias) {
-    return std::string(form.norm.rms ? " rms" : "") + (form.w ? "" : " no weight") + (form.b ? "" : " no norm's bias") +
-           (bias ? "" : " no bias");
-}
+inline std::string text_of(NormForm form, bool bias) { return text_of(form) + (bias ? "" : " no bias"); }
 
 // bias: whether the product has one
 template <class T, class P> Check check_norm_linear_forward(const Ops<T, P>& op, int N, int C, int OC,

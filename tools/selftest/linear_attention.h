@@ -3,7 +3,7 @@
 #include "attention.h"
 
 constexpr LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated};
-constexpr const char* LINEAR_NAME[] = {"none", "elu", "retention", "gated"};
+inline constexpr const char* LINEAR_NAME[] = {"none", "elu", "retention", "gated"};
 template <class T> constexpr double LINEAR_LIMIT = sizeof(T) == 2 ? 1e-2 : 1e-5;
 
 inline Check linear_attention_check(const char* op, int B, int S, Heads h, int pos = 0) {
