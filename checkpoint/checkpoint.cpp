@@ -67,13 +67,16 @@ Status disk_status(const std::string& path, const char* call, int64_t rc) {
     return rc < 0 ? fail(Exit::io, "%s: %s: %s", path.c_str(), call, strerror(int(-rc))) : Status{};
 }
 
-// Names of the files directly in a directory; empty if the directory is missing.
-std::vector<std::string> names_in(const std::string& dir) {
+// Sorted names of the files directly in a directory; none if the directory is missing. Exit 4: it
+// cannot be read.
+Result<std::vector<std::string>> names_in(const std::string& dir) {
     std::vector<std::string> names;
     std::error_code error;
     for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
         names.push_back(it->path().filename().string());
-    if (error == std::errc::not_enough_memory) out_of_memory();    // an unread directory is not empty
+    if (error == std::errc::not_enough_memory) out_of_memory();
+    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+        return fail(Exit::io, "%s: its files cannot be listed: %s", dir.c_str(), error.message().c_str());
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -88,7 +91,7 @@ bool is_directory(const std::string& path) {
 
 Status remove_directory(const std::string& dir, const Disk& disk) {
     if (!exists(dir)) return {};
-    for (const std::string& name : names_in(dir)) {
+    for (const std::string& name : TRY(names_in(dir))) {
         std::string path = dir + "/" + name;
         TRY(disk_status(path, "remove", retry_eintr([&] { return disk.remove(path.c_str()); })));
     }
@@ -284,7 +287,7 @@ Status check_export(const std::string& dir, Overwrite overwrite) {
     if (!S_ISDIR(s.st_mode))
         return fail(Exit::usage, "%s: expected a new directory or one to overwrite, found a %s; give another name",
                     dir.c_str(), S_ISLNK(s.st_mode) ? "link" : "file");
-    for (const std::string& name : names_in(dir))
+    for (const std::string& name : TRY(names_in(dir)))
         if (name != "model.safetensors" && name != "config.json" && name != "generation_config.json" &&
             name != "tokenizer.json" && name != "tokenizer_config.json" && name != "README.md" &&
             name != TemporaryLock::FILE_NAME)
@@ -341,9 +344,11 @@ static Status verify(const ModelSource& m, bool weights) {
 Status checkpoint_verify(const ModelSource& m) { return verify(m, true); }
 Status checkpoint_verify_headers(const ModelSource& m) { return verify(m, false); }
 
-std::vector<std::string> checkpoint_list(const std::string& run) {
+std::vector<std::string> checkpoint_list(const std::string& run, Status* unreadable) {
     std::vector<std::string> dirs;
-    for (const std::string& name : names_in(run)) {
+    const Result<std::vector<std::string>> names = names_in(run);
+    if (unreadable) *unreadable = names.status;
+    for (const std::string& name : names.value) {
         bool named = name.size() == 13 && name.starts_with("step_") &&
                      name.find_first_not_of("0123456789", 5) == std::string::npos;
         if (named && is_directory(run + "/" + name)) dirs.push_back(run + "/" + name);

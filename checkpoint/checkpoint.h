@@ -116,7 +116,7 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
                                     const std::string& which = "last",
                                     const std::function<Status(const ModelSource& m)>& use = checkpoint_verify);
 // Directories RUN/step_NNNNNNNN, oldest first, whether valid or not.
-std::vector<std::string> checkpoint_list(const std::string& run);
+std::vector<std::string> checkpoint_list(const std::string& run, Status* unreadable = nullptr);
 int64_t checkpoint_step(const std::string& dir);    // step in the name; -1: none
 
 Result<Config> checkpoint_config(const ModelSource& m);    // exit 3: unsupported model, and why

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <set>
+#include <sys/resource.h>
 
 #include "files/json.h"
 
@@ -164,6 +165,25 @@ TEST_CASE("checkpoint: format 1 loads for ever") {
     CHECK(json::parse(read_file(dir + "/config.json")) == json::parse(config_json(c, {tokenizer.value.end_of_text()})));
     CHECK(read_file(dir + "/state.json") == state_json(state.value));
     CHECK(json::parse(read_file(dir + "/tokenizer.json")) == json::parse(tokenizer.value.to_json()));
+}
+
+TEST_CASE("checkpoint: a directory that cannot be listed is not taken for an empty one") {
+    const std::string dir = temporary_directory();
+    write_file(dir + "/notes.txt", "mine");
+    rlimit limit;
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    const rlimit none = {0, limit.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    Status unreadable;
+    const Status written_over = check_export(dir, Overwrite::yes);
+    const size_t checkpoints = checkpoint_list(dir, &unreadable).size();
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK(written_over.code == Exit::io);
+    CHECK(unreadable.code == Exit::io);
+    CHECK(checkpoints == 0);
+    CHECK(check_export(dir, Overwrite::yes).code == Exit::usage);
+    (void)checkpoint_list(dir + "/missing", &unreadable);
+    CHECK(unreadable.ok());
 }
 
 TEST_CASE("checkpoint: weights of other exporters") {

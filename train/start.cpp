@@ -27,12 +27,14 @@ Status Trainer::find_start() {
 }
 
 Status Trainer::look_for_start() {
-    resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
+    Status unreadable;
+    const std::vector<std::string> mine = checkpoint_list(o.out, &unreadable);
+    TRY(unreadable);
+    resuming = o.resume == "auto" ? !mine.empty() : o.resume != "no";
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
     start = TRY(newest(path)).path;
     // Newer checkpoints would outlive this start, and a later resume would take them instead.
-    const std::vector<std::string> mine = checkpoint_list(o.out);
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
     if (resuming && o.resume != "auto" && !mine.empty() && name(mine.back()) > name(start))
         return fail(Exit::usage, "--resume %s: %s is newer; another --out, or remove what is newer", start.c_str(),
