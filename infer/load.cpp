@@ -102,6 +102,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     if (model_options.quantize != "none" && opened.gpu)
         return fail(Exit::usage, "--quantize %s: a GPU computes with bf16 or fp32; --device cpu",
                     model_options.quantize.c_str());
+    // A failure within `load` would count as a damaged checkpoint.
+    if (!model_options.trace.empty()) TRY(check_writable(model_options.trace, "--trace"));
     const Tokenizer named =
         TRY(model_options.tokenizer.empty() ? Tokenizer() : Tokenizer::load(model_options.tokenizer));
     TrainState state;

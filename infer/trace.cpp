@@ -7,8 +7,10 @@
 
 #include "base/console.h"
 #include "base/file.h"
+#include "base/table.h"
 
 static Trace* current;
+static const std::vector<int> WIDTHS = {-5, -25, -14, -11, 13, 13, 13, 13, 13, 13};    // of a line's columns
 
 // One function per operation writes the lines of its outputs.
 struct Trace::Outputs {
@@ -43,8 +45,8 @@ Trace::Trace(const Table& observed, std::string name, FILE* stream)
     // Bytes have no lines, and a table's upload and copy tell where its memory is (Table::on_host).
     table.upload = real.upload;
     table.copy = real.copy;
-    fprintf(file, "%-5s %-25s %-14s %-11s %13s %13s  %s\n", "layer", "operation", "output", "shape", "mean", "std",
-            "first four");
+    const std::vector<Cell> titles = {"layer", "operation", "output", "shape", "mean", "std", "first four"};
+    fprintf(file, "%s\n", table_line(WIDTHS, titles).c_str());
 }
 Trace::~Trace() {
     const bool failed = ferror(file);
@@ -117,15 +119,12 @@ template <class X> void Trace::write(const char* operation, const char* argument
     for (float v : x) mean += double(v) / double(n);
     for (float v : x) squares += (double(v) - mean) * (double(v) - mean) / double(n);
 
-    auto number = [](double v) { return std::isnan(v) ? std::string("nan") : formatted("%.6g", v); };    // no sign
     const int layer = model->pass.layer;
     const auto own = names.find({layer, p}), outside = own == names.end() ? names.find({-1, p}) : own;
     const std::string name = outside == names.end() ? argument : outside->second;
-    std::string line = formatted("%-5s %-25s %-14s %-11s %13s %13s", layer < 0 ? "-" : std::to_string(layer).c_str(),
-                                 operation, name.c_str(),
-                                 (std::to_string(rows) + (cols > 0 ? "x" + std::to_string(cols) : "")).c_str(),
-                                 number(mean).c_str(), number(std::sqrt(squares)).c_str());
-    for (int64_t i = 0; i < std::min<int64_t>(4, n); i++)
-        line += formatted(" %13s", number(double(x[size_t(i)])).c_str());
-    fprintf(file, "%s\n", line.c_str());
+    const std::string shape = std::to_string(rows) + (cols > 0 ? "x" + std::to_string(cols) : "");
+    std::vector<Cell> cells = {layer < 0 ? Cell("-") : Cell(layer), operation, name, shape};
+    for (double v : {mean, std::sqrt(squares)}) cells.emplace_back(v, "%.6g");
+    for (int64_t i = 0; i < std::min<int64_t>(4, n); i++) cells.emplace_back(double(x[size_t(i)]), "%.6g");
+    fprintf(file, "%s\n", table_line(WIDTHS, cells).c_str());
 }

@@ -202,5 +202,6 @@ TEST_CASE("trace: train writes its first step, sample and eval every pass; the r
                                            "512"};
     CHECK(must(with(eval, {"--trace", file})).out == must(eval).out);
     CHECK(passes() == 2);    // batches of 8 x 32
+    must(with(eval, {"--trace", toy.dir + "/none/trace.txt"}), 4, "--trace: ");
     must(with(eval, {"--trace", toy.dir}), 2, "--trace: expected the name of a file, found the directory");
 }
