@@ -147,7 +147,8 @@ void print_report_json(const HeadReport& r, bool with_maps) {
         for (auto& column : r.columns()) to.set(column.name, (s.*column.field).value_or(NAN));
     };
     const size_t S = r.tokens.size();
-    Json heads = Json::list(), layers = Json::list();
+    Json rest = Json::object(), layers = Json::list();
+    fputs("{\"heads\":[", stdout);    // one head after the other: all maps as JSON would not fit the memory
     for (size_t i = 0; i < r.heads.size(); i++) {
         Json head = Json::object("layer", r.heads[i].layer, "head", r.heads[i].head), map = Json::list();
         set_scores(head, r.scores(i));
@@ -156,7 +157,7 @@ void print_report_json(const HeadReport& r, bool with_maps) {
             map.add(Json::list(std::vector<double>(row, row + S)));
         }
         if (!map.empty()) head.set("map", std::move(map));
-        heads.add(std::move(head));
+        fputs(((i ? "," : "") + head.text()).c_str(), stdout);
     }
     for (int l : r.layers()) {
         std::optional<int> best;
@@ -164,9 +165,9 @@ void print_report_json(const HeadReport& r, bool with_maps) {
         set_scores(layer, r.layer(l, &best));
         layers.add(layer.set("induction_head", best ? Json(*best) : Json()));
     }
-    Json all = Json::object("heads", std::move(heads), "layers", std::move(layers));
-    if (S) all.set("tokens", Json::list(r.tokens));
-    all.print();
+    rest.set("layers", std::move(layers));
+    if (S) rest.set("tokens", Json::list(r.tokens));
+    printf("],%s}\n", rest.fields().c_str());
 }
 
 Status write_report_csv(const std::string& path, const HeadReport& r) {
