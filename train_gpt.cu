@@ -199,15 +199,15 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     row.set("tokens", state.tokens);
     if (s.skipped) row.set("skipped", true);
     add_experts(row);
-    state.unwritten += row.text();
-    state.unwritten.pop_back();
+    state.unwritten += "{" + row.fields();
     if (whole) end_row();
     return write_rows();
 }
 
 // Completes the last row of state.unwritten, which lacks its final '}'.
 void Trainer::end_row() {
-    state.unwritten += (extra_metrics.empty() ? "}" : "," + extra_metrics.text().substr(1)) + "\n";
+    if (!extra_metrics.empty()) state.unwritten += "," + extra_metrics.fields();
+    state.unwritten += "}\n";
     extra_metrics = Json::object();
 }
 
@@ -322,7 +322,7 @@ Status Trainer::validate() {
         state.best_step = state.step;
     }
     val_text = formatted("  val %.4f", loss);
-    extra_metrics.set("val_loss", loss);
+    if (ranks.first()) extra_metrics.set("val_loss", loss);    // the other ranks write no metrics
     return {};
 }
 

@@ -38,4 +38,8 @@ bool Json::empty() const { return value->empty(); }
 std::string Json::text(int indent) const {
     return value->dump(indent, ' ', false, ordered_json::error_handler_t::replace);
 }
+std::string Json::fields() const {
+    const std::string all = text();
+    return all.substr(1, all.size() - 2);
+}
 void Json::print() const { puts(text().c_str()); }

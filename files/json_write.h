@@ -38,6 +38,7 @@ class Json {
     Json& add(Json item);                       // appends an item to the list
     bool empty() const;                         // object without fields or list without items
     std::string text(int indent = -1) const;    // -1: on one line
+    std::string fields() const;                 // an object's text without its braces
     void print() const;                         // writes one line to standard output
 
   private:

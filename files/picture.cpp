@@ -27,8 +27,8 @@ Color colormap(double x) {
 
 std::string big_endian(size_t n) { return {char(n >> 24), char(n >> 16), char(n >> 8), char(n)}; }
 const Bytef* bytes_of(const std::string& text) { return reinterpret_cast<const Bytef*>(text.data()); }
-// A heatmap's cells of `cell` x `cell` pixels as a PNG file (RFC 2083) with a palette of 255 colours
-// and, last, the colour of NaN.
+// A heatmap's cells of `cell` x `cell` pixels as a PNG file (RFC 2083), whose palette has 255
+// colours and, last, the colour of NaN.
 std::string png_of(const Heatmap& m, int cell) {
     const std::string header = big_endian(size_t(m.columns * cell)) + big_endian(size_t(m.rows * cell)) +
                                std::string("\x08\x03\0\0\0", 5);    // 8 bits a pixel, by palette
@@ -77,8 +77,8 @@ std::string xml_text(const std::string& text) {
     return out;
 }
 
-// Width of text: monospace fonts (DejaVu Sans Mono, Liberation Mono, Courier) advance by 0.6 of their
-// size.
+// Width of text: monospace fonts (DejaVu Sans Mono, Liberation Mono, Courier) advance by 0.6 of
+// their size.
 double text_units(const std::string& text, double size) { return 0.6 * size * display_width(text); }
 
 // An SVG file's elements; right and bottom grow with all that is drawn.
