@@ -6,6 +6,7 @@
 //                thread that detects dead or stalled ranks
 //   Comm         collectives on device memory, of any number and size: by MPI (CPU) or NCCL (GPU)
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -141,6 +142,14 @@ struct Comm {
     virtual void join(int64_t mark) = 0;
 };
 
+// Columns of x (ranks,row) that comm/mpi.cpp exchanges before it adds them: 4 MiB from all ranks
+// together, which stay in a cache, but messages of at least 256 KiB. An all_reduce of 160 MB of
+// floats takes 17 ms on 2 ranks and 65 ms on 4; with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94
+// (AMD EPYC, 2 cores, 2026-11-21).
+inline int64_t mpi_chunk(int64_t row, int ranks, int64_t element_bytes) {
+    const int64_t bytes = std::max<int64_t>((4 << 20) / ranks, 256 << 10);
+    return std::min(round_up(row, 64), bytes / element_bytes / 64 * 64);
+}
 // comm/mpi.cpp. Exit 7: the library is missing, or its world differs from info.
 Status mpi_available();                                                // compiled in, and the library is installed
 Result<std::unique_ptr<Comm>> mpi_open(const RankInfo& info);          // starts MPI, on a thread of its own

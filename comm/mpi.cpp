@@ -151,12 +151,7 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
 
 // ---- messages -----------------------------------------------------------------------------------
 
-// Bytes received from all ranks before they are added; small enough to stay in a cache. An
-// all_reduce of 160 MB of floats takes 17 ms on 2 ranks and 65 ms on 4; with 16 MiB 28 and 100,
-// with 2 MiB 19 and 36 to 94 (AMD EPYC, 2 cores, 2026-11-21).
-constexpr int64_t STAGE = 4 << 20;
-constexpr int64_t MESSAGE = 256 << 10;    // minimum bytes per message of a large collective
-constexpr int64_t SMALL = 4096;           // bytes below which all ranks send to all
+constexpr int64_t SMALL = 4096;    // bytes below which all ranks send to all
 
 struct Job {
     enum Kind { all_reduce, reduce_scatter, all_gather } kind;
@@ -182,9 +177,6 @@ template <class T> struct Rows {
     Buffer piece(int r, int64_t column) const { return bytes(at(r, column), length(r, column)); }
 };
 int64_t row_of(int64_t n, int ranks) { return round_up(ceil_div(n, ranks), 64); }
-int64_t chunk_of(int64_t row, int ranks, int64_t element) {
-    return std::min(round_up(row, 64), std::max(STAGE / ranks, MESSAGE) / element / 64 * 64);
-}
 
 class CollectiveRunner {
   public:
@@ -226,11 +218,11 @@ class CollectiveRunner {
             const Rows<T> rows = {x, n * ranks, n, int64_t(1 << 30) / int64_t(sizeof(T))};
             for (int64_t column = 0; column < n; column += rows.chunk) gather(rows, column);
         } else if (job.kind == Job::reduce_scatter) {
-            const Rows<T> rows = {x, n * ranks, n, chunk_of(n, ranks, sizeof(T))};
+            const Rows<T> rows = {x, n * ranks, n, mpi_chunk(n, ranks, sizeof(T))};
             for (int64_t column = 0; column < n; column += rows.chunk) scatter<T, W>(out + column, rows, column);
         } else {
             const int64_t row = row_of(n, ranks);
-            const Rows<T> rows = {x, n, row, chunk_of(row, ranks, sizeof(T))};
+            const Rows<T> rows = {x, n, row, mpi_chunk(row, ranks, sizeof(T))};
             for (int64_t column = 0; column < row; column += rows.chunk) {
                 scatter<T, W>(rows.at(rank, column), rows, column);
                 if constexpr (std::is_same_v<T, W>) gather(rows, column);

@@ -160,6 +160,6 @@ int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan,
     for (const Bucket& b : config_buckets(c, plan.ranks)) largest = std::max(largest, b.size);
     const bool casts_to_bf16 = like.gradient == Element::f32 && plan.comm_dtype == Element::bf16;
     if (gpu) return casts_to_bf16 ? 2 * largest : 0;
-    const int64_t message = std::max<int64_t>((4 << 20) / plan.ranks, 256 << 10);
-    return plan.ranks * std::min(largest / plan.ranks * element_bytes(like.gradient), message);
+    const int64_t element = element_bytes(like.gradient);
+    return plan.ranks * mpi_chunk(largest / plan.ranks, plan.ranks, element) * element;
 }

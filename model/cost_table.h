@@ -106,8 +106,9 @@ inline double training_flops(const Table& like, const Config& c, int S) {
 // or a forward pass. exit 2: impossible sizes
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);
-// Messages that a rank of plan.ranks sends in a step of `batches` batches. Exit 2: impossible sizes.
+// Messages that a rank of plan.ranks sends in a step of `batches` batches. Exit 2: impossible
+// sizes.
 Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& plan, int batches);
-// Scratch bytes of a step's collectives on a rank: comm/nccl.cu's bf16 copy of a bucket, comm/mpi.cpp's
-// chunks of all ranks before they are added. The libraries' own memory is unknown.
+// Scratch bytes of a step's collectives on a rank: comm/nccl.cu's bf16 copy of a bucket,
+// comm/mpi.cpp's chunks of all ranks before they are added. The libraries' own memory is unknown.
 int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan, bool gpu);
