@@ -7,19 +7,19 @@
 namespace {
 // ---- shells ---------------------------------------------------------------------------------------------------------
 
-// The scripts call this program with the words of the command line, the last one unfinished, and
-// offer what it prints; file names if it prints nothing.
+// The scripts call the program that is being typed with the words of the command line, the last one
+// unfinished, and offer what it prints; file names if it prints nothing.
 const std::map<std::string, const char*> SCRIPTS = {{"bash", R"sh(# source <(flatgpt completion bash)
 _flatgpt() {
     local IFS=$'\n'
-    COMPREPLY=($(flatgpt completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" | cut -f 1))
+    COMPREPLY=($("$1" completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f 1))
 }
 complete -o default -F _flatgpt flatgpt
 )sh"},
                                                     {"zsh", R"sh(#compdef flatgpt
 # source <(flatgpt completion zsh), or as the file _flatgpt in a folder of $fpath
 _flatgpt() {
-    local -a found=("${(@f)$(flatgpt completion zsh -- "${(@)words[2,CURRENT]}")}")
+    local -a found=("${(@f)$($words[1] completion zsh -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
     [[ -n $found[1] ]] || { _files; return; }
     found=("${(@)found//:/\\:}")
     found=("${(@)found/$'\t'/:}")
@@ -29,7 +29,8 @@ if [[ $funcstack[1] == _flatgpt ]]; then _flatgpt "$@"; else compdef _flatgpt fl
 )sh"},
                                                     {"fish", R"sh(# flatgpt completion fish | source
 function __flatgpt
-    flatgpt completion fish -- (commandline -opc)[2..] "$(commandline -ct)"
+    set -l words (commandline -opc)
+    command $words[1] completion fish -- $words[2..] "$(commandline -ct)" 2>/dev/null
 end
 complete -c flatgpt -f -n 'count (__flatgpt) >/dev/null' -a '(__flatgpt)'
 )sh"}};

@@ -426,6 +426,7 @@ Result<Peers> rendezvous_with_rank_0(const RankInfo& info, const std::string& ho
     for (double pause = 0.02; now_seconds() < end; pause = std::min(pause * 1.5, 0.5)) {
         for (size_t at = 0, to; at <= host.size(); at = to + 1) {
             to = std::min(host.find(',', at), host.size());
+            if (at == to && !host.empty()) continue;    // an empty name would be every address of this machine
             for (const Address& a : resolve(host.substr(at, to - at), port, &note)) {
                 Peers peers;
                 peers.links.resize(1);
