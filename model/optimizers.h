@@ -5,7 +5,8 @@
 // that needs whole matrices (Muon) has three phases: `direction` replaces the gradients by the
 // step's direction, `matrix` transforms each matrix of the blocks, and `update` applies the result.
 // With ZeRO a rank gathers the directions of a bucket and transforms the matrices that its
-// partition cuts, so states and masters stay divided by elements, and bits equal a single process's.
+// partition cuts, so states and masters stay divided by elements, and bits equal a single
+// process's.
 #pragma once
 #include "model/tensors.h"
 

@@ -5,8 +5,8 @@
 // ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
 // al. 2020) each bucket is divided into one partition per rank:
 //   zero 0  Each rank gets the whole sum and updates all parameters.                 all-reduce
-//   zero 1  Each rank gets the sum of its partition, keeps the optimizer's states for it alone, updates
-//           it, and gathers the other parameters.                    reduce-scatter, all-gather
+//   zero 1  Each rank gets the sum of its partition, keeps the optimizer's states for it alone,
+//           updates it, and gathers the other parameters.            reduce-scatter, all-gather
 //   zero 2  Each rank also keeps the gradients of its partition alone. A bucket's gradients are
 //           computed in a work buffer and summed after every batch of a step, not only the last.
 #pragma once

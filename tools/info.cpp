@@ -122,7 +122,7 @@ Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
     for (const Optimizer* o : optimizers()) {
         std::set<std::string> names;
         for (const OptimizerState& s : o->states) names.insert(s.name);
-        if (names == prefixes) optimizer = o;
+        if (!prefixes.empty() && names == prefixes) optimizer = o;
     }
     rows = {kind(optimizer ? "optimizer state" : "safetensors"),
             {"tensors", file.entries().size()},

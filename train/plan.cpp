@@ -149,8 +149,8 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
 }
 
 Status Trainer::set_up() {
-    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone. Nor
-    // is a trace, which a resumed run would write again.
+    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone.
+    // Nor is a trace, which a resumed run would write again.
     o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master", "trace"});
     TRY(check_same_config());
     TRY(find_start());
