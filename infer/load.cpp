@@ -62,6 +62,23 @@ Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOption
     const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
     return WeightFormats([format](const Tensor& t) { return std::vector<FormatRows>{{t.rows, format}}; });
 }
+// Packs weights where `pack` allows it, in the formats of the file or of --quantize.
+Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions& model_options, const Config& config,
+                    Plan plan, bool pack, bool as_trained, const std::string& dtype) {
+    if (pack) {
+        plan.stored = TRY(wanted_formats(found, model_options, config, dtype));
+        // Packed weights change sums, so fp32 models stay unpacked for training's results.
+        pack = !as_trained || !all_fp32(config_tensors(config), plan.stored);
+    }
+    if (pack) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
+    TRY(open_trace(model_options.trace, m.model, m.trace));
+    TRY(m.model->allocate(config, plan));
+    TRY(checkpoint_weights(found, *m.model, true));
+    if (pack)
+        m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->store.packed.formats().c_str(),
+                             counted(cpu_threads(), "thread").c_str());
+    return {};
+}
 }    // namespace
 
 std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options, const char* auto_dtype) {
@@ -140,23 +157,10 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Capacity size = capacity(config, opened.gpu);
-        Plan plan = {
+        const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat;
+        const Plan plan = {
             .mode = size.mode, .B = size.B, .S = std::min(size.S, config.T), .optimizer = nullptr, .spans = size.spans};
-        Status s;
-        bool packed = !opened.gpu && size.mode == RunMode::infer && !size.flat;
-        if (packed) {
-            // Packed weights change sums, so fp32 models stay unpacked for training's results.
-            Result<WeightFormats> stored = wanted_formats(found, model_options, config, device.dtype);
-            s = stored.status, plan.stored = stored.value;
-            packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
-        }
-        if (packed) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
-        if (s.ok()) s = open_trace(model_options.trace, m.model, m.trace);
-        if (s.ok()) s = m.model->allocate(config, plan);
-        if (s.ok()) s = checkpoint_weights(found, *m.model, true);
-        if (packed)
-            m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->store.packed.formats().c_str(),
-                                 counted(cpu_threads(), "thread").c_str());
+        const Status s = load_weights(m, found, model_options, config, plan, pack, as_trained, device.dtype);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };

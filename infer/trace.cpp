@@ -10,7 +10,8 @@
 #include "base/table.h"
 
 static Trace* current;
-static const std::vector<int> WIDTHS = {-5, -25, -14, -11, 13, 13, 13, 13, 13, 13};    // of a line's columns
+// Columns of a line; negative widths align to the left.
+static const std::vector<int> WIDTHS = {-5, -25, -14, -11, 13, 13, 13, 13, 13, 13};
 
 // One function per operation writes the lines of its outputs.
 struct Trace::Outputs {
