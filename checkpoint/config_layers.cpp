@@ -31,8 +31,7 @@ int every_nth(const std::vector<bool>& marked, bool first, int own) {
 }
 
 Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c) {
-    const bool all = std::count(global.begin(), global.end(), true) == int64_t(global.size());
-    if (all && !(c->family->layers & Family::rope_if_windowed)) {    // window 0 would give these layers RoPE
+    if (std::count(global.begin(), global.end(), true) == int64_t(global.size())) {
         c->window = 0;
         return {};
     }

@@ -86,13 +86,13 @@ template <class F> void for_experts(int E, F f) {
 // router_forward's scratch; RouterScratch has the layout.
 struct RouterBuffers {
     int parts, per_sequence;
-    int* slots;         // (E,parts): rows; later first permuted rows
+    int* part_rows;     // (E,parts): rows; later first permuted rows
     float* shares;      // (E,parts)
     double* squares;    // (parts)
     int* rows;          // (E)
     double* balance;    // (E)
     RouterBuffers(const RouterScratch& s, char* at)
-        : parts(s.parts), per_sequence(s.per_sequence), slots(reinterpret_cast<int*>(at + s.slots)),
+        : parts(s.parts), per_sequence(s.per_sequence), part_rows(reinterpret_cast<int*>(at + s.part_rows)),
           shares(reinterpret_cast<float*>(at + s.shares)), squares(reinterpret_cast<double*>(at + s.squares)),
           rows(reinterpret_cast<int*>(at + s.rows)), balance(reinterpret_cast<double*>(at + s.balance)) {}
     __device__ int64_t first(int part, int S) const {    // the part's first position
@@ -140,7 +140,7 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
     if (lane == 0) squares[warp] = square;
     __syncthreads();
     for (int e = threadIdx.x; e < r.E; e += WARPS * 32) {
-        kept.slots[int64_t(e) * kept.parts + part] = count[e];
+        kept.part_rows[int64_t(e) * kept.parts + part] = count[e];
         if (!totals) continue;
         float sum = 0;
         for (int w = 0; w < WARPS; w++) sum += chosen[w][e];
@@ -156,19 +156,19 @@ template <class T, int R> __global__ void __launch_bounds__(WARPS * 32)
 __global__ void order_parts(int* counts, RouterBuffers kept, int E, int B, int S, bool totals) {
     const int lane = threadIdx.x % 32, e = int(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
     if (e >= E) return;
-    int* slots = kept.slots + int64_t(e) * kept.parts;
+    int* part_rows = kept.part_rows + int64_t(e) * kept.parts;
     const float* shares = kept.shares + int64_t(e) * kept.parts;
     int all = 0;
     for (int from = 0; from < kept.parts; from += 32) {
-        const int part = from + lane, own = part < kept.parts ? slots[part] : 0, upto = warp_inclusive_sum(own);
-        if (part < kept.parts) slots[part] = all + upto - own;
+        const int part = from + lane, own = part < kept.parts ? part_rows[part] : 0, upto = warp_inclusive_sum(own);
+        if (part < kept.parts) part_rows[part] = all + upto - own;
         all += __shfl_sync(0xffffffff, upto, 31);
     }
     __syncwarp();    // lanes read others' writes
     double balance = 0;
     for (int b = lane; b < B; b += 32) {
         const int from = b * kept.per_sequence, to = from + kept.per_sequence;
-        const int n = (to < kept.parts ? slots[to] : all) - slots[from];
+        const int n = (to < kept.parts ? part_rows[to] : all) - part_rows[from];
         counts[int64_t(b) * E + e] = n;
         double share = 0;
         for (int part = from; part < to && totals; part++) share += double(shares[part]);
@@ -208,7 +208,7 @@ __global__ void permute_rows(int* permuted_row, int* row, const int* expert, con
     SHARED(int[STAGED], choice);
     const int part = blockIdx.x, e = threadIdx.x, n = kept.positions(part, S) * r.K;
     const int64_t first = kept.first(part, S) * r.K;
-    int at = e < r.E ? offsets[e] + kept.slots[int64_t(e) * kept.parts + part] : 0;
+    int at = e < r.E ? offsets[e] + kept.part_rows[int64_t(e) * kept.parts + part] : 0;
     for (int from = 0; from < n; from += STAGED) {
         const int staged = min(STAGED, n - from);
         __syncthreads();    // the previous choices have been used

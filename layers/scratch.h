@@ -37,9 +37,9 @@ struct EmbeddingScratch {
 struct RouterScratch {
     static constexpr int PART = 128;    // positions per part
     int per_sequence, parts;
-    int64_t slots, shares, squares, rows, balance, bytes;    // offsets of the arrays; total
-    RouterScratch(int B, int S, int E) : per_sequence(int(ceil_div(S, PART))), parts(B * per_sequence), slots(0) {
-        shares = slots + round_up(4 * int64_t(E) * parts, 256);
+    int64_t part_rows, shares, squares, rows, balance, bytes;    // offsets of the arrays; total
+    RouterScratch(int B, int S, int E) : per_sequence(int(ceil_div(S, PART))), parts(B * per_sequence), part_rows(0) {
+        shares = part_rows + round_up(4 * int64_t(E) * parts, 256);
         squares = shares + round_up(4 * int64_t(E) * parts, 256);
         rows = squares + round_up(8 * int64_t(parts), 256);
         balance = rows + round_up(4 * E, 256);

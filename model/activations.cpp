@@ -83,7 +83,7 @@ template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows
         }
 }
 // Assigns each block's routes of tokens to experts; shared unless the backward pass reads them.
-void place_routes(Layout& at, Gpt& g, int64_t N) {
+void lay_out_routes(Layout& at, Gpt& g, int64_t N) {
     const Config& c = g.c;
     const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;
     const Activations* holder = nullptr;
@@ -126,7 +126,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
         }
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
-    place_routes(at, g, N);
+    lay_out_routes(at, g, N);
     at.reserve(g.x_last, N * c.C);
     if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
     else at.reserve(g.lnf, N * c.C);

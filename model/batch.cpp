@@ -4,8 +4,8 @@
 
 static int64_t int_bytes(int64_t n) { return int64_t(sizeof(int)) * n; }
 
-void Batch::configure(const Plan& plan, MaskKind its_mask) {
-    mask = its_mask;
+void Batch::configure(const Plan& plan, MaskKind mask_kind) {
+    mask = mask_kind;
     most_S = plan.S;
     most = plan.max_tokens();
     may_span = plan.spans || mask != MaskKind::causal;

@@ -18,7 +18,7 @@ void draw(Model& g, KvCache& cache, const SampleArgs& d) {
         const int rows = std::min(g.head_rows, g.pass.B - n);
         g.head_forward(g.head, g.op.at(g.lnf, int64_t(n) * g.c.C), rows);
         g.op.sample(cache.tok + n, d.counts, d.at + n, cache.cache_pos + n, cache.kind.evicts ? nullptr : cache.pos + n,
-                    g.head, d.bias, d.draw, g.c.logits_of(), rows, d.V, g.c.Vp());
+                    g.head, d.bias, d.params, g.c.logits_of(), rows, d.V, g.c.Vp());
     }
 }
 

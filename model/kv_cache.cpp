@@ -133,11 +133,11 @@ std::string cache_text(const Config& c) {
 }
 
 Status KvCache::allocate(const Table& table_op, const Config& config, int most, int count, int most_positions,
-                         const CacheOptions& its_kind) {
+                         const CacheOptions& options) {
     CHECK(!memory && count > 0 && most_positions > 0, "the cache holds %d sequences", table.sequences());
     op = &table_op;
     c = config;
-    kind = its_kind;
+    kind = options;
     positions = most_positions;
     type = kind.type.value_or(op->activation);
     sink_pages = kind.evicts ? pages_for(kind.sinks) : 0;
@@ -152,10 +152,10 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     const int64_t row_bytes = paged_layers(c) * round_up(pages * layer_bytes(c, type), 64);
     state_bytes = state_numbers(c) * element_bytes(op->gradient);    // float; double in the reference
     const int64_t states_bytes = round_up(count * state_bytes, 64);
-    const int64_t angles_bytes = round_up(cos_sin_bytes(c, kind.evicts ? most : positions), 64);
-    const int64_t turns_bytes = round_up(cos_sin_bytes(c, rotated), 64);
+    const int64_t cos_sin_size = round_up(cos_sin_bytes(c, kind.evicts ? most : positions), 64);
+    const int64_t sink_cos_sin_size = round_up(cos_sin_bytes(c, rotated), 64);
     const int64_t all_ints = 3 * int64_t(most) + int64_t(count) * (width + 1) + 2 * copied;
-    bytes = row_bytes + states_bytes + angles_bytes + turns_bytes + int64_t(sizeof(int)) * all_ints;
+    bytes = row_bytes + states_bytes + cos_sin_size + sink_cos_sin_size + int64_t(sizeof(int)) * all_ints;
     memory = static_cast<char*>(op->allocate(bytes));
     if (!memory && !paged)
         return fail(Exit::device, "out of memory: the states of %d sequences need %.2f GiB; fewer need less", count,
@@ -169,8 +169,8 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     float* at = reinterpret_cast<float*>(state + states_bytes);
     if (!kind.evicts) fill_cos_sin(*op, c, cos_sin, at, positions);
     else split_cos_sin(c, cos_sin, at, most);
-    split_cos_sin(c, sink_cos_sin, at + angles_bytes / 4, rotated);
-    ints = reinterpret_cast<int*>(state + states_bytes + angles_bytes + turns_bytes);
+    split_cos_sin(c, sink_cos_sin, at + cos_sin_size / 4, rotated);
+    ints = reinterpret_cast<int*>(state + states_bytes + cos_sin_size + sink_cos_sin_size);
     page_numbers = ints + 3 * most;
     sequences = page_numbers + int64_t(count) * width;
     copies = sequences + count;

@@ -88,7 +88,7 @@ struct SampleArgs {
     int* counts = nullptr;    // Ops::sample's token_counts
     const double* bias = nullptr;
     SampleState* at = nullptr;
-    SampleParams draw = {};
+    SampleParams params = {};
     int V = 0;
     bool operator==(const SampleArgs&) const = default;
 };

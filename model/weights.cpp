@@ -7,10 +7,10 @@
 
 // ---- partitions ----------------------------------------------------------------------------------------------------
 
-void ParamStore::set_layout(const Config& c, const Optimizer* its_optimizer, int its_rank, int its_ranks, int its_zero,
-                            Element its_comm_dtype) {
-    optimizer = its_optimizer;
-    rank = its_rank, ranks = its_ranks, zero = its_zero, comm_dtype = its_comm_dtype;
+void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int own_rank, int rank_count,
+                            int zero_stage, Element comm_element) {
+    optimizer = optimizer_row;
+    rank = own_rank, ranks = rank_count, zero = zero_stage, comm_dtype = comm_element;
     buckets = config_buckets(c, ranks);
     owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);

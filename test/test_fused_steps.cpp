@@ -78,3 +78,39 @@ TEST_CASE("kinds: generation by fused operations is generation in steps") {
     extend(g, cache, toy_tokens(5, llama.V, 1).data(), 5);
     CHECK(seen == llama.L);
 }
+
+TEST_CASE("kinds: a norm that a later step reads, and an ffn with a gate per row, are not fused") {
+    constexpr int N = 3, C = 8, F = 16;
+    std::vector<float> x(N * C), w(F * C), gate_w(C), ones(C, 1);
+    fill_normal(x.data(), N * C, 1);
+    fill_normal(w.data(), F * C, 2);
+    fill_normal(gate_w.data(), C, 3);
+    const auto computed = [&](const Table& op, const float* row_gate_w, bool keep) {
+        std::vector<float> normed(N * C), rstd(N), pre(N * F), y(N * F), gate(N), gated(N * F);
+        auto weights = [](const float* p) { return reinterpret_cast<const Parameter*>(p); };
+        auto activation = [](float* p) { return reinterpret_cast<Activation*>(p); };
+        auto input = [](float* p) { return reinterpret_cast<Input*>(p); };
+        const NormStep n = {NormStep::Kind::norm, {.rms = true}, weights(ones.data()), nullptr, nullptr, rstd.data()};
+        const FfnStep f = {.first = {weights(w.data()), nullptr},
+                           .second = {},
+                           .act = Act::silu,
+                           .gated = false,
+                           .C = C,
+                           .F = F,
+                           .precision = {},
+                           .pre = activation(pre.data()),
+                           .y = input(y.data()),
+                           .row_gate_w = weights(row_gate_w),
+                           .row_gate = activation(gate.data()),
+                           .gated_y = input(row_gate_w ? gated.data() : y.data())};
+        norm_ffn_forward(op, input(normed.data()), reinterpret_cast<const Activation*>(x.data()), n, f, N, keep);
+        return std::pair{normed, row_gate_w ? gated : y};
+    };
+    const Table one(fused()), steps(cpu_ops<float>());
+    CHECK(computed(one, nullptr, true) == computed(steps, nullptr, true));
+    CHECK(computed(one, gate_w.data(), false) == computed(steps, gate_w.data(), false));
+    // Only then does fusion leave the norm out.
+    const auto [normed, y] = computed(one, nullptr, false);
+    CHECK(std::isnan(normed[0]));
+    CHECK(y == computed(steps, nullptr, false).second);
+}

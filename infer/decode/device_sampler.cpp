@@ -19,7 +19,7 @@ bool DeviceSampler::open(const Sampler& sampler, int choices) {
     device = static_cast<char*>(model.op.allocate(bytes));
     ids = static_cast<int*>(model.op.allocate_host(int64_t(sizeof(int)) * 2 * sequences));
     if (!device || !ids) return false;
-    sample_args = {.at = reinterpret_cast<SampleState*>(device), .draw = draw, .V = choices};
+    sample_args = {.at = reinterpret_cast<SampleState*>(device), .params = draw, .V = choices};
     if (!bias.empty()) {
         model.op.upload(device + at_bytes, bias.data(), bias_bytes);
         sample_args.bias = reinterpret_cast<double*>(device + at_bytes);

@@ -14,7 +14,7 @@
 // go from core to core slowly (speed.md). One operand is resident: it is packed, a part at a time
 // that fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by
 // all resident panels, SUB steps of k at a time, so that data that is read again stays in L1;
-// resident tiles bypass L1. While a block is computed, the previous block leaves through the
+// resident tiles bypass L1. While a block is computed, the previous block passes through the
 // epilogue, evenly over the products, because bursts of stores delay tile loads; and the memory of
 // the next streamed panel is prefetched. If a panel has only a line or two of each row of memory,
 // GROUP of them are packed together instead: a core reads single lines of many rows at a quarter of
@@ -24,7 +24,7 @@
 // the prototype (2 cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident
 // tiles that pass through L1 18 %. Large results are stored past the caches in half the time of
 // stores that read the lines first. With floats (2026-11-26) it costs 17 % to load each plane for
-// each product, 5 % if rows leave after each step only.
+// each product, 5 % if rows are stored after each step only.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
 #include "layers/simd/bf16_planes.h"
@@ -147,7 +147,7 @@ struct Depth {
     bool add, ends;
 };
 // Sums of a finished block, four tiles, that are still to be written to C from (m,n) on.
-struct Leaving {
+struct FinishedBlock {
     const float* from = nullptr;    // null: no sums to write
     int m = 0, n = 0;
 };
@@ -232,7 +232,8 @@ template <Then then, class X, class Y> struct Product {
         return int64_t(sizeof(float)) * omp_get_max_threads() * own_words(M, N, K);
     }
 
-    template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, const Depth& k, int r, int columns) const {
+    template <bool whole>
+    INLINE_MEMBER void store_row(const FinishedBlock& l, const Depth& k, int r, int columns) const {
         const int64_t row = int64_t(l.m + r) * g.N + l.n;
         const float* from = l.from + r / 16 * 2 * TILE + r % 16 * 16;
         auto put = [&](auto* p, vf v, auto lanes) {
@@ -252,7 +253,7 @@ template <Then then, class X, class Y> struct Product {
         });
     }
     // Prefetches the epilogue's inputs and outputs for row r of this block.
-    INLINE_MEMBER void fetch_row(const Leaving& l, const Depth& k, int r) const {
+    INLINE_MEMBER void fetch_row(const FinishedBlock& l, const Depth& k, int r) const {
         const int64_t row = int64_t(l.m + r) * g.N + l.n;
         for (int j = 0; j < SIDE; j += 16) {
             if (!past_caches) __builtin_prefetch(g.c + row + j, 1, 2);
@@ -262,17 +263,19 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
-    // Writes rows row..end of `l` and prefetches the same rows of this block.
-    INLINE_MEMBER int leave_rows(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
+    // Stores rows row..end of `l` and prefetches the same rows of this block.
+    INLINE_MEMBER int store_rows(const FinishedBlock& l, const FinishedBlock& here, const Depth& k, int row,
+                                 int end) const {
         for (; row < end; row++) {
-            leave_row<true>(l, k, row, SIDE);
+            store_row<true>(l, k, row, SIDE);
             fetch_row(here, k, row);
         }
         return row;
     }
     // Not inlined, as a step of floats calls it five times.
-    [[gnu::noinline]] int leave_between(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
-        return leave_rows(l, here, k, row, end);
+    [[gnu::noinline]] int store_between(const FinishedBlock& l, const FinishedBlock& here, const Depth& k, int row,
+                                        int end) const {
+        return store_rows(l, here, k, row, end);
     }
     template <bool past, int tile, class Set> static INLINE_MEMBER void load_tile(Set& tiles, const float* p) {
         if constexpr (past) tiles.template load_past_l1<tile>(p, 64);
@@ -297,52 +300,53 @@ template <Then then, class X, class Y> struct Product {
         });
     }
 
-    // out (four tiles) = the sums of `steps` steps, with `more` +=, while `leaving` is written.
+    // out (four tiles) = the sums of `steps` steps, with `more` +=, while `finished` is written.
     template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
-                                                      float* out, const Depth& k, const Leaving& here,
-                                                      const Leaving& leaving, Prefetch& asked) const {
+                                                      float* out, const Depth& k, const FinishedBlock& here,
+                                                      const FinishedBlock& finished, Prefetch& asked) const {
         if (more) {
             tiles.template load<0>(out, 64), tiles.template load<1>(out + TILE, 64);
             tiles.template load<2>(out + 2 * TILE, 64), tiles.template load<3>(out + 3 * TILE, 64);
         } else {
             tiles.template zero<0>(), tiles.template zero<1>(), tiles.template zero<2>(), tiles.template zero<3>();
         }
-        int row = leaving.from ? 0 : SIDE;
+        int row = finished.from ? 0 : SIDE;
         for (int s = 0; s < steps; s++, x += STEP, y += STEP) {
             constexpr int P = Planes::PRODUCTS;
             auto between = [&](int n) {
-                if (row < SIDE) row = leave_between(leaving, here, k, row, SIDE * (s * P + n) / (steps * P));
+                if (row < SIDE) row = store_between(finished, here, k, row, SIDE * (s * P + n) / (steps * P));
             };
             if (a_resident) step<true>(tiles, x, y, between);
             else step<false>(tiles, x, y, between);
-            row = leave_rows(leaving, here, k, row, SIDE * (s + 1) / steps);
+            row = store_rows(finished, here, k, row, SIDE * (s + 1) / steps);
             asked.some(Planes::PREFETCH_LINES);
         }
         tiles.template store<0>(out, 64), tiles.template store<1>(out + TILE, 64);
         tiles.template store<2>(out + 2 * TILE, 64), tiles.template store<3>(out + 3 * TILE, 64);
     }
-    void leave_now(const Leaving& l, const Depth& k, int rows, int columns) const {
-        for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
+    void store_now(const FinishedBlock& l, const Depth& k, int rows, int columns) const {
+        for (int r = 0; r < rows; r++) store_row<false>(l, k, r, columns);
     }
 
     // Multiplies the streamed panel at row or column t0 by the n resident panels from r0 on.
     // blocks: memory of their sums before the epilogue.
     template <class Set> void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0,
-                                    int n, float* blocks, Leaving& leaving, Prefetch asked) const {
+                                    int n, float* blocks, FinishedBlock& finished, Prefetch asked) const {
         const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
         for (int s = 0; s < k.steps; s += sub) {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
                 const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
-                float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;    // written after the block before has left
+                float* out = blocks +
+                             (pieces > 1 ? r : 0) * SIDE * SIDE;    // written after the previous block is stored
                 const int at = r0 + r * SIDE;
-                const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
+                const FinishedBlock here = {out, a_resident ? at : t0, a_resident ? t0 : at};
                 block(tiles, a_resident ? from_resident : from_streamed, a_resident ? from_streamed : from_resident,
-                      steps, s > 0, out, k, here, leaving, asked);
-                leaving.from = nullptr;
+                      steps, s > 0, out, k, here, finished, asked);
+                finished.from = nullptr;
                 if (s + steps < k.steps) continue;
-                if (here.m + SIDE <= g.M && here.n + SIDE <= g.N) leaving = here;
-                else leave_now(here, k, least(SIDE, g.M - here.m), least(SIDE, g.N - here.n));
+                if (here.m + SIDE <= g.M && here.n + SIDE <= g.N) finished = here;
+                else store_now(here, k, least(SIDE, g.M - here.m), least(SIDE, g.N - here.n));
             }
         }
     }
@@ -375,7 +379,7 @@ template <Then then, class X, class Y> struct Product {
                 const int n = least(share.part, r.to - r0);
                 pack_resident(workspace, r0, n, k);
                 int group = t.from, packed = group;    // panels group..packed-1 are packed
-                Leaving leaving;
+                FinishedBlock finished;
                 for (int p = t.from; p < t.to; p++) {
                     if (p == packed) {
                         group = p;
@@ -385,10 +389,10 @@ template <Then then, class X, class Y> struct Product {
                     Prefetch asked;
                     if (streamed().along && p + 1 < t.to)
                         asked = next_panel(streamed(), (p + 1) * SIDE, 32 * k0, k.steps);
-                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, workspace, r0 * SIDE, n, out, leaving,
-                          asked);
+                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, workspace, r0 * SIDE, n, out,
+                          finished, asked);
                 }
-                if (leaving.from) leave_now(leaving, k, SIDE, SIDE);
+                if (finished.from) store_now(finished, k, SIDE, SIDE);
             }
         if (past_caches) __sync_synchronize();
     }

@@ -23,7 +23,7 @@ TEST_CASE("cuda sampling: a token that the device draws is at most five launches
             Array<uint64_t> at(g.op, Numbers(size_t(3 * B)));
             const SampleArgs sample_args = {.counts = or_null(draw.penalises(), token_counts),
                                             .at = reinterpret_cast<SampleState*>(static_cast<uint64_t*>(at)),
-                                            .draw = draw,
+                                            .params = draw,
                                             .V = c.V};
             for (int i = 0; i < 6; i++) {    // from the second on as recorded
                 const int64_t before = cuda_launches();
