@@ -10,7 +10,7 @@ set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to those that are started here
 export EMU_CC=90    # all kernels
 export WARN=-w    # a mutant may leave a variable unused
-export EXTRA='-g0 -Wl,-s'    # small binaries link faster
+export EXTRA="-g0 -Wl,-s$(command -v ld.lld >/dev/null && echo " -fuse-ld=lld")"    # takes less time to link
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 export OMP_WAIT_POLICY=passive    # more threads than cores: those that wait make room
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ rows=$(cat dev/mutants.txt) pattern=${1:-}
 if [[ $pattern =~ ^([0-9]+)/([1-9][0-9]*)$ ]]; then
     rows=$(awk -v k="${BASH_REMATCH[1]}" -v n="${BASH_REMATCH[2]}" 'NR % n == k % n' dev/mutants.txt) pattern=
 fi
-all=build/mutants cores=$(nproc)
+all=build/mutants cores=$(nproc) rooms="base checkpoint comm data files gpt infer model tools train"
 workers=$((cores < 4 ? cores : 4))
 jobs=$(((cores + workers - 1) / workers))
 [ $jobs -gt 1 ] || export OMP_NUM_THREADS=2    # two threads in each worker: wrong sharing shows
@@ -28,8 +28,8 @@ cpu avx2 && best=avx2
 cpu avx512bw && best=avx512
 cpu avx512_bf16 && best=avx512bf16
 
-compile() {    # tree, arguments of make
-    make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
+compile() {    # tree, arguments of make. All but the layers is compiled with -O1: half the seconds.
+    make -C "$1" -j$jobs NVCC= TOTAL=0 SHORT_LOOPS="$rooms" "${@:2}" >"$1/build/log" 2>&1
 }
 remove_binaries() {    # tree: so that make links again
     (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/flatgpt emu/launches emu/test_cuda emu/ladder_*)
@@ -42,7 +42,7 @@ passes_best() {    # of the layers' tests, those of the best instruction set
 }
 binary_of() {    # file, test cases
     case $2 in
-        "model on cuda"*) echo build/emu/test_cuda && return ;;
+        "model on cuda"* | "cuda choice"* | emulator:*) echo build/emu/test_cuda && return ;;
     esac
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
