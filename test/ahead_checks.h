@@ -1,4 +1,4 @@
-// ahead_checks.h - what the tests of drawing on the device share: on the reference, and on the emulated GPU.
+// ahead_checks.h - checks of sampling on the device, for the reference and for the emulated GPU.
 #pragma once
 #include "infer/decode/generate.h"
 #include "tools/selftest/check.h"
@@ -6,7 +6,7 @@
 #include "test.h"
 #include "toy_model.h"
 
-// Each setting alone, then mixed.
+// Each sampling setting alone, then several combined.
 inline std::vector<Sampling> device_samplings() {
     const Sampling all = {.temperature = 1, .top_k = 0};
     std::vector<Sampling> list(14, all);
@@ -27,7 +27,7 @@ inline std::vector<Sampling> device_samplings() {
     return list;
 }
 
-// `draws` random draws of each setting from V tokens: the operation's are the host's Sampler's, and it counts them.
+// op.sample draws the tokens of the host's Sampler under every setting, and counts them alike.
 template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, int draws, int V, bool ties) {
     const int Vp = V + 3, N = 16;
     const Memory m(op);
@@ -79,7 +79,7 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
     }
 }
 
-// Texts by both tables are the same, of so many tokens. The second one has no `sample`: the host chooses.
+// Texts drawn by op.sample equal those drawn on the host (sample = nullptr); returns their tokens.
 inline int64_t expect_same_texts(const Table& op, const Config& c, GenerationOptions what) {
     Table host = op;
     host.sample = nullptr;

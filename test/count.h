@@ -1,8 +1,8 @@
-// count.h - the closing line of a test binary: N passed, N failed, N skipped. Include it in its main.cpp, once, behind
-// doctest.
+// count.h - the closing line of a test binary: N passed, N failed, N skipped. Its main.cpp includes
+// this file once, after doctest.
 //
-// A case that is over its limit (limit.h) fails by name. Nothing can end the loop that it is stuck in but the end of
-// this process image: the binary then starts itself again in the same process, for the cases after it.
+// A case that exceeds its time limit (limit.h) is reported as failed. Its thread cannot be stopped,
+// so the binary executes itself again (execv, same pid) and goes on with the next case.
 #pragma once
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -12,7 +12,7 @@
 
 #include "limit.h"
 
-// Linux 5.11 has these; older headers do not.
+// close_range and CLOSE_RANGE_CLOEXEC: Linux 5.11 has them, older headers do not.
 constexpr long CLOSE_RANGE_CALL = 436;
 constexpr unsigned ON_EXEC = 1u << 2;
 
@@ -21,9 +21,9 @@ std::atomic<bool> skipped_now{false};
 
 struct Count : doctest::IReporter {
     static inline int passed = 0, failed = 0, skipped = 0;
-    static inline int next = 1;    // the place of the next case to start, among those that the filters leave
+    static inline int next = 1;    // index from 1 of the next unfiltered case
     static inline std::string name;
-    static inline double limit = 0;    // seconds a case
+    static inline double limit = 0;    // seconds per case
     explicit Count(const doctest::ContextOptions&) {}
     void report_query(const doctest::QueryData&) override {}
     void test_run_start() override {}
@@ -49,7 +49,7 @@ struct Count : doctest::IReporter {
 };
 REGISTER_LISTENER("count", 1, Count);
 
-// What this process was given, and a case may have changed: for starting again.
+// Process state that a case may change: signals, directory, open files. Restored before execv.
 struct Given {
     static constexpr int SIGNALS = 65;
     char** argv = nullptr;
@@ -69,12 +69,12 @@ struct Given {
         syscall(CLOSE_RANGE_CALL, 3u, ~0u, ON_EXEC);
     }
 } given;
-const char SO_FAR[] = "FLATGPT_TEST_SO_FAR";    // passed, failed, skipped, next, of the process image before
+const char SO_FAR[] = "FLATGPT_TEST_SO_FAR";    // the previous image's passed, failed, skipped, next
 
-// Called in Limit's thread, while the case goes on.
+// Runs in Limit's thread while the stuck case is still running.
 void start_again() {
     kill_children();
-    if (ftrylockfile(stdout) == 0) {    // else the case is stuck in there, and what it printed is lost
+    if (ftrylockfile(stdout) == 0) {    // else the stuck case holds stdout: output lost
         fflush(stdout);
         funlockfile(stdout);
     }
@@ -91,17 +91,17 @@ void start_again() {
     _exit(1);
 }
 
-// FLATGPT_TEST_PART=K/N: only each N-th case, from the K-th on. False: it is no such part.
+// FLATGPT_TEST_PART=K/N: only every N-th case, from the K-th on. False: the value is malformed.
 bool take_part() {
     const char* text = getenv("FLATGPT_TEST_PART");
     unsigned k = 0, n = 1, i = 0;
     if (text && (sscanf(text, "%u/%u", &k, &n) != 2 || n == 0)) return false;
     for (const auto& c : doctest::detail::getRegisteredTests())
-        if (i++ % n != k % n) const_cast<bool&>(c.m_skip) = true;    // the set is not sorted by this
+        if (i++ % n != k % n) const_cast<bool&>(c.m_skip) = true;    // m_skip does not affect the set's order
     return true;
 }
 
-// The value of doctest's option --NAME, also -N; 0 without it.
+// The value of doctest's option --NAME, or of its first letter (-N=); 0 without it.
 int value_of(const std::string& name, int argc, char** argv) {
     const std::string letter = name.substr(0, 1) + "=", word = name + "=";
     int value = 0;
@@ -111,7 +111,7 @@ int value_of(const std::string& name, int argc, char** argv) {
     return value;
 }
 
-// Runs all cases and prints the closing line; the exit status. clean_up: called before this process image ends early.
+// Runs all cases, prints the closing line, returns the exit status. clean_up runs before an execv.
 int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     Count::limit = test_limit();
     if (Count::limit == 0) {
@@ -129,17 +129,17 @@ int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     if (const char* so_far = getenv(SO_FAR)) {
         if (sscanf(so_far, "%d %d %d %d", &Count::passed, &Count::failed, &Count::skipped, &Count::next) != 4) return 2;
         context.setOption("first", Count::next);
-        unsetenv(SO_FAR);    // concerns this binary, not those that its cases start
+        unsetenv(SO_FAR);    // not for binaries that the cases start
     }
     const auto close = [] {
         printf("\n%d passed, %d failed, %d skipped\n", Count::passed, Count::failed, Count::skipped);
         return Count::failed || Count::passed == 0;
     };
-    if (last && Count::next > last) return close();    // doctest would run all that follow
+    if (last && Count::next > last) return close();    // doctest ignores a last case before the first
     given.argv = argv, given.clean_up = clean_up;
     Limit::watch(start_again);
     const int result = context.run();
-    return context.shouldExit() ? result : close();    // --help and the like count no cases
+    return context.shouldExit() ? result : close();    // --help and similar options run no cases
 }
 }    // namespace
 

@@ -1,5 +1,5 @@
-// cpu_tables.cpp - the tables of test_all: the CPU's, of every instruction set that it has, or of FLATGPT_ISA's alone;
-// by AMX's tiles, or their twin.
+// cpu_tables.cpp - the operation tables that test_all tests: one for each instruction set of this
+// CPU (or only FLATGPT_ISA's), and those that multiply by AMX tiles or by their emulation.
 #include "layers/cpu.h"
 
 #include <cstring>
@@ -7,25 +7,25 @@
 #include "test/ops/ops.h"
 
 namespace {
-const int THREADS[] = {0, 1, 1, 2, 3};    // 0: as many as there are cores; twice the same
+const int THREADS[] = {0, 1, 1, 2, 3};    // 0: one per core; 1 twice: repeatable
 const char* const NAMES[] = {"base", "avx2", "avx512", "avx512bf16"};
 
 bool wanted(Isa isa) {
-    (void)cpu_chosen();    // stops where it names none
+    (void)cpu_chosen();    // aborts if FLATGPT_ISA names none
     const char* only = getenv("FLATGPT_ISA");
     return cpu_supports(isa) && (!only || !*only || !strcmp(only, NAMES[int(isa)]));
 }
 template <class P> void add(std::vector<TestTable>& tables) {
     for (int i = 0; i < ISA_COUNT; i++)
         if (wanted(Isa(i))) tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
-    for (int i = 0; i < ISA_COUNT; i++) {         // the smallest and the largest vectors
-        const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
+    for (int i = 0; i < ISA_COUNT; i++) {         // only the narrowest and the widest vectors
+        const bool best = Isa(i) == cpu_isa();    // base is slow emulated; test_amx.cpp compares its bits
         if (wanted(Isa(i)) && (i == 0 || best))
             tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::emulated), DTYPE<P>, TablePart::products, best});
     }
     const bool amx = cpu_chosen().tiles == Tiles::amx;
     if (amx) tables.push_back({&cpu_ops<P>(), DTYPE<P>, TablePart::products});
-    if (wanted(Isa::avx512bf16))    // elsewhere attention has no tiles, nor has it for floats
+    if (wanted(Isa::avx512bf16))    // only here attention uses tiles, AMX's for bf16
         for (Tiles kind : {Tiles::emulated, Tiles::amx})
             if (kind == Tiles::emulated || (amx && sizeof(P) == 2))
                 tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
@@ -65,7 +65,7 @@ double share(const std::string& op, const Check::Output& output) {
                          {"attention_backward", "dv", 0.3},
                          {"attention_backward", "", 0.8}})    // dp and delta cancel
         if (op.starts_with(r.op) && output.name.starts_with(r.output))
-            return output.half ? 1 : r.share;    // storing a bf16 may take all of it
+            return output.half ? 1 : r.share;    // rounding to bf16 may use the whole tolerance
     return 1;
 }
 void set_order(int order) { cpu_set_threads(THREADS[order]); }

@@ -1,5 +1,5 @@
-// family_goldens.h - tiny models of each family with what transformers computes of them (dev/golden_families.py), and
-// comparisons of a model with that. Include it after doctest.
+// family_goldens.h - tiny models of each family with transformers' results
+// (dev/golden_families.py), and checks of ours against them. Include it after doctest.
 #pragma once
 #include <map>
 
@@ -22,7 +22,7 @@ inline Arrays arrays_of(const std::string& path, std::map<std::string, std::vect
     return all;
 }
 
-// The model's own numbers under the names, and in the layout, of its family's files.
+// A model's weights or gradients (`part`) under the names and in the layout of its family's files.
 inline Arrays in_files(const Model& g, StateKind part) {
     const std::vector<TensorSource> sources = checkpoint_tensors(g, {{part, "", g.tensors}});
     Arrays all;
@@ -57,7 +57,7 @@ struct Golden {
         const Status loaded = checkpoint_weights(dir, g);
         REQUIRE_MESSAGE(loaded.ok(), loaded.message);
     }
-    // Whole and by the cache, whose first piece and every later comparison is `every` positions on.
+    // Checks logits of whole passes and of cached decoding after every `every`-th position.
     void check_logits(Model& g, double tolerance, int every = 1) const {
         const std::vector<float>& logits = expected.at("logits");
         int length = 0;
@@ -74,7 +74,7 @@ struct Golden {
         });
         CHECK(length == S);
     }
-    // The likeliest tokens, one after the other.
+    // Greedy decoding after the golden's first 4 tokens gives the rest of them.
     void check_greedy(Model& g) const {
         const std::vector<int> greedy = tokens("greedy");
         KvCache cache;
@@ -88,8 +88,8 @@ struct Golden {
         }
         CHECK(found == greedy);
     }
-    // The loss, and each tensor's gradients if the golden has them; whether it has. prefix: positions that all see, and
-    // whose tokens nobody guesses.
+    // Checks the loss and, where the golden has them, the gradients of each tensor; returns whether
+    // it has them. The first `prefix` positions are visible to all and have no targets.
     bool check_training(Model& g, double loss_tolerance, double tolerance, int prefix = 0) const {
         load(g, {RunMode::train, B, S - 1});
         std::vector<int> in, out;
@@ -112,9 +112,9 @@ struct Golden {
                 const auto ours = gradients.find(name.substr(5));
                 REQUIRE(ours != gradients.end());
                 REQUIRE(ours->second.size() == theirs.size());
-                // Keys that all have the same bias would change no probability but for the rotation: its gradient is
-                // a small rest of large sums.
-                // An expert has few rows, whose roundings hardly cancel.
+                // k_proj.bias: adding one vector to all keys would not change softmax but for the
+                // rotation, so the gradient is a small difference of large sums. experts: few rows
+                // average out few roundings.
                 const double rest = name.ends_with("k_proj.bias") ? 2 : name.find(".experts.") != name.npos ? 1.5 : 1;
                 CHECK(relative_error(ours->second.data(), theirs.data(), int64_t(theirs.size())) < rest * tolerance);
                 compared++;
@@ -122,11 +122,11 @@ struct Golden {
         CHECK((compared == 0 || compared == gradients.size()));
         return compared > 0;
     }
-    // What a kind of model (dev/golden_kinds.py) has of all these; text, training: empty. `every` as in check_logits.
+    // Checks a kind of model (dev/golden_kinds.py); text and training come empty. See check_logits.
     void check_kind(Model& text, Model& training, double logits, double gradients, double loss, int every = 1) const {
         load(text, {RunMode::infer, B, S});
         if (c.mask_kind == MaskKind::causal) check_logits(text, logits, every);
-        // bf16 decides near ties otherwise. The greedy text's first 4 tokens are the prefix.
+        // bf16 breaks near ties otherwise. A prefix mask covers the greedy prompt's 4 tokens.
         if (c.mask_kind != MaskKind::all && text.op.parameter != Element::bf16) check_greedy(text);
         CHECK(check_training(training, loss, gradients, c.mask_kind == MaskKind::prefix ? 4 : 0));
     }

@@ -1,4 +1,4 @@
-// fuzz_chat.cpp - libFuzzer: what a model's directory and a user bring to a conversation, as JSON.
+// fuzz_chat.cpp - libFuzzer: the bytes as generation_config.json, and as a JSON list of messages.
 #include "infer/chat/messages.h"
 #include "infer/model_defaults.h"
 

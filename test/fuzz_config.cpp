@@ -1,4 +1,4 @@
-// fuzz_config.cpp - libFuzzer: a config.json that is accepted can be run, and reads back from what we write.
+// fuzz_config.cpp - libFuzzer: an accepted config.json is runnable, and survives write and read.
 #include "checkpoint/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,4 +1,4 @@
-// fuzz_gguf.cpp - libFuzzer: the bytes are a file; its tensors lie within it, one after the other.
+// fuzz_gguf.cpp - libFuzzer: the bytes as a GGUF file, whose tensors lie within it without overlap.
 #include <cstring>
 
 #include "files/gguf.h"
@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         memcpy(to, data + at, size_t(bytes));
         return {};
     };
-    // The whole file, and the head of a longer one.
+    // The bytes are the whole file, or the beginning of a longer one.
     for (int64_t more : {int64_t(0), int64_t(64), INT64_MAX - int64_t(size)}) {
         const int64_t file_bytes = int64_t(size) + more;
         const Result<GgufHeader> r = gguf_parse(read, file_bytes, "fuzz");

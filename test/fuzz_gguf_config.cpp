@@ -1,4 +1,4 @@
-// fuzz_gguf_config.cpp - libFuzzer: a GGUF file whose model is accepted can be run, and written or refused.
+// fuzz_gguf_config.cpp - libFuzzer: an accepted GGUF model is runnable and written or refused.
 #include "checkpoint/gguf.h"
 #include "test/memory_file.h"
 

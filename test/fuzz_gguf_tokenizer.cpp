@@ -1,4 +1,4 @@
-// fuzz_gguf_tokenizer.cpp - libFuzzer: a GGUF file's tokenizer encodes and decodes, and is written or refused.
+// fuzz_gguf_tokenizer.cpp - libFuzzer: an accepted GGUF tokenizer encodes and decodes.
 #include "data/tokenizer_files/tokenizer_gguf.h"
 #include "test/memory_file.h"
 

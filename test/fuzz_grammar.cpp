@@ -1,5 +1,5 @@
-// fuzz_grammar.cpp - libFuzzer: any text as a grammar, or as a JSON Schema, is one or an error; the same states are
-// reached twice.
+// fuzz_grammar.cpp - libFuzzer: any text, as a JSON Schema or a grammar, is accepted or an error;
+// GrammarMatcher (tokens) and GrammarMachine (bytes) agree on accepted ones.
 #include "infer/sampling/grammar.h"
 #include "infer/sampling/json_schema.h"
 

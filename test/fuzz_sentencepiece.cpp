@@ -1,5 +1,5 @@
-// fuzz_sentencepiece.cpp - libFuzzer: a tokenizer.model that parses must encode any bytes, in pieces as whole, and be
-// written as a tokenizer.json that reads back. The file and the text are parted by the last 0xFE.
+// fuzz_sentencepiece.cpp - libFuzzer: a tokenizer.model that parses encodes any bytes, equally in
+// parts and at once, and can be written as tokenizer.json. The last 0xFE separates file and text.
 #include "data/bpe.h"
 #include "data/tokenizer_files/sentencepiece.h"
 
@@ -17,6 +17,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<int> parts = t.encode(text.substr(0, cut)), rest = t.encode(text.substr(cut), false, cut > 0);
     parts.insert(parts.end(), rest.begin(), rest.end());
     CHECK(parts == ids);
-    (void)Tokenizer::parse(t.to_json(), "again");    // names that are no UTF-8 do not survive JSON
+    (void)Tokenizer::parse(t.to_json(), "again");    // may fail: JSON holds no invalid UTF-8
     return 0;
 }

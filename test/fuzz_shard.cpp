@@ -1,4 +1,4 @@
-// fuzz_shard.cpp - libFuzzer: the first 8 bytes are the size of the whole file, the rest its head.
+// fuzz_shard.cpp - libFuzzer: a shard of tokens; the first 8 bytes are the file's size.
 #include "data/loader.h"
 
 #include <cstring>

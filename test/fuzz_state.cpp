@@ -1,4 +1,4 @@
-// fuzz_state.cpp - libFuzzer: a state.json that is accepted reads back, bit for bit, from what we write.
+// fuzz_state.cpp - libFuzzer: an accepted state.json survives a write and a read, bit for bit.
 #include "checkpoint/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

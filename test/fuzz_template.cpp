@@ -1,4 +1,4 @@
-// fuzz_template.cpp - libFuzzer: any text as a chat template ends, in a text or an error; twice, in the same.
+// fuzz_template.cpp - libFuzzer: any chat template renders to a text or an error, twice the same.
 #include <nlohmann/json.hpp>
 
 #include "infer/jinja/chat_template.h"

@@ -1,11 +1,11 @@
-// fuzz_text.cpp - libFuzzer: any file as compressed or UTF-16 text; in small pieces it reads as in large ones.
+// fuzz_text.cpp - libFuzzer: any bytes as a compressed or UTF-16 text; reads of any size agree.
 #include "files/text_file.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 namespace {
-// At most 4 MiB of it: a small file may unpack to much more.
+// Reads at most 4 MiB: a small compressed file may expand to much more.
 Status read_text(const std::string& path, size_t piece, std::string& text) {
     Result<TextFile> f = TextFile::open(path);
     TRY(f.status);

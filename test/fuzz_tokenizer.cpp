@@ -1,8 +1,8 @@
-// fuzz_tokenizer.cpp - libFuzzer: a tokenizer.json that parses must encode and decode any bytes, in pieces as
-// whole, and be written and read back.
+// fuzz_tokenizer.cpp - libFuzzer: a tokenizer.json that parses encodes and decodes any bytes,
+// equally in parts and at once, and survives a write and a read.
 //
-// The first byte is the number of edits to a small valid file (a place, a length to remove, a text to insert: random
-// bytes alone would never pass the first check), or 255: the rest is the file itself. What follows the edits is text.
+// The first byte is the number of edits to a small valid file (each: offset, length to remove, text
+// to insert), as random bytes would not parse; the text to encode follows. 255: all is the file.
 #include "data/bpe.h"
 
 namespace {
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const Tokenizer* one : {t.ok() ? &t.value : &gpt2, &gpt2})
         for (bool special : {false, true}) {
             std::vector<int> ids = one->encode(text, special);
-            if (one == &gpt2) CHECK(one->decode(ids) == text);    // others may lack bytes, or change spaces
+            if (one == &gpt2) CHECK(one->decode(ids) == text);    // other tokenizers may lack bytes, change spaces
             size_t cut = one->safe_cut(text, text.size());
             std::vector<int> parts = one->encode(text.substr(0, cut));
             const std::vector<int> rest = one->encode(text.substr(cut), false, cut > 0);

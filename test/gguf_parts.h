@@ -1,5 +1,5 @@
-// gguf_parts.h - GGUF files in parts, to be changed and written again; models from and to files. Include it after
-// doctest.
+// gguf_parts.h - GGUF files that tests take apart, edit and write again; models loaded from and
+// saved to GGUF. Include it after doctest.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
@@ -8,7 +8,7 @@
 
 inline const std::string FAMILIES = "test/golden/families/";
 
-// A GGUF file in parts, to be changed and written again.
+// A GGUF file as its keys and tensors, which a test edits before written() makes a file of them.
 struct Parts {
     GgufKeys keys;
     std::vector<GgufSource> tensors;

@@ -1,4 +1,4 @@
-// heard.h - a conversation by a model in memory, and what it says. Include it after the project's headers.
+// heard.h - a chat that records answers and notes. Include it after the project's headers.
 #pragma once
 #include <algorithm>
 
@@ -10,12 +10,12 @@ inline std::string turn(const std::string& role, const std::string& text) {
 }
 inline const std::string ASKS = "<|im_start|>assistant\n";
 
-// A Chat and what it says: answers, notes.
+// A Chat with a model in memory; keeps the last answer's text and all notes to the user.
 struct Heard {
     Tokenizer tokenizer = chat_tokenizer();
     std::string text;
     std::vector<std::string> notes;
-    int patience = -1;    // questions whether to stop that are answered with no; -1: all
+    int patience = -1;    // interrupted() calls that return false; -1: all
     Chat chat;
 
     static ChatOptions plain() {
@@ -32,7 +32,7 @@ struct Heard {
         const Status s = chat.open();
         REQUIRE_MESSAGE(s.ok(), s.message);
     }
-    // What a line is answered with.
+    // Sends a line of the user and returns the answer.
     std::string ask(const std::string& line) {
         text.clear();
         const Result<bool> r = chat.line(line);

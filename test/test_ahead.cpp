@@ -1,11 +1,11 @@
-// test_ahead.cpp - tokens drawn by the table's own `sample`, here the reference's: texts are as the host's Sampler
-// chooses them, and a step begins before the host knows its token.
+// test_ahead.cpp - tokens drawn on the device (the table's `sample`, here the reference's): texts
+// equal the host Sampler's, and the next step starts before the host has read the last token.
 #include "ahead_checks.h"
 
 #include "heard.h"
 
 namespace {
-// Steps that were begun and not heard of, and steps in all.
+// Steps whose tokens the host has not read yet (now, at most), and all steps.
 int in_flight, most_in_flight, steps;
 Ops<double> watched() {
     Ops<double> op = reference_ops();
@@ -18,7 +18,7 @@ Ops<double> watched() {
     in_flight = most_in_flight = steps = 0;
     return op;
 }
-// A tied head would say the last token again and again.
+// Untied, because a tied head would repeat the last token for ever.
 Config toy(int V, int T) { return {.V = V, .T = T, .L = 1, .NH = 2, .C = 16, .F = 32, .tied = false}; }
 GenerationOptions asked(const Config& c, int prompts, int tokens) {
     GenerationOptions what;
@@ -37,7 +37,7 @@ TEST_CASE("ahead: the reference draws what the sampler draws") {
 TEST_CASE("ahead: settings that need the host") {
     auto device = [](Sampling s) { return bool(Sampler::open(s, {}, 10).value.on_device()); };
     CHECK(device({}));
-    CHECK(device({.penalties = {.last = 5}}));    // nobody counts
+    CHECK(device({.penalties = {.last = 5}}));    // no penalty, so no counts
     CHECK(!device({.penalties = {.presence = 1, .last = 5}}));
     CHECK(!device({.penalties = {.dry = 1}}));
     CHECK(!device({.typical_p = 0.9}));
@@ -58,7 +58,7 @@ TEST_CASE("ahead: texts are the host's, with every setting") {
 }
 
 TEST_CASE("ahead: ends, stop strings and single tokens, in batches of any size") {
-    const Config c = toy(260, 48);    // more tokens than the tokenizer
+    const Config c = toy(260, 48);    // V above the tokenizer's 257 tokens
     GenerationOptions what = asked(c, 5, 30);
     what.sampling.penalties.bias = {"256=6"}, what.num = 2;
     for (int batch : {1, 2, 5})
@@ -79,12 +79,12 @@ TEST_CASE("ahead: contexts that fill up") {
     Config c = toy(94, 16);
     GenerationOptions what = asked(c, 3, 60);
     what.sampling.penalties.repetition = 1.2;
-    expect_same_texts(watched(), c, what);    // fed again
+    expect_same_texts(watched(), c, what);    // recomputed when the context is full
     CHECK(steps > 30);
     c.T = 256, c.position = Position::rope, c.rope_dims = 8;
     for (int sinks : {0, 4}) {
         what.cache = {"auto", 80, sinks}, what.tokens = 150;
-        expect_same_texts(watched(), c, what);    // rolls
+        expect_same_texts(watched(), c, what);    // eviction from a full cache
         CHECK(steps > 140);
     }
 }
@@ -117,7 +117,7 @@ TEST_CASE("ahead: what needs the logits, or drafts, is the host's") {
     CHECK(steps > 0);
 }
 
-// Memory of so many bytes there is none; on the device, or pinned.
+// Allocations of exactly this many bytes fail, in device or in pinned memory.
 static int64_t refused = -1;
 TEST_CASE("ahead: without memory for it the host chooses, and says so") {
     const Config c = toy(94, 32);

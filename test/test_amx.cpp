@@ -1,6 +1,6 @@
-// test_amx.cpp - products by AMX's tiles: the twin of the instructions, and the loops around them, which run on it
-// here. The operations that use them are tested in test/ops/.
-#define ISA twin    // the tiles of simd/tiles.h, as this file is compiled
+// test_amx.cpp - matrix products by AMX tiles: the emulated instructions (the "twin"), and the
+// loops around them, run on the twin. test/ops/ tests the operations that use them.
+#define ISA twin    // the namespace of simd/tiles.h in this file
 #include "layers/simd/amx_tiles.h"
 #include "base/philox.h"
 
@@ -23,7 +23,7 @@ struct alignas(64) Words {
     uint32_t u[256];
 };
 
-// c += a b by a set of tiles, through memory of stride 64 and 128 bytes.
+// c += a b by one implementation of tiles, loaded and stored with strides of 64 and 128 bytes.
 template <class Set> Words multiplied(Set& tiles, const Words& a, const Words& b, const Words& c) {
     uint32_t wide[16][32];
     for (int i = 0; i < 16; i++) memcpy(wide[i], a.u + 16 * i, 64);
@@ -41,7 +41,7 @@ template <class Set> Words multiplied(Set& tiles, const Words& a, const Words& b
     tiles.release();
     return out;
 }
-// The manual's definition, a number at a time.
+// One element of c by the definition in Intel's manual.
 float expected(const Words& a, const Words& b, float c, int i, int j) {
     float chain[2] = {};
     for (int k = 0; k < 16; k++)
@@ -80,7 +80,7 @@ TEST_CASE("amx: the twin of a tile product has the manual's bits, and AMX has th
         CHECK(alike);
 #endif
     }
-    // Even and odd k are summed apart, then together: 2^-24 twice is seen beside 1, one after the other they are not.
+    // Even and odd k are summed apart: 1 + (2^-24 + 2^-24) > 1, but (1 + 2^-24) + 2^-24 == 1.
     Words a = {}, b = {}, c = {};
     const bf16 one = to_bf16(1), small = to_bf16(0x1p-24f), tiny = to_bf16(0x1p-70f);
     a.u[0] = word(one, one), b.u[0] = word(small, small);
@@ -91,14 +91,14 @@ TEST_CASE("amx: the twin of a tile product has the manual's bits, and AMX has th
     a.u[48] = a.u[49] = word(x, none), b.u[5] = b.u[21] = word(y, none);
     twin::Pretended tiles;
     const Words got = multiplied(tiles, a, b, c);
-    CHECK(as_float(got.u[53]) == 0);    // two denormals that would add up to a normal number
+    CHECK(as_float(got.u[53]) == 0);    // two denormals, flushed before a normal sum
     CHECK(as_float(got.u[0]) == 1 + 0x1p-23f);
-    CHECK(as_float(got.u[1]) == 0);     // a denormal in the sums
-    CHECK(as_float(got.u[34]) == 0);    // a denormal product
+    CHECK(as_float(got.u[1]) == 0);     // denormal c, flushed to zero
+    CHECK(as_float(got.u[34]) == 0);    // denormal product, flushed to zero
 }
 
 namespace {
-// c += a b of bytes by a set of tiles of this depth; the memory beyond the depth holds other numbers.
+// c += a b of int8 by tiles of this depth; numbers beyond the depth must not count.
 template <class Set> Words multiplied_bytes(Set& tiles, const Words& a, const Words& b, const Words& c, int depth) {
     tiles.configure(depth);
     tiles.template load<5>(&a, 64), tiles.template load<7>(&b, 64), tiles.template load<2>(&c, 64);
@@ -157,8 +157,8 @@ Form random_form(uint64_t i) {
 double tanh_gelu(double x) { return 0.5 * x * (1 + std::tanh(0.7978845608 * (x + 0.044715 * x * x * x))); }
 double gelu_slope(double x) { return (tanh_gelu(x + 1e-5) - tanh_gelu(x - 1e-5)) / 2e-5; }
 
-// One product: what it reads, and by `run` what it writes, on any number of threads.
-template <class X, class Y> struct Case {    // A's type, B's
+// One product: its inputs; run() returns its outputs, which check() compares with sums in double.
+template <class X, class Y> struct Case {    // element types of A and B
     static constexpr bool FLOATS = sizeof(Y) == 4;
     Form f;
     std::vector<X> a;
@@ -169,7 +169,7 @@ template <class X, class Y> struct Case {    // A's type, B's
         : f(form), a(size_t(f.M * f.K)), residual(size_t(f.M * f.N)), pre(residual), b(size_t(f.K * f.N)),
           bias(size_t(f.N)), isa(isa) {
         fill(a, 1), fill(b, 2), fill(bias, 3), fill(residual, 4), fill(pre, 5);
-        a.resize(a.size() + size_t(32 * f.M), as<X>(NAN));    // nobody may read what follows
+        a.resize(a.size() + size_t(32 * f.M), as<X>(NAN));    // NaN behind the matrix, never to be read
         b.resize(b.size() + size_t(32 * f.N), as<Y>(NAN));
         f.sums &= sizeof(X) == 4;
     }
@@ -215,7 +215,7 @@ template <class X, class Y> struct Case {    // A's type, B's
         CAPTURE(int(isa));
         Out out = run();
         double worst = 0;
-        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // a sample of large ones
+        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // larger results: a random sample
         for (uint64_t t = 0; t < std::min(elements, most); t++) {
             const uint64_t i = elements <= most ? t : random_bits(1, t) % elements;
             const int m = int(i / uint64_t(f.N)), n = int(i % uint64_t(f.N));
@@ -250,7 +250,7 @@ template <class F> void each_isa(F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         if (cpu_supports(Isa(i))) f(Isa(i));
 }
-// Several blocks of k and parts of them, several parts of the resident operand, results that pass by the caches.
+// Several blocks of k, the last one partial; several resident parts; stores that bypass the caches.
 const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true},
                                  {130, 65, 770, true, true, true, false, false, false, false, true},
                                  {40, 33, 2400, true, true, true, false, false, false, true, true},
@@ -262,10 +262,11 @@ const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true}
                                  {1000, 960, 416, true, true},
                                  {1000, 960, 1000, true, true},
                                  {1000, 990, 700, true, true, false, true, false, false, true, true},
-                                 // B in parts, so that A is streamed again; then each of two threads has all of A
+                                 // B in parts, so A is streamed for each; two threads with all of A
+                                 // each
                                  {410, 830, 1000, true, true, false, false, false, false, false, true},
                                  {30, 960, 1000, true, true, false, false, false, false, false, true},
-                                 // A resident, both along k
+                                 // A resident; A and B contiguous along k
                                  {40, 1000, 1000, false, false, false, true}};
 }    // namespace
 
@@ -284,7 +285,7 @@ TEST_CASE("amx: products against the reference, awkward shapes and every epilogu
 }
 
 TEST_CASE("amx: the same bits each time, with any number of threads and on every instruction set") {
-    auto of_types = []<class X, class Y>(X, Y) {    // A's, B's
+    auto of_types = []<class X, class Y>(X, Y) {    // element types of A and B
         CAPTURE(sizeof(X));
         CAPTURE(sizeof(Y));
         auto same_bits = [](const Form& f, Isa isa, std::vector<int> counts) {
@@ -302,10 +303,10 @@ TEST_CASE("amx: the same bits each time, with any number of threads and on every
         };
         for (uint64_t i = 100; i < 120; i++)
             same_bits(random_form(i), i % 2 ? cpu_isa() : Isa::base, {1, 2, 3, 7, 8, 8});
-        for (const Form& f : LARGE) same_bits(f, cpu_isa(), {3});    // seconds each, where tiles are imitated
+        for (const Form& f : LARGE) same_bits(f, cpu_isa(), {3});    // seconds each with emulated tiles
         const Form f = LARGE[0];
         const Bits first = Case<X, Y>(f, cpu_isa()).bits();
-        if (cpu_isa() >= Isa::avx2)    // with FMAs in all of them
+        if (cpu_isa() >= Isa::avx2)    // every one of them has FMA
             each_isa([&](Isa isa) {
                 if (isa >= Isa::avx2) CHECK(Case<X, Y>(f, isa).bits() == first);
             });
@@ -330,7 +331,7 @@ TEST_CASE("amx: a row's bits do not depend on other rows") {
     of_type(0.0f), of_type(bf16());
 }
 
-// Numbers whose lower bits matter, of sizes that differ, as a share of the sum of absolute products.
+// Inputs vary by factors up to 2^40; errors are relative to the sum of absolute products.
 TEST_CASE("amx: products of floats are nearer than by FMAs, and keep what is not finite") {
     const Form f = {64, 64, 768};
     Case<float, float> c(f, cpu_isa());

@@ -1,4 +1,4 @@
-// test_batch.cpp - sequences that join and leave a batch, prompts that begin alike, drafts: none of it changes a text.
+// test_batch.cpp - texts do not depend on the batch, on shared beginnings of prompts or on drafts.
 #include <set>
 
 #include "files/json.h"
@@ -74,7 +74,7 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
         toy_model(g, c, {RunMode::infer, 4, 24});
         const std::vector<Ids> prompts = some_prompts(12);
         GenerationOptions what = asked(prompts, 30, 16);
-        what.num = 2, what.stop = {"a", "Q"};    // they end at all times
+        what.num = 2, what.stop = {"a", "Q"};    // texts of many lengths
         const GenerationResult all = run(g, what);
         std::set<size_t> lengths;
         for (const std::string& text : all.texts) lengths.insert(text.size());
@@ -131,12 +131,12 @@ TEST_CASE("batch: what prompts begin with alike is computed once") {
     std::vector<Ids> prompts;
     for (int i = 0; i < 10; i++)
         prompts.push_back(joined(toy_tokens(90, PLAIN.V, 1), toy_tokens(5, PLAIN.V, uint64_t(10 + i))));
-    for (int batch : {1, 4, 16})    // who ran before, who runs, who joins at the same time
+    for (int batch : {1, 4, 16})    // prefix of finished, running, joining sequences
         CHECK(rows_computed(g, asked(prompts, 2, batch)) == 90 + 10 * (5 + 1));
     GenerationOptions what = asked({prompts[0]}, 2, 3);
-    what.num = 7;    // those that join later feed the last token again, once for all of them
+    what.num = 7;    // later samples recompute the last token, once together
     CHECK(rows_computed(g, what) == 95 + 1 + 1 + 7);
-    for (size_t i = 0; i < 10; i++) prompts[i][3] = int(i);    // nothing in common worth a page
+    for (size_t i = 0; i < 10; i++) prompts[i][3] = int(i);    // a common prefix shorter than a page
     CHECK(rows_computed(g, asked(prompts, 2, 4)) > 10 * 90);
     Model states(cpu_packed_ops());
     toy_model(states, gated(2), {RunMode::infer, 1, 64});
@@ -145,9 +145,9 @@ TEST_CASE("batch: what prompts begin with alike is computed once") {
 
 TEST_CASE("lookup: what followed the longest run of last tokens, the latest of them") {
     CHECK(lookup_draft({1, 2, 3, 1, 2}, 1) == Ids{3});
-    CHECK(lookup_draft({1, 2, 3, 1, 2}, 5) == Ids{3, 1, 2, 3, 1});       // goes on in a circle
-    CHECK(lookup_draft({1, 2, 3, 9, 2}, 5).empty());                     // one token alone says little
-    CHECK(lookup_draft({5, 1, 2, 7, 1, 2, 8, 5, 1, 2}, 1) == Ids{7});    // three are more than two
+    CHECK(lookup_draft({1, 2, 3, 1, 2}, 5) == Ids{3, 1, 2, 3, 1});       // periodic continuation
+    CHECK(lookup_draft({1, 2, 3, 9, 2}, 5).empty());                     // a match of one token only
+    CHECK(lookup_draft({5, 1, 2, 7, 1, 2, 8, 5, 1, 2}, 1) == Ids{7});    // a match of 3 before one of 2
     CHECK(lookup_draft({1, 2, 7, 1, 2, 8, 1, 2}, 2) == Ids{8, 1});
     CHECK(lookup_draft({4, 4, 4}, 3) == Ids{4, 4, 4});
     CHECK(lookup_draft({1}, 3).empty());
@@ -170,7 +170,7 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
             CAPTURE(k);
             GenerationOptions what = asked(some_prompts(6), 60, 1 + k);
             what.sampling.seed = uint64_t(k);
-            // The last ones go beyond the context, or a cache of 64 positions that rolls.
+            // k == 5 exceeds the context; k == 6 has a cache of 64 positions, which evicts.
             if (k == 1) what.sampling.temperature = 0;
             if (k == 2) what.sampling.temperature = 0.4, what.sampling.top_k = 5, what.stop = {"b"};
             if (k == 3) what.sampling.top_p = 0.5, what.sampling.penalties.repetition = 1.3;
@@ -205,7 +205,7 @@ TEST_CASE("speculation: a draft model with the same weights is always right") {
     GenerationOptions what = asked(some_prompts(6), 41, 4);
     what.speculation = {.draft = &twin, .tokens = 4};
     const GenerationResult out = run(g, what);
-    CHECK(out.accepted > out.drafted * 98 / 100);    // but for near ties: the twin adds up prompts in another order
+    CHECK(out.accepted > out.drafted * 98 / 100);    // near ties: drafts sum prompts in another order
     CHECK(out.drafted > 6 * 41 * 7 / 10);
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("batch: a text ends where no token fits its grammar and none ends a te
     const Tokenizer endless = Tokenizer::from_merges({}, Pattern::gpt2, {});
     GenerationOptions what = asked({{1, 2, 3}}, 9, 4);
     what.num = 3;
-    what.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;    // the model's 94 tokens are ! to ~
+    what.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;    // no "\n" among the model's 94 tokens
     int notes = 0;
     what.note = [&](const std::string& text) { notes += text == NO_TOKEN; };
     for (Model* draft : {static_cast<Model*>(nullptr), &g})

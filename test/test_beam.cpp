@@ -1,4 +1,4 @@
-// test_beam.cpp - beam search against a search over all texts, and against beams whose every text is computed anew.
+// test_beam.cpp - beam search against a search of all texts, and against beams without a cache.
 #include "infer/decode/beam.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<int> with(std::vector<int> tokens, const std::vector<int>& more) {
 }
 bool better(const Said& a, const Said& b) { return a.score > b.score; }
 
-// Each text of at most n tokens that ends, or has n.
+// All texts that end within n tokens or have n tokens.
 void all_texts(Model& g, const std::vector<int>& prompt, int end, int n, double penalty, const Said& so_far,
                std::vector<Said>& out) {
     if (so_far.ended || int(so_far.tokens.size()) == n) {
@@ -45,7 +45,7 @@ void all_texts(Model& g, const std::vector<int>& prompt, int end, int n, double 
         all_texts(g, prompt, end, n, penalty, {with(so_far.tokens, {id}), so_far.sum + p[size_t(id)], 0, id == end},
                   out);
 }
-// transformers' rules, in plain loops.
+// transformers' rules of beam search in plain loops, without a cache.
 std::vector<Said> plain_beams(Model& g, const std::vector<int>& prompt, int end, int n, double penalty, size_t beams) {
     std::vector<Said> running = {{}}, finished;
     auto finish = [&](Said t) {
@@ -73,7 +73,7 @@ std::vector<Said> plain_beams(Model& g, const std::vector<int>& prompt, int end,
     for (const Said& t : running) finish(t);
     return finished;
 }
-// A tokenizer of '!' and what follows it, whose text ends at this token.
+// A byte tokenizer ('!' is token 0) whose only end token is `id`.
 Tokenizer ending_at(int id) {
     Vocabulary v = chat_tokenizer().vocabulary();
     v.ends = {id};
@@ -173,7 +173,7 @@ TEST_CASE("generate: logits that are not finite end sampling and beam search") {
     GenerationOptions what;
     what.prompts = {toy_tokens(3, 7, 1)}, what.num = 2, what.tokens = 4;
     REQUIRE(beam_search(g, ending_at(-1), what, {3, 1}).ok());
-    typed<float>(g, g.w.wte)[6 * 16] = INFINITY;    // a row that the prompt may lack: its logit alone
+    typed<float>(g, g.w.wte)[6 * 16] = INFINITY;    // only this logit, if the prompt lacks token 6
     const Status s = beam_search(g, ending_at(-1), what, {3, 1}).status;
     CHECK(s.code == Exit::diverged);
     CHECK_MESSAGE(contains(s.message, "the logits are not finite"), s.message);

@@ -1,4 +1,4 @@
-// test_bench.cpp - the profile of a step: its sums, its calls, and that it changes nothing.
+// test_bench.cpp - the profile of a training step, which changes no result; filters; peaks.
 #include "tools/bench/bench.h"
 
 #include "base/console.h"
@@ -61,7 +61,7 @@ void check_profile(const Table& op, bool fused) {
     }
     CHECK((rows.back().calls == 0 && rows.back().seconds >= 0));
     seconds += rows.back().seconds;
-    CHECK((seconds <= whole && seconds > 0.2 * whole));    // the rest of it was spent on notes
+    CHECK((seconds <= whole && seconds > 0.2 * whole));    // the rest: the profile's own bookkeeping
     const double C = TOY.C, weights = 12 * L * C * C + TOY.Vp() * C;
     CHECK(products == doctest::Approx(6 * B * S * weights));
 }
@@ -92,7 +92,7 @@ TEST_CASE("bench: a filter that leaves no row is an error that says which rows t
     CHECK(r.out.empty());
     for (const char* part : {"--filter nothing: no row has this in its name", "linear_forward", "adamw", "generation"})
         CHECK(r.err.find(part) != std::string::npos);
-    // In the order of the rows: what is asked for first comes first.
+    // The message lists names in the order of the rows: steps, then operations.
     for (const char* operation : {"linear_forward", "adamw"})
         for (const char* step : {"there are training", "generation", "prompt"})
             CHECK(r.err.find(step) < r.err.find(operation));

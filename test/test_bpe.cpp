@@ -36,7 +36,7 @@ const Tokenizer& gpt2() {
 }
 uint32_t draw(uint64_t stream, uint64_t i, uint32_t n) { return philox(5, stream, i).v[0] % n; }
 
-// Text of the characters on which the patterns turn, some of it not UTF-8.
+// Random text of characters that the patterns distinguish; some invalid UTF-8 unless `valid`.
 std::string random_text(uint64_t stream, int length, bool valid) {
     static const std::vector<std::string> parts = {" ",
                                                    " ",
@@ -104,7 +104,7 @@ std::vector<std::string> pieces_of(Pattern pattern, std::string_view text) {
     for (std::string_view piece; s.next(piece);) out.emplace_back(piece);
     return out;
 }
-// The published pattern, interpreted, with \s as White_Space.
+// Pieces by PCRE2 with the published pattern, in which \s becomes Unicode's White_Space.
 std::vector<std::string> pieces_by_definition(Pattern pattern, const std::string& text) {
     std::string regex = pattern_row(pattern).splits.at(0).regex;
     const std::string space =
@@ -141,7 +141,7 @@ std::vector<std::string> pieces_by_definition(Pattern pattern, const std::string
     return out;
 }
 
-// Merges by the rule, one at a time.
+// BPE by its definition: the merge of lowest rank, one at a time.
 std::vector<int> encode_naively(const Tokenizer& t, const std::string& text) {
     const Vocabulary& v = t.vocabulary();
     std::map<std::pair<int, int>, size_t> rank;
@@ -175,7 +175,7 @@ Result<Tokenizer> train_on(const std::string& text, int vocab, Pattern pattern =
     b.read = [&](std::string& out) -> Result<bool> { return out = text, !std::exchange(given, true); };
     return bpe_train(b);
 }
-// Counts all pairs again for every merge.
+// BPE training that counts all pairs again for every merge.
 std::vector<std::pair<int, int>> train_naively(const std::string& text, int merges) {
     std::map<std::string, int64_t> counts;
     for (auto& piece : pieces_of(Pattern::gpt2, text)) counts[piece]++;
@@ -194,7 +194,7 @@ std::vector<std::pair<int, int>> train_naively(const std::string& text, int merg
             for (size_t i = 0; i + 1 < ids.size(); i++) pairs[{ids[i], ids[i + 1]}] += n;
         std::pair<int, int> best;
         int64_t most = 1;
-        for (auto& [pair, n] : pairs)    // in the order of ids: the first of equals stays
+        for (auto& [pair, n] : pairs)    // in id order: ties keep the first pair
             if (n > most) most = n, best = pair;
         if (most == 1) break;
         out.push_back(best);
@@ -213,7 +213,7 @@ std::vector<std::pair<int, int>> merges_of(const Tokenizer& t) {
     for (const Merge& m : t.vocabulary().merges) out.push_back({m.left, m.right});
     return out;
 }
-double seconds(int times, const std::function<void()>& work) {    // the best of them
+double seconds(int times, const std::function<void()>& work) {    // the fastest of `times` runs
     double best = 1e9;
     for (int i = 0; i < times; i++) {
         auto start = std::chrono::steady_clock::now();
@@ -263,7 +263,7 @@ TEST_CASE("bpe: a safe cut changes no piece, whatever follows") {
         CHECK(safe_cut(pattern, "\xE6\xBC\xA2\xE3\x80\x82\n\xE6\xBC\xA2\xE3\x80\x82", 9) >= 6);    // no blank anywhere
         CHECK(safe_cut(pattern, std::string(1000, 'a'), 1000) == 0);
         CHECK(safe_cut(pattern, "", 5) == 0);
-        CHECK(safe_cut(pattern, "!\n\xE3\x80", 2) < 2);    // perhaps a wide space
+        CHECK(safe_cut(pattern, "!\n\xE3\x80", 2) < 2);    // perhaps the start of U+3000, a space
     }
 }
 
@@ -306,7 +306,7 @@ TEST_CASE("bpe: any bytes round-trip and equal the naive merges") {
     }
     std::string whole = "\xF0\x9F\x91\xA8\xE2\x80\x8D\xE6\xBC\xA2\xC3\xA9!";
     for (size_t n = 0; n <= whole.size(); n++) texts.push_back(whole.substr(0, n));
-    for (size_t n : {46, 47, 48, 49, 50, 200})    // about the border of the two ways to merge
+    for (size_t n : {46, 47, 48, 49, 50, 200})    // around the length where the merge algorithm changes
         texts.push_back(std::string("abcabdabcabc").append(n - 12, 'b'));
     for (auto& text : texts)
         for (const Tokenizer* t : {&gpt2(), static_cast<const Tokenizer*>(&small)}) {
@@ -367,7 +367,7 @@ TEST_CASE("bpe: streaming decode gives whole characters, split anywhere") {
     };
     std::string valid = "a\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x98\x80z";
     CHECK(whole(valid) == valid);
-    // one U+FFFD for each longest beginning of a character, as the Unicode standard's table 3-8 has it
+    // one U+FFFD for each longest beginning of a character (the Unicode standard's table 3-8)
     CHECK(whole("a\xF1\x80\x80\xE1\x80\xC2z\x80y\x80\xBFx") ==
           "a" + replacement + replacement + replacement + "z" + replacement + "y" + replacement + replacement + "x");
     CHECK(whole("\xC0\xAF\xE0\x80\xBF\xF4\x91\x92\x93\xED\xA0\x80").size() == 3 * (2 + 3 + 4 + 3));

@@ -1,4 +1,4 @@
-// test_cache.cpp - generation's cache: who holds which pages, sequences of different lengths, narrow types, rolling.
+// test_cache.cpp - the KV cache: shared pages, uneven lengths, bf16/fp8/int8, eviction.
 #include <numeric>
 #include <set>
 #include <utility>
@@ -22,7 +22,7 @@ Ids joined(Ids a, const Ids& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
 }
-PendingHead head;    // what the last call of extend left for the head
+PendingHead head;    // the last extend's result, for compute_logits
 std::vector<float> logits_of(Model& g, const PendingHead& of = head) {
     std::vector<float> x(size_t(of.pass.B * g.c.V));
     compute_logits(g, of, x.data());
@@ -33,7 +33,7 @@ std::vector<float> whole(Model& g, const Ids& tokens) {
     g.forward();
     return logits_of(g, whole_batch(g));
 }
-// One sequence's logits after each token from `first` on; before that, one piece.
+// One sequence's logits after each token from `first` on; the tokens before are one call.
 std::vector<std::vector<float>> steps(Model& g, KvCache& cache, const Ids& tokens, int first) {
     std::vector<std::vector<float>> all;
     head = extend(g, cache, tokens.data(), first);
@@ -57,7 +57,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.fork(0, 1), t.fork(0, 2);
     CHECK(t.free() == 4);    // a shared prompt is held once
     CHECK(t.ref_count(t[0].pages[2]) == 3);
-    t.grow(1, 1, copies);    // the last page, which is not full, is copied; so is it for the next one
+    t.grow(1, 1, copies);    // copies the partial last page; so does sequence 2
     t.grow(2, 1, copies);
     t.grow(0, 1, copies);
     CHECK(t.free() == 2);
@@ -67,12 +67,12 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     CHECK(copies[1].to == t[2].pages[2]);
     CHECK(t[1].pages[1] == t[0].pages[1]);
     t.grow(1, SIZE, copies);
-    CHECK(copies.size() == 2);    // growing copies nothing
+    CHECK(copies.size() == 2);    // a new page needs no copy
     CHECK(t.free() == 1);
     t.rewind(1, SIZE + 1);
     CHECK(t.free() == 3);
     CHECK(t.ref_count(t[0].pages[1]) == 3);
-    t.grow(1, 1, copies);    // into a page that two others hold
+    t.grow(1, 1, copies);    // a write to a page with two other holders
     CHECK(copies.size() == 3);
     CHECK(t[1].pages[1] != t[0].pages[1]);
     for (int b : {0, 1, 2}) t.rewind(b, 0);
@@ -80,13 +80,13 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.grow(0, 4 * SIZE, copies);
     t.fork(0, 1);
     t.evict(0, 1);
-    CHECK(t.free() == 3);    // the other one holds it
+    CHECK(t.free() == 3);    // sequence 1 still holds the evicted page
     CHECK(t[0].length() == 3 * SIZE);
     CHECK(t[0].pages == Ids{t[1].pages[0], t[1].pages[2], t[1].pages[3]});
     t.copy_sinks(0, 1, copies);
     CHECK(t.ref_count(t[0].first[0]) == 2);
     CHECK(t.free() == 2);
-    t.copy_sinks(0, 1, copies);    // its own copy is used again
+    t.copy_sinks(0, 1, copies);    // the existing copy, reused
     CHECK(t.free() == 2);
     t.fork(0, 2);
     t.copy_sinks(2, 1, copies);
@@ -142,7 +142,7 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
                 CAPTURE(b);
                 CAPTURE(step);
                 CHECK(relative_error(own.data(), &rows[size_t(b * PLAIN.V)], PLAIN.V) < 1e-5);
-                // A call's length chooses attention's loop (Pages::Sums): a prompt of one token has another one alone.
+                // A call's S chooses the summation order (Pages::Sums): alone, S == 1 differs.
                 if (lengths[size_t(b)] > 1)
                     CHECK(memcmp(own.data(), &rows[size_t(b * PLAIN.V)], own.size() * sizeof(float)) == 0);
             }
@@ -188,7 +188,7 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
         check();
         (void)taken();
         head = extend(g, cache, tokens.data(), S);
-        CHECK(taken() == Ids{12, 12, 12, 12, 12});    // a block and the next one's qkv
+        CHECK(taken() == Ids{12, 12, 12, 12, 12});    // block 0 and the qkv of block 1
         compute_logits(g, head, some.data(), asked);
         CHECK(taken() == Ids{5, 5, 5, 5});
         check();
@@ -200,7 +200,7 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
 }
 
 namespace {
-// Pieces of allocate_host's memory that are held, and downloads since.
+// Pinned memory (allocate_host) held now; all allocations, downloads, downloads elsewhere.
 struct Pinned {
     std::set<void*> held;
     int allocated = 0, downloads = 0, elsewhere = 0;
@@ -260,7 +260,7 @@ TEST_CASE("cache: narrow types agree with the reference's, and cost little") {
         const auto whole = steps(g, wide, tokens, 20);
         double most = 0;
         for (size_t i = 0; i < got.size(); i++) {
-            // A number between two codes may become either one on its way through two layers.
+            // A value near the middle of two codes may round to either after two layers.
             CHECK(relative_error(got[i].data(), want[i].data(), c.V) < cost / 3);
             most = std::max(most, relative_error(got[i].data(), whole[i].data(), c.V));
         }
@@ -269,14 +269,14 @@ TEST_CASE("cache: narrow types agree with the reference's, and cost little") {
     }
 }
 
-// With one layer, keys and values depend on their own tokens alone.
+// With one layer, keys and values depend on their own token alone: evicted ones leave no trace.
 TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
     Config base = PLAIN;
     base.L = 1;
     const Ids tokens = toy_tokens(200, PLAIN.V, 1);
     for (Kind& kind : kind_configs(base)) {
         if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
-        // A state gives nothing up. Where softmax follows it, the layer with the state adds nothing here.
+        // A recurrent state evicts nothing; in mixed models its layer adds zero here.
         const bool mixed = kind.c.softmax_every > 0;
         if (kind.c.linear != LinearAttention::none && !mixed) continue;
         if (mixed) kind.c.L = 2;
@@ -398,7 +398,7 @@ TEST_CASE("cache: which one a command gets") {
     CHECK(limits({}, 2000).sinks == 0);
     c.global_every = 2;
     CHECK(!limits({}, 2000).lossless);
-    c = PLAIN;    // learned positions
+    c = PLAIN;    // learned positions: no eviction
     CHECK(!limits({}, 2000).evicts);
     CHECK(!limits({"auto", 60, -1}, 100).evicts);
     CHECK(limits({"auto", 60, -1}, 100).positions == 60);

@@ -1,4 +1,4 @@
-// test_chat.cpp - conversations by models whose answers are known before they are written: turns, the cache, commands.
+// test_chat.cpp - conversations with models of known answers: turns, the KV cache, commands.
 #include "infer/chat/chat.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ TEST_CASE("chat: each turn is what a new conversation with the same past gives, 
     ChatOptions o = Heard::plain();
     o.tokens = 24;
     for (double temperature : {0.0, 1.0}) {
-        o.sampling.temperature = temperature, o.sampling.top_k = 5;    // ASCII
+        o.sampling.temperature = temperature, o.sampling.top_k = 5;    // answers in ASCII
         o.system = "be kind";
         Heard heard(talker.g, o);
         const std::string file = temporary_directory() + "/past.json";
@@ -75,7 +75,7 @@ TEST_CASE("chat: each turn is what a new conversation with the same past gives, 
         CHECK(heard.chat.history().size() == 8);
         const std::string again = heard.ask("/reset");
         CHECK(heard.chat.history().empty());
-        Heard first(talker.g, o);    // nothing of the past is left
+        Heard first(talker.g, o);    // a new chat, to compare with the reset one
         first.chat.options.seed = heard.chat.options.seed = 9, first.chat.answers = heard.chat.answers;
         CHECK(heard.ask("hello") == first.ask("hello"));
         o.seed = 1;
@@ -109,7 +109,7 @@ TEST_CASE("chat: an old turn that changes is computed again") {
               9);
 }
 
-// A state cannot be taken apart: it goes back to the last prompt's end, or to nothing.
+// A recurrent state drops no tokens: it returns to the last prompt's end (a copy) or to the start.
 TEST_CASE("chat: without softmax an old turn that changes is computed again, and nothing else") {
     Talker talker(512, LinearAttention::gated);
     ChatOptions o = Heard::plain();
@@ -118,17 +118,17 @@ TEST_CASE("chat: without softmax an old turn that changes is computed again, and
     heard.ask("hello");
     const int64_t first = heard.chat.computed;
     const int end = heard.chat.cached_positions();
-    heard.ask("again");    // goes on from the state
+    heard.ask("again");    // continues from the kept state
     const int64_t second = heard.chat.computed - first;
     CHECK(second == heard.chat.cached_positions() - end);
     const std::string before = temporary_directory() + "/before.json", edited = before + "2";
     heard.ask("/save " + before);
-    // The last answer is another one: back to the end of its question.
+    // The last answer is edited: the state returns to the end of its question.
     auto past = heard.chat.history();
     past[3].content = "no";
     write_file(edited, messages_text({{"system", "one"}, past[0], past[1], past[2], past[3]}));
     for (const std::string& file : {edited, before})
-        for (const char* system : {"/system one", "/system two"}) {    // another one: from the beginning
+        for (const char* system : {"/system one", "/system two"}) {    // two: another prompt, computed anew
             Heard fresh(talker.g, o);
             const int64_t from = heard.chat.computed;
             for (Heard* h : {&heard, &fresh}) h->ask("/load " + file), h->ask(system);
@@ -165,7 +165,7 @@ TEST_CASE("chat: when the context is full the oldest turns go, the system prompt
             drops++;
         } else {
             CHECK(heard.notes == std::vector<std::string>{"the answer ends after 16 tokens"});
-            CHECK(heard.chat.computed - before < 60);    // the rest is in the cache
+            CHECK(heard.chat.computed - before < 60);    // all other tokens are cached
         }
         CHECK(heard.chat.cached_positions() == tokens() + 15);
         const std::string file = temporary_directory() + "/kept.json";
@@ -176,7 +176,7 @@ TEST_CASE("chat: when the context is full the oldest turns go, the system prompt
         fresh.ask("/system sys");
         CHECK(fresh.ask(user) == answer);
         all.push_back({"assistant", answer});
-        CHECK(heard.chat.history() == all);    // what is saved is whole
+        CHECK(heard.chat.history() == all);    // history keeps the messages left out
     }
     CHECK(drops >= 2);
     const Status s = heard.refused(std::string(200, 'x'));
@@ -213,15 +213,15 @@ TEST_CASE("chat: answers end at end tokens and stop strings, which are no part o
     CHECK(said("a<|im_start|>b") == "ab");    // a special token is no text
     ChatOptions o = Heard::plain();
     o.stop = {"lo, w"};
-    CHECK(said("hello, world", o) == "hel");    // five tokens
+    CHECK(said("hello, world", o) == "hel");    // a stop string of five tokens
     CHECK(said("hello, you", o) == "hello, you");
-    CHECK(said("hello, ", o) == "hello, ");    // held back until the end
+    CHECK(said("hello, ", o) == "hello, ");    // possible stop string, held back until the end
     o.tokens = 3;
     std::vector<std::string> notes;
     CHECK(said("hello", o, &notes) == "hel");
     CHECK(notes == std::vector<std::string>{"the answer ends after 3 tokens"});
     o.tokens = 6;
-    CHECK(said("hello", o, &notes) == "hello");    // and its end
+    CHECK(said("hello", o, &notes) == "hello");    // five bytes and the end token
     CHECK(notes.empty());
     o.ends = {tokenizer.encode("l")[0]};
     CHECK(said("hello", o) == "he");
@@ -252,7 +252,8 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
 
 TEST_CASE("chat: an answer ends where no token fits the grammar and none ends it") {
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 16});    // tokens ! to ~
+    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32},
+              {RunMode::infer, 1, 16});    // tokens are ! to ~
     ChatOptions o = Heard::plain();
     o.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;
     Heard heard(g, o, "!");
@@ -301,7 +302,7 @@ TEST_CASE("chat: commands") {
     CHECK(unknown.message ==
           "/rest: no such command; did you mean /reset?; /help shows all. A message may begin so "
           "behind a space");
-    heard.ask("/usr/bin/x is a path");    // a message
+    heard.ask("/usr/bin/x is a path");    // no command, so a message
     CHECK(heard.chat.history()[2].content == "/usr/bin/x is a path");
     const std::string dir = temporary_directory();
     heard.ask("/system  be \u00e9 ");

@@ -1,4 +1,4 @@
-// test_chat_command.cpp - `flatgpt chat` as one uses it: in a pipe, at a terminal; and what a model's files tell it.
+// test_chat_command.cpp - `flatgpt chat` in a pipe and at a terminal; the files that configure it.
 #include "files/json.h"
 #include "infer/model_defaults.h"
 
@@ -46,7 +46,7 @@ TEST_CASE("generation_config.json and lists of ends go out as they came in: conv
                      "16",      "--dtype", "fp32",    "--out",  out + "/run"};
     run(train);
     same(out + "/run/step_00000001");
-    std::filesystem::remove_all(dir);    // a resumed run asks its checkpoint
+    std::filesystem::remove_all(dir);    // resuming may read only the checkpoint
     train[6] = "2";
     train.insert(train.end(), {"--resume", "auto"});
     run(train);
@@ -68,7 +68,7 @@ TEST_CASE("chat: what a conversation is written with, and what ends an answer") 
     CHECK(format.bos == v.tokens[65]);
     CHECK(format.eos == "<|im_start|>");
     CHECK(format.ends == std::vector<int>{66, 67, end_of_text, START_OF_TURN, END_OF_TURN});
-    CHECK(format.stop == Strings{"<|eot_id|>"});    // it is no token here
+    CHECK(format.stop == Strings{"<|eot_id|>"});    // no token of this vocabulary
     CHECK(contains(format.name, dir));
     write_file(dir + "/other", "other");
     CHECK(read(dir + "/other").value.chat_template == "other");
@@ -119,7 +119,7 @@ TEST_CASE("chat: in a pipe, answers go to standard output and all else to standa
     write_file(dir + "/generation_config.json", R"({"temperature": "hot"})");
     CHECK(said("u\n").exit_code == 3);
     CHECK(sampled() == "");
-    // eval has no use for that file.
+    // eval does not read generation_config.json: its error is the missing data.
     CHECK(contains(run_flatgpt({"eval", dir, "--data", dir + "/no.bin"}).err, "no.bin"));
     std::filesystem::remove(dir + "/generation_config.json");
     write_file(dir + "/chat_template.jinja", "\n{% if %}");
@@ -176,7 +176,7 @@ TEST_CASE("chat: an added token without an embedding is none, and the tokenizer 
     CHECK(less.encode("a<image_soft_token>", true) == less.encode("a<image_soft_token>", false));
     CHECK(less.encode("<|im_end|>", true) == std::vector<int>{END_OF_TURN});
     CHECK(whole.of_model(CHAT_TOKENS + 1).vocab_size() == CHAT_TOKENS + 1);
-    CHECK(whole.of_model(255).vocab_size() == CHAT_TOKENS + 1);    // a byte's token lies there, too
+    CHECK(whole.of_model(255).vocab_size() == CHAT_TOKENS + 1);    // ids from 255 on include a byte's
     const Tokenizer merged = Tokenizer::from_merges({{1, 2}, {3, 4}}, Pattern::gpt2, {"<|x|>"});
     CHECK(merged.of_model(258).vocab_size() == 258);
     CHECK(merged.of_model(257).vocab_size() == 259);
@@ -189,9 +189,10 @@ TEST_CASE("chat: an added token without an embedding is none, and the tokenizer 
     CHECK_MESSAGE(sampled.exit_code == 0, sampled.err);
     write_file(larger + "/text", std::string(300, 'a'));
     REQUIRE(run_flatgpt({"tokenize", "--tokenizer", dir, "--out", larger + "/t", larger + "/text"}).exit_code == 0);
-    const ProcessResult measured = run_flatgpt({"eval", dir, "--data", larger + "/t*.bin"});    // the whole one's
+    const ProcessResult measured =
+        run_flatgpt({"eval", dir, "--data", larger + "/t*.bin"});    // shards of the whole tokenizer
     CHECK_MESSAGE(measured.exit_code == 0, measured.err);
-    // The model has an embedding for it, its draft has none.
+    // The model has an embedding for <image_soft_token>, the draft model has none.
     Model g(cpu_ops<float>());
     toy_model(g, {.V = CHAT_TOKENS + 1, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 8});
     const std::string main = write_model(g, whole);
@@ -209,11 +210,11 @@ TEST_CASE("chat: an added token without an embedding is none, and the tokenizer 
 // ---- at a terminal --------------------------------------------------------------------------------------------------
 
 namespace {
-// flatgpt chat, typed at.
+// `flatgpt chat` at a pseudo-terminal at which the test types.
 struct Typist {
     int master = -1;
     pid_t child = -1;
-    std::string all;    // what it wrote
+    std::string all;    // output that until() has not returned yet
     explicit Typist(Strings args, const std::string& term = "xterm") {
         args.insert(args.begin(), {"env", "TERM=" + term, flatgpt_binary(), "chat"});
         std::vector<char*> argv;
@@ -231,8 +232,8 @@ struct Typist {
         if (child > 0) kill(child, SIGKILL), waitpid(child, nullptr, 0);
         close(master);
     }
-    // Ctrl-C between the prompt and the read that waits for a key would be seen at that key: nobody is so fast. What
-    // has ended (Z) takes no keys; until() then says what it wrote.
+    // Waits until the process sleeps (S) in its read of a key: an earlier Ctrl-C would be seen only
+    // with the next key. Of a process that ended (Z) until() shows the output.
     void type(const std::string& text) {
         for (int asleep = 0; asleep < 3; usleep(5000)) {
             const std::string stat = read_file("/proc/" + std::to_string(child) + "/stat");
@@ -241,7 +242,7 @@ struct Typist {
         send(text);
     }
     void send(const std::string& text) { CHECK(write(master, text.data(), text.size()) == ssize_t(text.size())); }
-    // What it wrote up to and with `part`; waits for it.
+    // Waits for `part` in the output; returns everything up to its end.
     std::string until(const std::string& part) {
         char piece[4096];
         pollfd ready = {master, POLLIN, 0};
@@ -276,7 +277,7 @@ TEST_CASE("chat: at a terminal lines are edited and remembered; Ctrl-C discards 
         CHECK(contains(typist.until("hello\r\n"), "u\r\n"));
         typist.until("> ");
         typist.type("half a l\u00efn");
-        typist.until("\u00efn");    // Ctrl-C also discards what nobody has read yet
+        typist.until("\u00efn");    // Ctrl-C also discards unread input
         typist.type("\x03");
         CHECK_FALSE(contains(typist.until("> "), "Ctrl-C again"));
         typist.type("\x03");
@@ -293,7 +294,7 @@ TEST_CASE("chat: at a terminal lines are edited and remembered; Ctrl-C discards 
     Typist typist({dir});
     typist.until("> ");
     typist.type("/params stop \x1b[D\r");
-    CHECK(contains(typist.until("\n> "), "a value is missing"));    // and it goes on
+    CHECK(contains(typist.until("\n> "), "a value is missing"));    // the prompt again, after the error
     typist.type("\"\"\"\r");
     typist.until("... ");
     typist.type("\x03");
@@ -318,7 +319,7 @@ TEST_CASE("chat: a terminal that cannot move its cursor edits lines itself") {
 }
 
 namespace {
-std::string endless_model() {    // it answers "yyyy..."
+std::string endless_model() {    // answers "yyyy..."
     const Tokenizer tokenizer = chat_tokenizer();
     std::string script = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n" + std::string(60000, 'y');
     Actor actor(tokenizer.encode(script, true), 60000);
@@ -361,7 +362,8 @@ TEST_CASE("chat: at a terminal the signal that ends an answer leaves the termina
     const std::string dir = endless_model();
     for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) {
         Typist typist({dir, "--temperature", "0", "--context", "60000"});
-        const int held = open(ptsname(typist.master), O_RDWR | O_NOCTTY);    // the terminal outlives the process
+        const int held =
+            open(ptsname(typist.master), O_RDWR | O_NOCTTY);    // keeps the terminal open after the process
         auto mode = [&] {
             termios now = {};
             REQUIRE(tcgetattr(held, &now) == 0);

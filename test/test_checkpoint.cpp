@@ -1,5 +1,5 @@
-// test_checkpoint.cpp - what is written reads back bit for bit; what is damaged or foreign is named; the files are
-// Hugging Face's. How a write fails is in test_crash.cpp.
+// test_checkpoint.cpp - checkpoints read back bit for bit; errors name damaged and foreign files;
+// weights of Hugging Face load. Failing writes are in test_crash.cpp.
 #include "toy_checkpoint.h"
 #include "base/philox.h"
 
@@ -67,7 +67,7 @@ TEST_CASE("checkpoint: everything reads back bit for bit") {
     CHECK(names ==
           std::set<std::string>{"MANIFEST", "config.json", "model.safetensors", "optimizer.safetensors", "state.json"});
     CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 1);
-    // A second time over the first one.
+    // A second checkpoint of the same step replaces the first.
     write_toy(run, 500, 9);
     CHECK(checkpoint_state(dir).value.seed == 9);
     CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 1);
@@ -103,7 +103,7 @@ TEST_CASE("checkpoint: a model saved by transformers") {
     toy.poison();
     Status s = checkpoint_weights(dir, toy.g);
     REQUIRE_MESSAGE(s.ok(), s.message);
-    // Element i of the k-th parameter is 1000 k + i there, in Hugging Face's orientation.
+    // In hf_tiny element i of the k-th tensor below is 1000 k + i, in Hugging Face's layout.
     const char* order[] = {"wte.weight",
                            "wpe.weight",
                            "h.0.ln_1.weight",
@@ -149,7 +149,7 @@ TEST_CASE("checkpoint: format 1 loads for ever") {
     read.poison();
     CHECK(checkpoint_weights(dir, read.g).ok());
     CHECK(checkpoint_optimizer(dir, read.g).ok());
-    // Not to the bit: the numbers were made with one machine's log and cos.
+    // Not bit for bit: the toy's log and cos differ between machines.
     for (auto field : {&ToyCheckpoint::params, &ToyCheckpoint::m, &ToyCheckpoint::v})
         CHECK(relative_error((read.*field).data(), (wrote.*field).data(), int64_t((read.*field).size())) < 1e-6);
     Result<TrainState> state = checkpoint_state(dir);
@@ -207,9 +207,9 @@ TEST_CASE("checkpoint: weights of other exporters") {
     tensors.push_back({"lm_head.weight", {c.V, c.C}});
     write_tensors(one, tensors);
     CHECK(loads_the_same());
-    write_tensors(one, tensors, TensorType::bf16);    // numbers up to 255 are exact
+    write_tensors(one, tensors, TensorType::bf16);    // integers up to 255, exact in bf16
     CHECK(loads_the_same());
-    // The head is a copy in another type, too, if it holds the same numbers.
+    // lm_head may be stored in another dtype than the embeddings, which it must equal.
     nlohmann::json index;
     for (auto& [name, shape] : tensors) index["weight_map"][name] = name == tensors.back().first ? "head" : "rest";
     write_file(one + ".index.json", index.dump());
@@ -225,7 +225,7 @@ TEST_CASE("checkpoint: weights of other exporters") {
         INFO(s.message);
         CHECK(s.code == Exit::input);
         CHECK(s.message.find(text) != std::string::npos);
-        CHECK(same_bits(before.params, ToyCheckpoint(2).params));    // nothing was touched
+        CHECK(same_bits(before.params, ToyCheckpoint(2).params));    // no weight was overwritten
     };
     std::string changed = read_file(one);
     changed.back() ^= 1;    // the head's last number
@@ -284,7 +284,7 @@ TEST_CASE("checkpoint: weights in several files by an index") {
     refused("weight_map");
     for (const char* map : {"", "[]", "{}", "{\"a\":1}", "{\"a\":\"\"}", "1"}) {
         write_file(index_path, std::string("{\"weight_map\":") + map + "}");
-        refused(map == std::string("{\"a\":\"\"}") ? dir : "index.json");    // a directory is no file of weights
+        refused(map == std::string("{\"a\":\"\"}") ? dir : "index.json");    // "" names the directory itself
     }
     fs::remove(index_path);
     refused("model.safetensors");
@@ -371,7 +371,7 @@ TEST_CASE("config.json: ours both ways, and what flatgpt cannot run is named") {
 
 TEST_CASE("state.json: hostile fields") {
     using nlohmann::json;
-    TrainState full = toy_state(3, 4);    // with what only some runs know
+    TrainState full = toy_state(3, 4);    // with all optional fields
     full.algorithms = full.dtype = full.backend = "x", full.validation = ~uint64_t(0);
     full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.documents = 0;
     const std::string text = state_json(full);
@@ -459,14 +459,14 @@ TEST_CASE("checkpoint: every kind of damage is found and named, and the one befo
         write_file(path, good);
         CHECK(checkpoint_find(run, nullptr).value.path == dir);
     }
-    // Foreign things in a run are not checkpoints.
+    // Other entries of a run's directory are not taken for checkpoints.
     for (const char* name : {"step_00000003.tmp", "step_3", "step_000000004", "step_0000000x"})
         fs::create_directory(run + "/" + name);
     write_file(run + "/step_00000009", "a file");
     write_file(run + "/metrics.jsonl", "{}\n");
     CHECK(checkpoint_list(run) == std::vector{old, dir});
     CHECK(checkpoint_find(run, nullptr).value.path == dir);
-    fs::create_directory(run + "/step_00000005");    // named like one, and newest
+    fs::create_directory(run + "/step_00000005");    // the newest by name, but empty
     std::vector<std::string> reports;
     CHECK(checkpoint_find(run, &reports).value.path == dir);
     CHECK(reports.size() == 1);

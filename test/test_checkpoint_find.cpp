@@ -1,4 +1,4 @@
-// test_checkpoint_find.cpp - which checkpoints of a run are kept, and which one is taken.
+// test_checkpoint_find.cpp - which checkpoints of a run pruning keeps, and which one is loaded.
 #include <filesystem>
 
 #include "toy_checkpoint.h"
@@ -22,8 +22,8 @@ TEST_CASE("checkpoint: prune keeps the newest whole ones") {
     REQUIRE(checkpoint_prune(run, 0).ok());
     CHECK(steps() == "123456");
     CHECK(!fs::exists(left));
-    fs::create_directory(run + "/step_00000000");           // without a MANIFEST: not one that we wrote
-    write_file(run + "/step_00000005/state.json", "{}");    // does not count, and stays to be looked at
+    fs::create_directory(run + "/step_00000000");           // without a MANIFEST: not ours, never deleted
+    write_file(run + "/step_00000005/state.json", "{}");    // damaged: neither counted nor deleted
     REQUIRE(checkpoint_prune(run, 3).ok());
     CHECK(steps() == "03456");
     REQUIRE(checkpoint_prune(run, 1).ok());
@@ -31,7 +31,8 @@ TEST_CASE("checkpoint: prune keeps the newest whole ones") {
     write_file(run + "/step_00000006/MANIFEST", "");
     REQUIRE(checkpoint_prune(run, 1).ok());
     CHECK(steps() == "06");
-    CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 3);    // and metrics.jsonl
+    CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) ==
+          3);    // steps 0 and 6, and metrics.jsonl
 }
 
 namespace {
@@ -56,15 +57,15 @@ TEST_CASE("checkpoint: prune keeps the best by validation beside the newest") {
     CHECK(steps() == "245");
     REQUIRE(checkpoint_prune(run, 1).ok());
     CHECK(steps() == "25");
-    write_with_best(run, 6, 6);    // a better one: 2 is no longer held
+    write_with_best(run, 6, 6);    // a new best: step 2 may go
     REQUIRE(checkpoint_prune(run, 1).ok());
     CHECK(steps() == "6");
     write_with_best(run, 7, 6);
     write_with_best(run, 8, 8);
-    write_file(run + "/step_00000008/model.safetensors", "");    // damaged: what it says does not count
+    write_file(run + "/step_00000008/model.safetensors", "");    // damaged: its best_step is ignored
     REQUIRE(checkpoint_prune(run, 1).ok());
     CHECK(steps() == "678");
-    write_with_best(run, 9, 3);    // gone, which is no error here
+    write_with_best(run, 9, 3);    // best step 3 is gone, without error
     REQUIRE(checkpoint_prune(run, 1).ok());
     CHECK(steps() == "9");
 }
@@ -99,7 +100,7 @@ TEST_CASE("checkpoint: the last, the best by validation, or one by its step") {
 
     flip_in_file(at(2) + "/model.safetensors", 8 * 900);
     refused(run, "2", Exit::input, at(2) + "/model.safetensors");
-    CHECK(found("last").value.path == at(4));    // nobody looks at the older ones
+    CHECK(found("last").value.path == at(4));    // older checkpoints are not read
     flip_in_file(at(3) + "/model.safetensors", 8 * 900);
     refused(run, "best", Exit::input, at(3) + "/model.safetensors");
     fs::remove_all(at(3));

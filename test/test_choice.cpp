@@ -1,4 +1,4 @@
-// test_choice.cpp - layers/matmul/autotune.h with made-up times.
+// test_choice.cpp - the choice of the fastest matmul (layers/matmul/autotune.h), simulated times.
 #include "layers/matmul/autotune.h"
 
 #include <functional>
@@ -6,7 +6,7 @@
 #include "test.h"
 
 namespace {
-// Ways with true times, on a clock whose slowness depends on how much it has worked, in milliseconds.
+// Candidates with true times (ms), on a clock that slows them by slowness(ms worked so far).
 struct Machine {
     std::vector<float> truth;
     std::function<float(float worked)> slowness;

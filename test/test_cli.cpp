@@ -1,4 +1,4 @@
-// test_cli.cpp - flags of every command against bad values, config files, help, and what the binary answers.
+// test_cli.cpp - flags of all commands, bad values, config files, help, completion, plot.
 #include "base/command.h"
 #include "base/console.h"
 #include "base/philox.h"
@@ -41,7 +41,7 @@ struct Toy {
         c.flags[2].letter = 'n';    // --n
         return c;
     }
-    // "" or the error
+    // Returns the error, or "".
     std::string parse(const Strings& args) {
         Result<bool> r = command_parse(command(), args);
         CHECK((r.ok() || r.status.code == Exit::usage || r.status.code == Exit::input));
@@ -285,7 +285,7 @@ TEST_CASE("console: control characters are shown, text is kept") {
         CHECK(escape_control(text) == text);
     CHECK(escape_control("\x1b[2J\r\a\x7f") == "\\x1B[2J\\x0D\\x07\\x7F");
     CHECK(escape_control(std::string_view("a\0b", 3)) == "a\\x00b");
-    CHECK(escape_control("\xC2\x9B 31m \xC2\xA0") == "\\xC2\\x9B 31m \xC2\xA0");    // C1, and the first that is not
+    CHECK(escape_control("\xC2\x9B 31m \xC2\xA0") == "\\xC2\\x9B 31m \xC2\xA0");    // C1 control U+009B; U+00A0 is none
     for (const char* bad :
          {"\xff", "\x80", "\xC3", "\xE2\x82", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8"}) {
         std::string out = escape_control(bad);
@@ -339,13 +339,13 @@ TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
         CHECK_FALSE(contains(r.err, "\x1b"));
     }
     CHECK(contains(run_flatgpt({"trian"}).err, "did you mean train?"));
-    // A message is as long as a person reads, whatever a file holds.
+    // Error messages stay short, even for a name of 1 MiB in a file.
     const std::string name(1 << 20, 'k');
     const std::string grammar = temporary_directory() + "/g.gbnf";
     write_file(grammar, "root ::= " + name);
     const ProcessResult long_name = run_flatgpt({"sample", "--grammar", grammar, "--prompt", "a", "."});
     CHECK_MESSAGE(long_name.err.size() < 5000, long_name.err.substr(0, 100));
-    CHECK(contains(run_flatgpt({"completion", "fsh"}).err, "did you mean fish?"));    // zsh is as near
+    CHECK(contains(run_flatgpt({"completion", "fsh"}).err, "did you mean fish?"));    // zsh is equally near
     CHECK(contains(run_flatgpt({"generate"}).err, "did you mean sample?"));
     CHECK(contains(run_flatgpt({"train", "--batch-size", "4"}).err, "did you mean --batch?"));
     CHECK(contains(run_flatgpt({"train", "--device", "gpu"}).err, "found 'gpu'; did you mean cuda?"));
@@ -423,12 +423,12 @@ TEST_CASE("cli: completion offers the rows, and its scripts are valid shell") {
     }
     CHECK(contains(offered({"help", "conv"}), "\nconvert\t"));
     CHECK(offered({"completion", ""}) == "\nbash\nfish\nzsh\n");
-    CHECK(offered({"sample", "-n", ""}) == "\n");    // a number
+    CHECK(offered({"sample", "-n", ""}) == "\n");    // no completion of numbers
     CHECK(offered({"nothing", ""}) == "\n");
     CHECK(run_flatgpt({"completion", "csh"}).exit_code == 2);
 }
 TEST_CASE("cli: a closed pipe ends it quietly, a full disk loudly") {
-    // the shell's child would ignore SIGPIPE: so does what started us, now and then
+    // `trap` ignores SIGPIPE in children; the binary must still die of it (such parents exist)
     const char* script = "trap '' PIPE; { sleep 0.2; \"$0\" --help; echo $? >&2; } | true";
     ProcessResult r = run_process({"bash", "-c", script, flatgpt_binary()});
     CHECK(r.err == "141\n");
@@ -479,6 +479,7 @@ TEST_CASE("plot: draws within its width, prints CSV, forgives a cut last line on
     }
     write_file(dir + "/metrics.jsonl", "");
     CHECK(run_flatgpt({"plot", dir}).exit_code == 3);
-    write_file(dir + "/metrics.jsonl", "{\"step\":0,\"loss\":null}\n{\"step\":1,\"loss\":2}\n");    // null: not finite
+    write_file(dir + "/metrics.jsonl",
+               "{\"step\":0,\"loss\":null}\n{\"step\":1,\"loss\":2}\n");    // null: a loss that was not finite
     CHECK(run_flatgpt({"plot", dir, "--log-x"}).exit_code == 0);
 }

@@ -1,4 +1,4 @@
-// test_comm.cpp - the ranks of a run, in one process: what launchers say, tokens, listening, frames, and the judge.
+// test_comm.cpp - ranks in one process: launchers' variables, tokens, ports, frames, stalled ranks.
 #include "comm/protocol.h"
 #include "base/console.h"
 #include "base/philox.h"
@@ -9,14 +9,14 @@
 #include <unistd.h>
 
 namespace {
-// "NAME=value NAME=value" as an environment
+// A lookup like getenv in "NAME=value NAME=value".
 std::function<const char*(const char*)> environment(const std::string& text) {
     auto all = std::make_shared<std::map<std::string, std::string>>();
     std::istringstream words(text);
     for (std::string w; words >> w;) (*all)[w.substr(0, w.find('='))] = w.substr(w.find('=') + 1);
     return [all](const char* name) { return all->count(name) ? (*all)[name].c_str() : nullptr; };
 }
-// "launcher rank/ranks local host:port job", or "exit: message"
+// Returns "launcher rank/ranks local_rank host:port [job]", or "exit code: message".
 std::string place_text(const CommOptions& o, const std::string& variables) {
     Result<RankInfo> r = comm_rank_info(o, environment(variables));
     if (!r.ok()) return std::to_string(int(r.status.code)) + ": " + r.status.message;
@@ -61,7 +61,7 @@ TEST_CASE("comm: the place by each launcher's variables") {
         {"PMI_RANK=5 PMI_SIZE=8 PMI_JOBID=123456.2 " + SLURM, "Slurm 5/8 1 gpu07:22954 [Slurm 123456.2]"},
         {SLURM + "MASTER_ADDR=x MASTER_PORT=7", "Slurm 5/8 1 x:7 [Slurm 123456.2]"},
         {SLURM + "SLURM_STEP_NUM_NODES=1", "Slurm 5/8 1 127.0.0.1:22954 [Slurm 123456.2]"},
-        {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_LOCALID=0", "alone 0/1 0 :0 []"},    // sbatch
+        {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_LOCALID=0", "alone 0/1 0 :0 []"},    // sbatch's script
         {SLURM + "SLURM_STEP_ID=4294967290", "alone 0/1 0 :0 []"},                                // salloc's shell
     };
     for (const Case& c : cases) {
@@ -262,7 +262,7 @@ TEST_CASE("comm: the judge names who keeps the others, and nobody else") {
     CHECK(find_stalled(rank_states, names, 159, 60) == "");
     CHECK(contains(find_stalled(rank_states, names, 161, 60), "rank 1 (b, pid 2) has been at step 12: w for 61 s"));
     CHECK(contains(find_stalled(rank_states, names, 161, 60), "while 1 rank waits for it"));
-    rank_states[0].last_progress = 150;    // it has just come to wait
+    rank_states[0].last_progress = 150;    // only just begun to wait
     CHECK(find_stalled(rank_states, names, 161, 60) == "");
     all(100, true);
     rank_states[2].last_progress = 120;

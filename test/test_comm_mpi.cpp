@@ -1,4 +1,4 @@
-// test_comm_mpi.cpp - all collectives between ranks that mpirun starts (test/ranks), and what is said where MPI is not.
+// test_comm_mpi.cpp - collectives of ranks that mpirun starts (test/ranks); errors without MPI.
 #include "comm/comm.h"
 
 #include "base/console.h"

@@ -1,4 +1,4 @@
-// test_comm_nccl.cpp - the NCCL of this machine, as far as it goes without a GPU. The rest: test/cuda/test_nccl.cpp.
+// test_comm_nccl.cpp - NCCL as far as it works without a GPU. The rest: test/cuda/test_nccl.cpp.
 #include "comm/comm.h"
 #include "test.h"
 

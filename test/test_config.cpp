@@ -1,4 +1,4 @@
-// test_config.cpp - the rows of a configuration, families, and tensors that files hold in pieces.
+// test_config.cpp - model configurations: flags, limits, config.json; tensors in pieces of files.
 #include "toy_checkpoint.h"
 #include "toy_model.h"
 
@@ -26,11 +26,11 @@ TEST_CASE("config: fields follow from others until they are asked for") {
     CHECK(c == Config{.L = 6, .NH = 4, .C = 512, .F = 2048, .NKV = 4, .HS = 128});
     c = config_with(base, asked({{&Config::NKV, 2}, {&Config::HS, 48}, {&Config::window, 33}}));
     CHECK(c == Config{.L = 6, .NH = 6, .C = 384, .F = 1536, .NKV = 2, .HS = 48, .window = 33});
-    CHECK(config_with(c, asked({{&Config::L, 3}})).NKV == 2);    // what it followed from did not change
+    CHECK(config_with(c, asked({{&Config::L, 3}})).NKV == 2);    // NH unchanged, so NKV keeps its value
     CHECK(config_with(c, asked({{&Config::NH, 12}})).NKV == 12);
     CHECK(config_with(c, asked({{&Config::NH, 12}, {&Config::NKV, 3}})).NKV == 3);
     CHECK(config_with(c, asked({{&Config::C, 256}})).window == 33);
-    for (const std::string type : {"mixtral", "qwen2_moe"}) {    // experts are as wide as the ffn lets them be
+    for (const std::string type : {"mixtral", "qwen2_moe"}) {    // expert widths follow from the ffn's
         const Config wide = config_named(type + ":d8").value;
         c = config_with(config_named(type + ":d4").value, asked({{&Config::C, wide.C}}));
         CHECK((c.expert_ffn == wide.expert_ffn && c.F == wide.F && c.shared_ffn == wide.shared_ffn));
@@ -46,7 +46,7 @@ TEST_CASE("config: fields follow from others until they are asked for") {
         CHECK_MESSAGE(std::count(names.begin(), names.end(), name) == 1, name);
 }
 
-// d6 or another model with these flags.
+// The configuration of `base` with these command-line flags.
 namespace {
 Config flagged(std::initializer_list<std::pair<const char*, const char*>> given, const char* base = "d6") {
     ConfigOverrides asked = no_overrides();
@@ -96,7 +96,7 @@ TEST_CASE("config: kinds are asked for by their names, and what follows from the
     c = flagged({{"--norm", "rms"}, {"--gated", "true"}, {"--activation", "silu"}, {"--tied", "false"}});
     CHECK((c.norm == NormKind::rms && !c.norm_bias && c.gated && c.F == 1024 && c.activation == Act::silu && !c.tied));
     CHECK(flagged({{"--gated", "true"}, {"--ffn", "100"}}).F == 100);
-    c = flagged({{"--position", "none"}}, "llama-3.2-1b");    // it slows a rotation that is no more
+    c = flagged({{"--position", "none"}}, "llama-3.2-1b");    // no rotation, so no rope scaling
     CHECK((c.rope_scaling == RopeScaling::none && c.rope_dims == 0 && c.rope_factor == 1));
     CHECK(config_check(c).ok());
     CHECK(flagged({}) == d6);
@@ -148,7 +148,7 @@ TEST_CASE("config: what GPT-2 has not is written, listed and read back; transfor
         CHECK(json.find("GPT2LMHeadModel") == std::string::npos);
         CHECK(config_parse(json, "c").value == c);
         const size_t type = json.find("-gpt2");
-        CHECK(config_parse(std::string(json).erase(type, 5), "c").value == c);    // as flatgpt first wrote it
+        CHECK(config_parse(std::string(json).erase(type, 5), "c").value == c);    // the older model_type "flatgpt"
         CHECK(config_parse(std::string(json).replace(type, 5, "-bert"), "c").status.code == Exit::input);
         CHECK(config_text(c, config_listed(c)).ends_with(std::string("ffn 3072, ") + text));
         const Config gpt2 = config_named("gpt2").value;
@@ -187,7 +187,7 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
         CHECK(same_bits(read.params, wrote.params));
         CHECK(same_bits(read.m, wrote.m));
         CHECK(same_bits(read.v, wrote.v));
-        // Keys of block 1: rows 12 to 17 of 24, and of the biases.
+        // Keys of block 1 are rows 12 to 17 of 24 in qkvw, elements 12 to 17 in qkvb.
         Result<SafetensorsFile> file = SafetensorsFile::open(dir + "/model.safetensors");
         REQUIRE(file.ok());
         const TensorEntry *k = find_tensor(file.value, "1.k.weight"), *b = find_tensor(file.value, "1.k.bias");
@@ -198,7 +198,7 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
             if (t.name != "1.qkvw" && t.name != "1.qkvb") continue;
             std::vector<float> x(size_t(6 * t.cols));
             REQUIRE(read_tensor(file.value, t.vector ? *b : *k, 0, int64_t(x.size()), x.data()).ok());
-            const int64_t second = t.vector ? 1 : transposed ? 8 : 1;    // where the file's second number lies
+            const int64_t second = t.vector ? 1 : transposed ? 8 : 1;    // offset in params of the file's second number
             CHECK(x[0] == wrote.params[size_t(t.offset + 12 * t.cols)]);
             CHECK(x[1] == wrote.params[size_t(t.offset + 12 * t.cols + second)]);
         }

@@ -1,4 +1,5 @@
-// test_convert.cpp - `flatgpt convert` as its users and their files meet it.
+// test_convert.cpp - `flatgpt convert`: overwriting, endings, weights as a model loads them,
+// memory.
 #include <fcntl.h>
 #include <filesystem>
 #include <sched.h>
@@ -42,7 +43,8 @@ TEST_CASE("convert: nothing is overwritten without --overwrite, and what is read
     CHECK(read_file(hf + "/notes.txt") == "mine");
     fs::remove(hf + "/notes.txt");
 
-    // By its own name, another spelling, a symbolic link and a hard link; a directory, and a file of one.
+    // The input as output: by name, another spelling, symbolic and hard link; a directory, a file
+    // in it.
     fs::create_directory(dir + "/sub");
     fs::create_symlink(in, dir + "/soft.gguf");
     fs::create_hard_link(in, dir + "/hard.gguf");
@@ -55,7 +57,7 @@ TEST_CASE("convert: nothing is overwritten without --overwrite, and what is read
     CHECK(read_file(in) == model);
     CHECK(read_file(hf + "/model.safetensors") == weights);
     convert({in, dir + "/soft", "--overwrite"}, 2, "expected a new directory or one to overwrite, found a link");
-    convert({in, out + "/", "--overwrite"}, 0, "wrote");    // a file that is there: the slash says nothing
+    convert({in, out + "/", "--overwrite"}, 0, "wrote");    // an existing file: the slash is ignored
     convert({in, dir + "/none/a.gguf"}, 4, "/none/a.gguf cannot be written");
     convert({in, dir + "/none/a"}, 4, "/none/a cannot be written");
     convert({in, dir + "/sub.gguf/x/", "--type", "q8_0"}, 2, "ending .gguf");
@@ -81,7 +83,7 @@ TEST_CASE("convert: the ending of a format that is not written is refused, with 
 TEST_CASE("convert: what is read in place is what a model loads, for every family and from any number on") {
     const std::string dir = temporary_directory();
     int files = 0, models = 0;
-    cpu_set_threads(1);    // more have nothing to divide
+    cpu_set_threads(1);    // too small for more threads
     auto compare = [](const std::string& path) {
         INFO(path);
         const Loaded model = load(path);
@@ -107,7 +109,7 @@ TEST_CASE("convert: what is read in place is what a model loads, for every famil
         models++;
         const Loaded model = load(family.path());
         const std::string file = dir + "/" + family.path().filename().string() + ".gguf";
-        if (!save(*model.g, "f16", file).ok()) continue;    // GGUF has no place for it
+        if (!save(*model.g, "f16", file).ok()) continue;    // a model that GGUF cannot express
         compare(file);
         files++;
     }
@@ -128,7 +130,7 @@ TEST_CASE("convert: memory for some rows, not for the model") {
                                      std::fill_n(to, n, 0.0f);
                                      return Status{};
                                  }};
-    std::string head;    // the numbers are a hole in the file
+    std::string head;    // the weights stay a hole in the file
     int64_t bytes = 0;
     REQUIRE(safetensors_write(checkpoint_tensors(zeros), [&](const void* data, int64_t n) {
                 if (bytes < 4096) head.append(static_cast<const char*>(data), size_t(n));
@@ -138,7 +140,8 @@ TEST_CASE("convert: memory for some rows, not for the model") {
     write_file(model + "/model.safetensors", head);
     fs::resize_file(model + "/model.safetensors", uintmax_t(bytes));
     CHECK(bytes > int64_t(45) << 20);
-    // A limit of data, as the binary with kernels for GPUs is large. Threads have some each: on one core there is one.
+    // ulimit -d limits data without code, which GPU kernels enlarge. Threads need data each: one
+    // core.
     cpu_set_t all, one;
     REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
     CPU_ZERO(&one);

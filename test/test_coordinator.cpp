@@ -1,5 +1,5 @@
-// test_coordinator.cpp - ranks as processes: they meet among strangers, and whoever dies, stands still or leaves is
-// named by all the others, with exit 7 and in time.
+// test_coordinator.cpp - ranks as processes: they meet despite foreign connections, and all others
+// name a rank that dies, stalls or leaves, and exit with 7 in time.
 #include "rank_job.h"
 
 #include <fcntl.h>
@@ -87,7 +87,7 @@ int one_rank(const Task& t) {
     std::unique_ptr<Coordinator> w = std::move(met.value);
     if (t.act == "exchange") {
         exchange(t, *w);
-    } else if (t.act == "goodbye") {    // in any order; the others still meet nobody
+    } else if (t.act == "goodbye") {    // ranks leave in the order that `who` chooses
         w->barrier();
         usleep(useconds_t((t.rank * 7 + t.who) % 4) * 60000);
         w.reset();
@@ -105,7 +105,7 @@ int one_rank(const Task& t) {
 }
 }    // namespace
 
-TEST_CASE("watch: one rank") {    // the jobs below start it
+TEST_CASE("watch: one rank") {    // entry point of the processes of a Job
     if (const char* text = getenv("FLATGPT_WATCH")) _exit(one_rank(Task::parse(text)));
 }
 
@@ -163,7 +163,8 @@ TEST_CASE("watch: a rank that comes late, rank 0 too, is waited for") {
     }
 }
 
-// All that rank 0 says after its welcome comes in one piece, and nothing after that.
+// A relay holds back rank 0's messages after its welcome and delivers them in one piece, all at
+// once.
 TEST_CASE("watch: what comes with the start is heard") {
     Result<Listener> first = Listener::open("127.0.0.1", 0), between = Listener::open("127.0.0.1", 0);
     REQUIRE(first.ok());
@@ -186,12 +187,12 @@ TEST_CASE("watch: what comes with the start is heard") {
             if (n == 0) shutdown(to.fd, SHUT_WR);
             return n;
         };
-        for (ssize_t n = 0; n < 32; usleep(1000))    // the welcome
+        for (ssize_t n = 0; n < 32; usleep(1000))    // rank 0's welcome, 32 bytes
             move(to_other.fd, to_first, sizeof bytes), n += std::max<ssize_t>(0, move(to_first.fd, to_other, 32));
         usleep(50000);
-        move(to_other.fd, to_first, sizeof bytes);    // join
+        move(to_other.fd, to_first, sizeof bytes);    // rank 1's join
         usleep(300000);
-        move(to_first.fd, to_other, sizeof bytes);    // start, the broadcast, a beat
+        move(to_first.fd, to_other, sizeof bytes);    // start, broadcast and heartbeat in one piece
         for (int i = 0; i < 5000 && !heard; i++) usleep(1000);
         CHECK(heard);
         for (; !over; usleep(1000))
@@ -221,7 +222,7 @@ TEST_CASE("watch: a rank that never comes is named by all the others") {
     for (int r : {0, 1, 3, 5}) job.add(r);
     for (size_t i = 0; i < 4; i++) job.expect(i, 7, {"ranks 2, 4 of 6 did not come to rank 0 (", "within 1.5 s"});
     CHECK(now_seconds() - begin < 10);
-    Job nobody(act("exchange", 0.7), 2);    // and rank 0
+    Job nobody(act("exchange", 0.7), 2);    // rank 0 is missing, too
     nobody.add(1);
     nobody.expect(
         0, 7,
@@ -236,7 +237,7 @@ TEST_CASE("watch: another job's rank stays outside, and is counted") {
     job.add(other);
     job.expect(0, 7, {"rank 1 of 2 did not come", "brought another job's token"});
     job.expect(1, 7, {"rank 1 did not find rank 0"});
-    Job both(act("exchange"), 2);    // it does not keep the right one from coming
+    Job both(act("exchange"), 2);    // the right rank 1 still gets in
     other = both.task;
     other.rank = 1, other.token = "another", other.timeout = 1;
     both.add(other);
@@ -252,7 +253,7 @@ TEST_CASE("watch: a rank twice, and other numbers of ranks, are told") {
     Job job(act("exchange"), 3);
     job.add(0);
     job.add(1);
-    usleep(300000);    // rank 2 is missing until the second rank 1 has been turned away
+    usleep(300000);    // rank 2 starts after the duplicate was refused
     job.add(1);
     for (int i = 0; i < 5000 && job.rank[1]->running() && job.rank[2]->running(); i++) usleep(2000);
     const size_t turned = job.rank[1]->running() ? 2 : 1;
@@ -265,7 +266,7 @@ TEST_CASE("watch: a rank twice, and other numbers of ranks, are told") {
     unequal.add(0);
     unequal.add(1);
     Task t = unequal.task;
-    t.rank = 2, t.ranks = 8, t.delay = 1500;    // when the others are here: those that come later are told nothing
+    t.rank = 2, t.ranks = 8, t.delay = 1500;    // last: later ranks would get no message
     unequal.add(t);
     for (size_t i = 0; i < 3; i++) unequal.expect(i, 7, {named(2), "one of 8 ranks, rank 0 (", "as one of 3"});
 }
@@ -332,7 +333,7 @@ TEST_CASE("watch: a rank that is stopped is named after the timeout") {
             if (r != v) jobs[v]->expect(r, 7, {named(int(v)), "has sent nothing for 2 s"});
     CHECK(now_seconds() - begin > 1.5);
     CHECK(now_seconds() - begin < 5);
-    jobs[1]->rank[1]->send(SIGCONT);    // and hears of it when it goes on
+    jobs[1]->rank[1]->send(SIGCONT);    // reports it, too, once continued
     jobs[1]->expect(1, 7, {named(1), "has sent nothing"});
 }
 
@@ -374,7 +375,7 @@ TEST_CASE("watch: a trouble that stays ends all ranks within about a second, one
         for (auto& [job, who] : {std::pair(&zero, 0), {&two, 2}})
             job->expect(r, 7, {"rank " + std::to_string(r) + ": " + named(who), "): the wire is cut"});
     CHECK(now_seconds() - begin < 4);
-    usleep(1500000);    // the hiccup comes each second
+    usleep(1500000);    // a hiccup every second
     for (auto& p : hiccup.rank) CHECK(p->running());
 }
 
@@ -436,7 +437,7 @@ TEST_CASE("watch: a cut network ends both sides") {
         }
         ~Namespaces() { ip("for n in " + a + " " + b + "; do ip netns del $n; rm -f /run/netns/$n; done"); }
     } made{a, b};
-    auto ip = [&](const std::string& args) { return made.ip(args); };    // some containers refuse to enter one
+    auto ip = [&](const std::string& args) { return made.ip(args); };    // fails where a container forbids namespaces
     if (!ip("ip netns add " + a + " && ip netns add " + b + " && ip link add v" + a + " netns " + a +
             " type veth peer name v" + b + " netns " + b + " && ip netns exec " + a + " true"))
         SKIP(("network namespaces cannot be made and entered here: " + made.why).c_str());

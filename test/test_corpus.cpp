@@ -1,5 +1,5 @@
-// test_corpus.cpp - what a file of text is taken for: JSON lines under any name, special tokens, other
-// encodings; and the memory that a small file can take.
+// test_corpus.cpp - how text files are recognised (JSON lines under any name, tables, Latin-1),
+// special tokens in them, and the memory that a small file can cost.
 #include "data/bpe.h"
 #include "base/philox.h"
 #include "data/loader.h"
@@ -28,7 +28,7 @@ struct Tokenized {
     Strings documents;
 };
 Tokenized tokenized(const std::string& path, const Strings& more = {}, const std::string& input = "") {
-    static const Tokenizer t = chat_tokenizer();    // its tokens are bytes: it is read in no time
+    static const Tokenizer t = chat_tokenizer();    // byte tokens: quick to load
     Strings args = {"tokenize", "--overwrite", "--out", temporary_directory() + "/o", "--tokenizer"};
     args.push_back(args[3] + ".json");
     write_file(args.back(), t.to_json());
@@ -69,8 +69,8 @@ TEST_CASE("corpus: what begins as JSON lines is read as such, whatever its name"
         CHECK_MESSAGE(tokenized(dir + name).documents == TWO, name);
     }
     CHECK(tokenized("-", {}, lines).documents == TWO);
-    CHECK(tokenized(dir + "/x.txt", {"--format", "text"}).documents.size() == 1);    // as it is, if wanted
-    // A first line that is longer than what is looked at.
+    CHECK(tokenized(dir + "/x.txt", {"--format", "text"}).documents.size() == 1);    // one document of plain text
+    // A first line longer than the part by which the format is recognised.
     const std::string long_one(100000, 'a');
     write_file(dir + "/long.json", "{\"text\":\"" + long_one + "\"}\n{\"text\":\"world\"}\n");
     CHECK(tokenized(dir + "/long.json").documents == Strings{long_one, "world"});
@@ -99,7 +99,7 @@ TEST_CASE("corpus: JSON of another layout, tables and missing fields are refused
     refused(tokenized("-", {}, "[\n {\n  \"text\": \"a\"\n }\n]"), 3, {"-: ", "a JSON array"});
     check("/x.csv", "text,url\nhello,u\n", 3, {"a table", "pandas", "--format text"});
     check("/x.csv", "text,url\nhello,u\n", 3, {"a table"}, {"--field", "text"});
-    check("/x.txt", "some text\n", 3, {"x.txt:1: "}, {"--field", "text"});    // a field means a field everywhere
+    check("/x.txt", "some text\n", 3, {"x.txt:1: "}, {"--field", "text"});    // --field makes every file JSON lines
     check("/x.txt", "some text\n", 2, {"--field and --format text exclude each other"},
           {"--field", "text", "--format", "text"});
     check("/x.json", "{\"id\":1,\"body\":\"b\"}\n", 3,
@@ -125,7 +125,7 @@ TEST_CASE("corpus: Latin-1 is noticed") {
     const std::string fill(100, 'a');
     CHECK(contains(note(fill + "caf\xE9 noir"), "x.txt: byte 103 is 0xE9, which is no UTF-8: is the text Latin-1?"));
     CHECK(contains(note("caf\xE9"), "byte 3 is 0xE9"));
-    std::string later;    // behind the first buffer
+    std::string later;    // past the first buffer
     while (later.size() < 3000000) later += "word ";
     CHECK(contains(note(later + "caf\xE9"), "byte 3000003 is 0xE9"));
     const std::string block((1 << 20) - 1, 'a');
@@ -156,7 +156,7 @@ TEST_CASE("corpus: special tokens in a text are text, or tokens if asked for; to
     CHECK(std::vector<int>(tokens.begin() + 1, tokens.begin() + 1 + int64_t(ids.size())) == ids);
     CHECK(tokens.size() == ids.size() + none.size() + 3);
     CHECK_FALSE(contains(silent, "special"));
-    // No cut for memory goes through one.
+    // Long files are encoded in parts; no part ends within a special token, even one with a space.
     const Tokenizer spaced = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>", "<|two words|>"});
     write_file(dir + "/tok.json", spaced.to_json());
     std::string longer;
@@ -184,7 +184,7 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
     if (ASAN || TSAN) SKIP("sanitizers reserve more address space than the limit");
     const std::string dir = temporary_directory(), line(1 << 20, 'a');
     std::string bomb;
-    for (int i = 0; i < 34; i++) bomb += line;    // no end of a line within the bound
+    for (int i = 0; i < 34; i++) bomb += line;    // 34 MiB without a line end
     write_file(dir + "/bomb.gz", gzip(bomb));
     write_file(
         dir + "/deep.jsonl", "{\"text\":\"t\",\"a\":[" + [] {
@@ -203,7 +203,8 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
         const Philox4 r = philox(4, 0, i);
         words += formatted(" %08x%08x%08x%08x", r.v[0], r.v[1], r.v[2], r.v[3]);
     }
-    for (char& c : words) c = c >= '0' && c <= '9' ? char(c - '0' + 'g') : c;    // digits are words of their own
+    for (char& c : words)
+        c = c >= '0' && c <= '9' ? char(c - '0' + 'g') : c;    // no digits, which the pattern splits off
     write_file(dir + "/words.txt", words);
     write_file(dir + "/some.txt", words.substr(0, 3 << 20));
     write_file(dir + "/long.txt", words.substr(0, 9 << 20));
@@ -226,14 +227,14 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
         CHECK_MESSAGE(r.exit_code == 3, r.err);
         CHECK_MESSAGE(contains(r.err, row.part), r.err);
     }
-    const ProcessResult r = limited({"tokenize", "--out", o, dir + "/deep.jsonl"});    // no tree is built of it
+    const ProcessResult r = limited({"tokenize", "--out", o, dir + "/deep.jsonl"});    // no JSON tree of unused fields
     CHECK_MESSAGE(r.exit_code == 0, r.err);
     const ProcessResult learnt = limited(
         {"train-tokenizer", "--vocab", "300", "--out", o + ".json", "--distinct-words", "4", dir + "/some.txt"});
     CHECK_MESSAGE(learnt.exit_code == 0, learnt.err);
 
-    // Short enough for one thread: the process that measures is a fork. Of two lengths the difference counts: what an
-    // encoder takes once is in both.
+    // Texts are short enough for one thread, because memory_growth measures in a fork. The
+    // difference of two lengths cancels what the encoder allocates once.
     const Tokenizer t = Tokenizer::gpt2();
     auto grown = [&](int64_t n) {
         int64_t ids = 0;

@@ -1,5 +1,5 @@
-// test_corpus_read.cpp - Corpus file by file: segments, held-out tails, what is kept from one file to the next,
-// and limits on both sides.
+// test_corpus_read.cpp - Corpus turns files into segments: formats, held-out tails, state that must
+// not pass from file to file, and limits tested on both sides.
 #include "data/corpus.h"
 
 #include "base/meter.h"
@@ -65,7 +65,8 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     refused({{written("x.tsv", "a\tb\n")}}, "the name of a table");
     refused({{written("x.csv.gz", gzip("a,b\n"))}}, "the name of a table");
     refused({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}, "the name of a table");
-    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}).ok());    // before any is read
+    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}})
+                    .ok());    // refused before any file is read
     refused({{std::filesystem::path(written("x", "")).parent_path()}}, "expected a file, found a directory");
     refused({{"/no/such/file"}}, "cannot read: No such file");
     CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})"
@@ -82,7 +83,7 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     refused(lines, "x.json:1: ");
     lines.files = {written("x.txt", "{\"a\": 1,\n \"text\": 2}\n")};
     lines.format = TextFormat::automatic;
-    lines.lines = true;    // prompts may look like anything
+    lines.lines = true;    // prompts, one a line: never JSON
     CHECK(read(lines).texts() == Strings{"{\"a\": 1,", " \"text\": 2}"});
     lines.files = {written("x.txt", "[{\"a\": 1}]\n")};
     CHECK(read(lines).texts() == Strings{"[{\"a\": 1}]"});
@@ -90,7 +91,7 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     refused(lines, "a JSON array");
     lines.files = {written("x.json", "[{\"a\": 1}]\n")};
     refused(lines, "a JSON array");
-    // Objects and arrays within each other: 64.
+    // JSON nests 64 levels at most: 63 arrays within an object are accepted, 64 are not.
     auto nested = [](int n) {
         return "{\"text\": \"t\", \"a\": " + std::string(size_t(n), '[') + std::string(size_t(n), ']') + "}\n";
     };
@@ -232,18 +233,18 @@ TEST_CASE("corpus read: what is held out of a text, and of many files") {
     CorpusConfig whole{{written("c.txt", "0123456789")}};
     CHECK(held(whole, 0.2).text(true) == "89");
     whole.safe_cut = [](std::string_view text, size_t limit) { return limit < text.size() ? 0 : text.size(); };
-    CHECK(held(whole, 0.2).texts() == Strings{"0123456789"});    // no place to cut: it stays in training
+    CHECK(held(whole, 0.2).texts() == Strings{"0123456789"});    // no safe cut: everything stays in training
     CHECK(held(whole, 0.2).text(true) == "");
 
     whole.safe_cut = [](std::string_view text, size_t limit) { return std::min(text.size(), limit) - 1; };
-    CHECK(held(whole, 1e-9).texts() == Strings{"0123456789"});    // an end is no place to cut
+    CHECK(held(whole, 1e-9).texts() == Strings{"0123456789"});    // no tail: the text stays whole
 
     Strings files;
     for (int i = 0; i < 101; i++) files.push_back(written(std::to_string(i) + ".txt", "0123456789"));
     Read r = held({files}, 0.1);
     CHECK(r.all.size() == 101);
     CHECK(r.text(true).size() == 100);
-    r = held({{files.begin(), files.end() - 1}}, 0.1);    // 100 are not many
+    r = held({{files.begin(), files.end() - 1}}, 0.1);    // up to 100 files: a tail of each
     CHECK(r.all.size() == 200);
     CHECK(r.text(true) == std::string(100, '9'));
 
@@ -252,7 +253,7 @@ TEST_CASE("corpus read: what is held out of a text, and of many files") {
         REQUIRE(mkfifo(name.c_str(), 0600) == 0);
         const Result<Corpus> open = Corpus::open({{plain, name}});
         REQUIRE(open.ok());
-        CHECK(open.value.bytes() == 0);    // not known
+        CHECK(open.value.bytes() == 0);    // unknown size of a pipe
         const Status s = Corpus::open({{plain, name}, "", 0.1}).status;
         CHECK(s.code == (name.ends_with("l") ? Exit::ok : Exit::usage));
     }

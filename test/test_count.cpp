@@ -1,4 +1,4 @@
-// test_count.cpp - what is counted is what is done: calls, FLOPs, scratch, memory. Messages: test_scale.cpp.
+// test_count.cpp - predicted calls, FLOPs and memory equal a run's. Messages: test_scale.cpp.
 #include <map>
 #include <set>
 
@@ -17,7 +17,7 @@ Config toy(int window = 0, int NKV = 2) {
 }
 const auto nobody = [](void*, const void*, int64_t) { return false; };
 
-// What a model does with a table: training, a prompt, and tokens after it.
+// Makes a model call all of a table: a training step of two micro-batches, a prompt, two tokens.
 void use(const Table& op, const Config& c, const Plan& plan) {
     const int N = plan.B * plan.S;
     const std::vector<int> tok = toy_tokens(N, c.V, 1);
@@ -81,7 +81,7 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     const Cost cached = CostModel(op, memory).attention_cached(in, x, pages, 3, 1, &pos, h);
     CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * 24) + 2 * 3 * 8);
     CHECK(cached.flops() == 4 * 3 * 2 * 7 * 4);
-    // of 2 tokens, 4 random ones have 2 (1 - 1/16): rows of dwte read and written, and 2 of dwpe
+    // 4 random tokens touch 2 (1 - 1/16) of 2 rows of dwte (read and written), and 2 of dwpe
     CHECK(work.embedding_backward(g, g, x, nullptr, 2, 2, 4, 2).bytes ==
           doctest::Approx(4 * 4 * 4 + 4 * 4 + 2 * 4 * (2 * 15 / 16.0 + 2) * 4));
     CHECK(work.adamw(w, numbers, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
@@ -121,8 +121,8 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
 
 TEST_CASE("count: FLOPs of a step by hand, with a window, with fewer key heads, and however much is computed again") {
     Config c = {.V = 10, .T = 8, .L = 1, .NH = 2, .C = 8, .F = 16};
-    // 192 weights of qkv, 64, 128 and 128, and 16 x 8 of the head, 6 FLOPs each and token. A triangle of 3 positions
-    // has 6 pairs, 12 FLOPs of each for 2 heads of 4.
+    // Weights: 192 of qkv, 64, 128 and 128 of the block, 16 x 8 of the head; 6 FLOPs each per
+    // token. Causal pairs of 3 positions: 6, with 12 FLOPs for each of 8 channels (2 heads of 4).
     for (const Table& op : {Table(reference_ops()), Table(cpu_ops<float>()), Table(cpu_ops<bf16>())}) {
         CHECK(training_cost(op, c, 1, 3).flops() == 3 * 6 * 640 + 12 * 6 * 8);
         CHECK(training_cost(op, c, 5, 3).flops() == 5 * (3 * 6 * 640 + 12 * 6 * 8));
@@ -136,7 +136,7 @@ TEST_CASE("count: FLOPs of a step by hand, with a window, with fewer key heads, 
         CostTable count(op);
         Model again(count.table);
         REQUIRE(again.allocate(c, {RunMode::train, 1, 3, Recompute::blocks}).ok());
-        run_counted_step(again);    // a forward more, without the head and the last product
+        run_counted_step(again);    // one more forward, without head and last product
         CHECK(count.all().flops() == 3 * 6 * 640 + 12 * 6 * 8 + 3 * 2 * 384 + 4 * 6 * 8);
     }
 }
@@ -206,7 +206,8 @@ static void announced_scratch(const Table& op) {
     };
     for (auto [B, S, window] : {std::array{2, 40, 9}, {16, 1, 0}, {1, 260, 0}}) compare(toy(window), B, S);
     for (const Kind& k : kind_configs(toy(0))) {
-        if (k.c.qk_norm == QkNormRope::QkNorm::none && k.name != std::string("llama")) continue;    // like others'
+        if (k.c.qk_norm == QkNormRope::QkNorm::none && k.name != std::string("llama"))
+            continue;    // scratch like that of other kinds
         CAPTURE(k.name);
         compare(k.c, 2, 40);
     }
@@ -248,7 +249,7 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             CAPTURE(kind);
             Config c = toy(kind == 1 ? 9 : 0);
             c.T = 640, c.HS = 24;
-            if (kind == 2) c.C = 512, c.HS = 128;    // rows that are copied: they would share cache sets
+            if (kind == 2) c.C = 512, c.HS = 128;    // rows copied, as they would share cache sets
             if (kind == 3) c.experts = 4, c.experts_used = 2, c.expert_ffn = 32;
             Measured measured(op);
             Model g(measured.table);
@@ -301,7 +302,7 @@ TEST_CASE("count: a prompt's products are its own, and no token's") {
         REQUIRE(allocate_cache(g, cache, 2, c.T).ok());
         const std::vector<int> tok(16, 1);
         std::vector<float> logits(size_t(2 * c.V));
-        auto is = [&](const PendingHead& head, bool prefill) {    // since the last call: all products, and the head's
+        auto is = [&](const PendingHead& head, bool prefill) {    // checks all products since its last call
             compute_logits(g, head, logits.data());
             for (Precision precision : {Precision::normal, Precision::fp8, Precision::prefill}) {
                 const bool its = precision == (prefill ? Precision::prefill : Precision::normal);
@@ -354,7 +355,7 @@ TEST_CASE("count: memory foretold is memory held") {
             CHECK(cpu_scratch_allocated() == rows.back().bytes);
         }
     cpu_scratch_release();
-    // Nothing is computed and nothing is allocated: 268 million tokens of a large model at once.
+    // A plan for 268 million tokens at once in a large model: nothing is computed or allocated.
     Config large = config_named("gpt2-xl").value;
     large.T = 1 << 16;
     CHECK(total_bytes(memory_cost(cpu_ops<float>(), large, {RunMode::train, 4096, 1 << 16}).value) > int64_t(1) << 40);
@@ -430,7 +431,7 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 CHECK(count.of(Operation::linear_forward).calls + count.of(Operation::linear_gelu_forward).calls ==
                       4 * L + 1);
                 CHECK(count.of(Operation::linear_gelu_forward).calls == (gated ? 0 : L - narrow));
-                // Validation and samples: bf16's.
+                // Validation and generation multiply in bf16.
                 const std::vector<int> tok(32);
                 g.batch.upload(tok.data(), nullptr, 1, 32);
                 g.forward();

@@ -1,5 +1,5 @@
-// test_cpu.cpp - what the CPU's tables alone have: instruction sets, our own product, whose products are taken,
-// memory. Its operations are tested in test/ops/.
+// test_cpu.cpp - the CPU backend beside its operations (test/ops/ tests these): instruction sets,
+// the matrix product, the choice of AMX, memory.
 #include "layers/cpu.h"
 #include "base/philox.h"
 
@@ -77,7 +77,7 @@ TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
     }
 }
 
-// A (X) times B (Y); A is rounded to bf16 where B is.    odd: A begins within a word
+// A (type X) times B (type Y); A is rounded to Y. odd: A begins within a 4-byte word
 template <class X, class Y> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool odd = false) {
     CAPTURE(int(isa));
     CAPTURE(M);
@@ -158,7 +158,7 @@ TEST_CASE("cpu: linear with GELU has the bits of linear, then gelu") {
     each_isa<bf16>([](const Ops<float, bf16>& op) { expect_gelu_bits(op, 50, 90, 130); });
     auto by_tiles = [](auto& op) { expect_gelu_bits(op, 50, 90, 130), expect_gelu_bits(op, 1000, 20, 528); };
     by_tiles(cpu_ops_isa<float>(cpu_isa(), Tiles::emulated));
-    by_tiles(cpu_ops_isa<bf16>(cpu_isa(), Tiles::emulated));    // 528: past the caches
+    by_tiles(cpu_ops_isa<bf16>(cpu_isa(), Tiles::emulated));    // 528 columns: stores that bypass the caches
 }
 
 TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest") {
@@ -212,7 +212,7 @@ TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest")
     }
 }
 
-// Sequences of one and of several parts, of which threads take any heads.
+// Sequences of one and of several parts; with any number of threads, which divide the heads.
 TEST_CASE("cpu: a position's attention has the same bits beside others, on any number of threads") {
     each_isa([](const Ops<float>& op) {
         for (const Heads& h : {Heads{4, 2, 24}, Heads{.NH = 3, .NKV = 3, .HS = 64, .window = 300}}) {
@@ -243,7 +243,7 @@ TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") 
     const Numbers numbers = random_normal(300003, 1);
     const std::vector<float> x(numbers.begin(), numbers.end());
     std::vector<int64_t> sizes = {9001, 300003};
-    for (int64_t n = 1; n < 300; n++) sizes.push_back(n);    // for some, another order shows in the last bit
+    for (int64_t n = 1; n < 300; n++) sizes.push_back(n);    // lengths that reveal another order of summation
     for (int64_t n : sizes) {
         double expected[8], sum = 0;    // eight sums side by side in a block of 8192, then those of the blocks
         for (int64_t from = 0; from < n; from += 8192) {
@@ -279,8 +279,9 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
                           1 / total, nearest(own) / total};
     for (int d = 0; d < 8; d++) CHECK(std::fabs(to_float(y[d]) - nearest(want[d])) < 1e-6);
     CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
-    CHECK(std::fabs(p / e - 1) > 1e-4);    // else this is no test
-    // dy of the second alone: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, the sums' terms rounded.
+    CHECK(std::fabs(p / e - 1) > 1e-4);    // else bf16's rounding would not show
+    // Backward with dy[1] only: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, in bf16
+    // terms.
     const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest(third);
     float d[24];
     op.attention_backward(d, dy, y, qkv, lse, 1, 2, h);
@@ -291,7 +292,7 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     CHECK(std::fabs(d[4] - ds[0] / 2) < 1e-6);
     CHECK(std::fabs(d[16] - ds[1] / 2) < 1e-6);
     CHECK(std::fabs(d[12] - ds[1] * 1.5f / 2) < 1e-6);
-    // q and k: a third each, of which a float keeps more than a bf16.
+    // q = k = 1/3, which bf16 rounds visibly: lse must show the product of the rounded numbers.
     const float scores[] = {third, 0, 0, 0, third, 0, 0, 0, 0, 0, 0, 0};
     op.attention_forward(y, lse, scores, 1, 1, h);
     CHECK(std::fabs(lse[0] - g * g / 2) < 1e-7);
@@ -356,13 +357,13 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
         REQUIRE(c.ok());
         return c.value;
     };
-    const bool can_tile = cpu_supports(Isa::avx512bf16);    // no CPU has AMX alone
+    const bool can_tile = cpu_supports(Isa::avx512bf16);    // every CPU with AMX has avx512bf16
     for (const char* none : {static_cast<const char*>(nullptr), ""}) {
         const CpuChoice plain = chosen(none, none, false), tiled = chosen(none, none, true);
         CHECK(plain.tiles == Tiles::none);
         CHECK(tiled.tiles == (can_tile ? Tiles::amx : Tiles::none));
         CHECK(plain.isa == tiled.isa);
-        CHECK(chosen("base", none, true).tiles == Tiles::none);    // as on a CPU with no more than that
+        CHECK(chosen("base", none, true).tiles == Tiles::none);    // as on a CPU of that level
     }
     for (bool has_amx : {false, true}) {
         CHECK(chosen(nullptr, "refuse", has_amx).tiles == Tiles::none);
