@@ -1,4 +1,5 @@
-// test_bpe.cpp - pieces, merges and tokenizer.json against tiktoken, Hugging Face, PCRE2 and naive versions.
+// test_bpe.cpp - pieces, merges, tokenizer.json: tiktoken, Hugging Face, PCRE2 and naive versions
+// agree.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "data/bpe.h"
 

@@ -207,7 +207,7 @@ TEST_CASE("chat: an added token without an embedding is none, and the tokenizer 
     CHECK_MESSAGE(contains(by_more.err, "the draft model's context has 64 tokens"), by_more.err);
 }
 
-// ---- at a terminal --------------------------------------------------------------------------------------------------
+// ---- at a terminal ------------------------------------------------------------------------------
 
 namespace {
 // `flatgpt chat` at a pseudo-terminal at which the test types.

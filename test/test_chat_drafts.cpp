@@ -5,7 +5,7 @@
 #include "model/cost_table.h"
 
 namespace {
-// A model with packed weights, as in chat, that emits mostly ASCII. noise: added to its weights.
+// A model with packed weights, as chat has, mostly of ASCII. noise: added to weights.
 struct Speaker {
     Model g;
     explicit Speaker(int T, float noise = 0, int S = 8, const Table& op = cpu_packed_ops()) : g(op) {

@@ -278,7 +278,7 @@ TEST_CASE("cli: every flag of every command refuses what it cannot mean, by name
         }
     }
 }
-// ---- console --------------------------------------------------------------------------------------------------------
+// ---- console ------------------------------------------------------------------------------------
 
 TEST_CASE("console: control characters are shown, text is kept") {
     for (const char* text : {"caf\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80\n\tx"})
@@ -310,7 +310,7 @@ TEST_CASE("console: numbers for people") {
     CHECK(human_time(NAN) == "?");
 }
 
-// ---- the binary -----------------------------------------------------------------------------------------------------
+// ---- the binary ---------------------------------------------------------------------------------
 
 TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
     ProcessResult r = run_flatgpt({});

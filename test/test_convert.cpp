@@ -1,5 +1,4 @@
-// test_convert.cpp - `flatgpt convert`: overwriting, endings, weights as a model loads them,
-// memory.
+// test_convert.cpp - `flatgpt convert`: overwriting, endings, the weights it reads, memory.
 #include <fcntl.h>
 #include <filesystem>
 #include <sched.h>
@@ -43,8 +42,7 @@ TEST_CASE("convert: nothing is overwritten without --overwrite, and what is read
     CHECK(read_file(hf + "/notes.txt") == "mine");
     fs::remove(hf + "/notes.txt");
 
-    // The input as output: by name, another spelling, symbolic and hard link; a directory, a file
-    // in it.
+    // Output equal to input: by name, another spelling, links; a directory, or a file in it.
     fs::create_directory(dir + "/sub");
     fs::create_symlink(in, dir + "/soft.gguf");
     fs::create_hard_link(in, dir + "/hard.gguf");
@@ -140,8 +138,7 @@ TEST_CASE("convert: memory for some rows, not for the model") {
     write_file(model + "/model.safetensors", head);
     fs::resize_file(model + "/model.safetensors", uintmax_t(bytes));
     CHECK(bytes > int64_t(45) << 20);
-    // ulimit -d limits data without code, which GPU kernels enlarge. Threads need data each: one
-    // core.
+    // ulimit -d limits data, not code, which GPU kernels enlarge. One core, as threads need data.
     cpu_set_t all, one;
     REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
     CPU_ZERO(&one);

@@ -163,8 +163,7 @@ TEST_CASE("watch: a rank that comes late, rank 0 too, is waited for") {
     }
 }
 
-// A relay holds back rank 0's messages after its welcome and delivers them in one piece, all at
-// once.
+// A relay holds back all of rank 0's messages after its welcome and delivers them in one piece.
 TEST_CASE("watch: what comes with the start is heard") {
     Result<Listener> first = Listener::open("127.0.0.1", 0), between = Listener::open("127.0.0.1", 0);
     REQUIRE(first.ok());

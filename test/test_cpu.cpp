@@ -35,7 +35,7 @@ template <class P = float, class F> void each_isa(F f) {
 }
 }    // namespace
 
-// ---- one instruction set --------------------------------------------------------------------------------------------
+// ---- one instruction set ------------------------------------------------------------------------
 
 // Distance in units of the last place of a double result rounded to float, denormals included.
 static double ulps(float got, double want) {
@@ -280,8 +280,7 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     for (int d = 0; d < 8; d++) CHECK(std::fabs(to_float(y[d]) - nearest(want[d])) < 1e-6);
     CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
     CHECK(std::fabs(p / e - 1) > 1e-4);    // else bf16's rounding would not show
-    // Backward with dy[1] only: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, in bf16
-    // terms.
+    // Backward of dy[1]: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, in bf16 terms.
     const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest(third);
     float d[24];
     op.attention_backward(d, dy, y, qkv, lse, 1, 2, h);
@@ -349,7 +348,7 @@ TEST_CASE("cpu: products with bf16 weights round gradients first") {
     });
 }
 
-// ---- the backend around the operations ------------------------------------------------------------------------------
+// ---- the backend around the operations ----------------------------------------------------------
 
 TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
     auto chosen = [](const char* isa, const char* amx, bool has_amx) {

@@ -1,4 +1,4 @@
-// test_crash.cpp - the disk fails at every call, the power goes at every moment: an older checkpoint is always there.
+// test_crash.cpp - an older checkpoint loads, whichever disk call fails, whenever the power goes.
 #include "toy_checkpoint.h"
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace fs = std::filesystem;
 
 namespace {
-// ---- a disk that fails ----------------------------------------------------------------------------------------------
+// ---- a disk that fails --------------------------------------------------------------------------
 
 enum class Fault { error, short_write };
-// A Disk is a table of plain functions: what they share is here.
+// Disk is a table of plain functions, which share this state.
 struct Faulty {
-    static inline int64_t calls = 0, fail_at = 0;    // the fail_at-th call fails, counted from 1; 0: none
+    static inline int64_t calls = 0, fail_at = 0;    // the failing call, counted from 1; 0: none
     static inline bool from_then_on = false;
     static inline Fault fault = Fault::error;
     static inline int error = EIO;
@@ -27,7 +27,7 @@ struct Faulty {
     static bool now() { return ++calls == fail_at || (from_then_on && fail_at && calls > fail_at); }
     static bool failing() { return now() && fault == Fault::error; }
 };
-// Nothing waits for the real disk here: sync does nothing.
+// sync does nothing, so that the tests do not wait for the real disk.
 const Disk FAULTY = {
     [](const char* path) { return Faulty::failing() ? -Faulty::error : real_disk().open_write(path); },
     [](int fd, const void* data, int64_t bytes) {
@@ -56,7 +56,7 @@ void write_faulty(const std::string& run, int64_t step, uint64_t seed, const Dis
     Status s = checkpoint_write(run, ToyCheckpoint(seed).g, Tokenizer(), toy_state(step, seed), disk);
     REQUIRE_MESSAGE(s.ok(), s.message);
 }
-// The seed of what loads from the run, whole and equal to what was written; 0 where nothing loads.
+// Loads the run's newest whole checkpoint, compares all of it, returns its seed. 0: none loads.
 uint64_t loads(const std::string& run) {
     const Result<ModelSource> found = checkpoint_find(run, nullptr);
     if (!found.ok()) return 0;
@@ -72,7 +72,7 @@ uint64_t loads(const std::string& run) {
     return state.value.seed;
 }
 
-// Calls `what` on a fresh run with step 1 (seed 1), each time with another call failing, until none does.
+// `what` on runs by `prepare`, with the n-th disk call failing, for every n. invisible: unnoticed.
 void fail_everywhere(Fault fault, int error, bool from_then_on, const std::function<void(const std::string&)>& prepare,
                      const std::function<Status(const std::string&)>& what, bool invisible) {
     const int files = open_files();
@@ -95,7 +95,7 @@ void fail_everywhere(Fault fault, int error, bool from_then_on, const std::funct
             CHECK(s.message.find(run) != std::string::npos);
             CHECK(s.message.find(strerror(error)) != std::string::npos);
         }
-        // Whatever happened, the next ones work and leave nothing behind.
+        // Afterwards the next write and prune succeed and leave no temporary files.
         write_faulty(run, 3, 3);
         CHECK(loads(run) == 3);
         CHECK(checkpoint_prune(run, 1, FAULTY).ok());
@@ -153,10 +153,10 @@ TEST_CASE("checkpoint: a real disk that is full") {
     CHECK(umount2(run.c_str(), MNT_DETACH) == 0);
 }
 
-// ---- the power goes -------------------------------------------------------------------------------------------------
+// ---- the power goes -----------------------------------------------------------------------------
 //
-// A strict reading of POSIX: a file's bytes are on the disk after its fsync, the names in a directory after that of the
-// directory. Until then each may be there or not, whatever came before or after it.
+// A strict reading of POSIX: a file's bytes are on the disk after its fsync, names in a directory
+// after that of the directory. Until then each may be there or not, in any combination.
 
 namespace {
 struct Call {
@@ -192,7 +192,7 @@ const Disk RECORDING = {
     [](const char* path) { return Recorder::note(Call::sync_dir, 0, path); },
 };
 
-// What the disk is sure to hold, and what it may hold beyond that.
+// The state that the disk surely holds (durable), and later changes, of which it may hold any.
 class SimulatedDisk {
     struct Node {
         bool directory;
@@ -203,7 +203,7 @@ class SimulatedDisk {
         int directory;
         std::string from, to;
         int node;
-    };    // from "": appears; to "": goes; else renamed
+    };    // from "": created; to "": removed; else renamed
 
   public:
     explicit SimulatedDisk(const std::string& run) : run(run) {
@@ -229,7 +229,7 @@ class SimulatedDisk {
             if (p.directory == node) change(nodes[size_t(node)].durable_names, p);
         std::erase_if(pending, [&](const Change& p) { return p.directory == node; });
     }
-    // Every state in which the power may leave the disk now: path -> bytes ("/" behind a directory's path).
+    // Visits each state that a power cut may leave now: path -> bytes (directories end in "/").
     void crash_states(const std::function<void(const std::map<std::string, std::string>&)>& visit) const {
         std::vector<size_t> dirty;
         for (size_t i = 0; i < nodes.size(); i++)
@@ -287,12 +287,12 @@ class SimulatedDisk {
     }
 };
 
-// damaged: half a checkpoint under a checkpoint's name, one too many even where it is passed over.
+// Counts over crash states. damaged: incomplete checkpoints that are not marked as temporary.
 struct Outcome {
     int states = 0, refused = 0, wrong = 0, stuck = 0, damaged = 0;
 };
-// Runs `what` on a run, then loads from every state in which a crash may leave it. `allowed` before the end, `last` of
-// them after it. dishonest: fsync of a directory does nothing.
+// Runs `what`, then loads from every state in which a crash may leave the run: the seed must be one
+// of `allowed`, and `last` once `what` has returned. dishonest: fsync of a directory does nothing.
 Outcome crash_everywhere(const std::string& run, const std::function<Status(const std::string&)>& what,
                          const std::set<uint64_t>& allowed, uint64_t last, bool dishonest = false) {
     SimulatedDisk disk(run);
@@ -320,7 +320,7 @@ Outcome crash_everywhere(const std::string& run, const std::function<Status(cons
             for (const std::string& dir : checkpoint_list(place)) o.damaged += !checkpoint_verify(dir).ok();
             o.refused += seed == 0;
             o.wrong += seed != 0 && (end ? seed != last : !allowed.contains(seed));
-            // And the run goes on from there, to the same step again.
+            // From this state the run can go on and write the same step again.
             bool goes_on = checkpoint_write(place, ToyCheckpoint(5).g, Tokenizer(), toy_state(2, 5), FAULTY).ok() &&
                            checkpoint_prune(place, 1, FAULTY).ok() && loads(place) == 5 && !has_temporary(place);
             o.stuck += !goes_on;
@@ -353,7 +353,7 @@ TEST_CASE("checkpoint: the power goes at any moment") {
         CHECK(o.stuck == 0);
         CHECK(o.damaged == 0);
     }
-    // The simulation can tell: where fsync of a directory does nothing, the committed checkpoint is not safe.
+    // The simulation detects a disk whose fsync of directories does nothing: it loses a checkpoint.
     std::string run = temporary_directory();
     write_faulty(run, 1, 1);
     CHECK(crash_everywhere(run, write, {1, 2}, 2, true).wrong > 0);

@@ -1,15 +1,15 @@
-// test_dropout.cpp - dropout: which numbers, how many, and what a model makes of it.
+// test_dropout.cpp - dropout: rate and independence of masks, gradients, recomputation, evaluation.
 #include "layers/dropout.h"
 #include "base/philox.h"
 #include "test.h"
 #include "model_checks.h"
 
 namespace {
-// Numbers dropped (1) or kept (0) at comparable places.
+// One entry for each number: 1 if it is dropped.
 typedef std::vector<char> Mask;
 
 double share(const Mask& m) { return double(std::count(m.begin(), m.end(), 1)) / double(m.size()); }
-// About 0 for two independent masks, with a deviation of 1 / sqrt(size).
+// For independent masks about 0, with a standard deviation of 1 / sqrt(size).
 double correlation(const Mask& a, const Mask& b) {
     const double p = share(a), q = share(b);
     double both = 0;
@@ -30,7 +30,7 @@ constexpr int B = 4, S = 64;
 Plan dropping_plan(float rate, int rows = B) {
     return {.mode = RunMode::train, .B = rows, .S = S, .dropout = rate, .attention_dropout = rate};
 }
-// What a step's forward pass drops: of the embeddings, then of each layer's branches.
+// Masks of a step's forward pass: for the embeddings, then for the two branches of each layer.
 std::vector<Mask> dropped(Model& g, uint64_t seed, int64_t step) {
     const auto in = toy_tokens(B * S, SMALL.V, 1);
     g.train.begin(0, seed, step);
@@ -71,7 +71,7 @@ TEST_CASE("dropout: attention drops the share asked for, neighbours independentl
         check_independent(m, mask(d, 0, 1));
         check_independent(m, mask(d, 1, 0));
         check_independent(m, mask(other, 0, 0));
-        CHECK(mask(d, 1, 2) == mask({rate, 42, 4}, 2, 2));    // by the sequence's number in the step
+        CHECK(mask(d, 1, 2) == mask({rate, 42, 4}, 2, 2));    // both are sequence 6 of the step
     }
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("dropout: gradients of every kind of model equal central differences")
 TEST_CASE("dropout: the cpu tables agree with the reference") {
     for (const Kind& kind : kind_configs({.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24})) {
         CAPTURE(std::string(kind.name));
-        // In bf16 the largest error of a gradient that fewer terms average: 3.9e-2 seen.
+        // Largest error seen in bf16: 3.9e-2, with relu, whose gradients average fewer terms.
         const bool kink = kind.c.activation == Act::relu || kind.c.activation == Act::relu2;
         check_cpu_model(kind.c, kink ? 8 : 5, {}, 0.2f);
     }

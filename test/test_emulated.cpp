@@ -1,4 +1,4 @@
-// test_emulated.cpp - the command line with --device cuda, on a binary whose GPU is the emulator (build/emu/flatgpt).
+// test_emulated.cpp - commands with --device cuda by build/emu/flatgpt, whose GPU is emulated.
 #include <signal.h>
 
 #include "mpirun.h"
@@ -18,7 +18,7 @@ ProcessResult run_emulated(std::vector<std::string> args, std::vector<std::strin
 }
 #define NEED_EMULATED() \
     if (!fs::exists(emulated_binary())) SKIP("no build/emu/flatgpt: make test builds it")
-// Heads of 32, small enough for an emulated GPU.
+// Arguments that train a model with heads of 32, small enough for the emulated GPU.
 std::vector<std::string> small(const Toy& toy, const std::string& out, std::vector<std::string> more = {}) {
     std::vector<std::string> a = toy.args(out, {"--device", "cuda", "--channels", "64", "--batch", "2"});
     for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(a, more[i], more[i + 1]);
@@ -53,11 +53,11 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
         CHECK(number(toy.metrics(whole), "\"step\":8,\"loss\":") < number(toy.metrics(whole), "\"step\":1,\"loss\":"));
     }
     for (const char* other : {"whole_bf16", "whole_fp8-block"}) CHECK(toy.metrics("whole_fp8") != toy.metrics(other));
-    // All over the peak of bf16.
+    // Metrics of every dtype have mfu, relative to the peak of bf16.
     for (const char* run : {"/whole_bf16", "/whole_fp32", "/whole_fp8", "/whole_fp8-block"})
         CHECK(contains(read_file(toy.dir + run + "/metrics.jsonl"), "\"mfu\":"));
 
-    // A checkpoint by the clock waits for the step that is on its way, and changes nothing.
+    // A checkpoint by the clock (--save-minutes) waits for the running step and changes no weight.
     const ProcessResult clock = run_emulated(
         small(toy, "clock",
               {"--dtype", "fp32", "--steps", "8", "--save-minutes", "1e-9", "--keep", "0", "--layers", "3"}),
@@ -67,7 +67,7 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
     CHECK(checkpoint_list(toy.dir + "/clock").size() >= 4);
     CHECK(same_file(toy.newest("clock") + "/model.safetensors", toy.newest("whole_fp32") + "/model.safetensors"));
 
-    // The same checkpoint on both devices.
+    // One checkpoint gives the same loss and text on both devices.
     std::vector<std::string> eval = {
         "eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--eval-tokens", "512", "--json", "--device"};
     auto on = [&](const char* device) {
@@ -96,7 +96,7 @@ TEST_CASE("cuda command line: a GPU with too little memory") {
     CHECK(r.exit_code == 5);
     CHECK(contains(r.err, "out of memory"));
     CHECK(contains(r.err, "--batch"));
-    // auto: what fits
+    // --batch auto chooses a batch that fits.
     r = run_emulated(small(toy, "b", {"--batch", "auto", "--steps", "1", "--total-batch", "256", "--channels", "256"}),
                      {"EMU_MEMORY_MB=168"});
     INFO(r.err);
@@ -160,7 +160,7 @@ TEST_CASE("cuda command line: fp8 is for training on new GPUs, and for sizes tha
     refused(0, "", {}, newer);
     ProcessResult r = run_emulated(
         {"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--eval-tokens", "512", "--device", "cuda"},
-        newer);    // as it was trained, but with bf16's products
+        newer);    // a run of fp8, evaluated with bf16 products
     INFO(r.err);
     CHECK(r.exit_code == 0);
     for (const char* dtype : {"fp8", "fp8-block"}) {

@@ -1,5 +1,5 @@
-// test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation; and as
-// options of `train`.
+// test_experts.cpp - mixtures of experts: gradients, CPU against reference, recomputation, balance,
+// generation, the options of `train`.
 #include <set>
 
 #include "files/json.h"
@@ -8,7 +8,7 @@
 #include "model_checks.h"
 
 namespace {
-// The routers that families have.
+// Configurations with the routers of the families, and two with sigmoid routers.
 std::vector<Kind> routed_configs(const Config& base) {
     Config c = base;
     c.norm = NormKind::rms, c.gated = true, c.activation = Act::silu, c.tied = false;
@@ -62,7 +62,7 @@ TEST_CASE("experts: the cpu agrees with the reference, and no row is dropped") {
 TEST_CASE("experts: what the backward computes again has the same bits, for any number of threads") {
     const int B = 2, S = 24;
     Config deep = SMALL;
-    deep.L = 4;    // two layers of each sort, which share what is computed again
+    deep.L = 4;    // two layers of each kind, sharing recomputed arrays
     for (const Kind& kind : routed_configs(deep)) {
         CAPTURE(std::string(kind.name));
         const Posed asked(kind.c, B, S);
@@ -85,7 +85,7 @@ TEST_CASE("experts: what the backward computes again has the same bits, for any 
     }
 }
 
-// Each sequence has a balance of its own: a batch in two pieces gives the same gradient as at once.
+// The balance loss is a sequence's own: batches of 1 sequence and one of 4 give equal gradients.
 TEST_CASE("experts: gradients do not depend on how a step is divided into batches") {
     const int S = 20;
     Config c = routed_configs(SMALL)[0].c;
@@ -106,7 +106,7 @@ TEST_CASE("experts: gradients do not depend on how a step is divided into batche
     CHECK(norm_error(grads[1], grads[0]) < 1e-6);
 }
 
-// Masked and prefix training have few targets.
+// Masked and prefix training have few targets, which must not scale the routers' losses.
 TEST_CASE("experts: what routers add to the gradient is a mean over positions, whatever their targets") {
     const int B = 2, S = 16;
     const Config c = routed_configs(SMALL)[0].c;
@@ -183,7 +183,7 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
     CHECK(config_check(c).message == "--experts-every 3: none of the 2 layers would have experts; expected 1 to 2");
     c = SMALL, c.L = 1024, c.experts = 65, c.experts_used = 2, c.expert_ffn = 8;
     CHECK(config_check(c).message == "--experts 65: 1024 layers have them; 65536 in all at most");
-    // The other layers are as wide as without experts.
+    // Layers without experts have the ffn width of a model without experts.
     asked = no_overrides(), asked.experts_every = 2;
     const Config mixtral = config_with(config_named("mixtral:d4").value, asked);
     CHECK(mixtral.F == config_named("llama:d4").value.F);
@@ -241,7 +241,7 @@ TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress 
             }
             CHECK(step["busiest_expert"].get<double>() == doctest::Approx(most * double(kind.experts)).epsilon(1e-3));
             for (double z : step["router_z"]) CHECK(z > 0.5 * std::pow(std::log(double(kind.experts)), 2));
-            for (double balance : step["expert_balance"]) CHECK(balance > 0.9);    // 1: all alike
+            for (double balance : step["expert_balance"]) CHECK(balance > 0.9);    // 1: all experts equally loaded
         }
         CHECK(rows == 6);
         CHECK(contains(must({"plot", toy.dir + "/" + name, "--csv"}).out, ",sample,busiest_expert\n"));
@@ -249,7 +249,8 @@ TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress 
         must({"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "9"});
     }
     const std::string one = read_file(toy.newest("one") + "/config.json");
-    CHECK(contains(one, "\"flatgpt_experts_normalised\": false"));    // else the router would learn nothing
+    CHECK(
+        contains(one, "\"flatgpt_experts_normalised\": false"));    // normalised, a single expert's weight is always 1
 }
 
 TEST_CASE("experts: options that do not go together are refused, and both are named") {

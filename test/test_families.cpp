@@ -1,5 +1,5 @@
-// test_families.cpp - each family as transformers has it: tiny models with their logits, losses, gradients and greedy
-// text (dev/golden_families.py), read, computed and written back.
+// test_families.cpp - each family against transformers: tiny models with logits, losses, gradients
+// and greedy text (dev/golden_families.py), read, computed and written back.
 #include <filesystem>
 #include <set>
 
@@ -10,10 +10,10 @@
 namespace fs = std::filesystem;
 
 namespace {
-// visit(each of test/golden/families)
+// Calls visit(golden) for each model in test/golden/families.
 template <class Visit> void each_golden(Visit visit) {
     std::set<std::string> names, types;
-    cpu_set_threads(1);    // more have nothing to divide
+    cpu_set_threads(1);    // too small for more threads
     for (auto& entry : fs::directory_iterator("test/golden/families")) names.insert(entry.path().filename());
     for (const std::string& name : names) {
         CAPTURE(name);
@@ -22,17 +22,17 @@ template <class Visit> void each_golden(Visit visit) {
         visit(golden);
     }
     cpu_set_threads(0);
-    CHECK(types.size() == families().size());    // every family has one
+    CHECK(types.size() == families().size());    // every family has a golden
 }
 struct Tolerance {    // relative: of logits and gradients to the largest one
     double logits, gradients, loss;
 };
 template <class F> void each_table(F f) {
-    // float's own rounding is in the goldens
+    // the goldens contain float32's own rounding
     f([] { return std::make_unique<Model>(reference_ops()); }, Tolerance{4e-6, 1.6e-5, 2e-6});
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, Tolerance{1e-5, 4e-5, 2e-6});
-    // Rounding the inputs of a product costs 0.42 * 2^-8 in the root mean square; the goldens' large weights multiply
-    // that. Seen: 0.073, 0.053 (an expert's 0.076), 0.004.
+    // Rounding a product's inputs to bf16 costs 0.42 * 2^-8 in the root mean square, which the
+    // goldens' large weights multiply. Errors seen: 0.073, 0.053 (an expert's 0.076), 0.004.
     if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, Tolerance{0.1, 0.06, 0.006});
 }
 }    // namespace
@@ -43,7 +43,7 @@ TEST_CASE("families: logits, whole and by the cache, and greedy text are those o
             const auto g = model();
             golden.load(*g, {RunMode::infer, Golden::B, Golden::S});
             golden.check_logits(*g, tolerance.logits);
-            if (g->op.parameter != Element::bf16) golden.check_greedy(*g);    // bf16 decides near ties otherwise
+            if (g->op.parameter != Element::bf16) golden.check_greedy(*g);    // bf16 rounding changes near ties
         });
     });
 }
@@ -86,12 +86,12 @@ TEST_CASE("families: what is written has the family's names and shapes, and the 
         CHECK(in_files(g, StateKind::weights) == arrays_of(dir + "/model.safetensors"));
         CHECK(checkpoint_config(dir).value == golden.c);
         const nlohmann::json written = nlohmann::json::parse(read_file(dir + "/config.json"));
-        CHECK(written["model_type"] == golden.c.family->type);    // its class can say all of it
+        CHECK(written["model_type"] == golden.c.family->type);    // no "flatgpt-": the class expresses all
         CHECK(written["architectures"] == nlohmann::json{golden.c.family->architecture});
     });
 }
 
-// Writes the golden's weights to two files with an index, names with another prefix and with what else there is.
+// Writes weights to two files with an index; `prefix` replaces "model.", `more` names more tensors.
 static void divide(const Arrays& arrays, std::map<std::string, std::vector<int64_t>> shapes, const std::string& prefix,
                    const std::vector<const char*>& more, const std::string& dir) {
     std::vector<TensorSource> files[2];

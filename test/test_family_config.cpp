@@ -1,4 +1,4 @@
-// test_family_config.cpp - config.json of every family: class defaults, spellings, what is refused and why; presets.
+// test_family_config.cpp - config.json of every family: class defaults, spellings, errors; presets.
 #include "checkpoint/checkpoint.h"
 #include "files/json.h"
 #include "model/families/families.h"
@@ -39,7 +39,7 @@ TEST_CASE("family config: a key that is left out means what the class has") {
     CHECK((parsed(mistral).window == 4096 && parsed(mistral).NKV == 8));
     mistral["sliding_window"] = nullptr, mistral["num_key_value_heads"] = nullptr;
     CHECK((parsed(mistral).window == 0 && parsed(mistral).NKV == 8));
-    CHECK(parsed(smallest("qwen2", {{"sliding_window", 5}})).window == 0);    // without use_sliding_window
+    CHECK(parsed(smallest("qwen2", {{"sliding_window", 5}})).window == 0);    // use_sliding_window is false by default
     const Config qwen3 = parsed(smallest("qwen3"));
     CHECK((qwen3.HS == 128 && qwen3.rope_dims == 128 && qwen3.qk_norm == QkNormRope::QkNorm::head));
     const Config gemma = parsed(smallest("gemma", {{"hidden_act", "gelu"}}));
@@ -62,14 +62,14 @@ TEST_CASE("family config: a key that is left out means what the class has") {
     const Config moe3 = parsed(smallest("qwen3_moe"));
     CHECK((moe3.experts == 128 && moe3.experts_used == 8 && moe3.expert_ffn == 768 && moe3.shared_ffn == 0));
     CHECK((moe3.HS == 4 && !moe3.experts_normalised && moe3.qk_norm == QkNormRope::QkNorm::head));
-    for (const char* key : {"num_experts", "num_local_experts"})    // as transformers 4 and 5 write it
+    for (const char* key : {"num_experts", "num_local_experts"})    // spellings of transformers 4 and 5
         CHECK(parsed(smallest("qwen3_moe", {{key, 16}})).experts == 16);
     const Config olmoe = parsed(smallest("olmoe"));
     CHECK((olmoe.experts == 64 && olmoe.experts_used == 8 && olmoe.expert_ffn == 24 && !olmoe.experts_normalised));
 }
 
 TEST_CASE("family config: which layers have a window where use_sliding_window says so, as in transformers 5.23") {
-    auto windows = [](const std::string& type, json more) {    // by layer
+    auto windows = [](const std::string& type, json more) {    // each layer's window, 0 without
         more["use_sliding_window"] = true;
         const Config c = parsed(smallest(type, more));
         std::vector<int> all;
@@ -81,7 +81,7 @@ TEST_CASE("family config: which layers have a window where use_sliding_window sa
         CHECK(windows(type, {{"max_window_layers", 0}}) == all);
         CHECK(windows(type, {{"max_window_layers", 0}, {"sliding_window", 5}}) == five);
         CHECK(windows(type, {{"max_window_layers", 0}, {"sliding_window", nullptr}}) == none);
-        CHECK(windows(type, {{"sliding_window", 5}}) == none);    // the layers from the 28th on
+        CHECK(windows(type, {{"sliding_window", 5}}) == none);    // by default only layers from the 28th on
         CHECK(windows(type, {{"layer_types", json(4, "sliding_attention")}}) == all);
     }
     CHECK(windows("qwen2_moe", {{"sliding_window", 5}}) == std::vector<int>{5, 0, 5, 0});
@@ -90,7 +90,8 @@ TEST_CASE("family config: which layers have a window where use_sliding_window sa
     CHECK(windows("qwen3_moe", {{"sliding_window", nullptr}}) == none);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}}) == none);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}, {"sliding_window", 5}}) == five);
-    CHECK(windows("smollm3", {{"no_rope_layer_interval", 5}, {"sliding_window", 5}}) == none);    // all turn
+    CHECK(windows("smollm3", {{"no_rope_layer_interval", 5}, {"sliding_window", 5}}) ==
+          none);    // every layer has RoPE
     CHECK(windows("smollm3", {{"layer_types", json(4, "sliding_attention")}, {"sliding_window", 5}}) == five);
     refused(smallest("smollm3", {{"use_sliding_window", true}, {"sliding_window", 5}}), "use_sliding_window: flatgpt");
 }
@@ -114,7 +115,7 @@ TEST_CASE("family config: keys that a class passes over, and those that win, as 
     bloom["num_attention_heads"] = 8;
     CHECK(parsed(bloom).NH == 8);
     refused(smallest("mistral", {{"layer_types", none}}), "layer_types: flatgpt runs only models where it is null");
-    // A model without a window in a class that demands a number for it.
+    // A model without a window, in a class whose config.json must have a number for it.
     for (const std::string type : {"gemma2", "gemma3_text", "olmo3"}) {
         const Config c = parsed(smallest(type, {{"layer_types", none}}));
         CHECK(c.window == 0);
@@ -305,7 +306,7 @@ TEST_CASE("family config: presets have the parameters that they are known for, a
                                                      {"olmoe-1b-7b", 6919161856}};
     for (auto& [name, parameters] : known)
         CHECK_MESSAGE(config_parameters(config_named(name).value) == parameters, name);
-    // 12.9 billion, 2.7, 3.3 and 1.3 of them for a token, as their papers and cards say.
+    // A token uses 12.9, 2.7, 3.3 and 1.3 billion parameters, as papers and model cards say.
     const std::pair<const char*, double> used[] = {
         {"mixtral-8x7b", 12.9}, {"qwen1.5-moe-a2.7b", 2.7}, {"qwen3-30b-a3b", 3.3}, {"olmoe-1b-7b", 1.3}};
     for (auto& [name, billions] : used)

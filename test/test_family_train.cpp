@@ -1,9 +1,9 @@
-// test_family_train.cpp - `flatgpt train` on families: from presets and directories, resumed, with another vocabulary.
+// test_family_train.cpp - `flatgpt train` of families: presets, directories, resume, vocabulary.
 #include "tensors.h"
 #include "toy_run.h"
 
 namespace {
-// The rows of a checkpoint's tensor, cols numbers each.
+// All numbers of a tensor in a checkpoint's model.safetensors.
 std::vector<float> tensor_of(const std::string& dir, const std::string& name) {
     Result<SafetensorsFile> file = SafetensorsFile::open(dir + "/model.safetensors");
     REQUIRE_MESSAGE(file.ok(), file.status.message);
@@ -17,8 +17,8 @@ std::vector<float> tensor_of(const std::string& dir, const std::string& name) {
 
 TEST_CASE("family train: families learn, resume with the same bits and generate, under their class's name") {
     Toy toy;
-    for (const std::string type :
-         {"llama", "gemma3_text", "olmo3", "gpt_neox", "bloom", "cohere2", "mixtral", "qwen2_moe"}) {    // every kind
+    for (const std::string type : {"llama", "gemma3_text", "olmo3", "gpt_neox", "bloom", "cohere2", "mixtral",
+                                   "qwen2_moe"}) {    // every kind of layer
         const std::string a = toy.dir + "/" + type, b = a + "-resumed";
         CAPTURE(type);
         std::vector<std::string> args = {"train",
@@ -145,7 +145,7 @@ TEST_CASE("family train: --resize-vocab adds rows, the mean of the others, or cu
     must(cut);
     CHECK(tensor_of(toy.newest("c"), "model.embed_tokens.weight") == tensor_of(tied, "model.embed_tokens.weight"));
     Toy::set(cut, "--from", toy.dir + "/b"), Toy::set(cut, "--out", toy.dir + "/d");
-    must(cut, 2);    // its tokenizer has 257
+    must(cut, 2);    // run b's tokenizer has 257 tokens
     must({"train", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/e", "--resize-vocab", "--steps", "1"}, 2,
          "--resize-vocab needs --from");
 }

@@ -1,5 +1,5 @@
-// test_faults.cpp - what the system refuses in the middle of a command: writes, reads, memory, descriptors. The record
-// of a run has no hole afterwards, and no process ends by a signal.
+// test_faults.cpp - writes, reads, memory or descriptors that the system refuses during a command:
+// metrics.jsonl has no gap afterwards, and no process ends by a signal.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ void same_end(const Toy& toy, const std::string& a, const std::string& b) {
     for (const char* name : {"/model.safetensors", "/optimizer.safetensors"})
         CHECK(same_file(toy.newest(a) + name, toy.newest(b) + name));
 }
-// The state of a checkpoint as somebody else may have written it; the MANIFEST follows.
+// Changes state.json as another program might have written it, with its checksum in MANIFEST.
 void forge(const std::string& dir, const std::function<void(TrainState&)>& change) {
     TrainState s = checkpoint_state(dir).value;
     change(s);
@@ -43,9 +43,9 @@ TEST_CASE("faults: a validation that cannot be read is repeated by the resumed r
     for (size_t i = 1024; i + 1 < bad.size(); i += 20) bad[i] = bad[i + 1] = '\xff';    // no token of the vocabulary
     write_file(toy.dir + "/val.bin", bad);
     must(toy.args("cut", STEPS), 3, "val.bin");
-    CHECK(fs::path(toy.newest("cut")).filename() == "step_00000004");    // saved, without its row
+    CHECK(fs::path(toy.newest("cut")).filename() == "step_00000004");    // saved, without a row in metrics.jsonl
     CHECK(checkpoint_state(toy.newest("cut")).value.unwritten.starts_with("{\"step\":4,"));
-    must(with(toy.args("cut", STEPS), {"--resume", "auto"}), 3, "val.bin");    // not mended yet
+    must(with(toy.args("cut", STEPS), {"--resume", "auto"}), 3, "val.bin");    // val.bin still bad
     write_file(toy.dir + "/val.bin", good);
     must(with(toy.args("cut", STEPS), {"--resume", "auto"}));
     same_end(toy, "cut", "whole");
@@ -77,7 +77,7 @@ TEST_CASE("faults: a state of another step than its directory's, or of more data
     const std::vector<std::string> more = with(toy.args("a", STEPS), {"--resume", "auto"});
     const std::string dir = toy.newest("a"), kept = toy.dir + "/step_8_kept";
     fs::copy(dir, kept);
-    CHECK(checkpoint_state(kept).ok());    // a name that somebody chose
+    CHECK(checkpoint_state(kept).ok());    // no step number in the name
     forge(dir, [](TrainState& s) { s.step = 7; });
     must(more, 3, "state.json: step: expected 8, the number in its directory's name, found 7");
     forge(kept, [](TrainState& s) { s.epoch = s.index = (int64_t(1) << 62) - 1; });
@@ -109,10 +109,10 @@ TEST_CASE("faults: a file beyond the limit of its size is exit 4, no signal") {
     CHECK(contains(r.err, "File too large"));
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 namespace {
-// In place of the C library's functions: of malloc and its like, or of mmap, the call number FAIL returns nothing.
+// Replaces the C library's allocators: call number FAIL_MALLOC, or FAIL_MMAP, returns no memory.
 const char FAILING[] = R"(
 #include <cerrno>
 #include <cstdio>
@@ -165,7 +165,7 @@ TEST_CASE("faults: memory that is refused anywhere ends each command with exit 5
         auto failing = [&](const std::string& variable) {
             fs::remove_all(run), fs::remove(text);
             ProcessOptions o;
-            // With GOMP_SPINCOUNT the process does not start itself again, and its calls are counted once.
+            // GOMP_SPINCOUNT is set, as flatgpt executes itself again without it, and counts twice.
             o.environment = {"LD_PRELOAD=" + library, "GOMP_SPINCOUNT=1000", variable};
             return run_flatgpt(command, o);
         };
@@ -181,13 +181,13 @@ TEST_CASE("faults: memory that is refused anywhere ends each command with exit 5
             const ProcessResult r = failing(variable);
             INFO(command[0] << ", " << variable << ": exit " << r.exit_code << ", signal " << r.signal << "\n"
                             << r.err);
-            // A library that does without is well; libgomp itself ends the process with 1.
+            // Exit 0: a library worked without that memory. libgomp itself ends the process with 1.
             CHECK((r.exit_code == 5 || r.exit_code == 0 || contains(r.err, "libgomp: ")));
             refused += r.exit_code == 5;
             if (r.exit_code == 5) CHECK(contains(r.err, "out of memory"));
             if (!trains || !fs::exists(run)) continue;
             for (const std::string& dir : checkpoint_list(run)) CHECK(checkpoint_verify(dir).ok());
-            CHECK(fs::file_size(run + "/metrics.jsonl") > 0);    // no run that has done nothing
+            CHECK(fs::file_size(run + "/metrics.jsonl") > 0);    // no run directory without a step
         }
         CHECK(refused >= 2);
     }

@@ -1,4 +1,4 @@
-// test_flag_rules.cpp - what a flag's row needs and excludes: refused on the command line and in a file alike.
+// test_flag_rules.cpp - flags that need or exclude others, on the command line and in a file alike.
 #include <algorithm>
 
 #include "base/command.h"
@@ -37,7 +37,7 @@ struct RuleToy {
         return c;
     }
 };
-// The message to these arguments; the same to their settings in a file.
+// The error for these arguments; checks that `settings` in a file give the same one.
 std::string said(const Strings& args, const std::string& settings) {
     RuleToy toy, of_file;
     const std::string path = temporary_directory() + "/a.toml";
@@ -60,7 +60,8 @@ TEST_CASE("flag rules: a flag that lacks one that it needs is refused with the r
           "--m needs --kind two");
     CHECK(said({"--file", "g", "--on", "--n", "1", "--m", "1", "--kind", "two"},
                file + "on = true\nn = 1\nm = 1\nkind = \"two\"") == "");
-    CHECK(said({"--file", "g", "--n", "0", "--m", "0"}, file + "n = 0\nm = 0") == "");    // the defaults
+    CHECK(said({"--file", "g", "--n", "0", "--m", "0"}, file + "n = 0\nm = 0") ==
+          "");    // default values, which need nothing
     CHECK(said({"--file", "g", "--k", "1"}, file + "k = 1") == "");
 }
 TEST_CASE("flag rules: two flags that exclude each other are both named") {

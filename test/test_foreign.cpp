@@ -1,4 +1,4 @@
-// test_foreign.cpp - models and tokenizers in others' forms: what is read of them, and what a message says of the rest.
+// test_foreign.cpp - models and tokenizers of other programs: read, or refused with advice.
 #include <filesystem>
 
 #include "checkpoint/foreign.h"
@@ -8,7 +8,7 @@
 #include "gguf_parts.h"
 
 namespace {
-const std::string TORCH = "test/golden/torch/";    // by transformers 5.24 and PyTorch
+const std::string TORCH = "test/golden/torch/";    // written by transformers 5.24 and PyTorch
 std::string torch_file() { return read_file(TORCH + "pytorch_model.bin"); }
 Result<SafetensorsFile> opened(const std::string& bytes) {
     const std::string path = temporary_directory() + "/pytorch_model.bin";
@@ -79,7 +79,7 @@ TEST_CASE("torch archive: what is no plain dictionary of tensors is refused by w
         std::string bytes = file;
         for (uint32_t k = 0; k < 3; k++) {
             const Philox4 r = philox(7, i, k);
-            const size_t most = i % 2 ? 2200 : bytes.size();    // the pickle; all of it
+            const size_t most = i % 2 ? 2200 : bytes.size();    // the pickle only, or the whole file
             bytes[r.v[0] % most] = char(r.v[1]);
         }
         const Result<SafetensorsFile> f = opened(i % 5 ? bytes : bytes.substr(0, philox(8, i, 0).v[0] % bytes.size()));
@@ -94,7 +94,7 @@ TEST_CASE("torch archive: a pickle of many calls, tuples and marks takes bounded
         std::string program;
         while (program.size() < 2000) program += run;
         std::string bytes = file;
-        bytes.replace(66, program.size(), program);    // after the protocol's number
+        bytes.replace(66, program.size(), program);    // after the pickle's protocol number
         CHECK(opened(bytes).status.code == Exit::input);
     }
 }
@@ -165,23 +165,23 @@ TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say wh
     CHECK(qwen.encode("a<|end|><|extra|>", true).back() == 5001);
     CHECK(qwen.is_special(5000));
     CHECK(!qwen.is_special(5001));
-    CHECK(qwen.encode("12345").size() == 5);    // Qwen 2 cuts each digit
+    CHECK(qwen.encode("12345").size() == 5);    // Qwen 2 splits digits
     std::filesystem::remove(dir + "/added_tokens.json");
     write_file(dir + "/vocab.json", R"({"a": 0})"), write_file(dir + "/merges.txt", "#version: 0.2\n");
-    write_file(dir + "/tokenizer_config.json",    // as transformers 5.24 numbers those that vocab.json lacks
+    write_file(dir + "/tokenizer_config.json",    // ids as transformers 5.24 numbers missing tokens
                R"({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<s>", "eos_token": {"content": "</s>"},
                    "pad_token": "<p>", "additional_special_tokens": ["<x>"]})");
     const Tokenizer tiny = Tokenizer::load(dir).value;
     CHECK(tiny.encode("<s></s><|endoftext|><p><x>a", true) == std::vector<int>{1, 2, 3, 4, 5, 0});
     CHECK((tiny.vocabulary().bos == 1 && tiny.vocabulary().eos == 2 && tiny.vocabulary().pad == 4));
-    write_file(dir + "/tokenizer_config.json",    // as Qwen 2's, whose rows say the ids
+    write_file(dir + "/tokenizer_config.json",    // Qwen 2's form: added_tokens_decoder gives ids
                R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": null, "eos_token": "<|im_end|>",
                    "pad_token": "<p>", "added_tokens_decoder": {"1": {"content": "<p>", "special": true},
                                             "2": {"content": "<|im_end|>", "special": true}}})");
-    const Result<Tokenizer> qwen2 = Tokenizer::load(dir);    // the map is passed over where there are rows
+    const Result<Tokenizer> qwen2 = Tokenizer::load(dir);    // listed tokens need no special_tokens_map.json
     REQUIRE_MESSAGE(qwen2.ok(), qwen2.status.message);
     CHECK((qwen2.value.vocabulary().bos == -1 && qwen2.value.vocabulary().eos == 2 && qwen2.value.is_special(1)));
-    // A name that spells no bytes has vocab.json's id; special_tokens_map.json says how each is found.
+    // U+FF5C spells no byte: vocab.json's key is the token; special_tokens_map.json has its flags.
     write_file(dir + "/vocab.json", "{\"a\": 0, \"<\uFF5Cend\uFF5C>\": 1, \"b\": 2, \"\u0120\": 3}");
     write_file(dir + "/tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": "b"})");
     write_file(dir + "/special_tokens_map.json", R"({"eos_token": "<\uFF5Cend\uFF5C>",

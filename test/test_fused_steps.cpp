@@ -1,10 +1,10 @@
-// test_fused_steps.cpp - generation by a table that has its fused operations: nobody reads what these leave out.
+// test_fused_steps.cpp - generation by fused operations: nothing reads arrays that they skip.
 #include "test.h"
 
 #include "model_checks.h"
 
 namespace {
-// As the CPU composes them; then what lies between is spoiled. How often they were called.
+// Calls of each fused operation: it runs the CPU's steps, then fills what lies between with NaN.
 int calls[3];
 void spoil(float* x, int64_t n) {
     if (x) std::fill_n(x, n, NAN);
@@ -68,7 +68,7 @@ TEST_CASE("kinds: generation by fused operations is generation in steps") {
     for (int n : calls) CHECK(n > 0);
     const Config llama = kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})[0].c;
     CHECK(generated(fused(), llama, MaskKind::prefix) == generated(cpu_ops<float>(), llama, MaskKind::prefix));
-    // Who looks at a layer's attention reads what has been turned.
+    // With an after_attention hook rope is not fused, as the hook reads the rotated q and k.
     Model g(fused());
     toy_model(g, llama, {RunMode::infer, 1, 8});
     KvCache cache;
@@ -109,7 +109,7 @@ TEST_CASE("kinds: a norm that a later step reads, and an ffn with a gate per row
     const Table one(fused()), steps(cpu_ops<float>());
     CHECK(computed(one, nullptr, true) == computed(steps, nullptr, true));
     CHECK(computed(one, gate_w.data(), false) == computed(steps, gate_w.data(), false));
-    // Only then does fusion leave the norm out.
+    // Without later reader and gate the call is fused and leaves the norm out.
     const auto [normed, y] = computed(one, nullptr, false);
     CHECK(std::isnan(normed[0]));
     CHECK(y == computed(steps, nullptr, false).second);

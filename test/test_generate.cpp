@@ -1,4 +1,4 @@
-// test_generate.cpp - generation by models whose text is known before it is written.
+// test_generate.cpp - generation by toy models whose text is known in advance.
 #include "infer/decode/generate.h"
 #include "base/philox.h"
 
@@ -13,7 +13,7 @@ const Sampling PLAIN = {.temperature = 1, .top_k = 0};
 
 Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}); }
 
-// A model that can hold few activations at a time: prompts are fed in pieces.
+// A model with activations for 8 rows, which is fed its prompts in chunks of 8 tokens.
 struct Small {
     Model g{cpu_ops<float>()};
     Small(int V, int T) {
@@ -21,8 +21,8 @@ struct Small {
         g.init(1);
     }
 };
-// Its next token depends on all tokens before. It has 94 tokens, which a byte tokenizer spells '!' to '~', so that its
-// text shows which tokens they are.
+// A model whose next token depends on all tokens before. Its 94 tokens are '!' to '~' in a byte
+// tokenizer, so that a text shows its tokens.
 struct Talker : Small {
     explicit Talker(int T) : Small(94, T) {
         float* params = typed<float>(g, g.store.params);
@@ -31,8 +31,8 @@ struct Talker : Small {
                 params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
     }
 };
-// At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is ten
-// times the embedding of the token to say.
+// A model whose likeliest token after position p is script[p + 1]: tokens' embeddings are random
+// directions, and position p's embedding is ten times that of script[p + 1].
 struct Actor : Small {
     explicit Actor(const std::vector<int>& script, int T = 64, int V = 258) : Small(V, T) {
         float *wte = typed<float>(g, g.w.wte), *wpe = typed<float>(g, g.w.wpe);
@@ -87,8 +87,8 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     CHECK(said({"e", "he"}) == "ab abc ");    // the first in the text, not in the list
     CHECK(said({"el"}) == "ab abc h");        // begins within a token
     CHECK(said({"llo"}) == "ab abc he");
-    CHECK(said({"hello, world"}) == text);    // held back to the end, which does not come to it
-    CHECK(said({"abc"}, 5) == "ab ab");       // likewise
+    CHECK(said({"hello, world"}) == text);    // held back, as it could become the stop
+    CHECK(said({"abc"}, 5) == "ab ab");       // "ab" held back until the last token
     GenerationOptions what = asked({script[0]}, 11);
     what.stop = {"abc"};
     std::vector<std::string> pieces;
@@ -99,7 +99,7 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     Result<GenerationResult> r = generate(actor.g, tokenizer, what);
     REQUIRE(r.ok());
     CHECK(pieces == std::vector<std::string>{"ab "});
-    CHECK(r.value.tokens == 6);    // and ended there
+    CHECK(r.value.tokens == 6);    // none after the stop string
 }
 
 TEST_CASE("generate: ends at <|endoftext|>, or goes on past it") {
@@ -137,9 +137,9 @@ TEST_CASE("generate: a character that the end cuts is U+FFFD, in what the comman
     script.back() = tokenizer.end_of_text();    // after two of the three bytes
     Actor actor(script);
     GenerationOptions what = asked({script[0]}, 3, 2);
-    CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // no token is left
+    CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // the limit of 3 tokens
     what.tokens = 9;
-    CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // the text's end
+    CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // the text's end token
     what.stop = {"a"};
     CHECK(run(actor.g, tokenizer, what).texts[1] == "");
 
@@ -169,20 +169,20 @@ TEST_CASE("generate: a batch of samples is what each would be alone") {
     CHECK(three[0] != three[2]);
     CHECK(three[1] != three[2]);
     const auto greedy = texts(1, 0), pair = texts(2, 0);
-    CHECK(std::set<char>(greedy[0].begin(), greedy[0].end()).size() > 3);    // it says something
+    CHECK(std::set<char>(greedy[0].begin(), greedy[0].end()).size() > 3);    // some variety
     CHECK(pair[0] == greedy[0]);
     CHECK(pair[1] == greedy[0]);
     what.sampling.seed = 2;
     CHECK(texts(1, 1) != one);
     what.prompts[0].back()++;
-    CHECK(texts(1, 0) != greedy);    // the prompt is read
+    CHECK(texts(1, 0) != greedy);    // the prompt matters
 }
 
 TEST_CASE("generate: a prompt beyond a rolling cache is read alike among others") {
     const Tokenizer tokenizer = byte_tokenizer();
     Config c = {94, 256, 2, 2, 32, 64, 1e-5f};
     c.position = Position::rope, c.rope_dims = 16;
-    for (int rows : {120, 16}) {    // two prompts' pieces at once; less than one
+    for (int rows : {120, 16}) {    // rows for two prompts' chunks; for less than one
         Model g(cpu_ops<float>());
         toy_model(g, c, {RunMode::infer, 1, rows});
         GenerationOptions what = asked({}, 40);
@@ -204,7 +204,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     const Tokenizer tokenizer = byte_tokenizer();
     std::vector<std::string> notes;
     auto note = [&](const std::string& text) { notes.push_back(text); };
-    // Position 7 is the last: after it says 8, the tokens 5678 stand at positions 0-3, and position 3 says 4.
+    // 8 positions: position 7 predicts 8. Then 5678 move to 0-3, and position 3 predicts 4.
     const std::vector<int> script = tokenizer.encode("012345678");
     Actor actor(script, 8);
     GenerationOptions what = asked({script[0]}, 20, 2);
@@ -213,7 +213,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     REQUIRE(notes.size() == 1);
     CHECK(notes[0].find("context of 8 tokens is full") != std::string::npos);
 
-    Talker talker(16);    // after position 15 it knows the last 8 tokens, and no others
+    Talker talker(16);    // T = 16: a full context keeps 8 tokens
     what.prompts = {tokenizer.encode("abc")}, what.tokens = 14 + 8, what.num = 1;
     const std::string whole = run(talker.g, tokenizer, what).texts[0];
     what.prompts = {tokenizer.encode(whole.substr(14 - 8, 8))}, what.tokens = 8;
@@ -228,7 +228,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     CHECK(run(talker.g, tokenizer, what).texts[0] == cut);
     CHECK(notes.size() == 1);
 
-    Talker large(64);    // samples that share the pages of their prompt, until their contexts are fed again
+    Talker large(64);    // samples share prompt pages until the context refills
     GenerationOptions several = asked(tokenizer.encode("a prompt of some forty bytes: 2 pages and more"), 200, 3);
     const std::string first = run(large.g, tokenizer, several).texts[0];
     several.num = 1;

@@ -1,4 +1,5 @@
-// test_generation_config.cpp - generation_config.json: what it may hold, and which flags' defaults it sets.
+// test_generation_config.cpp - generation_config.json: its fields, and the flags whose defaults it
+// sets.
 #include "files/json.h"
 #include "infer/model_defaults.h"
 #include "test.h"
@@ -121,6 +122,6 @@ TEST_CASE("generation_config.json: each field is the default of one flag, where 
         for (const auto& other : rows)
             if (strcmp(other.flag, row.flag)) CHECK(other.of(s, tokens) == other.of(Sampling(), 200));
         CHECK(row.of(s, tokens) == row.value);
-        CHECK(apply_generation_defaults(config.value, {}, &s, &tokens) == "");    // it is so already: nothing to note
+        CHECK(apply_generation_defaults(config.value, {}, &s, &tokens) == "");    // value already set: nothing to note
     }
 }

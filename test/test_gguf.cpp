@@ -1,4 +1,4 @@
-// test_gguf.cpp - GGUF against a file of Python's gguf, against what is written here, and against hostile files.
+// test_gguf.cpp - GGUF against a file of Python's gguf, own files read back, cut and hostile files.
 #include "files/gguf.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace {
 const char* const FORMATS = "test/golden/gguf/formats.gguf";
 
-// From a heap block of exactly this size, so that AddressSanitizer sees a read past it.
+// Parses from a heap block of exactly the file's size: AddressSanitizer sees a read past it.
 Result<GgufHeader> parse(const std::string& file, int64_t file_bytes = -1) {
     const std::vector<char> exact(file.begin(), file.end());
     auto read = [&](int64_t at, void* to, int64_t bytes) -> Status {
@@ -38,7 +38,7 @@ GgufSource source(const std::string& name, BlockType type, const Shape& shape, c
             }};
 }
 
-// A header as bytes, field by field: integers in the width of their type.
+// Builds a header's bytes field by field; integers have the width of their type.
 struct Bytes {
     std::string bytes;
     template <class T> Bytes& put(T v) {
@@ -110,7 +110,7 @@ TEST_CASE("gguf: metadata of a file of Python's gguf") {
     REQUIRE(m.get("array.bool", &flags).ok());
     CHECK(flags == std::vector<int64_t>{1, 1});
 
-    // What is asked for as another type, or out of range, names file, key and both types.
+    // Errors for another type, or for a value out of range, name file, key and both types.
     int64_t i = 0;
     int small = 0;
     CHECK(contains(m.get("value.string", &i, 0, 1).message, "expected an integer from 0 to 1, found string"));
@@ -123,7 +123,7 @@ TEST_CASE("gguf: metadata of a file of Python's gguf") {
     CHECK(!m.get("value.string", &texts).ok());
     CHECK(!m.get("array.string", &text).ok());
     CHECK(!m.get("array.float32", &flags).ok());
-    CHECK(m.get("value.uint8", &number, 0, 255).ok());    // an integer may stand for a number
+    CHECK(m.get("value.uint8", &number, 0, 255).ok());    // an integer, read as a double
 }
 
 TEST_CASE("gguf: what is written reads back, and lies where it should") {
@@ -200,7 +200,7 @@ TEST_CASE("gguf: cut at every length, every bit of the header flipped") {
             end = t.at + t.bytes;
         }
     }
-    CHECK(refused > cases / 3);    // names, values and some offsets may be anything
+    CHECK(refused > cases / 3);    // names, values and some offsets stay valid
     const std::string path = temporary_directory() + "/cut.gguf";
     for (size_t n : {size_t(0), size_t(3), size_t(4), size_t(100), size_t(last.at)}) {
         write_file(path, golden.substr(0, n));
@@ -259,7 +259,7 @@ TEST_CASE("gguf: crafted headers") {
         CHECK(r.status.code == Exit::input);
         CHECK_MESSAGE(contains(r.status.message, c.message), r.status.message);
     }
-    // Their neighbours are fine.
+    // Valid headers that differ little from those above.
     CHECK(parse(with_data(header(0, 0), 0)).ok());
     CHECK(parse(with_data(header(0, 0, 2), 0)).ok());
     CHECK(parse(with_data(header(2, 0).tensor("b", {16}, 0, 32).tensor("a", {8}, 0, 0), 96)).ok());
@@ -277,6 +277,6 @@ TEST_CASE("gguf: a 7B model's header over a file of 1 KB is refused at once") {
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(100));
     CHECK(f.status.code == Exit::input);
     CHECK(contains(f.status.message, "expected its end within 1024 bytes of data, found offset 0 and 262144000 bytes"));
-    // Counts that fit a large file, but not what a reader gets of it.
+    // 2^20 tensors would fit a file of 2^40 bytes, but the readable bytes end before the first one.
     CHECK(parse(header(1 << 20, 0).bytes, int64_t(1) << 40).status.code == Exit::input);
 }

@@ -1,4 +1,4 @@
-// test_gguf_experts.cpp - GGUF files of models with experts: what they may leave out, and what is refused.
+// test_gguf_experts.cpp - GGUF files with experts: keys and shapes that may differ, and errors.
 #include "gguf_parts.h"
 
 TEST_CASE("gguf model: experts: what files may leave out, and what is no model") {
@@ -14,11 +14,11 @@ TEST_CASE("gguf model: experts: what files may leave out, and what is no model")
     auto [path, qwen] = good("qwen2_moe");
     const Config c = checkpoint_config(path).value;
     const std::vector<float> weights = load(path).weights();
-    // The shared expert's gate as a vector.
+    // The shared expert's gate may be stored as a vector.
     qwen.tensor("blk.0.ffn_gate_inp_shexp.weight").shape = {16};
     CHECK(read(path, qwen).value == c);
     CHECK(load(path).weights() == weights);
-    // Without the widths' keys: the ffn's, divided among those used; all of it.
+    // Without keys of widths: expert_ffn is ffn / experts used, shared_ffn is the whole ffn.
     Parts p = qwen;
     std::erase_if(p.keys, [](auto& row) { return row.first.find("feed_forward_length") != row.first.npos; });
     p["qwen2moe.feed_forward_length"] = GgufValue::integer(24);

@@ -1,5 +1,5 @@
-// test_gguf_keys.cpp - every key that llama.cpp gives an architecture (src/llama-arch.cpp of 2026-11): those that are
-// read, those that must have one value, those without an effect, and those that are passed over with a note.
+// test_gguf_keys.cpp - every key that llama.cpp gives an architecture (src/llama-arch.cpp of
+// 2026-11): read, fixed to one value, without an effect, or passed over with a note.
 #include <filesystem>
 
 #include "model/families/families.h"

@@ -1,5 +1,5 @@
-// test_gguf_model.cpp - models as GGUF files: against what llama.cpp's converter makes of the same weights, there and
-// back in every type, what is refused, and `flatgpt convert`.
+// test_gguf_model.cpp - models as GGUF files: compared with llama.cpp's converter, written and read
+// in every type, errors, and `flatgpt convert`.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -12,7 +12,7 @@
 #include "gguf_parts.h"
 
 namespace {
-// What llama.cpp cannot say is taken away: the goldens of some families have it.
+// Drops score_scale, which llama.cpp cannot express, but some families' goldens have.
 void make_sayable(Config& c) {
     if (c.family->type == std::string("gemma2") || c.family->type == std::string("gemma3_text")) c.score_scale = 0;
 }
@@ -82,11 +82,11 @@ TEST_CASE("gguf model: tensors and keys are those of llama.cpp's converter") {
             const GgufValue* ours = f.value.metadata().find(key);
             if (ours && key.find("sliding_window_pattern") == key.npos) CHECK_MESSAGE(equal(*ours, value), key);
         }
-        // Their keys alone mean the same model.
+        // Read with the converter's keys in place of ours, the file gives the same configuration.
         const Result<Config> config = gguf_config(f.value);
         REQUIRE_MESSAGE(config.ok(), config.status.message);
         std::erase_if(p.keys, [&](auto& row) { return row.first.starts_with(prefix); });
-        if (family == "gpt_neox")    // the converter forgets it
+        if (family == "gpt_neox")    // rope.freq_base, which the converter forgets
             p.keys.push_back({prefix + "rope.freq_base", *f.value.metadata().find(prefix + "rope.freq_base")});
         p.keys.insert(p.keys.end(), theirs.keys.begin(), theirs.keys.end());
         write_file(path, p.written());
@@ -105,7 +105,7 @@ TEST_CASE("gguf model: there and back in every type") {
     for (const char* family : {"llama", "gemma3", "qwen2_moe"}) {
         Loaded m = load(FAMILIES + family);
         make_sayable(m.g->c);
-        m.g->c.norm_eps = float(config_row(&Config::norm_eps).min);    // as a float it is below the row's own
+        m.g->c.norm_eps = float(config_row(&Config::norm_eps).min);    // the minimum, rounded below it by float
         const std::vector<float> before = m.weights();
         for (const GgufFileType& type : gguf_file_types()) {
             const std::string what = std::string(family) + " " + type.name;
@@ -117,7 +117,7 @@ TEST_CASE("gguf model: there and back in every type") {
             CHECK(again.g->c.norm_eps == m.g->c.norm_eps);
             const std::vector<float> after = again.weights();
             REQUIRE(after.size() == before.size());
-            // These weights are bf16 numbers; rows of C are no whole blocks, and take F16, but those of F.
+            // Weights are bf16. Rows of C are no whole blocks and take F16, rows of F do not.
             const double error = relative_error(after.data(), before.data(), int64_t(before.size()));
             if (type.matrices == BlockType::f32 || type.matrices == BlockType::bf16) CHECK(error == 0);
             else CHECK(error < (type.matrices == BlockType::f16 ? 1e-3 : 0.06));
@@ -125,7 +125,7 @@ TEST_CASE("gguf model: there and back in every type") {
     }
 }
 
-// With experts and one that all share, or without.
+// Checks each tensor's format in a q4_k_m file of a model with or without experts, with rows of C.
 static void check_formats(const char* type, int C) {
     const auto family = std::find_if(families().begin(), families().end(),
                                      [&](const Family* f) { return f->type == std::string(type); });
@@ -143,7 +143,7 @@ static void check_formats(const char* type, int C) {
     const Result<GgufFile> f = GgufFile::open(path);
     REQUIRE(f.ok());
     auto format = [&](const std::string& name) -> std::string { return f.value.find(name + ".weight")->format->name; };
-    // As llama.cpp's Q4_K_M; what are no whole blocks of 256 take the larger format of blocks of 32.
+    // As llama.cpp's Q4_K_M. Rows of no multiple of 256 take a larger format in blocks of 32.
     const std::string four = C == 256 ? "Q4_K" : "Q5_0", six = C == 256 ? "Q6_K" : "Q8_0";
     CHECK(format("output") == six);
     CHECK(format("token_embd") == four);
@@ -157,7 +157,7 @@ static void check_formats(const char* type, int C) {
         CHECK(format(block + "attn_v") == (more ? six : four));
         for (const char* part : {"_exps", "_shexp"}) {
             const std::string end = c.experts ? part : "";
-            CHECK(format(block + "ffn_down" + end) == (more ? "Q6_K" : "Q4_K"));    // rows of F
+            CHECK(format(block + "ffn_down" + end) == (more ? "Q6_K" : "Q4_K"));    // rows of F = 256
             CHECK(format(block + "ffn_up" + end) == four);
         }
         for (const char* gate : {"ffn_gate_inp", "ffn_gate_inp_shexp"})
@@ -194,7 +194,7 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
         CHECK(s.code == Exit::usage);
         CHECK_MESSAGE(contains(s.message, message), s.message);
     }
-    // Weights that fp16 cannot hold.
+    // Weights beyond fp16's range.
     for (const float x : {70000.0f, -70000.0f, float(NAN)}) {
         Loaded m = load(FAMILIES + "llama");
         m.g->write(StateKind::weights, m.g->tensors[0].offset + 5, 1, &x);
@@ -340,13 +340,14 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
         texts[i] = run(args, 0, "");
     }
     CHECK(texts[0] == texts[1]);
-    for (const std::string family : {"olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {    // it stays
+    for (const std::string family :
+         {"olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {    // the family survives
         run({"convert", FAMILIES + family, dir + "/" + family + ".gguf"}, 0, "wrote");
         run({"convert", dir + "/" + family + ".gguf", dir + "/" + family}, 0, "wrote");
         CHECK(checkpoint_config(dir + "/" + family).value == checkpoint_config(FAMILIES + family).value);
         CHECK(!contains(read_file(dir + "/" + family + "/config.json"), "flatgpt"));
     }
-    // What ends an answer besides EOS stays: token 10, which the file names.
+    // The file names token 10 as another end besides EOS; conversion keeps it.
     const std::string named = dir + "/named.gguf";
     run({"convert", "test/golden/gguf/tiny_llama.gguf", named}, 0, "wrote");
     const Result<GgufFile> again = GgufFile::open(named);

@@ -1,10 +1,10 @@
-// test_golden_run.cpp - the bits of fp32 training on the CPU, held against a run that was recorded once
-// (test/golden/train_fp32.txt): losses and norms in all digits, checksums of its weights and moments.
+// test_golden_run.cpp - fp32 training on the CPU has the bits of a run that was recorded once
+// (test/golden/train_fp32.txt): losses and norms in all digits, checksums of weights and moments.
 //
-// What is exact: with FLATGPT_ISA=base our loops fix the order of every sum, and x86-64 without FMA rounds each
-// operation by itself, whatever the compiler. What remains is the C library: log, sin and cos make the first weights,
-// cos and pow the rates, logf the loss; the recorded bits are glibc's. With another C library, or a CPU that multiplies
-// and adds with one rounding, numbers agree to 1e-5.
+// With FLATGPT_ISA=base our loops fix the order of every sum, and x86-64 without FMA rounds each
+// operation by itself, whatever the compiler. The C library is left: log, sin and cos make the
+// first weights, cos and pow the rates, logf the loss; the recorded bits are glibc's. With another
+// C library, or a CPU that multiplies and adds with one rounding, numbers agree to 1e-5.
 //
 // A change that is meant to change bits records the run anew, and its commit says why:
 //     FLATGPT_GOLDEN=write build/test_all -tc='golden run*'
@@ -21,7 +21,7 @@ extern "C" [[gnu::weak]] const char* gnu_get_libc_version();
 namespace {
 const char GOLDEN[] = "test/golden/train_fp32.txt";
 
-// The contents of a file's tensors, in the order of their names.
+// CRC-32C of all tensors of a file, in the order of their names.
 std::string checksum(const std::string& path) {
     Result<SafetensorsFile> file = SafetensorsFile::open(path);
     REQUIRE(file.ok());
@@ -40,7 +40,7 @@ std::string checksum(const std::string& path) {
     return text;
 }
 
-// A run of six steps, two batches each: "step loss norm" for each, the validation loss, and two checksums.
+// Trains six steps of two batches: "step loss norm" for each, the validation loss, two checksums.
 std::string recorded(const Toy& toy, const std::string& isa, const std::string& threads) {
     const std::string out = isa + threads;
     ProcessOptions options;
@@ -66,7 +66,7 @@ std::string recorded(const Toy& toy, const std::string& isa, const std::string& 
         text += std::string("\n") + (file + 1) + " " + checksum(toy.newest(out) + file);
     return text + "\n";
 }
-// The numbers before the checksums.
+// The numbers before the checksums: steps, losses, norms.
 std::vector<double> numbers(const std::string& text) {
     std::vector<double> all;
     std::istringstream in(text);

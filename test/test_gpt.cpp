@@ -1,4 +1,4 @@
-// test_gpt.cpp - the whole model: gradients of every parameter, fast tables against the definition, training.
+// test_gpt.cpp - the whole model: gradients of all parameters, CPU against reference, training.
 #include "model/cost_table.h"
 #include "base/philox.h"
 
@@ -166,7 +166,7 @@ TEST_CASE("gpt: one batch is learnt by heart") {
     g.init(1);
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     double first = train_pass(g, in, out, B, S), last = first;
-    CHECK(first == doctest::Approx(std::log(31.0)).epsilon(0.05));    // an untrained model knows nothing
+    CHECK(first == doctest::Approx(std::log(31.0)).epsilon(0.05));    // uniform over 31 tokens
     for (int step = 1; step <= 150; step++) {
         last = train_pass(g, in, out, B, S);
         update(g, 3e-3f, 0.95f, 0);
@@ -175,7 +175,7 @@ TEST_CASE("gpt: one batch is learnt by heart") {
 }
 
 TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy") {
-    // 8 symbols; the next one depends on the last two. The entropy is measured on the validation text itself.
+    // 8 symbols; the next one depends on the last two. Entropy is measured on the validation text.
     const int V = 8, B = 16, S = 32;
     double p[64][8], entropy = 0;
     for (int s = 0; s < 64; s++) {
@@ -226,12 +226,12 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
     }
     loss /= count, entropy /= count;
     MESSAGE("loss " << loss << ", entropy " << entropy);
-    CHECK(loss > entropy * 0.995);    // better than the source would be a leak of the future
+    CHECK(loss > entropy * 0.995);    // lower only if targets leak
     CHECK(loss < entropy * 1.02);
 }
 
 // ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py
-// ----------------------------------------------
+// --------------------------
 
 namespace {
 struct Golden {
@@ -250,7 +250,7 @@ struct Golden {
     }
 };
 
-// Every tensor of a flat buffer against the golden ones of that prefix, in the file's names and orientation.
+// Compares all tensors of `part` with the golden's of this prefix, in the file's names and layout.
 void check_tensors(const Golden& golden, const Model& g, StateKind part, const std::string& prefix, double tolerance,
                    bool key_bias) {
     const std::vector<TensorSource> sources = checkpoint_tensors(g, {{part, prefix, g.tensors}});
@@ -261,7 +261,7 @@ void check_tensors(const Golden& golden, const Model& g, StateKind part, const s
         std::vector<float> ours(static_cast<size_t>(n)), theirs = golden.get(s.name);
         REQUIRE(s.fill(0, n, ours.data()).ok());
         REQUIRE(theirs.size() == ours.size());
-        if (!key_bias && s.name.find("c_attn.bias") != std::string::npos)    // its true gradient is zero: noise
+        if (!key_bias && s.name.find("c_attn.bias") != std::string::npos)    // key bias: true gradient 0, only noise
             for (size_t c = 16; c < 32; c++) ours[c] = theirs[c] = 0;
         INFO(s.name);
         CHECK(relative_error(ours.data(), theirs.data(), n) < tolerance);

@@ -1,4 +1,4 @@
-// test_gpt_ranks.cpp - the model among ranks, in double: the same as one process with the whole batch.
+// test_gpt_ranks.cpp - training by ranks, in double, equals one process with the whole batch.
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -12,14 +12,14 @@
 
 namespace {
 const Config TOY = {.V = 37, .T = 9, .L = 3, .NH = 2, .C = 12, .F = 20};
-constexpr int B = 4, S = 7, STEPS = 4;    // B of a step, over all ranks and batches
+constexpr int B = 4, S = 7, STEPS = 4;    // B: sequences of a step, over all ranks
 
 struct Run {
     std::vector<Step> steps;
     std::vector<std::vector<RankReport>> reports;
     std::vector<std::vector<double>> router_totals;
     std::vector<double> params;                // by tensors, without padding
-    std::vector<std::vector<float>> states;    // likewise, each as its owner collects it
+    std::vector<std::vector<float>> states;    // optimizer states; NaN for other owners' elements
     uint64_t hash = 0;
     int64_t calls = 0;
     double bytes = 0;
@@ -31,12 +31,12 @@ struct Job {
     Config config = TOY;
     const Optimizer* optimizer = &ADAMW;
     float dropout = 0;
-    float balance = 0;        // and a tenth of it of the routers' other loss
-    double poison = 0;        // a gradient of rank 1 in step 2
-    std::string save = {};    // the run that takes a checkpoint after the last step
+    float balance = 0;        // the balance loss; router z-loss: a tenth
+    double poison = 0;        // gradient of rank 1 in step 2
+    std::string save = {};    // run directory of a final checkpoint
 };
 
-// A checkpoint of all ranks.
+// Writes a checkpoint together with the other ranks.
 void save(const std::string& run, const Model& g, const Listener& listener) {
     RankInfo info;
     info.rank = g.plan.rank, info.ranks = g.plan.ranks;
@@ -78,7 +78,7 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
             if (poison != 0 && step == 2 && rank == 1) typed<double>(g, g.dt)[3] = poison;
             g.backward(i + 1 == batches);
         }
-        // A key's bias has a gradient of 0 but for rounding: with an eps of 1e-8 steps would follow that.
+        // A key bias has gradient 0 but for rounding, which Adam with an eps of 1e-8 would amplify.
         g.train.update({3e-2f, 0.9f, 0.95f, 1e-4f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
         run.reports.emplace_back(), run.router_totals.emplace_back();
         run.steps.push_back(g.train.finish(&run.reports.back(), &run.router_totals.back()));
@@ -115,7 +115,7 @@ std::vector<Run> train_ranks(const Job& job) {
     for (std::thread& t : threads) t.join();
     return runs;
 }
-// What the owners collected, put together; every element by one of them.
+// An optimizer state of all ranks; every element comes from exactly one owner.
 std::vector<float> together(const std::vector<Run>& runs, size_t state) {
     std::vector<float> all = runs[0].states[state];
     for (size_t i = 0; i < all.size(); i++) {
@@ -151,7 +151,7 @@ TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owne
         }
         for (int owner : config_owners(TOY, ranks)) CHECK(owner < ranks);
     }
-    // 124M over 8: nobody saves more than the embeddings and a block.
+    // 124M parameters over 8 ranks: no rank saves more than the embeddings' bucket.
     const Config gpt2 = config_named("gpt2").value;
     std::vector<int64_t> load(8);
     const std::vector<Bucket> buckets = config_buckets(gpt2, 8);
@@ -161,7 +161,8 @@ TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owne
 }
 
 namespace {
-// Every ZeRO with so many ranks and batches a step: the numbers of one process with the whole batch, the bits of plain.
+// For every ZeRO stage: equal within tolerance to one process with the whole batch, bit-identical
+// to plain data parallelism.
 void check_ranks(const Run& one, Job job) {
     const int ranks = job.ranks, batches = job.batches;
     const std::vector<Run> plain = train_ranks(job);
@@ -178,8 +179,8 @@ void check_ranks(const Run& one, Job job) {
                 CHECK(relative_error(totals.data(), all.data(), int64_t(all.size())) < 1e-9);
             }
             CHECK(r.hash == runs[0].hash);
-            // Reduced once a step; where the sums before a step's last batch are kept apart (zero 2 with two batches),
-            // floating-point sums come in another order.
+            // Gradients are reduced once a step, but by ZeRO-2 after every batch: with two batches
+            // its floating-point sums come in another order.
             if (zero < 2 || batches == 1) CHECK(r.hash == plain[0].hash);
         }
         for (size_t i = 0; i < one.states.size(); i++) {
@@ -191,7 +192,7 @@ void check_ranks(const Run& one, Job job) {
     }
 }
 
-// The checkpoint of all ranks, in one process: what they had, to the bit.
+// A checkpoint by all ranks, loaded in one process, has the ranks' weights and states to the bit.
 void check_saved(const Job& job) {
     const std::vector<Run> runs = train_ranks(job);
     const std::vector<std::string> saved = checkpoint_list(job.save);
@@ -239,8 +240,8 @@ TEST_CASE("gpt ranks: the same of tensors that files hold in pieces, and without
 TEST_CASE("gpt ranks: the same of other kinds of models") {
     Config grouped = TOY;
     grouped.NKV = 1, grouped.HS = 8;
-    // No norm before a branch, QK-norm, a gate; norms on both sides; one norm, few biases; ALiBi, normed embeddings;
-    // experts, also a shared one; no softmax
+    // olmo2: no norm before a branch, QK-norm, gate; gemma3: norms on both sides; gptj: one norm,
+    // few biases; bloom: ALiBi, normed embeddings; qwen2_moe: shared expert; gated: no softmax
     std::set<std::string> names = {"olmo2", "gemma3", "gptj", "bloom", "qwen2_moe", "gated"};
     for (auto& [name, kind] : kind_configs(grouped)) {
         if (!names.erase(name)) continue;

@@ -1,4 +1,4 @@
-// test_gpu_call.cpp - dev/gpu_pack.sh and dev/gpu_call.py without a GPU: binaries and tools are stand-ins.
+// test_gpu_call.cpp - dev/gpu_pack.sh and dev/gpu_call.py without a GPU: binaries are stand-ins.
 #include <signal.h>
 #include <unistd.h>
 
@@ -26,9 +26,9 @@ bool lives(int pid) {
     return !stat.empty() && !contains(stat, ") Z ");
 }
 
-// test_cuda's stand-in takes doctest's options and prints as test/count.h does. Each of its processes shares a lock,
-// which the case that fails beside others wants for itself. With a file `alone`, the case that hangs only does so when
-// it has a process of its own.
+// A stand-in for test_cuda takes doctest's options and prints as test/count.h does. Its processes
+// hold a shared lock; the case "fails beside others" needs it exclusively. If a file `alone`
+// exists, the case "hangs" does so only in a process of its own.
 const char* const TEST_CUDA = R"(
 echo "test_cuda $*" >>log
 names=("passes, 1" "fails" "passes: 3" "is skipped" "passes 5" "passes 6" "hangs" "passes 8" "ends in silence"
@@ -86,12 +86,12 @@ echo $! >>pids
 sleep 0.5
 )";
 
-// Prints what the step of that name printed on an H200.
+// A shell command that prints a step's output as it was on an H200.
 std::string printed(const std::string& step) {
     return "sed -n '/^" + step + " /,/^[a-z]/s/^    //p' '" +
            fs::absolute("dev/results/2026-11-27_NVIDIA-H200_a84e32b/summary.txt").string() + "'\n";
 }
-// As many steps as --steps says; a checkpoint at every second one, if it is to save.
+// A stand-in for `flatgpt train`: --steps steps; with --save-every a checkpoint every second step.
 const char* const TRAINS = R"sh(
 [ "$1" = train ] || { echo "flatgpt bench: expected a row" >&2; exit 2; }
 [ -z "$RANK" ] || echo "8 steps of 32768 tokens, $WORLD_SIZE rank by torchrun and NCCL 2.28.9, cuda bf16 (NVIDIA H200)"
@@ -109,7 +109,7 @@ for ((step = 1; step <= steps; step++)); do
     sleep 0.1
 done >"$out/metrics.jsonl")sh";
 
-// A copy of the script. Stand-ins run in `dir`, where each appends to `log` and, before it hangs, to `pids`.
+// Copies of the scripts. Stand-ins log their calls in `dir`/log, and their pids before they hang.
 struct Tree {
     std::string dir = temporary_directory(), results = dir + "/results";
     std::vector<std::string> environment;
@@ -149,11 +149,11 @@ time.sleep(300)
                        "WORLD_SIZE",
                        "LOCAL_RANK"};
     }
-    // Nothing that hangs outlives the test, whatever the script under test has left undone.
+    // Kills every stand-in that hangs, whatever the script under test has left running.
     ~Tree() {
         for (int pid : pids())
             if (lives(pid)) kill(pid, SIGKILL);
-        // A script that was killed leaves its folder: the one that a run of training was given.
+        // A killed script leaves a folder in /dev/shm: the --out of a training run in the log.
         const std::string work = "/dev/shm/tmp", text = log();
         const size_t at = text.find(work), end = text.find("/run ", at);
         if (at != std::string::npos && end != std::string::npos) fs::remove_all(text.substr(at, end - at));
@@ -201,7 +201,7 @@ time.sleep(300)
             if (line.starts_with(name + " ")) return line;
         return "";
     }
-    // At most 8 files come back from a GPU's machine: here are two, and both are whole.
+    // A GPU's machine returns 8 files at most: here are two, archive and summary, both whole.
     void check_results(bool last = true) const {
         int files = 0;
         for (const auto& entry : fs::recursive_directory_iterator(results)) files += entry.is_regular_file();
@@ -250,7 +250,7 @@ TEST_CASE("gpu call: every case has one verdict, a hang costs its own limit, the
     const ProcessResult r = t.run({"60", "machine", "tests", "sanitizer", "bench", "ncu", "train"});
     INFO(r.out << r.err << t.log());
     CHECK(r.exit_code == 0);
-    CHECK(now() - began < 20);    // twice 2 s in its group of five, once alone
+    CHECK(now() - began < 20);    // twice 2 s in its group, once alone
     t.check_results();
     t.check_that_all_ended();
     for (const auto& [name, verdict] : t.verdicts()) {
@@ -289,7 +289,7 @@ TEST_CASE("gpu call: cut off in the middle of a step, it leaves all that came be
     auto until = [&](auto happened) {
         for (int i = 0; i < 15000 && p.running() && !happened(); i++) usleep(2000);
     };
-    // A file of the results that somebody has opened is never written again.
+    // Results are replaced, never rewritten: a hard link to an early file keeps its bytes.
     until([&] { return contains(t.summary(), "machine "); });
     const std::string early = t.dir + "/early.tar.gz", summary = t.dir + "/early.txt";
     fs::create_hard_link(t.results + "/results.tar.gz", early);
@@ -308,13 +308,13 @@ TEST_CASE("gpu call: cut off in the middle of a step, it leaves all that came be
     CHECK(contains(t.row("train"), " exit 0 "));
     CHECK(contains(t.row("bench"), " exit 7 "));
     CHECK(t.row("dry-run").empty());
-    // A step that runs twice leaves both outputs; its figures are there before the next step begins.
+    // A step that runs twice leaves both outputs; its figures come before the next step begins.
     for (const char* part : {"train-metrics", "train-metrics-2"})
         CHECK(lines(t.archived(std::string("parts/") + part + ".jsonl")).size() == 40);
     CHECK(contains(t.summary(), "median 500000 tokens/s"));
 }
 
-// All prints what it printed on an H200. The first call is kept, beside another card's and another day's.
+// Stand-ins print an H200's output. Kept: the first call, another card's, another day's.
 TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of the day's call before") {
     Tree t;
     t.set("CASE_LIMIT", "1");
@@ -333,12 +333,12 @@ TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of t
         while (p.running()) {
             usleep(300000);
             if (fs::exists(t.results + "/summary.txt")) t.check_results(false);
-            if (words[2] == "tests" && contains(t.log(), "test_cuda -f="))    // names are known before cases run
+            if (words[2] == "tests" && contains(t.log(), "test_cuda -f="))    // the list is archived before cases run
                 CHECK(contains(t.archived("parts/list.txt"), "\nhangs\n"));
         }
         const std::string out = p.wait().out;
         CHECK(out == t.summary());
-        CHECK(out.size() < 12000);                    // so many characters of what is printed come back
+        CHECK(out.size() < 12000);                    // returned characters of output: 12000 at most
         for (const std::string& line : lines(out))    // all steps have run, and ended well
             CHECK_MESSAGE((line.starts_with(" ") || !contains(line, " exit ") || contains(line, " exit 0")), line);
         CHECK((!contains(out, "NOT RUN") && !contains(out, "the script failed")));
@@ -367,7 +367,8 @@ TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of t
     out = call({"290", "machine", "torch", "train", "profile", "bench", "token"});
     CHECK(contains(out, "    beside figures that have changed: " + today + "_NVIDIA-H200_0123abc\n"));
     CHECK(contains(out, "    steps 11 to 40: median 600000 tokens/s, 65.5 ms, MFU 41.0 %; loss 7.250 to 7.250; most "));
-    CHECK(contains(out, " MiB   before: steps 11 to 40: median 500000 tokens/s, 65.5 ms"));    // bench's are the same
+    CHECK(contains(
+        out, " MiB   before: steps 11 to 40: median 500000 tokens/s, 65.5 ms"));    // bench's figures are unchanged
     t.set("GPU_BEFORE", t.dir + "/dev/results/" + other_day);
     CHECK(contains(t.run({"30", "machine"}).out, "    beside figures that have changed: " + other_day + "\n"));
 }
@@ -381,7 +382,7 @@ TEST_CASE("gpu call: the deadline holds, and what it cut off is not called a han
     const ProcessResult r = t.run({"10", "tests", "dry", "bench"}, 14);
     INFO(r.out << r.err << t.log());
     CHECK(!r.timed_out);
-    CHECK(now() - began < 10.5);    // an interpreter's start and end come on top
+    CHECK(now() - began < 10.5);    // 10 s, and the interpreter's start and end
     CHECK(r.exit_code == 0);
     t.check_results();
     t.check_that_all_ended();
@@ -392,7 +393,7 @@ TEST_CASE("gpu call: the deadline holds, and what it cut off is not called a han
     for (const char* line : {"test_cuda -tc=* -ltc -nv\n", "test_cuda -tc=* -f=6 -l=10\n"})
         CHECK_MESSAGE(contains(t.log(), line), line);
     CHECK(contains(t.row("bench"), "NOT RUN: the time is over"));
-    Tree slow;    // a tree with a step without end
+    Tree slow;    // its step `dry` hangs
     const double start = now();
     const ProcessResult s = slow.run({"9", "dry", "bench"}, 13);
     INFO(s.out << s.err);
@@ -442,7 +443,7 @@ TEST_CASE("gpu call: what is not a step is refused, with the names of all steps"
     CHECK(!fs::exists(t.results));
 }
 
-// The binaries of the kernels' tests are asked for a GPU: none is a failure.
+// Without a GPU these tests fail; they are not skipped.
 TEST_CASE("gpu call: test_cuda without a GPU fails and says so") {
     auto fails = [](const char* binary, std::vector<std::string> environment) {
         ProcessOptions o;

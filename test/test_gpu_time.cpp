@@ -1,4 +1,4 @@
-// test_gpu_time.cpp - what dev/gpu_time.py reads: the operations of dev/launches.cpp, and what bench has printed.
+// test_gpu_time.cpp - the inputs of dev/gpu_time.py: dev/launches.cpp's operations, bench's output.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -40,34 +40,34 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
             CHECK((l["blocks"] > 0 && l["threads"] > 0 && l["threads"] <= 1024));
         }
     }
-    // A step's costs, counted without a device.
+    // The costs of a training step, counted without a device.
     Gpu h200 = gpu_named("h200").value;
     const Cost step = training_cost(planned_table(h200, Dtype::bf16), config_named("gpt2").value, 2, 128);
     CHECK(flops["step"] == doctest::Approx(step.flops()));
-    CHECK(bytes["step"] < step.bytes * 1.0000001);    // without what is copied between host and device
+    CHECK(bytes["step"] < step.bytes * 1.0000001);    // without copies between host and device
     CHECK(bytes["step"] > 0.99 * step.bytes);
-    CHECK(bytes["token"] > 2 * 123e6);    // all matrices once
-    // What ours launches, and what is the library's.
+    CHECK(bytes["token"] > 2 * 123e6);    // every matrix, read once
+    // Launches of our kernels, and sizes of products that the library launches.
     CHECK(bench["activation_forward, gelu_tanh"]["launches"].size() == 1);
     CHECK(bench["linear_forward qkv"]["launches"] == json::parse(R"([{"product":[2304,256,768]}])"));
     CHECK(bench["attention_backward"]["launches"].size() == 3);
     const double causal = bench["attention_forward"]["products"],
                  documents = bench["attention_forward, 8 documents"]["products"];
     CHECK(documents < 0.2 * causal);
-    // A token waits for the one before, and a prompt or a draft for its own logits.
+    // A token waits only for the token before (later); a prompt waits for its own logits.
     for (const char* token : {"token", "token of 4 sequences", "token at position 1000"}) {
         const json& c = copies[token];
         CHECK((c["uploads"] == 0 && c["downloads"] == 1 && c["waits"] == 0 && c["later"] == 1));
     }
     CHECK((copies["step"]["waits"] == 0 && copies["prompt of 512"]["waits"] == 1));
     CHECK(copies["draft of 8 at position 1000"]["bytes"] > 8 * 50257 * 2);
-    // Keys and values, of bf16: those before, and those of the call.
+    // Positions whose bf16 keys and values are read or written: cached ones and the call's own.
     auto cached = [&](const char* table) { return attention[table]["bytes"].get<double>() / (2 * 2 * 768); };
     CHECK(cached("token") < 10);
     CHECK((cached("token at position 1000") > 1000 && cached("token at position 1000") < 1010));
     CHECK((cached("draft of 8 at position 1000") > 1008 && cached("draft of 8 at position 1000") < 1030));
     CHECK(attention["draft of 8 at position 1000"]["S"] == 8);
-    // What a row's queries see.
+    // Keys that the queries of bench's rows see.
     CHECK(bench["attention_forward"]["spans"].empty());
     const json& pattern = bench["attention_backward, window 8, stride 64, 4 global"];
     CHECK((pattern["spans"].size() == 128 && pattern["spans"][100] == json({93, 101}) && pattern["stride"] == 64));

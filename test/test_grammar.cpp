@@ -1,4 +1,4 @@
-// test_grammar.cpp - grammars against a plain matcher of trees, and the tokens that they allow.
+// test_grammar.cpp - grammars against a plain matcher of random trees, and the tokens they allow.
 #include "infer/sampling/grammar.h"
 
 #include <functional>
@@ -23,7 +23,7 @@ std::string grammar_error(const std::string& text) {
     CHECK((s.ok() || s.code == Exit::input));
     return s.message;
 }
-// '+': in the language; '-': it could go on to be; 'x': neither.
+// '+': the text is in the language; '-': some continuation is; 'x': neither.
 char verdict(GrammarMachine& m, const std::string& text) {
     int state = m.start();
     for (char c : text) state = m.step(state, static_cast<unsigned char>(c));
@@ -35,7 +35,7 @@ std::string verdicts(const std::string& grammar, const std::vector<std::string>&
     for (const std::string& text : texts) all += verdict(m, text);
     return all;
 }
-Tokenizer words() {    // bytes, and a few that are longer than one
+Tokenizer words() {    // all bytes and five merges
     const int a = 'a' - 33, b = 'b' - 33;
     return Tokenizer::from_merges({{a, b}, {256, a}, {a, a}, {b, a}, {b, b}}, Pattern::gpt2, {"<|endoftext|>"});
 }
@@ -64,11 +64,11 @@ TEST_CASE("grammar: what each construct matches") {
     CHECK(verdicts("# a comment\nroot ::= # another\n  a |\n  b # \"c\"\na ::= (\n \"a\"\n\n)\nb ::= \"b\"\n  \"c\" #",
                    {"a", "bc", "b"}) == "++-");
     CHECK(verdicts("root ::= (\"a\"? \"b\"?)* \"c\"", {"c", "abc", "babac", "d"}) ==
-          "+++x");    // may be empty, repeated
+          "+++x");    // repetition of a possibly empty group
     CHECK(verdicts("root ::= ((\"a\"*)*)* ", {"", "aaa", "b"}) == "++x");
     CHECK(verdicts("root ::= \"\"{2} \"a\" | \"\"* \"b\" | \"\"+ \"c\"", {"a", "b", "c", ""}) == "+++-");
     CHECK(verdicts("root ::= a_b-C9\na_b-C9 ::= \"\\x4A\\x4a\" [a-zb]", {"JJz", "JJb", "JJ{"}) == "++x");
-    // Each range of characters holds what lies in it, wherever the length of UTF-8 changes.
+    // Ranges between characters where UTF-8's length changes match exactly what lies within.
     const uint32_t edges[] = {0,      'A',    0x7F,   0x80,   0xBF,    0xC0,    0x7FF,   0x800,   0xFFF,   0x1000,
                               0x2030, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x1F600, 0x3FFFF, 0x40000, 0x10FFFF};
     for (const uint32_t from : edges)
@@ -111,7 +111,7 @@ TEST_CASE("grammar: what it is not, by its line") {
     };
     for (const char* g : {"", "a ::= \"b\"", "# only"}) has(g, "no rule root");
     has("root ::= a", "no rule a");
-    // A way that never ends is not taken; where there is no other one, the grammar is refused.
+    // An alternative that never ends is dropped; a grammar without another one is refused.
     for (const char* g :
          {"root ::= \"a\" root", "root ::= [a-c] x\nx ::= \"b\" root | \"c\" x", "root ::= \"a\" root+"})
         has(g, "root allows no text that ends");
@@ -156,7 +156,8 @@ TEST_CASE("grammar: what it is not, by its line") {
     has("root ::= " + std::string(201, '(') + "\"a\"" + std::string(201, ')'), "200 deep");
     CHECK(grammar_error("root ::= " + std::string(200, '(') + "\"a\"" + std::string(200, ')')) == "");
     has("root ::= root", "root allows no text");
-    // Left recursion: direct, through others, behind what may be empty; not to be taken for it: at the end of a rule.
+    // Left recursion (direct, through other rules, behind an empty one) is refused, right recursion
+    // not.
     has("root ::= root \"a\" | \"b\"", "rule root begins with itself");
     has("root ::= x \"a\"\nx ::= y \"b\" | \"c\"\ny ::= x | \"d\"", "begins with itself");
     has("root ::= e root \"a\" | \"b\"\ne ::= \"x\"?", "begins with itself");
@@ -165,17 +166,17 @@ TEST_CASE("grammar: what it is not, by its line") {
     CHECK(grammar_error("root ::= x \"1\" | y \"2\"\nx ::= \"a\"\ny ::= x \"b\"") == "");
     CHECK(grammar_error("root ::= \"a\" root | \"b\"") == "");
     CHECK(grammar_error("root ::= e root | \"b\"\ne ::= \"x\"?") == "");
-    // Each level doubles the ways to begin.
+    // Each rule begins with the next in two ways: 40 levels have 2^40 beginnings.
     std::string wide = "root ::= r0\n";
     for (int i = 0; i < 40; i++) wide += formatted("r%d ::= r%d \"a\" | r%d \"b\"\n", i, i + 1, i + 1);
     has(wide + "r40 ::= \"c\"", "more than 65536 ways");
     CHECK(verdicts(wide.substr(0, wide.find("r12 ::=")) + "r12 ::= \"c\"", {"caaabbbaaabbb", "caabbbaaabbb"}) == "+-");
 }
 
-// ---- against a plain matcher ----------------------------------------------------------------------------------------
+// ---- against a plain matcher --------------------------------------------------------------------
 
 namespace {
-// A random tree of a grammar, its GBNF, and the places where a match that begins at `from` can end.
+// A random grammar: its GBNF text, and all ends of matches that begin at `from`.
 struct Tree {
     std::function<std::set<size_t>(const std::string&, size_t from)> ends;
     std::string text;
@@ -203,7 +204,7 @@ struct Trees {
                     },
                     "\"" + word + "\""};
         }
-        if (kind <= 2) {    // a, b, or the two bytes of a letter
+        if (kind <= 2) {    // a class over a, b, two-byte letter
             const bool but = draw(2);
             return {[but](const std::string& s, size_t at) {
                         const bool ascii = at < s.size() && s[at] != '\xC3';
@@ -322,7 +323,8 @@ TEST_CASE("grammar: after each of many tokens exactly those that fit are allowed
         matcher.accept(id('!'));
         return wrong + !matcher.done() + matcher.broken();
     };
-    // Many states; large masks; the first states' numbers are given to others when all but one are forgotten.
+    // Many states; large masks; state numbers that are reused once all states but one are
+    // forgotten.
     for (auto [depth, V, often] :
          {std::tuple(6000, 300, true), std::tuple(300, 1 << 18, true), std::tuple(3000, 300, false)}) {
         int64_t wrong = -1;
@@ -336,13 +338,14 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     const Tokenizer tokenizer = words();
     const int V = tokenizer.vocab_size() + 40, end = tokenizer.end_of_text();
     auto id = [&](const char* text) { return tokenizer.encode(text)[0]; };
-    // An end is no word, be it the first id, and allowed only where the text may end.
+    // An end token never matches as text, even if its id is 0; it is allowed where the text may
+    // end.
     GrammarMatcher ends(grammar_of("root ::= \"!\"* \"a\" | \"a\""), tokenizer, V, {-1, V, id("!"), end});
     REQUIRE(id("!") == 0);
     CHECK(ends.end() == 0);
     CHECK_FALSE(ends.allows(0));
     CHECK_FALSE(ends.allowed()[0]);
-    ends.accept(id("a"));    // by two ways, which are one
+    ends.accept(id("a"));    // two derivations, merged to one state
     CHECK(ends.done());
     CHECK(ends.allows(0));
     CHECK(ends.allows(end));
@@ -353,24 +356,25 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     CHECK(ends.done());
     ends.accept(end);
     CHECK(ends.broken());
-    // Special tokens are no text, ids beyond the vocabulary nothing.
+    // Special tokens and ids beyond the vocabulary are never allowed as text.
     const GrammarMatcher any(grammar_of("root ::= .*"), tokenizer, V, {});
     CHECK(any.end() == -1);
     CHECK_FALSE(any.done());    // it may end, but need not
     for (int none : {end, -1, V - 1, V, 1 << 30}) CHECK_FALSE(any.allows(none));
     CHECK_FALSE(any.allowed()[size_t(end)]);
     CHECK_FALSE(any.allowed()[size_t(V - 1)]);
-    CHECK(std::count(any.allowed().begin(), any.allowed().end(), true) == 128 + 51 + 5);    // bytes that may begin
+    CHECK(std::count(any.allowed().begin(), any.allowed().end(), true) ==
+          128 + 51 + 5);    // ASCII, first bytes of UTF-8, merges
     GrammarMachine machine(grammar_of("root ::= \"a\""));
     CHECK(machine.forget_all_but(GrammarMachine::DEAD) == GrammarMachine::DEAD);
-    // No more is an id without a text.
+    // A token with an empty text is never allowed.
     const std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown}, {"a"}, {""}};
     const Tokenizer gap(vocabulary_of_pieces(pieces, false, "t").value);
     const GrammarMatcher gaps(grammar_of("root ::= \"a\""), gap, 3, {});
     CHECK(gaps.allows(1));
     CHECK_FALSE(gaps.allows(2));
     CHECK_FALSE(gaps.allowed()[2]);
-    // Two tokens that share more than where the first of them failed.
+    // Two tokens share more than the beginning at which the first of them failed.
     const int a = 'a' - 33, b = 'b' - 33, c = 'c' - 33, d = 'd' - 33;
     const Tokenizer shared =
         Tokenizer::from_merges({{d, a}, {256, a}, {256, b}, {c, 257}, {c, 258}}, Pattern::gpt2, {});
@@ -391,7 +395,7 @@ TEST_CASE("grammar: where the tokens that fit would take too long to find, none 
     };
     CHECK(allowed(ways(20)) > 10000);
     CHECK(allowed(ways(4000)) == 0);
-    std::string nested = "root ::= [^A-Za-z]";    // each text has a state of its own
+    std::string nested = "root ::= [^A-Za-z]";    // a new state for every text
     for (char c = 'A'; c <= 'z'; c = c == 'Z' ? 'a' : char(c + 1)) nested += formatted(" | \"%c\" root \"%d\"", c, c);
     CHECK(allowed(nested) == 0);
 }
@@ -430,7 +434,7 @@ TEST_CASE("grammar: where no token fits, the text ends, and that is said") {
     const Tokenizer tokenizer = words();
     const Sampling s = {.temperature = 0, .grammar = grammar_of("root ::= \"ab\"")};
     const std::vector<float> logits(size_t(tokenizer.vocab_size()), 0.f);
-    Sampler sampler = Sampler::open(s, tokenizer, 60, {}).take();    // the first 60 tokens are without a and b
+    Sampler sampler = Sampler::open(s, tokenizer, 60, {}).take();    // the first 60 tokens: no a, no b
     const Sampler::Choice c = sampler.choose(logits.data(), 0);
     CHECK(c.id == -1);
     sampler.accept(c);

@@ -96,7 +96,7 @@ TEST_CASE("cli: help fits its width, in groups, with an example that can be past
                 if (letter != ' ' || !once.ends_with(" ")) once += letter;
             CHECK(contains(" " + example, " " + once + " "));
         }
-    // The common ones first; the rows of a group stand together.
+    // Common options come first; the options of a group are adjacent.
     for (auto& c : {train_command(), sample_command(), bench_command()}) {
         Strings groups;
         for (auto& f : c.flags)

@@ -1,5 +1,5 @@
-// test_house.cpp - the rules of the house (shared/DESIGN.md), kept by a test that reads the sources: who includes whom,
-// how long, how wide, how many, and where the process may end. Each rule also meets a small house that breaks it.
+// test_house.cpp - rules for the sources (shared/DESIGN.md): includes, lengths, widths, counts,
+// where the process may end. Each rule must also find its breach in a small made-up tree.
 #include "test.h"
 
 #include <algorithm>
@@ -17,14 +17,14 @@ typedef std::vector<std::string> Breaches;           // "file:line: what is wron
 constexpr int TOP_ENTRIES = 20, FILE_LINES = 600, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 28;
 constexpr int ROOM_FILES = 35, INNER_FILES = 20, INNER_LINES = 3500, PAGE_CONDITIONS = 25;
 
-// Who may include whom: a room, and what it includes besides itself: other rooms, or single files of them. Commands are
-// the files at the top that hold no declarations; nobody may include them, as no row names them.
+// A directory, or a file at the top, and the directories and single files that it may include
+// besides itself. No row lists commands (top files without declarations): nothing includes them.
 const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
     {"base", {}},
     {"files", {"base"}},
     {"layers", {"base"}},
-    {"data", {"base", "files", "model/spans.h"}},    // objectives mask what a model's positions see
-    {"comm", {"base", "layers/convert.cuh"}},        // a GPU's gradients are rounded to bf16 on their way
+    {"data", {"base", "files", "model/spans.h"}},    // objectives choose the model's attention mask
+    {"comm", {"base", "layers/convert.cuh"}},        // gradients are sent in bf16
     {"model", {"base", "layers", "gpt.h", "comm/comm.h"}},
     {"gpt.h", {"base", "layers", "model/activations.h", "model/batch.h", "model/plan.h", "model/tensors.h"}},
     {"gpt.cpp", {"base", "layers", "model", "gpt.h"}},
@@ -36,7 +36,7 @@ const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
     {"train_gpt.cu", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer", "train"}},
     {"main.cpp", {"base", "layers", "model", "tools/commands.h"}},
 };
-// Files that may end the process, as there is nobody left to return to.
+// Files that may end the process, because no caller is left to return to.
 const std::map<std::string, const char*> MAY_EXIT = {
     {"main.cpp", "its purpose"},
     {"base/common.h", "a CHECK has failed"},
@@ -44,9 +44,9 @@ const std::map<std::string, const char*> MAY_EXIT = {
     {"comm/coordinator.cpp", "another rank has died, and a collective waits for it for ever"},
 };
 
-// Rooms with a file for each operation may have more.
+// Directories with a file for each operation may have more files.
 const std::set<std::string> FILE_PER_OPERATION = {"layers/attention", "tools/selftest"};
-// Words that once were names here and had several meanings, or another one than in the field.
+// Words that were names here with several meanings, or with another one than in the field.
 const std::set<std::string> WORDS_THAT_LEFT = {
     "place", "turn",    "turns",    "Turn",  "wire",  "narrow", "said",   "heard", "hear",   "speak",    "Sees",
     "Room",  "Stretch", "newcomer", "Ahead", "Pulse", "Watch",  "Opened", "look",  "Asked",  "Stored",   "Turned",
@@ -71,8 +71,8 @@ std::string breach(const std::string& path, size_t line, const std::string& what
     return path + ":" + std::to_string(line) + ": " + what;
 }
 
-// The tracked files of a checkout; those of an unpacked archive, and of the copy that mutants are made in, but for what
-// builds and tests leave there.
+// The tracked files of a checkout; without git (an unpacked archive, the copy for mutants) all
+// files but those of builds and tests.
 House this_house() {
     std::vector<std::string> paths;
     const ProcessResult git = fs::exists(".git") ? run_process({"git", "ls-files"}) : ProcessResult{};
@@ -89,7 +89,7 @@ House this_house() {
     return house;
 }
 
-// A source in two texts, each as long as it: one without comments and what stands in quotes, one with comments alone.
+// A source as two texts of its length: one without comments and quoted text, one of comments alone.
 struct Parts {
     std::string code, comments;
 };
@@ -106,7 +106,8 @@ Parts parts_of(const std::string& text) {
         } else if (c == '"' && before == 'R') {
             const std::string tag = text.substr(at + 1, until("(", at) - at - 1);
             end = std::min(until(")" + tag + "\"", at) + tag.size() + 2, size);
-        } else if (c == '"' || (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // else 1'000
+        } else if (c == '"' ||
+                   (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // not the quote in 1'000
             while (end < size && text[end] != c && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
             end = std::min(end + 1, size);
             p.code[at] = '"';
@@ -119,7 +120,7 @@ Parts parts_of(const std::string& text) {
     return p;
 }
 
-// ---- the rules ------------------------------------------------------------------------------------------------------
+// ---- the rules ----------------------------------------------------------------------------------
 
 Breaches top_level(const House& house) {
     std::set<std::string> top;
@@ -151,7 +152,7 @@ Breaches includes(const House& house) {
             const std::string name = line.substr(open + 1, line.find_first_of("\">", open + 1) - open - 1);
             std::string target = (fs::path(path).parent_path() / name).lexically_normal().string();
             if (!house.count(target)) target = name;
-            if (line[open] == '<' && !house.count(target)) continue;    // a library's
+            if (line[open] == '<' && !house.count(target)) continue;    // a library's header
             if (!house.count(target)) found.push_back(breach(path, number, "no file " + name));
             else if (room(target) != row->first && !row->second.count(room(target)) && !row->second.count(target))
                 found.push_back(breach(path, number, row->first + " may not include " + target));
@@ -175,7 +176,7 @@ Breaches columns(const House& house) {
         size_t number = 0;
         for (auto& line : lines_of(text)) {
             number++;
-            auto begins = [](char c) { return (c & 0xC0) != 0x80; };    // a character of UTF-8
+            auto begins = [](char c) { return (c & 0xC0) != 0x80; };    // first byte of a UTF-8 character
             if (const auto n = std::count_if(line.begin(), line.end(), begins); n > COLUMNS)
                 found.push_back(breach(path, number, std::to_string(n) + " columns"));
         }
@@ -183,8 +184,8 @@ Breaches columns(const House& house) {
     return found;
 }
 
-// Is this what stands before the { of a function (or a lambda at namespace scope)? It has parameters, and is no
-// initializer.
+// Whether `head`, the code before a {, is that of a function (or of a lambda at namespace scope):
+// it has parameters and is no initializer.
 bool is_function_head(const std::string& head) {
     std::istringstream words(head);
     std::string first;
@@ -203,14 +204,14 @@ size_t logic_lines(const std::string& text, size_t first, size_t last) {
     }
     return n;
 }
-// A function's lines are those from its head to its closing brace, but for rows of tables (lines that begin with a
-// brace, a quote or a field's name): they are data.
+// A function's lines are those from its head to its closing brace, without rows of tables (lines
+// that begin with a brace, a quote or a field's name): they are data.
 Breaches function_lengths(const House& house) {
     Breaches found;
     for (auto& [path, text] : house) {
         if (!is_source(path)) continue;
         std::string code = parts_of(text).code;
-        for (size_t at = 0; at < code.size(); at = code.find('\n', at) + 1) {    // macros and conditions are no code
+        for (size_t at = 0; at < code.size(); at = code.find('\n', at) + 1) {    // blanks preprocessor lines
             const size_t first = code.find_first_not_of(" \t", at);
             for (bool more = first != std::string::npos && code[first] == '#'; more;) {
                 const size_t end = std::min(code.find('\n', at), code.size());
@@ -220,8 +221,8 @@ Breaches function_lengths(const House& house) {
             }
             if (code.find('\n', at) == std::string::npos) break;
         }
-        size_t head = 0, line = 1, begin = 0;    // where this head begins; lines: this one, a function's first
-        int depth = 0, outside = -1;             // open braces; those around the present function, -1: in none
+        size_t head = 0, line = 1, begin = 0;    // start of the head; lines: current, function's first
+        int depth = 0, outside = -1;             // open braces: now, around the function (-1: none)
         for (size_t at = 0; at < code.size(); at++) {
             const char c = code[at];
             if (c == '\n') line++;
@@ -262,7 +263,7 @@ Breaches conditionals(const House& house) {
     return int(all.size()) > CONDITIONALS ? all : Breaches{};
 }
 
-// A room has one purpose, and so few files that a reader finds his.
+// A directory has one purpose, and so few files that a reader finds the right one.
 Breaches rooms(const House& house) {
     struct Size {
         int files = 0;
@@ -290,7 +291,7 @@ Breaches rooms(const House& house) {
     return found;
 }
 
-// The words of a text, without what is within quotes or comments, and the line of each.
+// Calls f(word, line) for each identifier of `code`, which has no comments and no quoted text.
 template <class F> void each_word(const std::string& code, F f) {
     size_t line = 1;
     for (size_t at = 0; at < code.size(); at++) {
@@ -312,7 +313,7 @@ Breaches words(const House& house) {
     return found;
 }
 
-// The model's page reads like the paper: kinds that a model lacks are null, and compose.h decides what is fused.
+// gpt.cpp reads like the paper: absent steps are null, and compose.h decides what is fused.
 Breaches page(const House& house) {
     const auto gpt = house.find("gpt.cpp");
     if (gpt == house.end()) return {};
@@ -323,7 +324,7 @@ Breaches page(const House& house) {
                    std::to_string(conditions) + " times `if`, the limit is " + std::to_string(PAGE_CONDITIONS))};
 }
 
-// A comment that begins with "of" is a riddle: whose?
+// A comment must not begin with "of": a reader cannot tell of which thing.
 Breaches comments(const House& house) {
     Breaches found;
     for (auto& [path, text] : house) {
@@ -464,12 +465,12 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
     }
     House crowded = house;
     for (int i = 0; i < 14; i++) crowded["entry" + std::to_string(i)] = "";
-    CHECK(breaches(crowded).size() == 1);    // 21
+    CHECK(breaches(crowded).size() == 1);    // 21 entries
     crowded.erase("entry0");
     CHECK(breaches(crowded) == Breaches{});
     House forked = house;
     forked["base/b.cpp"] = if_27 + "#if X\n#endif\n";
-    CHECK(breaches(forked).size() == 29);    // each is named
+    CHECK(breaches(forked).size() == 29);    // one for each conditional
 }
 
 // .clang-format is Debian 12's clang-format's; other versions break lines elsewhere.

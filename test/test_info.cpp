@@ -1,4 +1,4 @@
-// test_info.cpp - `flatgpt info` says what things are and finds what is wrong with them.
+// test_info.cpp - `flatgpt info`: kinds and contents of files and directories, and their errors.
 #include "files/json.h"
 #include "data/loader.h"
 #include "toy_checkpoint.h"
@@ -62,7 +62,7 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
     CHECK(info(golden + "state.json")["step"] == 500);
     CHECK(info(golden + "optimizer.safetensors")["kind"] == "optimizer state");
     CHECK(info(golden + "model.safetensors")["kind"] == "safetensors");
-    write_file(dir + "/other.json", read_file(golden + "config.json"));    // by its keys, not by its name
+    write_file(dir + "/other.json", read_file(golden + "config.json"));    // recognised by keys, not by name
     CHECK(info(dir + "/other.json")["kind"] == "model configuration");
 
     const std::string rows = R"({"step":5,"loss":4.5,"val_loss":4.25}
@@ -88,7 +88,7 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
     CHECK(j["kind"] == "run configuration");
     CHECK(j["options"] == 4);
     CHECK(j["steps"] == "20");
-    CHECK_FALSE(j.contains("val"));    // empty
+    CHECK_FALSE(j.contains("val"));    // empty values are left out
     j = info(dir + "/runs/first");     // without a checkpoint
     CHECK(j["kind"] == "run");
     CHECK(j["checkpoints"] == 0);
@@ -128,12 +128,12 @@ TEST_CASE("info: a file that it does not know is named, with what is known") {
         ProcessResult r = run_flatgpt({"info", dir + u.name});
         CHECK(r.exit_code == 3);
         CHECK_MESSAGE(r.err.find(u.message) != std::string::npos, r.err);
-        CHECK_MESSAGE(r.err.find("state.json") != std::string::npos, r.err);    // says what is known
+        CHECK_MESSAGE(r.err.find("state.json") != std::string::npos, r.err);    // the known kinds
     }
 }
 
 TEST_CASE("info: parameters that a token uses") {
-    // 2 experts of 4, in each of 2 layers, 3 matrices of 16 x 24 each.
+    // In each of 2 layers a token uses 2 experts of 4, which have 3 matrices of 16 x 24 each.
     const nlohmann::json experts = info("test/golden/families/mixtral");
     CHECK((experts["parameters"] == 13008 && experts["parameters_used"] == 13008 - 2 * 2 * 3 * 16 * 24));
 }
@@ -160,7 +160,7 @@ TEST_CASE("info: files") {
     CHECK(j["largest_id"] == 777);
     CHECK(info(path, 3, {"--vocab", "777"})["error"].get<std::string>().find("offset 2801024") != std::string::npos);
     CHECK(j.contains("tokenizer") == false);
-    info(path, 3, {"--raw-u16"});    // it has a header
+    info(path, 3, {"--raw-u16"});    // a header, so no raw tokens
     REQUIRE(w.open(path, 1000, 0xFEDCBA9876543210u).ok());
     w.count_document();
     REQUIRE(w.append(tokens.data(), int64_t(tokens.size())).ok());
@@ -178,7 +178,7 @@ TEST_CASE("info: files") {
         info(dir + name, 3);
     }
 
-    // The numbers of a model are read, too.
+    // info reads a model's weights, too, and finds the NaN among them.
     fs::copy("test/golden/hf_tiny", dir + "/hf");
     std::string weights = read_file(dir + "/hf/model.safetensors");
     weights.replace(weights.size() - 4, 4, "\xFF\xFF\xFF\x7F");

@@ -1,4 +1,4 @@
-// test_inspect.cpp - maps of attention against the reference's, and scores of them by hand.
+// test_inspect.cpp - attention maps against the reference's; scores of maps, summed by hand.
 #include "tools/heads/attention_maps.h"
 
 #include <omp.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr int S = 11;
 const Config SMALL = {.V = 20, .T = 16, .L = 2, .NH = 4, .C = 32, .F = 32};
 
-// Every kind, and what attention has besides them.
+// Every kind of model, and more masks: window with stride and global tokens, prefix, none (mlm).
 std::vector<Kind> seeing_configs() {
     std::vector<Kind> all = kind_configs(SMALL);
     auto add = [&](const char* name, auto change) {
@@ -28,8 +28,8 @@ std::vector<Kind> seeing_configs() {
     add("mlm", [](Config& k) { k.mask_kind = MaskKind::all, k.mask = 1; });
     return all;
 }
-// The probabilities that attention_forward sums values with: it is given values that are one for a key and zero for the
-// others, HS keys at a time.
+// A head's attention probabilities (S,S) by attention_forward: with one-hot values its output is
+// the probabilities of HS keys at a time.
 std::vector<double> probabilities_by_values(std::vector<double> qkv, const Heads& h, int head) {
     std::vector<double> p(S * S), y(size_t(S * h.width()));
     std::vector<float> lse(size_t(h.NH * S));
@@ -44,7 +44,7 @@ std::vector<double> probabilities_by_values(std::vector<double> qkv, const Heads
     }
     return p;
 }
-// What the probabilities make of a head's values.     (S,HS)
+// The head's output (S,HS): values, weighted by the probabilities.
 std::vector<double> sums_of_values(const std::vector<double>& p, const double* qkv, const Heads& h, int head) {
     std::vector<double> y(size_t(S * h.HS));
     const int v = (h.NH + h.NKV + head / (h.NH / h.NKV)) * h.HS;
@@ -108,7 +108,7 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
     CHECK(maps_that_fit(23170, 8) == 1);
     CHECK(maps_that_fit(23171, 8) == 0);
     CHECK(maps_that_fit(1 << 20, 8) == 0);
-    CHECK(maps_that_fit(1024, 8, -MAP_BYTES) == 0);    // more than that is kept
+    CHECK(maps_that_fit(1024, 8, -MAP_BYTES) == 0);    // kept memory exceeds the limit already
 
     Config c = SMALL;
     c.NH = 16;
@@ -165,16 +165,16 @@ TEST_CASE("inspect: scores of a map that is small enough to be summed by hand") 
     CHECK_FALSE((s.induction || s.importance));    // not measured
     CHECK_FALSE(HeadSums{}.scores().entropy);
 
-    const double broken[9] = {1, 0, 0, NAN, NAN, 0, 0.5, 0, 0.5};    // is no certainty
+    const double broken[9] = {1, 0, 0, NAN, NAN, 0, 0.5, 0, 0.5};    // NaN must not count as certainty
     HeadSums bad, one;
     bad.add(broken, visible, 3);
     CHECK(std::isnan(bad.scores().entropy.value()));
     CHECK(std::isnan(bad.scores().relative.value()));
     one.add(p, visible, 1);
     CHECK((one.scores().entropy == 0 && one.scores().relative == 0));
-    CHECK_FALSE((one.scores().previous || one.scores().first));    // there is no key before
+    CHECK_FALSE((one.scores().previous || one.scores().first));    // no earlier key
 
-    const SmallMap small = small_map(p, 3, 2);    // cells of two
+    const SmallMap small = small_map(p, 3, 2);    // cells of 2 x 2
     CHECK(small.bin == 2);
     REQUIRE(small.n == 2);
     CHECK(small.values == std::vector<double>{1, 0, 0.5, 0.5});
@@ -190,12 +190,12 @@ TEST_CASE("inspect: a head that looks at what came after a token's earlier occur
     CHECK(r.length == 9);
     REQUIRE(n == 20);
     CHECK((r.tokens[0] == 2 && r.tokens[1] == 3));
-    std::vector<double> p(size_t(n * n)), off = p;    // off: a key later
+    std::vector<double> p(size_t(n * n)), off = p;    // off: one key earlier
     for (int i = 11; i < n; i++) {
         CHECK(r.tokens[size_t(i)] == r.tokens[size_t(i - 9)]);
         CHECK(std::count(r.tokens.begin(), r.tokens.end(), r.tokens[size_t(i)]) == 2);
         CHECK((r.tokens[size_t(i)] >= 5 && r.tokens[size_t(i)] < 30));
-        for (int j = 0; j < i; j++)    // by the tokens alone
+        for (int j = 0; j < i; j++)    // finds the earlier occurrence by tokens
             if (r.tokens[size_t(j)] == r.tokens[size_t(i)]) p[size_t(i * n + j + 1)] = 1, off[size_t(i * n + j)] = 1;
     }
     HeadSums right, wrong;

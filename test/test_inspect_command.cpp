@@ -1,4 +1,4 @@
-// test_inspect_command.cpp - `flatgpt inspect`: what it prints and writes against the reference, and what it refuses.
+// test_inspect_command.cpp - `flatgpt inspect`: its output against the reference, and its errors.
 #include <dlfcn.h>
 
 #include "base/console.h"
@@ -43,7 +43,7 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
 
     const ProcessResult map = must(with(text_args, {"--layer", "1", "--head", "1"}));
     CHECK(contains(map.out, "layer 1, head 1: rows are queries"));
-    CHECK(contains(map.out, "\n0 a  @@\n"));    // no terminal: the first token sees itself alone
+    CHECK(contains(map.out, "\n0 a  @@\n"));    // shades: token 0 attends only to itself
     CHECK_FALSE(contains(map.out, "\x1b"));
     CHECK(contains(map.out, formatted("    1    1  %7.3f", found["heads"][1]["entropy"].get<double>())));
     CHECK(contains(must({"inspect", run}).out, "\n    1 mean "));    // random tokens
@@ -61,8 +61,8 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
 }
 
 namespace {
-// Layer 1's head 3 of a run of byte tokens, where its text is printable ASCII without spaces: probabilities of the
-// queries and keys that the checkpoint's model computes.     (n,n)
+// Probabilities (n,n) of layer 1, head 3, by the reference from the queries and keys that the
+// checkpoint's model computes. Tokens are bytes; the text is printable ASCII without spaces.
 std::vector<double> reference_map(const std::string& checkpoint, const std::string& text) {
     const int n = int(text.size());
     Model g(cpu_ops<float>());
@@ -85,7 +85,7 @@ std::vector<double> reference_map(const std::string& checkpoint, const std::stri
     CHECK(ran == 1);
     return p;
 }
-// A run's newest checkpoint with other weights: change(those of the tensor of this name).
+// Exports a run's newest checkpoint with change() applied to the weights of the tensor `name`.
 template <class Change> std::string changed(const Toy& toy, const std::string& run, const char* name, Change change) {
     const std::string from = toy.newest(run), dir = toy.dir + "/" + run + "-changed";
     Model g(cpu_ops<float>());
@@ -157,14 +157,14 @@ TEST_CASE("inspect: --importance is what prune measures on the same windows") {
             lines += formatted(",%.6g", head[name].get<double>());
         lines += "\n";
         head.erase("importance");
-        CHECK(head == plain["heads"][i]);    // as where it is not measured
+        CHECK(head == plain["heads"][i]);    // as without --importance
     }
     CHECK(read_file(csv) == lines);
     const std::string table = must({"inspect", run, "--data", val, "--importance"}).out;
     CHECK(contains(table, "layer head  entropy  of most  distance  previous  first  induction  importance\n"));
     must({"inspect", run, "--importance"}, 2, "--importance needs --data");
     const std::string broken = changed(toy, "run", "1.projw", [](std::vector<float>& x) {
-        std::fill(x.begin(), x.end(), 3e38f);    // the sums of the norm behind it are infinite
+        std::fill(x.begin(), x.end(), 3e38f);    // overflows the next norm's sum of squares
     });
     must({"inspect", broken, "--data", val, "--importance"}, 1, "importance of layer 0, head 0 in window 1 of 8 is");
     const std::string one = toy.dir + "/one.svg", more = toy.dir + "/more.svg";
@@ -196,10 +196,10 @@ TEST_CASE("inspect: the induction score is the same for every --seq-len; what wa
         const nlohmann::json found = inspected({run, "--data", val, "--seq-len", length, "--sequences", "1"});
         for (size_t i = 0; i < 4; i++) CHECK(found["heads"][i]["induction"] == alone["heads"][i]["induction"]);
     }
-    const std::string one = must({"inspect", run, "--text", "a"}).out;    // sees itself alone
+    const std::string one = must({"inspect", run, "--text", "a"}).out;    // one token attends only to itself
     CHECK_MESSAGE(contains(one, "\n0 a @@\n"), one);
     CHECK_MESSAGE(contains(one, "\n    0    0    0.000    0.000      0.00         -      -      0."), one);
-    // Tokens do not fit twice.
+    // In a context of 2 no tokens fit twice, so that induction is not measured.
     const ProcessResult two = must({"inspect", toy.dir + "/short", "--context", "2", "--data", val, "--csv", csv});
     CHECK(std::count(two.out.begin(), two.out.end(), '-') == 6);
     CHECK_FALSE(contains(two.out, "most: head"));
@@ -259,7 +259,7 @@ TEST_CASE("inspect: a GGUF file; a tokenizer with more tokens than the model is 
     }
     must({"sample", bare}, 3, "holds no tokenizer");
 
-    // One of its own: shards need none, a text does. A merged token has no embedding.
+    // The model's own tokenizer with a merged token that has no embedding: only texts are refused.
     std::ofstream(bare + "/tokenizer.json") << Tokenizer::from_merges({{1, 2}, {3, 4}}, Pattern::gpt2, {}).to_json();
     for (Strings args : rows) {
         args.insert(args.begin() + 1, bare);
@@ -325,7 +325,7 @@ TEST_CASE("inspect: what cannot be is refused") {
     must(toy.args("mixed", {"--steps", "1", "--linear-attention", "gated", "--softmax-every", "2"}));
     must({"inspect", toy.dir + "/mixed", "--text", "a", "--layer", "0"}, 2, "--layer 0 has no map: it has no softmax");
 
-    // A map that takes more than 4 GiB; one that fits, but not twice.
+    // A map of more than 4 GiB; then one that fits once, but not twice.
     must(toy.args("far", {"--steps", "1", "--position", "rope"}));
     const std::string far = toy.dir + "/far", text = toy.dir + "/long.txt";
     write_file(text, std::string(24000, 'a'));

@@ -1,4 +1,4 @@
-// test_install.cpp - what is made for other programs from the flag rows, and what `make install` and `make dist` write.
+// test_install.cpp - manual page and completion from the flag rows; `make install`, `make dist`.
 #include "base/command.h"
 
 #include <filesystem>
@@ -20,7 +20,7 @@ Strings files_under(const std::string& dir) {
     std::sort(all.begin(), all.end());
     return all;
 }
-// Completion scripts call `flatgpt`: a PATH that has it first.
+// A PATH that begins with the tested binary, because completion scripts call `flatgpt`.
 ProcessOptions with_binary() {
     const std::string dir = temporary_directory();
     fs::create_symlink(fs::absolute(flatgpt_binary()), dir + "/flatgpt");
@@ -28,7 +28,7 @@ ProcessOptions with_binary() {
     o.environment = {"PATH=" + dir + ":" + getenv("PATH")};
     return o;
 }
-// What completion offers after these words, in a bash that has sourced the file.
+// The completions after these words in a bash that has sourced the file.
 std::string bash_offers(const std::string& file, const std::string& words) {
     const char* script =
         "source \"$0\" || exit 9; COMP_WORDS=($1 ''); [ \"${1: -1}\" = ' ' ] || COMP_WORDS=($1); "
@@ -64,7 +64,7 @@ TEST_CASE("install: binary, manual page and completion, which works; uninstall l
     for (auto& file : expected) CHECK(contains(r.out, "installed " + prefix + "/" + file + "\n"));
     CHECK(contains(read_file(prefix + "/share/doc/flatgpt/LICENSE"), "MIT License"));
 
-    // From elsewhere, and it finds its libraries.
+    // The binary runs from another directory and finds its libraries.
     ProcessOptions elsewhere;
     elsewhere.directory = "/";
     const ProcessResult version = run_process({prefix + "/bin/flatgpt", "--version"}, elsewhere);
@@ -184,13 +184,13 @@ TEST_CASE("dist: an archive of the last commit that knows its version without gi
         run_process({"make", "-n", "NO_DEPS=1", "NVCC=", "install", "PREFIX=/opt/x", "DESTDIR=/a b"}, inner);
     CHECK(contains(install.out, "dev/install.sh build/flatgpt '/a b/opt/x'"));
 
-    // An unpacked archive has no git to be packed by.
+    // In an unpacked archive, which has no git, `make dist` is refused.
     const ProcessResult again = run_process({"make", "-s", "NO_DEPS=1", "NVCC=", "dist"}, inner);
     CHECK(again.exit_code != 0);
     CHECK(contains(again.err, "make dist: expected a git checkout with a commit, found none in " + tree));
     CHECK_FALSE(contains(again.err, "fatal:"));
 
-    // Cleaned and built in one call. `true` compiles nothing: what counts is what it would be called for.
+    // `clean` and a build in one call of make, whose steps run in order; CXX=true compiles nothing.
     write_file(tree + "/build/old", "");
     const ProcessResult both = run_process(
         {"make", "-j4", "NO_DEPS=1", "NVCC=", "CXX=true", "clean", "build/main.cpp.o", "build/comm/mpi.cpp.o"}, inner);
