@@ -48,7 +48,7 @@ double share(const std::string& op, const Check::Output& output) {
                          {"adamw", "", 0.1},
                          {"activation", "", 0.05},
                          {"cross_entropy", "", 0.2},
-                         {"norm_forward", "", 0.3},    // sums of 16392
+                         {"norm_forward", "", 0.3},    // sums of 16392 terms
                          {"stream_norm_forward", "", 0.3},
                          {"norm", "", 0.2},
                          {"linear_attention", "", 1},

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         int id = size ? data[i * 7 % size] : 0;
         for (int tries = 0; !allowed[size_t(id)] && tries < tokenizer.vocab_size(); tries++)
             id = (id + 1) % tokenizer.vocab_size();
-        CHECK(allowed[size_t(id)] == matcher.allows(id) || !allowed[size_t(id)]);    // none: too many
+        CHECK(allowed[size_t(id)] == matcher.allows(id) || !allowed[size_t(id)]);    // none allowed if too costly
         if (!allowed[size_t(id)] || id == tokenizer.end_of_text()) break;
         matcher.accept(id);
         for (char c : tokenizer.token(id)) state = again.step(state, static_cast<unsigned char>(c));

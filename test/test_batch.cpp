@@ -119,7 +119,7 @@ TEST_CASE("batch: more prompts than the activations have rows, handed out in ord
     CHECK(handed == texts);
     CHECK(ended == 60);
     CHECK(behind > 0);     // some ended before an earlier one
-    CHECK(behind < 40);    // but not all waited for the end
+    CHECK(behind < 40);    // results come out before the end
     what.progress = {};
     what.each = [&](const Sample& s) { return s.number < 3; };
     CHECK(generate(g, byte_tokenizer(), what).status.code == Exit::io);

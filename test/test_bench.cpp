@@ -1,4 +1,4 @@
-// test_bench.cpp - the profile of a training step, which changes no result; filters; peaks.
+// test_bench.cpp - bench: the profile of a training step (results unchanged), filters, peaks.
 #include "tools/bench/bench.h"
 
 #include "base/console.h"

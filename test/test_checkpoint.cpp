@@ -228,7 +228,7 @@ TEST_CASE("checkpoint: weights of other exporters") {
         CHECK(same_bits(before.params, ToyCheckpoint(2).params));    // no weight was overwritten
     };
     std::string changed = read_file(one);
-    changed.back() ^= 1;    // the head's last number
+    changed.back() ^= 1;    // the last number of lm_head
     write_file(one, changed);
     refused("\"lm_head.weight\": expected a copy of the embeddings, as tie_word_embeddings is true");
     tensors.back().second = {c.V + 1, c.C};

@@ -479,7 +479,6 @@ TEST_CASE("plot: draws within its width, prints CSV, forgives a cut last line on
     }
     write_file(dir + "/metrics.jsonl", "");
     CHECK(run_flatgpt({"plot", dir}).exit_code == 3);
-    write_file(dir + "/metrics.jsonl",
-               "{\"step\":0,\"loss\":null}\n{\"step\":1,\"loss\":2}\n");    // null: a loss that was not finite
+    write_file(dir + "/metrics.jsonl", "{\"step\":0,\"loss\":null}\n{\"step\":1,\"loss\":2}\n");    // null: not finite
     CHECK(run_flatgpt({"plot", dir, "--log-x"}).exit_code == 0);
 }

@@ -257,7 +257,7 @@ TEST_CASE("comm: the judge names who keeps the others, and nobody else") {
             s.phase = "w";
     };
     all(100, false);
-    CHECK(find_stalled(rank_states, names, 1000, 60) == "");    // all of them compute: nobody waits
+    CHECK(find_stalled(rank_states, names, 1000, 60) == "");    // all ranks compute, none waits
     rank_states[0].waiting = true;
     CHECK(find_stalled(rank_states, names, 159, 60) == "");
     CHECK(contains(find_stalled(rank_states, names, 161, 60), "rank 1 (b, pid 2) has been at step 12: w for 61 s"));

@@ -170,7 +170,7 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
     const Config whole = {.V = 20, .T = 4, .L = 2, .NH = 4, .C = 8, .F = 16, .NKV = 2, .HS = 3};
     for (bool transposed : {false, true}) {
         const Config split = split_config(whole, transposed);
-        CHECK(config_parameters(split) == config_parameters(whole) - 2 * 8);    // no projb
+        CHECK(config_parameters(split) == config_parameters(whole) - 2 * 8);    // split_config has no projb
         CHECK(config_tensors(split).size() == config_tensors(whole).size() - 2);
         const Params<Parameter> bound =
             bind<Parameter>(split, 1, [](const Tensor& t) { return reinterpret_cast<Parameter*>(64 + 4 * t.offset); });

@@ -203,8 +203,7 @@ TEST_CASE("corpus: a small file cannot take much memory, in any command that rea
         const Philox4 r = philox(4, 0, i);
         words += formatted(" %08x%08x%08x%08x", r.v[0], r.v[1], r.v[2], r.v[3]);
     }
-    for (char& c : words)
-        c = c >= '0' && c <= '9' ? char(c - '0' + 'g') : c;    // no digits, which the pattern splits off
+    for (char& c : words) c = c >= '0' && c <= '9' ? char(c - '0' + 'g') : c;    // digits would be split off
     write_file(dir + "/words.txt", words);
     write_file(dir + "/some.txt", words.substr(0, 3 << 20));
     write_file(dir + "/long.txt", words.substr(0, 9 << 20));

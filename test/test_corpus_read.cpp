@@ -65,8 +65,7 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     refused({{written("x.tsv", "a\tb\n")}}, "the name of a table");
     refused({{written("x.csv.gz", gzip("a,b\n"))}}, "the name of a table");
     refused({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}, "the name of a table");
-    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}})
-                    .ok());    // refused before any file is read
+    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}).ok());    // before any reading
     refused({{std::filesystem::path(written("x", "")).parent_path()}}, "expected a file, found a directory");
     refused({{"/no/such/file"}}, "cannot read: No such file");
     CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})"

@@ -206,8 +206,7 @@ static void announced_scratch(const Table& op) {
     };
     for (auto [B, S, window] : {std::array{2, 40, 9}, {16, 1, 0}, {1, 260, 0}}) compare(toy(window), B, S);
     for (const Kind& k : kind_configs(toy(0))) {
-        if (k.c.qk_norm == QkNormRope::QkNorm::none && k.name != std::string("llama"))
-            continue;    // scratch like that of other kinds
+        if (k.c.qk_norm == QkNormRope::QkNorm::none && k.name != std::string("llama")) continue;    // like other kinds
         CAPTURE(k.name);
         compare(k.c, 2, 40);
     }
@@ -262,7 +261,7 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             using enum Pages::SumOrder;
             extend(g, cache, tok.data(), 40);
             if (kind == 4) extend(g, cache, tok.data(), 90);    // more rows than packed_tiles.cpp takes
-            for (int n = 0; n < 3 && kind == 1; n++) extend(g, cache, tok.data(), 90);    // more than a window is read
+            for (int n = 0; n < 3 && kind == 1; n++) extend(g, cache, tok.data(), 90);    // more keys than a window
             extend(g, cache, tok.data(), 1);
             PendingHead head;
             for (auto [S, sums] : {std::pair{1, prefill}, {1, decode}, {5, decode}, {8, decode}, {3, prefill}})

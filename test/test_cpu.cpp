@@ -319,7 +319,7 @@ TEST_CASE("cpu: a master steps as float parameters do, to the bit") {
 
 TEST_CASE("cpu: losses are added in order, whatever the pieces") {
     auto loss = normal<float>(1000, 1);
-    loss[0] = 1e15f;    // else the order would not show
+    loss[0] = 1e15f;    // makes the order of sums visible
     double want = 3, got = 3;
     reference_ops().add_losses(&want, loss.data(), 1000);
     for (int from = 0; from < 1000; from += 130)

@@ -208,7 +208,7 @@ class SimulatedDisk {
   public:
     explicit SimulatedDisk(const std::string& run) : run(run) {
         nodes.push_back({.directory = true});
-        for (auto& e : fs::recursive_directory_iterator(run)) {    // what is there now is durable
+        for (auto& e : fs::recursive_directory_iterator(run)) {    // existing files are durable
             int id = add(e.path(), e.is_directory());
             if (!e.is_directory()) nodes[size_t(id)].now = nodes[size_t(id)].durable = read_file(e.path());
         }

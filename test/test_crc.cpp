@@ -31,7 +31,7 @@ TEST_CASE("crc32c: the instruction, the tables and joined pieces agree, for all 
     int wrong = 0;
     for (int64_t at = 0; at < 9; at++)
         for (int64_t n = 0; n < 300; n++) wrong += !same(at, n);
-    for (int64_t strips : {24576, 2 * 24576, 3 * 24576})    // around the places where three strips run side by side
+    for (int64_t strips : {24576, 2 * 24576, 3 * 24576})    // lengths near multiples of three parallel strips
         for (int64_t n = strips - 17; n <= strips + 17; n++) wrong += !same(n % 8, n);
     CHECK(wrong == 0);
     uint32_t doubled = crc32c(0, bytes.data(), 1);    // 64 Ki times the same byte

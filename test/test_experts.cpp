@@ -249,8 +249,7 @@ TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress 
         must({"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "9"});
     }
     const std::string one = read_file(toy.newest("one") + "/config.json");
-    CHECK(
-        contains(one, "\"flatgpt_experts_normalised\": false"));    // normalised, a single expert's weight is always 1
+    CHECK(contains(one, "\"flatgpt_experts_normalised\": false"));    // normalised, one expert's weight is always 1
 }
 
 TEST_CASE("experts: options that do not go together are refused, and both are named") {

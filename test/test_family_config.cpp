@@ -90,8 +90,7 @@ TEST_CASE("family config: which layers have a window where use_sliding_window sa
     CHECK(windows("qwen3_moe", {{"sliding_window", nullptr}}) == none);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}}) == none);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}, {"sliding_window", 5}}) == five);
-    CHECK(windows("smollm3", {{"no_rope_layer_interval", 5}, {"sliding_window", 5}}) ==
-          none);    // every layer has RoPE
+    CHECK(windows("smollm3", {{"no_rope_layer_interval", 5}, {"sliding_window", 5}}) == none);    // all have RoPE
     CHECK(windows("smollm3", {{"layer_types", json(4, "sliding_attention")}, {"sliding_window", 5}}) == five);
     refused(smallest("smollm3", {{"use_sliding_window", true}, {"sliding_window", 5}}), "use_sliding_window: flatgpt");
 }

@@ -17,8 +17,8 @@ std::vector<float> tensor_of(const std::string& dir, const std::string& name) {
 
 TEST_CASE("family train: families learn, resume with the same bits and generate, under their class's name") {
     Toy toy;
-    for (const std::string type : {"llama", "gemma3_text", "olmo3", "gpt_neox", "bloom", "cohere2", "mixtral",
-                                   "qwen2_moe"}) {    // every kind of layer
+    for (const std::string type :
+         {"llama", "gemma3_text", "olmo3", "gpt_neox", "bloom", "cohere2", "mixtral", "qwen2_moe"}) {    // every kind
         const std::string a = toy.dir + "/" + type, b = a + "-resumed";
         CAPTURE(type);
         std::vector<std::string> args = {"train",

@@ -40,7 +40,7 @@ TEST_CASE("faults: a validation that cannot be read is repeated by the resumed r
     must(toy.args("whole", STEPS));
     const std::string good = read_file(toy.dir + "/val.bin");
     std::string bad = good;
-    for (size_t i = 1024; i + 1 < bad.size(); i += 20) bad[i] = bad[i + 1] = '\xff';    // no token of the vocabulary
+    for (size_t i = 1024; i + 1 < bad.size(); i += 20) bad[i] = bad[i + 1] = '\xff';    // an id beyond the vocabulary
     write_file(toy.dir + "/val.bin", bad);
     must(toy.args("cut", STEPS), 3, "val.bin");
     CHECK(fs::path(toy.newest("cut")).filename() == "step_00000004");    // saved, without a row in metrics.jsonl

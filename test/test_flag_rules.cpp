@@ -60,8 +60,7 @@ TEST_CASE("flag rules: a flag that lacks one that it needs is refused with the r
           "--m needs --kind two");
     CHECK(said({"--file", "g", "--on", "--n", "1", "--m", "1", "--kind", "two"},
                file + "on = true\nn = 1\nm = 1\nkind = \"two\"") == "");
-    CHECK(said({"--file", "g", "--n", "0", "--m", "0"}, file + "n = 0\nm = 0") ==
-          "");    // default values, which need nothing
+    CHECK(said({"--file", "g", "--n", "0", "--m", "0"}, file + "n = 0\nm = 0") == "");    // defaults need nothing
     CHECK(said({"--file", "g", "--k", "1"}, file + "k = 1") == "");
 }
 TEST_CASE("flag rules: two flags that exclude each other are both named") {

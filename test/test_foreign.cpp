@@ -44,7 +44,7 @@ TEST_CASE("torch archive: a pytorch_model.bin is read in place, alone or as an i
 }
 
 TEST_CASE("torch archive: parameters, parts of a storage, and the types that are read") {
-    const Result<SafetensorsFile> f = SafetensorsFile::open(TORCH + "kinds.bin");    // dev/golden_torch.py
+    const Result<SafetensorsFile> f = SafetensorsFile::open(TORCH + "kinds.bin");    // made by dev/golden_torch.py
     REQUIRE_MESSAGE(f.ok(), f.status.message);
     std::map<std::string, std::vector<float>> found;
     for (const TensorEntry& e : f.value.entries()) {
@@ -75,7 +75,7 @@ TEST_CASE("torch archive: what is no plain dictionary of tensors is refused by w
     refused(file.substr(0, file.size() - 30), "cut short");
     refused("\x80\x02\x8A\x0Al\xFC\x9C\x46\xF9 j\xA8P\x19.\x80\x02M\xE9\x03.\x80\x02}q\0(X\x10\0\0\0"s,
             "PyTorch before 1.6");
-    for (uint32_t i = 0; i < 600; i++) {    // nothing crashes, and no tensor lies outside the file
+    for (uint32_t i = 0; i < 600; i++) {    // random damage: no crash, no tensor outside
         std::string bytes = file;
         for (uint32_t k = 0; k < 3; k++) {
             const Philox4 r = philox(7, i, k);

@@ -84,8 +84,8 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     CHECK(said({"abc"}) == "ab ");    // "ab" was held back twice, and given out once
     CHECK(said({"ab"}) == "");
     CHECK(said({"b abx", "c h"}) == "ab ab");
-    CHECK(said({"e", "he"}) == "ab abc ");    // the first in the text, not in the list
-    CHECK(said({"el"}) == "ab abc h");        // begins within a token
+    CHECK(said({"e", "he"}) == "ab abc ");    // the first match in the text wins
+    CHECK(said({"el"}) == "ab abc h");        // a stop that begins within a token
     CHECK(said({"llo"}) == "ab abc he");
     CHECK(said({"hello, world"}) == text);    // held back, as it could become the stop
     CHECK(said({"abc"}, 5) == "ab ab");       // "ab" held back until the last token

@@ -80,7 +80,7 @@ const Keys NO_EFFECT = {"attention.layer_norm_epsilon",
                         "rope.scaling.yarn_beta_slow",
                         "tensor_data_layout",
                         "vocab_size"};
-const Keys NOTED = {    // llama.cpp reads them for other architectures alone
+const Keys NOTED = {    // read by llama.cpp only for other architectures
     "embedding_length_out",
     "features_length",
     "decoder_start_token_id",

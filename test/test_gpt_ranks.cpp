@@ -42,7 +42,7 @@ void save(const std::string& run, const Model& g, const Listener& listener) {
     info.rank = g.plan.rank, info.ranks = g.plan.ranks;
     auto coordinator = Coordinator::rendezvous(info, info.rank == 0 ? listener : Listener(), "127.0.0.1", listener.port,
                                                job_token("test_gpt_ranks"), 20);
-    CHECK_MESSAGE(coordinator.ok(), coordinator.status.message);    // in a thread: nothing may be thrown
+    CHECK_MESSAGE(coordinator.ok(), coordinator.status.message);    // no REQUIRE: exceptions cannot leave a thread
     if (!coordinator.ok()) return;
     const Status s = checkpoint_write(run, g, Tokenizer(), toy_state(STEPS, 1), real_disk(), coordinator.value.get());
     CHECK_MESSAGE(s.ok(), s.message);
@@ -246,7 +246,7 @@ TEST_CASE("gpt ranks: the same of other kinds of models") {
     for (auto& [name, kind] : kind_configs(grouped)) {
         if (!names.erase(name)) continue;
         Config c = kind;
-        if (c.experts) c.experts_used = 2;    // not all 3
+        if (c.experts) c.experts_used = 2;    // routing to 2 of 3 experts
         CAPTURE(std::string(name));
         const float balance = c.experts ? 0.3f : 0;
         const Run one = train({.config = c, .balance = balance});

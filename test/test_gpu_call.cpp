@@ -210,7 +210,7 @@ time.sleep(300)
         const ProcessResult r = run_process({"tar", "-tzf", results + "/results.tar.gz"});
         CHECK_MESSAGE(r.exit_code == 0, r.err);
         CHECK(!summary().empty());
-        if (last) CHECK(archived("summary.txt") == summary());    // else one may be newer than the other
+        if (last) CHECK(archived("summary.txt") == summary());    // during a call the archive may lag
     }
     void check_that_all_ended() const {
         for (int pid : pids()) {
@@ -263,7 +263,7 @@ TEST_CASE("gpu call: every case has one verdict, a hang costs its own limit, the
     for (const char* line : {"FAILED 1: fails\n        x.cpp:1: ERROR: CHECK( 1 == 2 )", "FAILED over 2 s: hangs\n",
                              "FAILED 5: crashes\n        GPU failed: an illegal address\n"})
         CHECK_MESSAGE(contains(t.summary(), line), line);
-    // A case's name stands before its output, as a hang prints none.
+    // Each case's name precedes its output, since a case that hangs prints nothing.
     CHECK(t.archived("parts/cases-6-10.txt").starts_with("6: passes 6\n7: hangs\n8: "));
     CHECK(t.archived("parts/cases-7-7.txt") == "7: hangs\n");
     for (const char* tool : {"synccheck", "memcheck"})
@@ -367,8 +367,7 @@ TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of t
     out = call({"290", "machine", "torch", "train", "profile", "bench", "token"});
     CHECK(contains(out, "    beside figures that have changed: " + today + "_NVIDIA-H200_0123abc\n"));
     CHECK(contains(out, "    steps 11 to 40: median 600000 tokens/s, 65.5 ms, MFU 41.0 %; loss 7.250 to 7.250; most "));
-    CHECK(contains(
-        out, " MiB   before: steps 11 to 40: median 500000 tokens/s, 65.5 ms"));    // bench's figures are unchanged
+    CHECK(contains(out, " MiB   before: steps 11 to 40: median 500000 tokens/s, 65.5 ms"));    // bench's are unchanged
     t.set("GPU_BEFORE", t.dir + "/dev/results/" + other_day);
     CHECK(contains(t.run({"30", "machine"}).out, "    beside figures that have changed: " + other_day + "\n"));
 }

@@ -359,12 +359,11 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     // Special tokens and ids beyond the vocabulary are never allowed as text.
     const GrammarMatcher any(grammar_of("root ::= .*"), tokenizer, V, {});
     CHECK(any.end() == -1);
-    CHECK_FALSE(any.done());    // it may end, but need not
+    CHECK_FALSE(any.done());    // the text may end, but need not
     for (int none : {end, -1, V - 1, V, 1 << 30}) CHECK_FALSE(any.allows(none));
     CHECK_FALSE(any.allowed()[size_t(end)]);
     CHECK_FALSE(any.allowed()[size_t(V - 1)]);
-    CHECK(std::count(any.allowed().begin(), any.allowed().end(), true) ==
-          128 + 51 + 5);    // ASCII, first bytes of UTF-8, merges
+    CHECK(std::count(any.allowed().begin(), any.allowed().end(), true) == 128 + 51 + 5);    // ASCII, UTF-8, merges
     GrammarMachine machine(grammar_of("root ::= \"a\""));
     CHECK(machine.forget_all_but(GrammarMachine::DEAD) == GrammarMachine::DEAD);
     // A token with an empty text is never allowed.

@@ -1,4 +1,4 @@
-// test_help.cpp - help of every command: what it says of each row, widths, groups, examples.
+// test_help.cpp - help of every command: the text of each row, widths, groups, examples.
 #include "base/command.h"
 
 #include <set>
@@ -21,7 +21,7 @@ TEST_CASE("cli: the defaults of every command are in range, and --help says all 
     for (auto& c : commands()) {
         CAPTURE(c.name);
         std::string help = command_help(c, 80, Level::expert), flat;
-        for (size_t i = 0; i < help.size(); i++)    // unwrapped
+        for (size_t i = 0; i < help.size(); i++)    // joins wrapped lines
             if (!isspace(static_cast<unsigned char>(help[i]))) flat += help[i];
             else if (flat.empty() || flat.back() != ' ') flat += ' ';
         CHECK_FALSE(contains(flat, "whole number"));
@@ -86,7 +86,7 @@ TEST_CASE("cli: help fits its width, in groups, with an example that can be past
                 if (width >= 63) CHECK(end - at <= size_t(width));
                 if (end > at) CHECK(help[end - 1] != ' ');
             }
-            std::string example;    // as the shell reads it
+            std::string example;    // the example with joined lines
             for (char letter : help.substr(help.find(begin) + begin.size())) {
                 if (letter == '\n' && example.ends_with("\\")) example.pop_back();
                 else if (letter != ' ' || !example.ends_with(" ")) example += letter == '\n' ? ' ' : letter;

@@ -106,8 +106,7 @@ Parts parts_of(const std::string& text) {
         } else if (c == '"' && before == 'R') {
             const std::string tag = text.substr(at + 1, until("(", at) - at - 1);
             end = std::min(until(")" + tag + "\"", at) + tag.size() + 2, size);
-        } else if (c == '"' ||
-                   (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // not the quote in 1'000
+        } else if (c == '"' || (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // not in 1'000
             while (end < size && text[end] != c && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
             end = std::min(end + 1, size);
             p.code[at] = '"';
@@ -172,7 +171,7 @@ Breaches file_lengths(const House& house) {
 Breaches columns(const House& house) {
     Breaches found;
     for (auto& [path, text] : house) {
-        if (!is_source(path) && path != "Makefile") continue;    // rows of dev/mutants.sh are a line each
+        if (!is_source(path) && path != "Makefile") continue;    // a row of dev/mutants.sh is one long line
         size_t number = 0;
         for (auto& line : lines_of(text)) {
             number++;

@@ -89,7 +89,7 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
     CHECK(j["options"] == 4);
     CHECK(j["steps"] == "20");
     CHECK_FALSE(j.contains("val"));    // empty values are left out
-    j = info(dir + "/runs/first");     // without a checkpoint
+    j = info(dir + "/runs/first");     // a run without a checkpoint
     CHECK(j["kind"] == "run");
     CHECK(j["checkpoints"] == 0);
     CHECK(j["step"] == 7);
@@ -148,7 +148,7 @@ TEST_CASE("info: files") {
     CHECK(j["vocabulary"] == 259);
 
     std::string dir = temporary_directory(), path = dir + "/s.bin";
-    std::vector<int> tokens(1500000, 3);    // more than is read at once
+    std::vector<int> tokens(1500000, 3);    // more tokens than one read
     tokens[1400000] = 777;
     ShardWriter w;
     REQUIRE(w.open(path, 1000).ok());

@@ -162,7 +162,7 @@ TEST_CASE("inspect: scores of a map that is small enough to be summed by hand") 
     CHECK(s.distance.value() == doctest::Approx((0.25 * 1 + 0.5 * 2) / 3));
     CHECK(s.previous.value() == doctest::Approx((0.25 + 0) / 2));
     CHECK(s.first.value() == doctest::Approx((0.25 + 0.5) / 2));
-    CHECK_FALSE((s.induction || s.importance));    // not measured
+    CHECK_FALSE((s.induction || s.importance));    // not measured here
     CHECK_FALSE(HeadSums{}.scores().entropy);
 
     const double broken[9] = {1, 0, 0, NAN, NAN, 0, 0.5, 0, 0.5};    // NaN must not count as certainty

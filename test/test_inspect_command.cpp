@@ -46,7 +46,7 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
     CHECK(contains(map.out, "\n0 a  @@\n"));    // shades: token 0 attends only to itself
     CHECK_FALSE(contains(map.out, "\x1b"));
     CHECK(contains(map.out, formatted("    1    1  %7.3f", found["heads"][1]["entropy"].get<double>())));
-    CHECK(contains(must({"inspect", run}).out, "\n    1 mean "));    // random tokens
+    CHECK(contains(must({"inspect", run}).out, "\n    1 mean "));    // without a text: random tokens
     must(with({"inspect", run, "--data", toy.dir + "/val.bin"}, {"--sequences", "3", "--csv", csv}));
     CHECK(contains(read_file(csv), "layer,head,entropy,relative_entropy,distance,previous,first,induction\n0,0,"));
 

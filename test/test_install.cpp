@@ -80,7 +80,7 @@ TEST_CASE("install: binary, manual page and completion, which works; uninstall l
     const ProcessResult gone = run_process({"dev/install.sh", "--remove", prefix});
     CHECK(gone.exit_code == 0);
     CHECK(files_under(root).empty());
-    CHECK(run_process({"dev/install.sh", "--remove", prefix}).exit_code == 0);    // twice does no harm
+    CHECK(run_process({"dev/install.sh", "--remove", prefix}).exit_code == 0);    // a second removal does no harm
     CHECK(run_process({"dev/install.sh", root + "/none", prefix}).exit_code != 0);
 }
 
