@@ -262,7 +262,8 @@ const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true}
                                  {1000, 960, 416, true, true},
                                  {1000, 960, 1000, true, true},
                                  {1000, 990, 700, true, true, false, true, false, false, true, true},
-                                 // B in parts, each with all of A; two threads with all of A
+                                 // B in parts, so that A is streamed for each part; then
+                                 // two threads that each stream all of A
                                  {410, 830, 1000, true, true, false, false, false, false, false, true},
                                  {30, 960, 1000, true, true, false, false, false, false, false, true},
                                  // A resident; A and B contiguous along k

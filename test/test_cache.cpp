@@ -142,7 +142,7 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
                 CAPTURE(b);
                 CAPTURE(step);
                 CHECK(relative_error(own.data(), &rows[size_t(b * PLAIN.V)], PLAIN.V) < 1e-5);
-                // A call's S chooses the summation order (Pages::Sums): alone, S == 1 differs.
+                // S chooses the order of attention's sums: alone a 1-token prompt has another.
                 if (lengths[size_t(b)] > 1)
                     CHECK(memcmp(own.data(), &rows[size_t(b * PLAIN.V)], own.size() * sizeof(float)) == 0);
             }

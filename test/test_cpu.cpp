@@ -280,7 +280,8 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     for (int d = 0; d < 8; d++) CHECK(std::fabs(to_float(y[d]) - nearest(want[d])) < 1e-6);
     CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
     CHECK(std::fabs(p / e - 1) > 1e-4);    // else bf16's rounding would not show
-    // Backward of dy[1]: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, in bf16 terms.
+    // Backward of the second position's dy: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q,
+    // where the terms of the sums are rounded to bf16.
     const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest(third);
     float d[24];
     op.attention_backward(d, dy, y, qkv, lse, 1, 2, h);

@@ -72,7 +72,8 @@ uint64_t loads(const std::string& run) {
     return state.value.seed;
 }
 
-// `what` on runs by `prepare`, with the n-th disk call failing, for every n. invisible: unnoticed.
+// Calls `what` on a fresh run from `prepare`, with the n-th disk call failing, for every n. If
+// `invisible`, `what` must succeed all the same.
 void fail_everywhere(Fault fault, int error, bool from_then_on, const std::function<void(const std::string&)>& prepare,
                      const std::function<Status(const std::string&)>& what, bool invisible) {
     const int files = open_files();

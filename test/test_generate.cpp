@@ -204,7 +204,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     const Tokenizer tokenizer = byte_tokenizer();
     std::vector<std::string> notes;
     auto note = [&](const std::string& text) { notes.push_back(text); };
-    // 8 positions: position 7 predicts 8. Then 5678 move to 0-3, and position 3 predicts 4.
+    // Context 8: position 7 predicts 8; then 5678 move to positions 0-3, and position 3 predicts 4.
     const std::vector<int> script = tokenizer.encode("012345678");
     Actor actor(script, 8);
     GenerationOptions what = asked({script[0]}, 20, 2);

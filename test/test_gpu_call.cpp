@@ -314,7 +314,8 @@ TEST_CASE("gpu call: cut off in the middle of a step, it leaves all that came be
     CHECK(contains(t.summary(), "median 500000 tokens/s"));
 }
 
-// Stand-ins print an H200's output. Kept: the first call, another card's, another day's.
+// Stand-ins print what an H200 printed. dev/results keeps those of the first
+// call, of another card and of another day.
 TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of the day's call before") {
     Tree t;
     t.set("CASE_LIMIT", "1");

@@ -68,7 +68,7 @@ TEST_CASE("grammar: what each construct matches") {
     CHECK(verdicts("root ::= ((\"a\"*)*)* ", {"", "aaa", "b"}) == "++x");
     CHECK(verdicts("root ::= \"\"{2} \"a\" | \"\"* \"b\" | \"\"+ \"c\"", {"a", "b", "c", ""}) == "+++-");
     CHECK(verdicts("root ::= a_b-C9\na_b-C9 ::= \"\\x4A\\x4a\" [a-zb]", {"JJz", "JJb", "JJ{"}) == "++x");
-    // Ranges between characters where UTF-8's length changes match exactly what lies within.
+    // A range with ends where UTF-8's length changes matches exactly the characters within it.
     const uint32_t edges[] = {0,      'A',    0x7F,   0x80,   0xBF,    0xC0,    0x7FF,   0x800,   0xFFF,   0x1000,
                               0x2030, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x1F600, 0x3FFFF, 0x40000, 0x10FFFF};
     for (const uint32_t from : edges)
@@ -373,7 +373,7 @@ TEST_CASE("grammar: which tokens are words, which one ends a text, and what is n
     CHECK(gaps.allows(1));
     CHECK_FALSE(gaps.allows(2));
     CHECK_FALSE(gaps.allowed()[2]);
-    // Two tokens share more than the beginning at which the first of them failed.
+    // Two tokens with a common prefix: the first fails within it, so the second must fail as well.
     const int a = 'a' - 33, b = 'b' - 33, c = 'c' - 33, d = 'd' - 33;
     const Tokenizer shared =
         Tokenizer::from_merges({{d, a}, {256, a}, {256, b}, {c, 257}, {c, 258}}, Pattern::gpt2, {});

@@ -106,7 +106,7 @@ Parts parts_of(const std::string& text) {
         } else if (c == '"' && before == 'R') {
             const std::string tag = text.substr(at + 1, until("(", at) - at - 1);
             end = std::min(until(")" + tag + "\"", at) + tag.size() + 2, size);
-        } else if (c == '"' || (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // not in 1'000
+        } else if (c == '"' || (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // not the ' of 1'000
             while (end < size && text[end] != c && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
             end = std::min(end + 1, size);
             p.code[at] = '"';

@@ -259,7 +259,7 @@ TEST_CASE("inspect: a GGUF file; a tokenizer with more tokens than the model is 
     }
     must({"sample", bare}, 3, "holds no tokenizer");
 
-    // The model's own tokenizer with a merged token that has no embedding: only texts are refused.
+    // A tokenizer of its own, whose merged token has no embedding: only commands on text refuse it.
     std::ofstream(bare + "/tokenizer.json") << Tokenizer::from_merges({{1, 2}, {3, 4}}, Pattern::gpt2, {}).to_json();
     for (Strings args : rows) {
         args.insert(args.begin() + 1, bare);
