@@ -173,7 +173,7 @@ TEST_CASE("generate: logits that are not finite end sampling and beam search") {
     GenerationOptions what;
     what.prompts = {toy_tokens(3, 7, 1)}, what.num = 2, what.tokens = 4;
     REQUIRE(beam_search(g, ending_at(-1), what, {3, 1}).ok());
-    typed<float>(g, g.w.wte)[6 * 16] = INFINITY;    // only this logit, if the prompt lacks token 6
+    typed<float>(g, g.w.wte)[6 * 16] = INFINITY;    // only logit 6, if the prompt lacks it
     const Status s = beam_search(g, ending_at(-1), what, {3, 1}).status;
     CHECK(s.code == Exit::diverged);
     CHECK_MESSAGE(contains(s.message, "the logits are not finite"), s.message);

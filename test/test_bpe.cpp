@@ -285,7 +285,7 @@ TEST_CASE("bpe: small vocabularies equal Hugging Face's on the torture text") {
         CAPTURE(name);
         Tokenizer t = parsed(golden(name + ".json"));
         CHECK(t.vocabulary().pattern == (name == "small_gpt2" ? Pattern::gpt2 : Pattern::cl100k));
-        CHECK(t.end_of_text() == 0);    // special tokens first: ids are not "bytes, merges, special"
+        CHECK(t.end_of_text() == 0);    // special tokens first, not after bytes and merges
         CHECK(t.encode(text, true) == golden_ids(name + ".ids"));
         CHECK(t.decode(golden_ids(name + ".ids")) == text);
         Tokenizer again = parsed(t.to_json());

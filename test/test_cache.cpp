@@ -57,7 +57,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.fork(0, 1), t.fork(0, 2);
     CHECK(t.free() == 4);    // a shared prompt is held once
     CHECK(t.ref_count(t[0].pages[2]) == 3);
-    t.grow(1, 1, copies);    // copies the partial last page; so does sequence 2
+    t.grow(1, 1, copies);    // a copy of the partial last page
     t.grow(2, 1, copies);
     t.grow(0, 1, copies);
     CHECK(t.free() == 2);
@@ -72,7 +72,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.rewind(1, SIZE + 1);
     CHECK(t.free() == 3);
     CHECK(t.ref_count(t[0].pages[1]) == 3);
-    t.grow(1, 1, copies);    // a write to a page with two other holders
+    t.grow(1, 1, copies);    // a write to a page of three sequences
     CHECK(copies.size() == 3);
     CHECK(t[1].pages[1] != t[0].pages[1]);
     for (int b : {0, 1, 2}) t.rewind(b, 0);

@@ -75,7 +75,7 @@ TEST_CASE("chat: each turn is what a new conversation with the same past gives, 
         CHECK(heard.chat.history().size() == 8);
         const std::string again = heard.ask("/reset");
         CHECK(heard.chat.history().empty());
-        Heard first(talker.g, o);    // a new chat, to compare with the reset one
+        Heard first(talker.g, o);    // a new chat to compare with
         first.chat.options.seed = heard.chat.options.seed = 9, first.chat.answers = heard.chat.answers;
         CHECK(heard.ask("hello") == first.ask("hello"));
         o.seed = 1;

@@ -34,7 +34,7 @@ TEST_CASE("choice: the first that no other is clearly faster than") {
     CHECK(pick({1, 1, 1}) == 0);
     CHECK(pick({1, 0.98f, 0.99f}) == 0);
     CHECK(pick({1, 0.96f, 0.99f}) == 1);
-    CHECK(pick({1, 0.98f, 0.96f}) == 1);    // the first is clearly slower than the last, the second is not
+    CHECK(pick({1, 0.98f, 0.96f}) == 1);    // only the first is clearly slower
     CHECK(pick({INFINITY, 3, 2, INFINITY}) == 2);
     CHECK(pick({0, 0}) == 0);
 }

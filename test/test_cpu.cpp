@@ -245,7 +245,7 @@ TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") 
     std::vector<int64_t> sizes = {9001, 300003};
     for (int64_t n = 1; n < 300; n++) sizes.push_back(n);    // lengths that reveal another order of summation
     for (int64_t n : sizes) {
-        double expected[8], sum = 0;    // eight sums side by side in a block of 8192, then those of the blocks
+        double expected[8], sum = 0;    // 8 interleaved sums in each block of 8192
         for (int64_t from = 0; from < n; from += 8192) {
             std::fill_n(expected, 8, 0);
             for (int64_t i = from; i < std::min(n, from + 8192); i++)

@@ -242,7 +242,7 @@ class SimulatedDisk {
                 if (subset >> i & 1) change(disk[size_t(pending[i].directory)].durable_names, pending[i]);
             for (unsigned contents = 0; contents < std::pow(3, dirty.size()); contents++) {
                 unsigned digits = contents;
-                for (size_t i : dirty) {    // all, half or none of what was not synced
+                for (size_t i : dirty) {    // unsynced bytes: none, half or all
                     size_t sure = nodes[i].durable.size(), more = nodes[i].now.size() - sure;
                     disk[i].durable = nodes[i].now.substr(0, sure + more * (digits % 3) / 2);
                     digits /= 3;

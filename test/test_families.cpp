@@ -24,7 +24,7 @@ template <class Visit> void each_golden(Visit visit) {
     cpu_set_threads(0);
     CHECK(types.size() == families().size());    // every family has a golden
 }
-struct Tolerance {    // relative: of logits and gradients to the largest one
+struct Tolerance {    // logits, gradients: relative to the largest
     double logits, gradients, loss;
 };
 template <class F> void each_table(F f) {

@@ -70,7 +70,7 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     const Tokenizer tokenizer = Tokenizer::from_merges({{h, e}}, Pattern::gpt2, {"<|endoftext|>"});
     const std::string text = "ab abc hello";
     const std::vector<int> script = tokenizer.encode("." + text);
-    REQUIRE(script.size() == text.size());    // 1 more for the prompt, 1 less for "he"
+    REQUIRE(script.size() == text.size());    // one more: prompt; one less: "he"
     Actor actor(script);
     auto said = [&](const std::vector<std::string>& stop, int tokens = 11) {
         GenerationOptions what = asked({script[0]}, tokens);
@@ -81,7 +81,7 @@ TEST_CASE("generate: stop strings are cut off, and what may become one is not st
     CHECK(said({""}) == text);
     CHECK(said({"nothing"}) == text);
     CHECK(said({"hello"}) == "ab abc ");
-    CHECK(said({"abc"}) == "ab ");    // "ab" was held back twice, and given out once
+    CHECK(said({"abc"}) == "ab ");    // "ab" held back twice, given out once
     CHECK(said({"ab"}) == "");
     CHECK(said({"b abx", "c h"}) == "ab ab");
     CHECK(said({"e", "he"}) == "ab abc ");    // the first match in the text wins
@@ -182,7 +182,7 @@ TEST_CASE("generate: a prompt beyond a rolling cache is read alike among others"
     const Tokenizer tokenizer = byte_tokenizer();
     Config c = {94, 256, 2, 2, 32, 64, 1e-5f};
     c.position = Position::rope, c.rope_dims = 16;
-    for (int rows : {120, 16}) {    // rows for two prompts' chunks; for less than one
+    for (int rows : {120, 16}) {    // rows for two prompts' chunks; for less
         Model g(cpu_ops<float>());
         toy_model(g, c, {RunMode::infer, 1, rows});
         GenerationOptions what = asked({}, 40);
@@ -213,13 +213,13 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     REQUIRE(notes.size() == 1);
     CHECK(notes[0].find("context of 8 tokens is full") != std::string::npos);
 
-    Talker talker(16);    // T = 16: a full context keeps 8 tokens
+    Talker talker(16);    // a full context of 16 keeps 8 tokens
     what.prompts = {tokenizer.encode("abc")}, what.tokens = 14 + 8, what.num = 1;
     const std::string whole = run(talker.g, tokenizer, what).texts[0];
     what.prompts = {tokenizer.encode(whole.substr(14 - 8, 8))}, what.tokens = 8;
     CHECK(run(talker.g, tokenizer, what).texts[0] == whole.substr(14));
 
-    notes.clear();    // a prompt longer than the context: its end is read
+    notes.clear();    // a prompt longer than the context
     what.prompts = {tokenizer.encode("0123456789abcdefghij")}, what.tokens = 1;
     const std::string cut = run(talker.g, tokenizer, what).texts[0];
     REQUIRE(notes.size() == 1);

@@ -31,10 +31,10 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     double loss = train_pass(g, in, out, B, S);
     auto once = flat_grads(g);
-    Model wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
+    Model wide(reference_ops());    // several chunks: (N,V) logits never exist
     REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {RunMode::train, 12, 256}).ok());
     CHECK(wide.head_rows <= 12 * 256 / 2);
-    g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
+    g.head_rows = 5;    // 16 rows: chunks of 5, 5, 5, 1
     CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
     CHECK(relative_error(flat_grads(g).data(), once.data(), int64_t(once.size())) < 1e-6);
     add_pass(g, in, out, B, S);
@@ -219,7 +219,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
         batch(at, in, out);
         losses_of(g, in, out, B, S, losses.data());
         for (int n = 0; n < B * S; n++)
-            if (n % S >= 1) {    // the first position of a window has seen one symbol only
+            if (n % S >= 1) {    // position 0 has seen one symbol only
                 loss += double(losses[size_t(n)]), count++;
                 entropy -= std::log(p[in[size_t(n) - 1] * 8 + in[size_t(n)]][out[size_t(n)]]);
             }

@@ -330,7 +330,7 @@ TEST_CASE("grammar: after each of many tokens exactly those that fit are allowed
         int64_t wrong = -1;
         const int64_t bytes = memory_growth([&] { return run(uint64_t(depth), V, often); }, &wrong);
         CHECK(wrong == 0);
-        if (!ASAN && !TSAN) CHECK(bytes < 10 << 20);    // 12,000 states of 1 KiB, or 600 masks of 32 KiB, are more
+        if (!ASAN && !TSAN) CHECK(bytes < 10 << 20);    // below 12,000 x 1 KiB and 600 x 32 KiB
     }
 }
 
