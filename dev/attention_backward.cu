@@ -1,6 +1,6 @@
 // attention_backward.cu - the ladder of causal attention's gradient, from probabilities in memory
-// to Hopper's wgmma. The kernels of layers/ are called, not copied; the last rung is the table's
-// choice on this device.
+// to Hopper's wgmma. It calls the kernels of layers/ themselves, not copies. The last rung is the
+// production kernel that the operation table chooses for this device.
 #include "ladder.h"
 #include "tools/selftest/attention.h"
 
@@ -49,7 +49,7 @@ __global__ void query_kernel(bf16* dqkv, const float* ds, const bf16* qkv, int64
         sum += ds[row * S + j] * to_float(packed(qkv, b, j, h.NH + head / (h.NH / h.NKV), S, h)[d]);
     packed(dqkv, b, i, head, S, h)[d] = to_bf16(sum);
 }
-// dk[j,d] = sum_i ds_ij q_id   dv[j,d] = sum_i p_ij dy_id   over the heads that share j
+// dk[j,d] = sum_i ds_ij q_id   dv[j,d] = sum_i p_ij dy_id   summed over a group's query heads, too
 __global__ void key_kernel(bf16* dqkv, const float* p, const float* ds, const bf16* dy, const bf16* qkv, int64_t n,
                            int S, Heads h) {
     const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x, row = at / h.HS;
@@ -81,7 +81,7 @@ void climb(int B, int S, Heads h) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
     const int64_t statistics = int64_t(B) * h.NH * S;
-    const double flops = 10.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // five products of the visible pairs
+    const double flops = 10.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // five products over visible pairs
     Ladder ladder("attention_backward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) +
                       " NH=" + std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   4.0 * double(in + out) + 4.0 * double(statistics), flops);

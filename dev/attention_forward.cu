@@ -1,6 +1,6 @@
 // attention_forward.cu - the ladder of causal attention, from three kernels over a matrix of scores
-// to Hopper's wgmma. The kernels of layers/ are called, not copied; the last rung is the table's
-// choice on this device.
+// to Hopper's wgmma. It calls the kernels of layers/ themselves, not copies. The last rung is the
+// production kernel that the operation table chooses for this device.
 #include "ladder.h"
 #include "tools/selftest/attention.h"
 
@@ -21,7 +21,7 @@ __device__ inline const bf16* in_qkv(const bf16* qkv, int b, int s, int head, in
     return qkv + ((int64_t(b) * S + s) * (h.NH + 2 * h.NKV) + head) * h.HS;
 }
 
-// scores[b,head,i,j] = q . k / sqrt(HS), -inf where i does not see j
+// scores[b,head,i,j] = q . k / sqrt(HS), -inf where key j is masked for query i
 __global__ void score_kernel(float* scores, const bf16* qkv, int64_t n, int S, Heads h) {
     const int64_t at = int64_t(blockIdx.x) * THREADS + threadIdx.x;
     if (at >= n) return;

@@ -1,9 +1,11 @@
-// cached_loss.cpp - a text's loss, token after token through generation's cache: what narrow types and rolling cost.
+// cached_loss.cpp - the loss of a text that is fed token by token through generation's KV cache:
+// the cost of quantised cache types and of eviction.
 //
-// build/dev/cached_loss MODEL TEXT LENGTH STREAMS CACHE SINKS TYPE reads the text's first STREAMS pieces of LENGTH
-// tokens side by side. CACHE positions are kept, and of these the first SINKS for ever; CACHE 0: all LENGTH, even
-// beyond the context. Prints, as a JSON object, PARTS means of equally many tokens each with the microseconds for a
-// step and the process's memory at the end of each part (both should stay the same), then the mean of all.
+// build/dev/cached_loss MODEL TEXT LENGTH STREAMS CACHE SINKS TYPE reads the text's first STREAMS
+// pieces of LENGTH tokens side by side. The cache keeps CACHE positions, the first SINKS of them
+// for ever; CACHE 0 keeps all LENGTH, even beyond the model's context. Prints a JSON object: for
+// each of PARTS equal parts of the pieces the mean loss, the microseconds per step and the
+// process's memory at its end (time and memory should stay constant), then the mean loss of all.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,8 +1,8 @@
 // encode.cpp - flatgpt's side of dev/compare_tokenizers.py.
 //
-// build/dev/encode TEXTS.json TOKENIZER... prints one line of JSON for each tokenizer: {"error": message}, or for each
-// text its ids with special tokens recognised and without, and what these decode to; a GGUF's tokenizer with --gguf
-// before it goes through GGUF's arrays first.
+// build/dev/encode TEXTS.json TOKENIZER... prints one line of JSON for each tokenizer: {"error":
+// message}, or for each text its ids with special tokens recognised and without, and the text
+// decoded from these. A tokenizer after --gguf is first converted to GGUF's arrays and back.
 #include <cstdio>
 
 #include "base/file.h"

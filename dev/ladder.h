@@ -48,8 +48,8 @@ template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated
 
 // ---- inputs -------------------------------------------------------------------------------------
 
-// n random elements (normal times scale) for each of several sets: L2 evicts a set before its next
-// use.
+// Several sets of n random elements (normal times scale). Runs rotate over the sets, so L2 has
+// evicted a set before its next use.
 template <class X> class Sets {
   public:
     template <class T> Sets(const Ops<T>& op, int sets, int64_t n, double scale = 1)
@@ -89,7 +89,7 @@ inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
         CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
         return double(ms) * 1e-3 / runs;
     };
-    batch(3);    // first launches, clocks
+    batch(3);    // warm-up: first launches, clock rates
     const int runs = std::clamp(int(5e-3 / batch(3)), 1, 10000);
     std::vector<double> times;
     for (int i = 0; i < 15; i++) times.push_back(batch(runs));
@@ -122,7 +122,7 @@ class Ladder {
   public:
     const int sets;    // together half a GB, over 4 x the largest L2 (126 MB)
 
-    // bytes, flops: the least that one run must move and compute (0: no column).
+    // bytes, flops: the least that one run must move and compute. flops 0: no TFLOP/s column.
     Ladder(const std::string& title, double bytes, double flops = 0)
         : sets(EMULATED ? 1 : int(std::clamp(double(1 << 29) / bytes + 1, 2.0, 1000.0))), bytes(bytes), flops(flops) {
         printf("\n%s\n", title.c_str());
@@ -133,8 +133,8 @@ class Ladder {
                    flops > 0 ? " TFLOP/s" : "", "x v0");
     }
 
-    // run(set) launches the rung on that set's arrays. moves: its bytes, if fewer than the
-    // ladder's; 0: the ladder's.
+    // run(set) launches the rung on that set's arrays. moves: bytes that this rung moves; 0: the
+    // ladder's bytes.
     void rung(const std::string& name, const Check& check, const std::function<void(int set)>& run, double moves = 0) {
         printf("%3d %-42s %12.2g", version++, name.c_str(), check.worst);
         if (!check.ok()) {

@@ -1,11 +1,13 @@
-// launches.cpp - what each operation of `flatgpt bench`, of a training step, a prompt, generated tokens and a checked
-// draft costs and launches on a GPU that is not here: for dev/gpu_time.py, which adds times.
+// launches.cpp - cost and launches of each operation of `flatgpt bench`, of a training step, a
+// prompt, generated tokens and a checked draft, on a GPU that this machine lacks. dev/gpu_time.py
+// derives times from them.
 //     build/emu/launches --gpu h100 --model llama-3.2-1b --prompt 8192
 //
-// The CUDA backend runs on the emulator, which takes the GPU's number of multiprocessors and capability, notes what is
-// launched and computes nothing. Costs are the counting table's (layers/operations.inc), as bench's floors are. A line
-// of JSON for the GPU, then one for each operation; kernels are named by their addresses in this binary's file. The
-// last row of each table but bench's has the copies between host and device, and how often the host waits.
+// The CUDA backend runs on the emulator, which pretends the GPU's number of multiprocessors and its
+// compute capability, records launches and computes nothing. Costs come from the counting table
+// (layers/operations.inc), as do bench's floors. Prints a line of JSON for the GPU, then one for
+// each operation; a kernel is named by its address in this binary's file. The last row of each
+// table except bench's counts copies between host and device and the host's waits.
 #include <numeric>
 
 #include "base/console.h"
@@ -18,7 +20,7 @@
 namespace {
 std::vector<emu::Launched> launched_by(const std::function<void()>& call) {
     std::vector<emu::Launched> all;
-    call();    // the first one may try algorithms
+    call();    // warm-up: may try algorithms
     emu::launched_now = &all;
     call();
     emu::launched_now = nullptr;
@@ -36,7 +38,7 @@ void print(const char* table, const std::string& name, int64_t times, const Cost
                                                 (long long)(int64_t(l.blocks.x) * l.blocks.y * l.blocks.z), l.threads,
                                                 l.shared)
                                     : formatted("{\"product\":[%u,%u,%u]}", l.blocks.x, l.blocks.y, l.blocks.z));
-    if (h.keys || h.window)    // all sequences are like the first
+    if (h.keys || h.window)    // spans of the first sequence stand for all
         for (int i = 0; i < c.S; i++) {
             const Span span = keys_of(h, c.S, 0, i);
             spans.push_back(formatted("[%d,%d]", span.from, span.to));
@@ -50,7 +52,7 @@ void print(const char* table, const std::string& name, int64_t times, const Cost
         join(launches, ",").c_str());
 }
 
-// The operations that a model calls, one after the other; those of the same sizes once.
+// Records the operations that a model calls, in order. Calls of equal name and cost share a row.
 class Calls : public CostTable {
   public:
     struct Row {
@@ -60,13 +62,13 @@ class Calls : public CostTable {
         int64_t times;
     };
     std::vector<Row> rows;
-    int64_t later = 0;    // how often the host waits for the step before
+    int64_t later = 0;    // waits of the host for the previous step
     explicit Calls(const Table& like) : CostTable(like) {
         current = this;
         table.wait = [](int64_t) { current->waited++; };
     }
-    void begin() { rows.clear(), clear(), waited = 0; }    // rows of earlier calls are no part of the table
-    void end() { later = waited; }                         // and objects that end may wait, too
+    void begin() { rows.clear(), clear(), waited = 0; }    // without rows of earlier calls
+    void end() { later = waited; }                         // without the waits of later destructors
 
   private:
     inline static Calls* current = nullptr;
@@ -109,7 +111,8 @@ Status print_calls(const char* table, const Table& op, const Config& c, const Pl
 constexpr int DRAFT = 8, POSITION = 1000;
 constexpr int SEQUENCES[] = {1, 2, 4, 8, 16, 64};
 
-// A token of so many sequences behind `position` others: the second of two, as the first one's is the host's.
+// A decode step of `sequences` sequences at `position`. Its tokens come from the step before, on
+// the device; that first step, whose tokens the host uploads, is not counted.
 Status print_token(const std::string& table, const Table& op, const Config& c, int sequences, int position) {
     const Plan plan = {RunMode::infer, sequences, std::max(1, position)};
     return print_calls(table.c_str(), op, c, plan, [&](Model& g, Calls& calls) {
@@ -125,7 +128,8 @@ Status print_token(const std::string& table, const Table& op, const Config& c, i
         calls.end();
     });
 }
-// A prompt from position 0; or a draft behind a prompt: the host gets the logits of all its tokens.
+// A prompt from position 0; or, if position > 0, a draft after a prompt of that length, with the
+// logits of all its tokens, not only of the last one, downloaded.
 Status print_prompt(const std::string& table, const Table& op, const Config& c, int tokens, int position) {
     return print_calls(table.c_str(), op, c, {RunMode::infer, 1, std::max(tokens, position)},
                        [&](Model& g, Calls& calls) {
@@ -148,7 +152,7 @@ Status print_prompt(const std::string& table, const Table& op, const Config& c, 
 Status run(const Gpu& gpu, BenchOptions& o, int prompt) {
     emu::config.runs = false;
     emu::config.capability = gpu.capability, emu::config.multiprocessors = gpu.multiprocessors;
-    emu::config.memory_bytes = size_t(1) << 46;    // nobody touches it
+    emu::config.memory_bytes = size_t(1) << 46;    // never touched: kernels do not run
     emu::config.shared_limit = emu::multiprocessor_of(gpu.capability).shared_limit;
     o.json = true, o.device.device = "cuda";
     Config c = config_with(TRY(config_named(o.model)), o.shape);

@@ -10,7 +10,7 @@ constexpr int W = VEC<T>;
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// 0: neighbouring threads read a row apart: each 2 bytes cost a sector of 32 bytes, three times.
+// 0: neighbouring threads read a row apart: each 2 bytes cost a 32-byte sector, in all 3 passes.
 __global__ void forward_thread_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps,
                                       int N, int C) {
     const int64_t n = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
@@ -28,7 +28,7 @@ void forward_thread(T* y, float* mean, float* rstd, const T* x, const T* w, cons
     launch(forward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, y, mean, rstd, x, w, b, norm.eps, N, C);
 }
 
-// Sum over 256 threads by halving in shared memory: eight barriers and one more.
+// Sum over 256 threads by halving in shared memory: ten barriers.
 __device__ float tree_sum(float x) {
     SHARED(float[256], parts);
     parts[threadIdx.x] = x;
@@ -148,7 +148,7 @@ void backward_thread(T* dx, float* dw, float* db, const T* dy, const T* x, const
     launch(parameters_kernel, {unsigned(ceil_div(C, 32)), 32}, dw, db, dy, x, mean, rstd, N, C);
 }
 
-// 1: one pass, but every row adds to the same 2 C numbers, in any order: bits differ.
+// 1: one pass, but all rows add to the same 2 C numbers in arbitrary order: bits vary by run.
 __global__ void backward_atomic_kernel(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w,
                                        const float* mean, const float* rstd, int C) {
     const int64_t row = int64_t(blockIdx.x) * C;
@@ -171,8 +171,8 @@ void backward_atomic(T* dx, float* dw, float* db, const T* dy, const T* x, const
     launch(backward_atomic_kernel, {unsigned(N), 256}, dx, dw, db, dy, x, w, mean, rstd, C);
 }
 
-// 2: dx by one warp per row, in vectors; dw and db by a second pass over 64 ranges of rows: 5 N C
-// read, not 3.
+// 2: dx by one warp per row, in vectors; dw and db in a second pass over 64 ranges of rows: 5 N C
+// elements are read, not 3 N C.
 __global__ void backward_warp_kernel(T* dx, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
                                      int N, int C, float inv_C) {
     const int64_t n = blockIdx.x * int64_t(4) + threadIdx.x / 32;
@@ -275,7 +275,7 @@ Check check_residual(const Ops<T>& op, Residual f, int N, int C) {
 }
 
 void residual_ladder(const Ops<T>& op, int N, int C) {
-    const double row = 2.0 * N * C;    // bytes of an (N,C)
+    const double row = 2.0 * N * C;    // bytes of an (N,C) array
     Ladder ladder("residual and layernorm bf16 N=" + std::to_string(N) + " C=" + std::to_string(C) +
                       ", after a product that writes N C",
                   4 * row);
@@ -290,7 +290,8 @@ void residual_ladder(const Ops<T>& op, int N, int C) {
     };
     rung("added, then normalised: 5 N C", added_before, 5 * row);
     rung("in one kernel: 4 N C", fused, 4 * row);
-    // The product reads N C more, beside its multiplications: 3 N C; the fused kernel has 4.
+    // The product reads the residual, too, beside its multiplications: 3 N C in all, the fused
+    // kernel 4.
     ladder.rung(
         "added by the product (production): 2 N C", check_norm_forward(op, 33, C),
         [&](int set) { op.norm_forward(y[set], mean[0], rstd[0], x2[set], w[0], w[0], Norm(), N, C); }, 2 * row);

@@ -21,7 +21,7 @@ __device__ void finish(T* y, T* pre, const T* b, float sum, int64_t n, int o, in
     y[n * OC + o] = to_bf16(gelu(sum));
 }
 
-// 0: neighbours share x and read w a row apart.
+// 0: neighbouring threads share x and read w a row apart (not coalesced).
 __global__ void thread_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
     const int64_t i = blockIdx.x * int64_t(256) + threadIdx.x, n = i / OC;
     const int o = int(i % OC);
@@ -37,7 +37,7 @@ void a_thread(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, in
 // 1: 64 x 64 outputs per block, 4 x 4 per thread: 8 loads from shared memory for 16 multiply-adds.
 __global__ void tile_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
     constexpr int K = 16;
-    SHARED(float[K][65], xs);    // 65: a column is written at once
+    SHARED(float[K][65], xs);    // 65, not 64: column writes without bank conflicts
     SHARED(float[K][65], ws);
     const int64_t n0 = blockIdx.x * int64_t(64);
     const int o0 = blockIdx.y * 64, tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -64,8 +64,8 @@ void a_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int 
 }
 
 // 2: 128 x 128 outputs per block, 64 x 32 per warp; tiles of 32 columns of x and w in three stages,
-// two of them in flight. Rows have 64 bytes, with their 16-byte chunks permuted: ldmatrix reads
-// eight rows of a chunk from all 32 banks.
+// two of them in flight. A row has 64 bytes, and its 16-byte chunks are permuted, so that ldmatrix
+// reads one chunk of eight rows from all 32 banks.
 constexpr int STAGES = 3, KT = 32;
 struct Tiles {
     T x[STAGES][128][KT], w[STAGES][128][KT];
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(256, 1)
     for (int tile = 0; tile < tiles; tile++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
-        fetch(tile + STAGES - 1);    // past the last: zeros
+        fetch(tile + STAGES - 1);    // past the last tile: zeros
         for (int k = 0; k < KT / 8; k += 2) {
             uint32_t a[4][4], bs[2][4];
 #pragma unroll
@@ -232,7 +232,7 @@ void gelu_backward_ladder(int N, int C, int OC) {
 
 // ---- few rows -----------------------------------------------------------------------------------
 
-// One thread per output: neighbours read w a row apart.
+// One thread per output: neighbouring threads read w a row apart (not coalesced).
 __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
     const int i = blockIdx.x * 256 + threadIdx.x, n = i / OC, o = i % OC;
     if (n >= N) return;
@@ -288,7 +288,7 @@ int main() {
     forward_ladder(N, C, 4 * C);
     backward_ladder(N, C, 3 * C);
     gelu_backward_ladder(N, 4 * C, C);
-    rows_ladder(C, ladder_size(50304, 64));    // GPT-2's head, attention's projection, ffn's second product
+    rows_ladder(C, ladder_size(50304, 64));    // GPT-2's head
     rows_ladder(C, C);
     rows_ladder(4 * C, C);
     return ladder_result();

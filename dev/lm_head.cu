@@ -5,8 +5,8 @@
 namespace {
 // ---- cross entropy ------------------------------------------------------------------------------
 
-// One thread per row, three passes. A warp's lanes read rows Vp elements apart: 2 of 32 bytes are
-// used.
+// One thread per row, three passes. A warp's lanes read rows Vp elements apart and use 2 bytes of
+// each 32-byte sector.
 __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int* target, float scale, int N, int V,
                              int Vp) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
@@ -28,8 +28,9 @@ void cross_entropy_0(float* loss, bf16* d, const bf16* x, const int* target, flo
 }
 
 // One block per row, W elements per thread and access, the end of the row element by element.
-// Passes over the row: for the maximum, the sum, the gradient; or for the first two together, with
-// the sum relative to a running maximum and rescaled at each element, or once for W of them.
+// Sum::apart makes one pass for the maximum, one for the sum, one for the gradient. The others find
+// maximum and sum in one pass: the sum is relative to a running maximum and is rescaled at each
+// element, or once for W of them.
 enum class Sum { apart, by_element, by_vector };
 template <Sum SUM, class L> __device__ inline void add(float& top, float& sum, const L& l) {
     float was = top;

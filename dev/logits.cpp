@@ -1,8 +1,9 @@
 // logits.cpp - flatgpt's side of dev/compare_llama.py.
 //
-// build/dev/logits MODEL TEXT OUT WINDOWS LENGTH GREEDY prints JSON: the tokens of the text (without a tokenizer its
-// bytes, modulo the vocabulary), and the likeliest GREEDY tokens after the first LENGTH / 2. OUT gets the logits of
-// the first windows of LENGTH tokens, float32 (windows, length, vocabulary).
+// build/dev/logits MODEL TEXT OUT WINDOWS LENGTH GREEDY prints JSON: the tokens of the text
+// (without a tokenizer its bytes, modulo the vocabulary), and the likeliest GREEDY tokens after the
+// first LENGTH / 2. OUT gets the logits of the first windows of LENGTH tokens, float32 (windows,
+// length, vocabulary).
 #include <algorithm>
 #include <cstdio>
 

@@ -1,8 +1,9 @@
-// onednn.cpp - our matrix products beside oneDNN's: the same numbers, in turns, time and ratio. oneDNN only serves as
-// a yardstick: no model is computed with it, and flatgpt does not link it.
-//     make onednn ARGS="gpt2 4 256"       MODEL BATCH SEQ, as in `flatgpt bench`; FLATGPT_ISA as there
+// onednn.cpp - times our matrix products and oneDNN's in alternation, on equal inputs, and prints
+// the ratio. oneDNN is only a yardstick: flatgpt does not link it.
+//     make onednn ARGS="gpt2 4 256"    MODEL BATCH SEQ and FLATGPT_ISA are as in `flatgpt bench`
 //
-// bf16 weights and inputs are multiplied as they are, gradients as rounded copies, whose rounding is timed, too.
+// oneDNN gets bf16 weights and inputs as they are, but gradients, which are float, as copies
+// rounded to bf16; the rounding is timed, too.
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <algorithm>
@@ -25,14 +26,14 @@ struct Primitive {
     std::unordered_map<int, memory> arguments;
 };
 
-// Key of a primitive: the form of its product, with the number of threads.
+// Key of a primitive: the shapes, strides and options of its product, and the number of threads.
 using PrimitiveKey = std::array<int64_t, 12>;
 
 memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
     return {{rows, columns}, type, memory::dims{columns, 1}};
 }
 
-// Throws dnnl::error if this CPU has no such product.
+// Throws dnnl::error if oneDNN has no such product for this CPU.
 template <class X, class P> Primitive make(const dnnl::engine& engine, const Matmul<X, P>& p) {
     const auto f32 = memory::data_type::f32, input = p.is_bf16 ? memory::data_type::bf16 : f32;
     const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // the bias's type
@@ -61,7 +62,7 @@ template <class X, class P> Primitive make(const dnnl::engine& engine, const Mat
     return made;
 }
 
-// a: A, rounded if B is bf16. False: oneDNN has no such product here.
+// a stands for p.a, rounded to bf16 if B is bf16. False: oneDNN has no such product for this CPU.
 template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) {
     static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     static dnnl::stream stream(engine);
@@ -96,7 +97,7 @@ template <class P> bool forward(float* y, const P* x, const P* w, const P* b, in
         Matmul<P, P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .bias = b},
         x);
 }
-// dx = dy w, dw = dy^T x    rounded: a copy of dy in P
+// dx = dy w, dw = dy^T x    rounded: a buffer for dy in P
 template <class P>
 bool backward(float* dx, float* dw, P* rounded, const float* dy, const P* x, const P* w, int N, int C, int OC) {
     const void* dy_in = dy;
@@ -119,7 +120,7 @@ void limit_library() {
     if (chosen.tiles != Tiles::amx) dnnl::set_max_cpu_isa(most[int(chosen.isa)]);
 }
 
-// ---- the comparison -------------------------------------------------------------------------------------------------
+// ---- the comparison -----------------------------------------------------------------------------
 
 template <class X> std::vector<X> random(int64_t n, uint64_t stream, float scale) {
     std::vector<X> x(static_cast<size_t>(n));
@@ -137,7 +138,7 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
     return most / size;
 }
 
-// A product's two sides, ours and oneDNN's, with outputs of their own.
+// Inputs of a product, and the outputs of its two sides: 0 is ours, 1 is oneDNN's.
 template <class P> struct Product {
     int N, C, OC;
     std::vector<P> x = random<P>(int64_t(N) * C, 1, 1), w = random<P>(int64_t(OC) * C, 2, 0.05f),

@@ -40,7 +40,7 @@ struct Call {
     }
 };
 
-// 0: a thread's addresses are a head apart, and x is read again for the rotation.
+// 0: neighbouring threads read a head apart (not coalesced), and the rotation reads x again.
 __global__ void sums_kernel(const Call c, int64_t all) {
     const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
     if (i >= all || i % c.heads >= c.normed) return;

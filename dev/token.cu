@@ -1,23 +1,24 @@
 // token.cu - ladder: one token through a whole model, from a launch per operation to one kernel.
 //
-// Bound by memory: every weight is read once, 2 bytes each, and the cache's keys and values. GPT-2
-// 124M has 248 MB, and 37 MB of cache at position 1000: 95 us at 3 TB/s, about an H100's copy
-// bandwidth. A token's operations depend on each other: memory idles while one launch ends and the
-// next begins to load.
+// Bound by memory: every weight (2 bytes) and the cache's keys and values are read once. GPT-2 124M
+// has 248 MB, and 37 MB of cache at position 1000: 95 us at 3 TB/s, about an H100's copy bandwidth.
+// A token's operations depend on each other: memory idles while one launch ends and the next begins
+// to load.
 //
-// One kernel, a block on each multiprocessor. All blocks run the same phases with a grid barrier
-// after each, five a layer: norm and qkv; attention over the cache; projection; norm and the ffn's
-// first product; the second. Then norm, head. Weights do not depend on the token, so each warp has
-// a ring of pieces in shared memory, which bulk copies fill in the order of their use, across
-// phases: loads continue during a barrier. An H100's rings hold up to 21 MB, 7 us of memory's time:
-// a shorter barrier costs nothing.
+// The one kernel has a block on each multiprocessor. All blocks run the same phases with a grid
+// barrier after each, five a layer: norm and qkv; attention over the cache; projection; norm and
+// the ffn's first product; its second product. Final norm and head follow. Weights do not depend on
+// the token, so each warp has a ring of pieces in shared memory, which bulk copies fill in the
+// order of their use, across phases: loads continue during a barrier. An H100's rings hold up to 21
+// MB, which memory delivers in 7 us: a shorter barrier costs nothing.
 //
-// On an H200 (2026-11-27), at position 1000, a token of GPT-2 takes 388 us here and 290 as the
-// captured chain, one of Llama 3.2 1B 1285 and 1042. By counts 120 to 180 us and little more than
-// memory's 830 had been expected: a barrier is an atomic and a read in L2, a phase also has the
+// On an H200 (2026-11-27), at position 1000, this kernel takes 388 us for a token of GPT-2 and the
+// captured chain 290; for Llama 3.2 1B 1285 and 1042. Counts had predicted 120 to 180 us, and
+// little more than memory's 830: a barrier is an atomic and a read in L2, a phase also has the
 // latency of a norm or a merge and of a few rows of w. GPT-2 has 60 phases, 6 us each; Llama has
-// 80, which the rings should have hidden. The cause is unknown. A piece of 2 KB takes a warp some
-// 200 cycles by its instructions, a multiprocessor's 8 warps one in 25; memory delivers one in 136.
+// 80, which the rings should have hidden. The cause is unknown. By its instructions, a warp needs
+// some 200 cycles for a piece of 2 KB, so a multiprocessor's 8 warps take a piece every 25 cycles;
+// memory delivers one every 136.
 //
 // Thread mapping: warp o % (blocks WARPS) has output o of a product, and neighbours are in
 // different blocks, so all have equal shares. One warp sums a row: the bits do not depend on the
@@ -39,10 +40,10 @@ struct Call {
     Shape s;
     Weights<bf16> w;
     Pages cache[MOST_LAYERS];
-    NormOf<bf16> norm;    // the last one
+    NormOf<bf16> norm;    // the final norm
     RopeCall rope;
     Act act;
-    float scale;    // makes products scores in log2 units
+    float scale;    // turns q . k into scores in log2 units
     const int *tok, *pos;
     bf16 *x, *x2, *qkv, *h, *logits;
     float* partial;    // (NH,splits,HS+2): weighted values, maximum, sum
@@ -74,8 +75,8 @@ struct alignas(128) Rings {
     uint64_t full[WARPS][AHEAD];
 };
 
-// Streams a warp's rows of all products through its ring. ACROSS: copies run ahead of the phase;
-// else no further than the current product.
+// Streams a warp's rows of all products through its ring. If ACROSS, copies run ahead into later
+// products; otherwise they stop at the end of the current one.
 template <bool ACROSS> struct Stream {
     const Call& c;
     bf16 (*const piece)[PIECE];
@@ -116,7 +117,7 @@ template <bool ACROSS> struct Stream {
         if (++part < next.parts) return;
         part = 0, output += warps;
     }
-    // The next row times x (K), in shared memory.
+    // Product of the next row of weights with x (K), which is in shared memory.
     __device__ float row(const bf16* x, int K) {
         float sum = 0;
         for (int c0 = 0; c0 < K; c0 += PIECE) {
@@ -135,8 +136,8 @@ template <bool ACROSS> struct Stream {
         }
         return warp_sum(sum);
     }
-    // Calls finish(o, sum, other) in one lane for each of the warp's outputs of product i. other:
-    // the second part's row.
+    // Calls finish(o, sum, other) in one lane for each of the warp's outputs of product i. other is
+    // the product with the second part's row (gated ffn), or 0.
     template <class F> __device__ void multiply(int i, const bf16* x, const bf16* b, F finish) {
         const Product p = Product::of(c, i);
         begin(i);
@@ -171,7 +172,7 @@ __device__ inline Softmax added(Softmax a, Softmax b) {
     const float top = fmaxf(a.top, b.top), x = weight(a.top, top), y = weight(b.top, top);
     return {top, a.sum * x + b.sum * y, a.o * x + b.o * y};
 }
-// part (n,stride): a sum for each of HS channels, then top and sum.
+// Merges n results of splits, part (n,stride): sums of HS channels, then top and sum.
 __device__ inline Softmax merged(const float* part, int n, int stride, int HS, int d) {
     Softmax all = {-INFINITY, 0, 0};
 #pragma unroll 4
@@ -199,7 +200,7 @@ template <int G> __device__ inline void rope_heads(bf16* own, const Call& c, int
     piece.store(own + i * HS);
 }
 
-// A warp's part of keys from..to-1, written to part (G,MOST_HS+2).
+// Attention over the warp's share of keys from..to-1, written to part (G,MOST_HS+2).
 template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const bf16* own, const Call& c,
                                                const Pages& cache, int kv, int from, int to) {
     constexpr int U = 4;    // rows in flight
@@ -214,11 +215,11 @@ template <int G> __device__ inline void attend(float (*part)[MOST_HS + 2], const
 #pragma unroll
         for (int e = 0; e < 8; e++) q[g][e] = x[e] * c.scale;
     }
-    // The number of rounds is uniform for all lanes.
+    // The number of rounds is equal for all lanes, because they exchange sums.
     for (int first = from + int(threadIdx.x) / 32 * rows; first < to; first += U * WARPS * rows) {
         Vec<bf16> k[U], v[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {    // beyond the last key: the last, with weight 0
+        for (int u = 0; u < U; u++) {    // past the end: last key, weight 0
             const int key = min(first + lane / lanes + u * WARPS * rows, to - 1);
             const int64_t at = cache.row(0, kv, key) * HS;
             k[u] = load<8>((key == p ? new_k : static_cast<const bf16*>(cache.k) + at) + d);
@@ -288,7 +289,7 @@ template <int G> __device__ inline void attention(const Call& c, int l) {
             out[d] = all.o;
             if (d == 0) out[HS] = all.top, out[HS + 1] = all.sum;
         }
-        __syncthreads();    // own and parts are written again
+        __syncthreads();    // own and parts are overwritten next
     }
 }
 
@@ -391,7 +392,7 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
 void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
     int64_t n;
     weights_at<bf16>(s, nullptr, &n);
-    const int64_t read = n - (s.llama ? 0 : s.positions() - 1) * int64_t(s.C);    // one position's row is read
+    const int64_t read = n - (s.llama ? 0 : s.positions() - 1) * int64_t(s.C);    // wpe: one row is read
     Ladder ladder(std::string("a token of ") + s.name + " bf16 at position " + std::to_string(s.pos),
                   2.0 * double(read) + s.cache_bytes());
     const Sets<bf16> w(op, 1, n, 0.02);    // more than L2 holds
@@ -418,7 +419,7 @@ void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
 int main() {
     if (!ladder_open()) return int(Exit::device);
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
-    // Rows of one piece and of several, positions of one split and of several.
+    // Between them: rows of one piece and of several, positions of one split and of several.
     const Shape gpt2 = {"GPT-2", 101, 104, 72, 2, 3, 3, 32, 1104, 37, false};
     const Shape llama = {"Llama", 101, 104, 64, 2, 8, 2, 32, 88, 150, true};
     climb(op, ladder_size(Shape{"GPT-2 124M", 50257, 50304, 768, 12, 12, 12, 64, 3072, 1000, false}, gpt2), gpt2);

@@ -1,5 +1,5 @@
-// token.h - for token.cu: a model of GPT-2's or Llama's shape, a token by single operations, the
-// check.
+// token.h - parts of token.cu: a model of GPT-2's or Llama's shape, a token computed operation by
+// operation, and the check of faster ways against it.
 #pragma once
 #include <memory>
 
@@ -9,7 +9,7 @@
 
 namespace {
 constexpr int MOST_LAYERS = 16;
-constexpr int LEAST_KEYS = 64;    // fewest keys of a split in the one kernel
+constexpr int LEAST_KEYS = 64;    // fewest keys per split in token.cu's kernel
 
 // ---- the model ----------------------------------------------------------------------------------
 
@@ -30,7 +30,8 @@ struct Shape {
 template <class T> struct Layer {
     const T *nw1, *nb1, *qkvw, *qkvb, *projw, *projb, *nw2, *nb2, *fcw, *fcb, *fc2w, *fc2b;
 };
-// take(there, n, K) returns n weights, of a product with K terms or (K = 0) a norm; null if !there.
+// take(there, n, K) returns n weights: for a product with sums of K terms, or for a norm (K = 0).
+// If there is false, it returns null.
 template <class T> struct Weights {
     const T *wte, *wpe, *nw, *nb;
     Layer<T> layer[MOST_LAYERS];
@@ -88,8 +89,8 @@ template <class T> struct Token {
     Array<int> tok, pos;
     Array<float> cos_sin, mean, rstd;
     Array<T> x, x2, normed, qkv, qkv_rot, atty, pre, h, logits;
-    Array<float> partial;    // the one kernel's: its splits' sums
-    Array<int> count;        // the one kernel's: its blocks' arrivals
+    Array<float> partial;    // token.cu's kernel: results of attention's splits
+    Array<int> count;        // token.cu's kernel: arrivals at its grid barrier
 
     Token(const Ops<T>& op, const Shape& s, const T* weights, Caches& caches)
         : m(op), s(s), w(weights_at(s, weights)), tok(m, 1), pos(m, 1),
@@ -161,7 +162,8 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
 
 typedef void (*TokenStep)(const Ops<bf16>&, Token<bf16>&);
 
-// Checks two tokens, the second with the first's key and value cached; each twice, for equal bits.
+// Checks two tokens, the second with the first's key and value cached. Each is computed twice and
+// must have equal bits.
 Check check_token(const Ops<bf16>& op, const Shape& s, TokenStep step) {
     Check check(s.name, {{"C", s.C}, {"NH", s.NH}, {"NKV", s.NKV}, {"HS", s.HS}, {"F", s.F}, {"pos", s.pos}});
     const Numbers w = random_weights(s);
