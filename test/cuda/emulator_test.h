@@ -1,4 +1,4 @@
-// emulator_test.h - for tests of the emulator itself: launching, what is thrown, memory, seeds.
+// emulator_test.h - helpers for tests of the emulator itself: launches, errors, memory, seeds.
 #pragma once
 #include "layers/ptx/ptx.cuh"
 #include "cuda_test.h"
@@ -9,7 +9,7 @@ template <class K, class... A> void run(K kernel, Launch l, A... args) {
     launch(kernel, l, args...);
     cudaStreamSynchronize(stream());
 }
-// What f() throws.
+// Message of the error that f() throws.
 template <class F> std::string message(F f) {
     try {
         f();
@@ -45,7 +45,7 @@ struct SecondStream {
     SecondStream() { cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaEventCreate(&done); }
     ~SecondStream() { cudaEventDestroy(done), cudaStreamDestroy(s); }
 };
-// How many of 16 seeds make f() give false; seed 0 must not.
+// Number of seeds from 1 to 16 with which f() returns false. With seed 0 it must return true.
 template <class F> int seeds_that_show(F f) {
     int shown = 0;
     for (uint64_t seed = 0; seed <= 16; seed++) {

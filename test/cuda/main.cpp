@@ -6,7 +6,7 @@
 #include "cuda_test.h"
 #include "test/count.h"
 
-namespace emu {    // null on a GPU
+namespace emu {    // null in a GPU's binary
 [[gnu::weak]] void schedule(uint64_t seed);
 [[gnu::weak]] int64_t launches(bool overlapping);
 }
@@ -33,10 +33,11 @@ std::string run_again(const std::string& environment, const std::string& argumen
 
 int main(int argc, char** argv) {
     if (cpu_spin_less) cpu_spin_less(argv);
-    const char* device = getenv("FLATGPT_TEST_DEVICE");    // a rank's
+    const char* device = getenv("FLATGPT_TEST_DEVICE");    // device of one rank's process
     const Status opened = cuda_open(device ? atoi(device) : 0);
     if (opened.ok()) return run_counted(argc, argv);
-    // Who starts this binary asks for a GPU: none is a failure, not a skip.
+    // This binary is only started to test on a GPU. Without one the tests fail; they are not
+    // skipped.
     printf(
         "FAILED: no test of the CUDA backend ran: expected a GPU that CUDA can use, found: %s. `make test` runs the "
         "same tests on the emulator.\n\n0 passed, 1 failed, 0 skipped\n",

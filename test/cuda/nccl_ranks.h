@@ -1,4 +1,5 @@
-// nccl_ranks.h - ranks as processes: this binary again, several times at once, in one of its cases that begin "rank: ".
+// nccl_ranks.h - ranks as processes: run_ranks() runs this binary once for each rank, all at the
+// same time, in a test case whose title begins with "rank: ".
 #pragma once
 #include <algorithm>
 #include <thread>

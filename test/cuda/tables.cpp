@@ -6,13 +6,13 @@ template <class T>
 void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
 
 const int ORDERS = cuda_emulated() && !getenv("EMU_RUN") ? 4 : 1;
-const int EVERY = 5;    // emulated it is slow, and a real one waits for the reference
+const int EVERY = 5;    // the emulator is slow, and so is the reference
 const bool FAST_EXP = true;
-double share(const std::string&, const Check::Output&) { return 1; }    // a real one's roundings are its own
+double share(const std::string&, const Check::Output&) { return 1; }    // whole limit: a GPU rounds differently
 void set_order(int order) { cuda_schedule(uint64_t(order)); }
 
 const std::vector<TestTable>& test_tables() {
-    static Ops<bf16> plain = cuda_ops<bf16>(Dtype::bf16);    // as where the tensor cores do not take the head size
+    static Ops<bf16> plain = cuda_ops<bf16>(Dtype::bf16);    // kernels for head sizes without tensor cores
     plain.attention_forward = attention_forward_simt<bf16>;
     plain.attention_backward = attention_backward_simt<bf16>;
     static const std::vector<TestTable> all = {{&cuda_ops<float>(Dtype::fp32), Dtype::fp32},

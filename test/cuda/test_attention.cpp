@@ -5,12 +5,12 @@
 #include "tools/selftest/cached.h"
 
 namespace {
-// Which kernels bf16 goes to.
+// Selects the attention kernels for bf16 while it lives.
 struct Use {
     explicit Use(const char* kernels) { setenv("FLATGPT_ATTENTION", kernels, 1); }
     ~Use() { unsetenv("FLATGPT_ATTENTION"); }
 };
-// All outputs of both passes.
+// Bits of all outputs, forward and backward.
 Bits bits(const Ops<bf16>& op, int B, int S, Heads h) {
     const Memory m(op);
     const int64_t row = int64_t(h.NH + 2 * h.NKV) * h.HS, width = int64_t(h.NH) * h.HS;
@@ -54,7 +54,7 @@ TEST_CASE("cuda attention cached: a recorded call follows the position") {
     op.begin_capture();
     op.attention_cached(y, qkv, cache.device(), 1, 1, pos, h);
     void* graph = op.end_capture();
-    op.attention_cached(y2, qkv, again.device(), 1, 1, pos, h);    // both hold the same at position 0
+    op.attention_cached(y2, qkv, again.device(), 1, 1, pos, h);    // now both caches hold position 0
     for (int p : {63, 64, 199, 5, 128}) {
         at(p);
         op.launch_graph(graph);

@@ -1,5 +1,6 @@
-// Attention's kernels of sm_80 against the reference: every head size, mask and grouping, ragged tails; the same bits
-// whatever the schedule. attention.cu takes others where a newer GPU has them: here they are called directly.
+// Attention's kernels of sm_80 against the reference: every head size, mask and grouping, ragged
+// tails; equal bits in every schedule. They are called directly, because attention.cu prefers other
+// kernels on newer GPUs.
 #include "layers/scratch.h"
 #include "tools/selftest/attention.h"
 #include "cuda_test.h"

@@ -1,5 +1,6 @@
-// Attention's kernels of sm_90 against the reference: every mask, grouped heads, ragged tails; same bits whatever the
-// schedule. Called directly: attention.cu takes them on a GPU of that kind alone.
+// Attention's kernels of sm_90 against the reference: every mask, grouped heads, ragged tails;
+// equal bits in every schedule. They are called directly, because attention.cu uses them only on
+// sm_90.
 #include <cstdlib>
 
 #include "cuda_test.h"
@@ -18,8 +19,8 @@ namespace {
 
 constexpr int SIZES[] = {32, 64, 96, 128, 192, 256};
 
-// The error against the whole result's size: bf16 probabilities cost about 2e-3. The small term is for gradients that
-// are zero (S = 1, window 1).
+// Error relative to the 2-norm of the whole result: bf16 probabilities cost about 2e-3. The small
+// term is for gradients that are zero (S = 1, window 1).
 double relative_error(const Numbers& got, const Numbers& expected) {
     double error = 0, square = 0;
     for (size_t i = 0; i < got.size(); i++)
@@ -33,7 +34,7 @@ double largest_error(const Numbers& got, const Numbers& expected) {
 }
 
 struct Case {
-    int B, S, NH, NKV, HS, window = 0, documents = 0;    // documents of about so many positions; 0: none
+    int B, S, NH, NKV, HS, window = 0, documents = 0;    // documents: their mean length, 0: none
     double scale = 1;                                    // factor on qkv
     float softcap = 0;
     bool alibi = false;
@@ -51,7 +52,8 @@ Numbers part_of(const Numbers& qkv, const Case& c, int part) {
     return out;
 }
 
-// Both directions, each from the same inputs as the reference; in turns: the same bits in whatever order blocks begin.
+// Forward and backward pass, each from the reference's inputs. in_turns: the order in which blocks
+// begin must not change a bit of dqkv.
 void check(const Case& c, bool in_turns = true) {
     CAPTURE(c.B);
     CAPTURE(c.S);
@@ -117,18 +119,20 @@ TEST_CASE("attention sm90: every length") {
         for (int S : {1, 64, 127, 128, 129, 191, 256, 257, 385}) check({1, S, 1, 1, HS});
 }
 
-// More rows than the emulator has blocks: each goes on from head to head, and from one sequence to the next.
+// More tiles of rows than the emulator has blocks: a block continues with other heads and
+// sequences.
 TEST_CASE("attention sm90: blocks that go on with other rows") {
     NEED_SM90();
     for (int HS : {64, 96, 256}) {
-        check({3, 100, 5, 1, HS});                  // one key tile each
-        check({3, 300, 4, 2, HS});                  // one to three
-        check({1, 650, 2, 2, HS, 0, 150});          // counts that do not follow the order
-        check({1, 520, 3, 1, HS, 140, 0, 1, 2});    // not all rows of a warp see the same of these tiles
+        check({3, 100, 5, 1, HS});                  // one key tile for each row tile
+        check({3, 300, 4, 2, HS});                  // one to three key tiles
+        check({1, 650, 2, 2, HS, 0, 150});          // numbers of key tiles in no order
+        check({1, 520, 3, 1, HS, 140, 0, 1, 2});    // visible tiles differ within a warp
     }
 }
 
-// k and v of 133 heads do not fit what the forward takes for L2: blocks first go over 131, then over 2.
+// Keys and values of 133 heads exceed the forward kernel's share of L2 (L2_BYTES): blocks first
+// process 131 heads, then 2.
 TEST_CASE("attention sm90: heads in two parts") {
     NEED_SM90();
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
@@ -179,7 +183,7 @@ TEST_CASE("attention sm90: prefixes and bidirectional attention") {
         for (int HS : {32, 128, 192})
             for (int documents : {37, 150, 100000})
                 check({.B = 1, .S = 300, .NH = 2, .NKV = 1, .HS = HS, .documents = documents, .kind = kind});
-    // Rows of a warp in two documents, the second over several tiles.
+    // Some warps have rows of two documents, and the second document spans several tiles.
     check({.B = 1, .S = 900, .NH = 1, .NKV = 1, .HS = 64, .documents = 300, .kind = TrueSpans::all});
     check({.B = 1,
            .S = 300,
@@ -211,7 +215,8 @@ TEST_CASE("attention sm90: soft caps, ALiBi, other scales") {
     }
 }
 
-// With spans, and scores so low that exp(0 - lse) would be infinite.
+// Short documents and a large scale: some rows have so low an lse that exp(0 - lse), the weight of
+// a padded key with score 0, would be infinite.
 TEST_CASE("attention sm90: keys behind the last one weigh nothing") {
     NEED_SM90();
     for (int HS : {64, 192}) check({.B = 4, .S = 300, .NH = 1, .NKV = 1, .HS = HS, .documents = 2, .score_scale = 20});
@@ -241,14 +246,15 @@ TEST_CASE("attention sm90: more tensors than there are maps for") {
                                static_cast<bf16*>(qkv_) + i * row, 1, 1, {1, 1, 64});
     };
     for (int i = 0; i < tensors; i++) forward(i);
-    forward(0), forward(tensors - 1);    // forgotten, known
+    forward(0), forward(tensors - 1);    // map no longer kept; map still kept
     const Numbers got = y.read();
     for (int i = 0; i < tensors; i++)    // one position: y is its v
         for (int d = 0; d < 64; d++) CHECK(got[size_t(i * 64 + d)] == qkv[size_t(i * row + 128 + d)]);
 }
 
-// Many blocks at a time, which the emulator never has: turns are waited for, and the sums keep their order. Against the
-// kernels of sm_80; the reference would take minutes.
+// Only a GPU runs many blocks at a time: blocks wait for their turn to add to dq, and the sums keep
+// their order. Expected are the results of the sm_80 kernels, because the reference would take
+// minutes.
 TEST_CASE("attention sm90: the sizes of a model, on a GPU") {
     NEED_SM90();
     if (cuda_emulated()) SKIP("too large for the emulator");

@@ -1,5 +1,5 @@
-// test_choice.cpp - which algorithm of cuBLASLt a product gets, by an emulated device's clock; and products for which
-// cuBLASLt has none. On the emulator alone.
+// test_choice.cpp - the choice of cuBLASLt's algorithm for a product, by the emulated device's
+// clock, and products without an algorithm. Emulator only.
 #include <cublasLt.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include "tools/selftest/linear.h"
 
 namespace {
-// What the emulated cuBLASLt is told, until this ends.
+// Clears recorded choices; its end resets all settings of the emulated cuBLASLt.
 struct Told {
     Told() { cuda_choose(""); }
     ~Told() {
@@ -18,7 +18,7 @@ struct Told {
         cuda_choose("");
     }
 };
-// What f writes to stderr.
+// Returns the text that f writes to stderr.
 template <class F> std::string said(F f) {
     FILE* file = tmpfile();
     REQUIRE(file);
@@ -40,14 +40,14 @@ int count(const std::string& text, const std::string& part) {
     for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at++) n++;
     return n;
 }
-// The choice of the only form that holds `form`.
+// The recorded algorithm of the only product whose description contains `form`.
 std::string choice_of(const std::string& form) {
     const std::string choices = cuda_choices();
     const size_t at = choices.find(form), equals = choices.find('=', at);
     CHECK(count(choices, form) == 1);
     return at == std::string::npos ? "" : choices.substr(equals + 1, choices.find(';', equals) - equals - 1);
 }
-uint64_t parts_of(const std::string& choice) {    // LtAlgorithm's second word tells the emulated algorithms apart
+uint64_t parts_of(const std::string& choice) {    // second word of LtAlgorithm, distinct for each
     return choice.size() < 32 ? 0 : std::stoull(choice.substr(16, 16), nullptr, 16);
 }
 void product(bool bias = false) {
@@ -55,7 +55,7 @@ void product(bool bias = false) {
 }
 typedef emu::LtProduct LtProduct;
 typedef emu::LtAlgorithm LtAlgorithm;
-constexpr uint64_t LISTED[] = {1, 3, 2};    // parts of those that run, in the heuristic's order
+constexpr uint64_t LISTED[] = {1, 3, 2};    // `parts` of usable algorithms, in heuristic order
 }    // namespace
 
 TEST_CASE("cuda choice: the fastest algorithm by the device's clock, the heuristic's first where none clearly is") {
@@ -88,16 +88,17 @@ TEST_CASE("cuda choice: inference takes the heuristic's first that runs, and tim
     for (const bool train : {false, true, false}) {
         CAPTURE(train);
         REQUIRE(open_device({.device = "cuda", .dtype = "fp32"}, train).ok());
-        CHECK(cuda_choices().find("64 x 20 x 96") == std::string::npos);    // the other's are forgotten
+        CHECK(cuda_choices().find("64 x 20 x 96") == std::string::npos);    // choices of the other mode are forgotten
         runs = 0;
         product();
-        CHECK((train ? runs > 60 : runs == 2));    // tried, then computed
+        CHECK((train ? runs > 60 : runs == 2));    // inference: one trial, one computation
         CHECK(parts_of(choice_of("64 x 20 x 96")) == LISTED[train ? 2 : 0]);
         runs = 0;
         product();
         CHECK(runs == 1);
     }
-    // The trial adds to no result. Sums and epilogues are tried as plain products are; what runs none is in steps.
+    // A trial must not add to a result. Products with sums or epilogues are tried like plain ones;
+    // if no algorithm runs, they are computed in steps ("-").
     for (const bool none : {false, true}) {
         if (none) emu::lt_runs_none = [](const LtProduct& p) { return p.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT; };
         for (const Residual r : {Residual::apart, Residual::in_y})
@@ -130,7 +131,7 @@ TEST_CASE("cuda choice: steps that are faster than an epilogue, and slower") {
         EXPECT(check_linear_backward(op, 20, 96, 64, true, true));
         CHECK((choice_of("epilogue 512") == "-") == slow);
     }
-    cuda_choose("");    // a bias alone is never done in steps while an algorithm runs
+    cuda_choose("");    // bias alone: no steps while an algorithm runs
     emu::lt_duration = [&](const LtProduct& p, const LtAlgorithm&) { return p.has_bias() ? 2.0 : 1.0; };
     product(true);
     CHECK(parts_of(choice_of("epilogue 4")) == LISTED[0]);
@@ -150,7 +151,7 @@ TEST_CASE("cuda choice: without an algorithm own kernels compute a product, and 
         CHECK(said([] { product(); }) == "");
         CHECK(choice_of("64 x 20 x 96") == "own");
         emu::lt_runs_none = nullptr, emu::lt_knows_none = nullptr;
-        // Recorded, it is taken again by a process where cuBLASLt could.
+        // A process whose cuBLASLt has an algorithm still follows a recorded choice of own kernels.
         const std::string choices = cuda_choices();
         cuda_choose(choices);
         const std::string again = said([] { product(); });
@@ -168,7 +169,7 @@ TEST_CASE("cuda choice: all products without cuBLASLt, of all types, sizes and a
         int N, C, OC;
     } sizes[] = {{5, 1, 1},    {33, 7, 24},   {64, 64, 64},    {65, 40, 136}, {128, 136, 8},
                  {31, 96, 24}, {129, 24, 96}, {200, 200, 136}, {9, 3, 130},   {300, 16, 16}};
-    for (const bool any : {false, true}) {    // any: nothing at all; else epilogues work, plain products do not
+    for (const bool any : {false, true}) {    // any: no algorithm; else epilogues only
         emu::lt_knows_none = [=](const LtProduct& p) { return any || p.op.epilogue == CUBLASLT_EPILOGUE_DEFAULT; };
         std::string text = said([&] {
             each_table(TablePart::products, [&](auto& op, const TestTable& t) {
@@ -225,7 +226,7 @@ TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording
     op.release_graph(graph);
 }
 
-// The fp8 table, with products in fp8 whatever precision a check gives them.
+// The fp8 table, but its products are in fp8 with any Precision that a check passes.
 static Ops<bf16> always_fp8() {
     Ops<bf16> op = cuda_ops<bf16>(Dtype::fp8);
     op.linear_forward = [](bf16* y, const bf16* x, const bf16* w, const bf16* b, const bf16* residual, int N, int C,
@@ -243,7 +244,7 @@ TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once"
     if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
     const Told told;
     const Ops<bf16> op = always_fp8();
-    for (const bool none : {false, true}) {    // the heuristic has none, or none runs
+    for (const bool none : {false, true}) {    // the heuristic lists none, or none runs
         cuda_choose("");
         (none ? emu::lt_knows_none : emu::lt_runs_none) = [](const LtProduct& p) { return p.a.fp8(); };
         const std::string text = said([&] {
@@ -259,11 +260,11 @@ TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once"
         CHECK(count(cuda_choices(), "=-;") == 5);
         const std::string choices = cuda_choices();
         emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr;
-        cuda_choose(choices);    // a resumed run goes on so
+        cuda_choose(choices);    // as a resumed run does
         CHECK(count(said([&] { EXPECT(check_linear_forward(op, 32, 48, 64, true, Residual::none, Dtype::bf16)); }),
                     "according to the checkpoint") == 1);
     }
-    // dx alone is bf16's: it leaves dw's factors in the scratch as they are.
+    // Only dx falls back to bf16. It must not overwrite the fp8 factors of dw in the scratch.
     cuda_choose("");
     emu::lt_knows_none = [](const LtProduct& p) { return p.b.type == CUDA_R_8F_E5M2 && p.d.type == CUDA_R_16BF; };
     CHECK(count(said([&] { EXPECT(check_linear_backward(op, 80, 48, 64, true, true, Dtype::fp8, false)); }),
@@ -281,7 +282,7 @@ TEST_CASE("cuda choice: an fp8 product that is known to be bf16's makes no casts
         Array<bf16> x(m, random_normal(N * C, 1)), w(m, random_normal(OC * C, 2)), dy(m, random_normal(N * OC, 3));
         Array<bf16> y(m, N * OC), dx(m, N * C);
         Array<float> dw(m, OC * C);
-        // Launches of a forward and of a backward pass, the second time.
+        // Launches of a forward and a backward pass, counted once the choices have been made.
         auto launches = [&](std::function<bool(const LtProduct&)> unknown, bool with_dx = true) {
             cuda_choose("");
             emu::lt_knows_none = [=](const LtProduct& p) { return p.a.fp8() && unknown(p); };
@@ -298,7 +299,7 @@ TEST_CASE("cuda choice: an fp8 product that is known to be bf16's makes no casts
             });
             return counts;
         };
-        const int64_t cast = dtype == Dtype::fp8 ? 2 : 1;    // launches of one
+        const int64_t cast = dtype == Dtype::fp8 ? 2 : 1;    // launches per cast
         typedef std::array<int64_t, 2> Counts;
         auto is_dw = [](const LtProduct& p) { return p.d.type == CUDA_R_32F; };
         CHECK(launches([](const LtProduct&) { return false; }) == Counts{2 * cast, 3 * cast});
@@ -335,7 +336,7 @@ TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
     CHECK(status([](LtProduct& p) { p.b.type = CUDA_R_16BF; }) == no);
     CHECK(status([](LtProduct& p) { p.op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }) == no);
     CHECK_THROWS_AS(status([](LtProduct& p) { p.op.b_scale = nullptr; }), emu::Error);
-    // Scales of blocks.
+    // Block scales: which pairs of modes are legal, and alignment to 16 bytes.
     const auto scalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, vec = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
                blk = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     alignas(16) const float scales[8] = {};
@@ -350,7 +351,7 @@ TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
                            {blk, blk, false},
                            {scalar, vec, false},
                            {blk, scalar, false}})
-        for (const int from : {0, 1}) {    // 16 bytes, or 4
+        for (const int from : {0, 1}) {    // scales aligned to 16 bytes, or 4
             CAPTURE(int(m.a));
             CAPTURE(int(m.b));
             CAPTURE(from);

@@ -1,4 +1,5 @@
-// The device behind the table: copies, the batch that comes ahead, marks, graphs, scratch, failures.
+// test_device.cpp - device operations of the CUDA table: copies, batches uploaded ahead, marks,
+// graphs, scratch, failures.
 #include <csignal>
 
 #include "cuda_test.h"
@@ -26,7 +27,8 @@ Ints count_from(int first, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[size_t(i)] = first + int(i);
     return x;
 }
-// Enough work on the first stream that what does not wait for it comes too early, on a GPU too.
+// Queues so much work on the first stream that work which does not wait for it comes too early,
+// even on a GPU.
 void keep_busy() {
     static Buffer big(1 << 22);
     for (int i = 0; i < (cuda_emulated() ? 1 : 50); i++) table().zero(big.p, big.bytes);
@@ -63,7 +65,7 @@ TEST_CASE("cuda device: memory is zero, aligned, and null when there is none") {
         }
         CHECK(op.allocate(int64_t(1) << 60) == nullptr);
         if (cuda_emulated()) CHECK(op.allocate(op.free_bytes() + 1) == nullptr);
-        Buffer after(4);    // and the device works on
+        Buffer after(4);    // the device still works
         CHECK(after.read() == Ints(4, 0));
     });
     if (cuda_emulated()) CHECK(op.free_bytes() == before);
@@ -87,7 +89,7 @@ TEST_CASE("cuda device: uploads have read their source on return, small ones, ma
         CHECK(x.read()[1] == 0);
         CHECK(x.read()[2] == 2);
     });
-    const int64_t n = (int64_t(18) << 20) / 4 + 3;    // more than twice the ring
+    const int64_t n = (int64_t(18) << 20) / 4 + 3;    // more than twice the upload ring
     each_order([&] {
         Buffer x(n);
         for (int times = 0; times < 2; times++) {
@@ -108,7 +110,7 @@ TEST_CASE("cuda device: each batch that was sent ahead is the one that is taken"
             Ints host = count_from(step * 10, n);
             op.upload_async(staged.p, host.data(), staged.bytes);
             std::fill(host.begin(), host.end(), -1);
-            keep_busy();    // the step before
+            keep_busy();    // work of the previous step
             op.use_uploaded(in.p, staged.p, in.bytes);
             op.copy(seen.p + n * step, in.p, in.bytes);
         }
@@ -132,11 +134,11 @@ TEST_CASE("cuda device: a result is there when its mark has been waited for") {
         };
         result(0);
         for (int i = 0; i < 64; i++) op.mark();
-        op.wait(marks[0]);    // older than there are events
+        op.wait(marks[0]);    // older than the ring of events
         CHECK(host[0] == 0);
         for (int i = 1; i < 200; i++) {
             result(i);
-            if (i % 3 == 0) {    // two behind
+            if (i % 3 == 0) {    // result of two steps before
                 op.wait(marks[i - 2]);
                 CHECK(host[i - 2] == i - 2);
             }
@@ -174,7 +176,7 @@ TEST_CASE("cuda device: what is recorded is not done but replayed, in order with
 
 TEST_CASE("cuda device: scratch grows, and graphs keep what they were recorded with") {
     const Ops<float>& op = table();
-    int64_t size = 2 << 20;    // until it is more than the tests before have asked for
+    int64_t size = 2 << 20;    // grows until scratch is allocated anew
     for (const int64_t before = op.free_bytes(); op.free_bytes() == before;) cuda_scratch(size *= 2);
     each_order([&] {
         int* small = static_cast<int*>(cuda_scratch(size));
@@ -198,7 +200,7 @@ TEST_CASE("cuda device: scratch grows, and graphs keep what they were recorded w
     });
 }
 
-// ---- what ends the process: this binary again, in one of these cases ------------------------------------------------
+// ---- failures that end the process: run_again() starts one of these cases -----------------------
 
 TEST_CASE("fails: a call" * doctest::skip()) {
     int here;
@@ -229,7 +231,7 @@ TEST_CASE("cuda device: failures say what failed and end the process") {
     text = output("", "--no-skip -tc='fails: scratch in a recording'", 128 + SIGABRT);
     expect_part(text, "4294967296 bytes of scratch are needed in a graph capture");
     if (!cuda_emulated()) return;
-    text = output("EMU_DEVICES=0", "", int(Exit::device));    // a GPU was asked for
+    text = output("EMU_DEVICES=0", "", int(Exit::device));    // no GPU: a failure, not a skip
     expect_part(text, "no CUDA-capable device is detected");
     expect_part(text, "0 passed, 1 failed, 0 skipped");
     text = output("EMU_CC=75", "", int(Exit::device));

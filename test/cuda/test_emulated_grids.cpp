@@ -1,4 +1,4 @@
-// How the emulator runs grids: cooperative ones, and those that overlap. Not for a GPU.
+// Tests of how the emulator runs cooperative grids and overlapping kernels. Emulator only.
 #include "emulator_test.h"
 
 namespace {
@@ -7,7 +7,8 @@ __device__ void meet(unsigned* count, unsigned arrivals, unsigned last) {
     if (threadIdx.x == 0) grid_arrive(count, last), grid_wait(count, arrivals);
     __syncthreads();
 }
-// In each round a block's numbers become their sum with the next block's, after and before which all must meet.
+// In each round every block adds the next block's numbers to its own. Without the grid barrier
+// after reading (`first`) or after writing (`second`) sums are wrong.
 __global__ void sum_of_neighbours(int* out, unsigned* count, int rounds, bool first, bool second) {
     const unsigned n = gridDim.x, next = (blockIdx.x + 1) % n * 64 + 63 - threadIdx.x;
     const unsigned last = n * unsigned(rounds * (first + second) + 2) - 1;
@@ -27,7 +28,7 @@ __global__ void sum_of_neighbours(int* out, unsigned* count, int rounds, bool fi
 __global__ void one_stays_away(unsigned* count) {
     if (blockIdx.x != 2) meet(count, 4, 4);
 }
-// Adds 1 to what the kernel in front has written.
+// Adds 1 to the previous kernel's output. Waits for that kernel first, after reading, or never.
 enum class Waits { first, late, never };
 template <Waits waits> __global__ void add_after(int* out, const int* in) {
     if (waits == Waits::first) wait_for_previous();
@@ -79,7 +80,7 @@ TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are sa
         CHECK(emu::blocks_that_fit(1024, 0) == (fit == 32 ? 2 : 1));
     }
     emu::config = here;
-    if (TSAN) return;    // it would rightly complain
+    if (TSAN) return;    // ThreadSanitizer would report the race
     for (bool first : {true, false})
         CHECK(seeds_that_show([&] { return emu::config.seed == 0 || sums({blocks, 64}, first, !first); }) >= 8);
 }

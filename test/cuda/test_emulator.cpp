@@ -1,11 +1,11 @@
-// The emulator itself: what it must notice, and that what it notices does not end the tests. Not for a GPU.
+// Tests of the emulator itself: it must report errors and stay usable. Emulator only.
 #include <cmath>
 #include <cstring>
 
 #include "emulator_test.h"
 
 namespace {
-// ---- kernels --------------------------------------------------------------------------------------------------------
+// ---- kernels ------------------------------------------------------------------------------------
 
 __global__ void add(int* out, int x) { out[threadIdx.x] += x; }
 __global__ void divergent_barrier() {
@@ -63,7 +63,7 @@ __global__ void indices(int* out) {
 __global__ void count_blocks(int* out) {
     if (threadIdx.x == 0) atomicAdd(out, 1);
 }
-// Reads what the warp before has written. In thread order that is there without a barrier.
+// Reads what the previous warp has written. In thread order that works even without a barrier.
 template <bool barrier> __global__ void pass_on(int* out) {
     SHARED(int[256], s);
     for (int i = 0; i < 2; i++) {
@@ -83,7 +83,7 @@ __global__ void race_between_blocks(int* out) {
 }
 }    // namespace
 
-// ---- what it must notice --------------------------------------------------------------------------------------------
+// ---- errors that it must report -----------------------------------------------------------------
 
 TEST_CASE("emulator: errors say where and what, and the next launch works") {
     Buffer<float> f(64);
@@ -114,7 +114,7 @@ TEST_CASE("emulator: launches that a GPU refuses") {
     void* p;
     CHECK(cudaMalloc(&p, emu::config.memory_bytes + 1) == cudaErrorMemoryAllocation);
     expect_part(message([&] { run(set_all, {1, 32}, out.p, 0); }), "its error was not read: out of memory");
-    run(set_all, {1, 32}, out.p, 0);    // the message took it
+    run(set_all, {1, 32}, out.p, 0);    // the message above cleared the error
 }
 
 TEST_CASE("emulator: writing behind an array in shared memory") {
@@ -139,11 +139,11 @@ TEST_CASE("emulator: a missing barrier shows with some seed") {
         return out.read() == std::vector<int>(256, 1);
     };
     CHECK(seeds_that_show([&] { return right(pass_on<true>); }) == 0);
-    if (TSAN) return;    // it would rightly complain
+    if (TSAN) return;    // ThreadSanitizer would report the race
     CHECK(seeds_that_show([&] { return right(pass_on<false>); }) >= 8);
 }
 
-// ---- threads --------------------------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: indices, collectives of parts of a warp, threads that leave") {
     Buffer<int> out(64), all(2 * 3 * 2 * 120);
@@ -176,7 +176,7 @@ TEST_CASE("emulator: blocks on several OS threads") {
     for (int i = 0; i < all.n; i++) REQUIRE(got[size_t(i)] == i / 120 * 1000 + i % 120);
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: memory is limited, counted and held to its bounds") {
     const emu::MemoryUse before = emu::memory_use();
@@ -204,7 +204,7 @@ TEST_CASE("emulator: memory is limited, counted and held to its bounds") {
     CHECK(cudaGetLastError() == cudaErrorInvalidValue);
 }
 
-// ---- streams --------------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: who reads what another stream writes must wait for it") {
     SecondStream second;
@@ -260,7 +260,7 @@ TEST_CASE("emulator: events come in the order of their stream") {
         cudaMemcpy(&got, a, 4, cudaMemcpyDeviceToHost);
         CHECK(got == 1);
         launch(add, {1, 1}, a.p, 1);
-        cudaEventRecord(second.done, stream());    // again: the later one counts
+        cudaEventRecord(second.done, stream());    // second record: the later one counts
         cudaEventSynchronize(second.done);
         cudaMemcpy(&got, a, 4, cudaMemcpyDeviceToHost);
         CHECK(got == 2);
@@ -309,7 +309,7 @@ TEST_CASE("emulator: what is captured is not done but kept") {
     cudaEventDestroy(inside);
 }
 
-// ---- what needs a sanitizer: this binary again, in which one of these cases must end it -----------------------------
+// ---- errors that sanitizers must report: run_again() starts one of these cases ------------------
 
 TEST_CASE("sanitized: race in a block" * doctest::skip()) {
     Buffer<int> out(64);

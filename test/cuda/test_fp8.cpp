@@ -1,6 +1,7 @@
-// test_fp8.cpp - 8-bit floats against their definition, and linear_forward and linear_backward with them against the
-// reference: of the factors as they are, within what rounding may cost; and of the factors rounded by the definition,
-// within what any product may cost. With a scale for each tensor, and on sm_90 with scales of blocks.
+// test_fp8.cpp - 8-bit floats against their definition; linear_forward and linear_backward in fp8
+// against the reference: of the original factors, within the cost of rounding them, and of factors
+// rounded by the definition, within the error of any product. Scales are per tensor and, on sm_90,
+// also per block.
 #include "layers/matmul/fp8.cuh"
 #include "base/philox.h"
 
@@ -8,7 +9,7 @@
 #include "tools/selftest/linear.h"
 
 namespace {
-// What a code stands for: (-1)^s 2^(e - bias) (1 + m / 2^M), and with e = 0 (-1)^s 2^(1 - bias) m / 2^M.
+// Value of a code: (-1)^s 2^(e - bias) (1 + m / 2^M), and with e = 0 (-1)^s 2^(1 - bias) m / 2^M.
 template <class F> double meaning(int code) {
     const bool narrow = std::is_same_v<F, e5m2>;
     const int bits = narrow ? 2 : 3, bias = narrow ? 15 : 7, m = code % (1 << bits), e = code % 128 >> bits;
@@ -17,7 +18,7 @@ template <class F> double meaning(int code) {
     if (!narrow && code % 128 == 127) return NAN;
     return sign * (e ? std::exp2(e - bias) * (1 + size) : std::exp2(1 - bias) * size);
 }
-// The nearest code of all that are numbers; of two the even one.
+// The nearest code that stands for a number; of two, the even one.
 template <class F> int nearest(double x) {
     static const std::vector<double> all = [] {
         std::vector<double> numbers;
@@ -33,7 +34,7 @@ template <class F> int nearest(double x) {
     }
     return best + (std::signbit(x) ? 128 : 0);
 }
-// x (R,C) as its cast holds it, times the inverse of its factor, which so many rows and columns share.
+// x (R,C) rounded to F and scaled back. Each block of `rows` x `columns` numbers shares a scale.
 template <class F> Numbers cast(const Numbers& x, int R, int C, int rows, int columns) {
     const float largest = std::is_same_v<F, e5m2> ? 57344 : 448;
     Numbers out(x.size());
@@ -57,7 +58,7 @@ Ops<bf16> fp8_table(Dtype dtype = Dtype::fp8) { return cuda_ops<bf16>(dtype); }
 struct Products {
     Numbers y, dx, dw, db;
 };
-// start: what dw is added to; empty: it is assigned
+// dw is added to start, or assigned if start is empty.
 Products products(const Ops<bf16>& op, const Numbers& x, const Numbers& w, const Numbers& b, const Numbers& dy,
                   const Numbers& start, int N, int C, int OC) {
     const Memory m(op);
@@ -71,10 +72,12 @@ Products products(const Ops<bf16>& op, const Numbers& x, const Numbers& w, const
 }
 Numbers halves(int64_t n, uint64_t stream, double scale) { return rounded<bf16>(random_normal(n, stream, scale)); }
 
-// Tensor cores keep some 14 bits of fp8's sums. A result is a sum of a few such sums, each cut off by less than 2^-13.
+// Tensor cores keep some 14 bits of sums of fp8 products. A result adds a few such sums, each
+// truncated by less than 2^-13.
 constexpr double FP8_SUMS = 0x1p-12;
 
-// Rows and columns get sizes of their own, blocks of columns too: another's scale is then seen.
+// Scales each row, column and 128-block differently, so that a product with another row's or
+// block's scale is wrong.
 Numbers uneven(Numbers x, int C) {
     for (size_t i = 0; i < x.size(); i++) {
         const size_t r = i / size_t(C), c = i % size_t(C);
@@ -131,7 +134,7 @@ template <class F> void check_format() {
         if (std::isnan(expected)) CHECK(std::isnan(got));
         else CHECK((got == expected && std::signbit(got) == std::signbit(expected)));
         if (!std::isfinite(expected)) continue;
-        // The number itself, half way to the next one, and the floats beside both.
+        // The number itself, the tie with the next one, and the floats next to both.
         const double next = std::fabs(meaning<F>((code + 1) % 128));
         const double half = std::isfinite(next) ? (std::fabs(expected) + next) / 2 : 2 * std::fabs(expected);
         for (double at : {expected, std::copysign(half, expected)})
@@ -145,7 +148,7 @@ template <class F> void check_format() {
         CAPTURE(x);
         CHECK(int(from_float<F>(x).bits) == nearest<F>(double(x)));
     }
-    for (uint64_t i = 0; i < 4000; i++) {    // bits of any kind, and numbers of the type's range
+    for (uint64_t i = 0; i < 4000; i++) {    // random bit patterns; numbers in the type's range
         uint32_t u = philox(5, 1, i).v[0];
         float x;
         memcpy(&x, &u, 4);
@@ -170,10 +173,10 @@ TEST_CASE("fp8: products of factors that are rounded as the definition says") {
             check_rounded(dtype, 80, 48, 112, 1, 0.02, 1e-4, false);
             check_rounded(dtype, 64, 128, 64, 1e-30, 1e3, 1e-20, true);
             check_rounded(dtype, 144, 208, 32, 1e10, 1e-8, 1e4, false);
-            check_rounded(dtype, 272, 144, 400, 1, 0.02, 1e-4, true);    // two, three and four blocks, the last smaller
+            check_rounded(dtype, 272, 144, 400, 1, 0.02, 1e-4, true);    // 3, 2 and 4 blocks, the last partial
         });
     }
-    check_rounded(Dtype::fp8, 32, 4112, 528, 1, 0.1, 0.1, true);    // more than a block looks through for the largest
+    check_rounded(Dtype::fp8, 32, 4112, 528, 1, 0.1, 0.1, true);    // more numbers than one block's maximum covers
     if (cuda_device().major == 9) check_rounded(Dtype::fp8_block, 528, 80, 656, 1, 0.1, 0.1, false);
 }
 
@@ -253,7 +256,7 @@ TEST_CASE("fp8: zeros stay zeros, an infinity or a NaN makes all of the product 
         got = products(fp8_table(), x, bad_w, b, bad_dy, {}, N, C, OC);
         all(got.y, NAN), all(got.dx, NAN), all(got.dw, NAN);
     }
-    // 448 over the largest is infinite.
+    // With x this small the scale, 448 over the largest |x|, overflows.
     const Products tiny = products(fp8_table(), Numbers(size_t(N * C), 0x1p-122), Numbers(size_t(OC * C), 0x1p20),
                                    Numbers(size_t(OC)), dy, {}, N, C, OC);
     CHECK(tiny.y[0] == doctest::Approx(32 * 0x1p-102).epsilon(1e-2));
@@ -263,13 +266,13 @@ TEST_CASE("fp8: with scales of blocks an infinity or a NaN reaches what its bloc
     NEED_SM90();
     const int N = 144, C = 160, OC = 272;
     const Numbers x = halves(N * C, 1, 1), w = halves(OC * C, 2, 1), b = halves(OC, 3, 1), dy = halves(N * OC, 4, 1);
-    // NaN are a matrix's numbers in these rows and columns.
+    // Expects NaN in exactly these rows and columns of a matrix.
     auto spoilt = [](const Numbers& v, int columns, auto rows_of, auto columns_of) {
         expect_nan(v, [&](int64_t i) { return rows_of(int(i / columns)) && columns_of(int(i % columns)); });
     };
     auto all = [](int) { return true; };
     auto none = [](int) { return false; };
-    auto second = [](int i) { return i >= 128 && i < 256; };    // block
+    auto second = [](int i) { return i >= 128 && i < 256; };    // the second block
     for (double bad : {double(INFINITY), -double(INFINITY), double(NAN)}) {
         CAPTURE(bad);
         Numbers bad_x = x, bad_dy = dy, bad_w = w;

@@ -1,9 +1,10 @@
-// test_generation.cpp - a generated token on the CUDA backend: how many launches it is, and that fusing changes no bit.
+// test_generation.cpp - a generated token on the CUDA backend: its number of launches, and equal
+// bits with and without fused operations.
 #include "cuda_test.h"
 #include "test/model_checks.h"
 
 namespace {
-// The table as one without the fused operations of generation.
+// The table without the fused operations of generation.
 Table in_steps(Table op) {
     op.norm_linear_forward = nullptr, op.norm_ffn_forward = nullptr, op.rope_attention_cached = nullptr;
     return op;
@@ -12,7 +13,8 @@ Table rope_table_of(bool half) {
     return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32));
 }
 
-// The logits of B sequences, token by token after a prompt, and the launches of the last token: all, overlapping ones.
+// Logits of B sequences, token by token after a prompt; launches of the last token: all, and those
+// that overlap the previous kernel.
 struct Generated {
     std::vector<float> logits;
     int64_t launches, overlapping;
@@ -47,7 +49,7 @@ TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
         const char* name;
         Config c;
         int layer;
-    };    // layer: launches of one, in steps
+    };    // layer: launches per layer without fusion
     for (const Form& f : {Form{"GPT-2", GPT2_LIKE, 7},
                           {"Llama", llama_like(QkNormRope::QkNorm::none), 9},
                           {"Qwen 3", llama_like(QkNormRope::QkNorm::head), 9}})
@@ -58,7 +60,7 @@ TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
                 CAPTURE(B);
                 const Generated fused(rope_table_of(half), f.c, B), steps(in_steps(rope_table_of(half)), f.c, B);
                 CHECK(fused.launches <= 5 * f.c.L + 6);
-                CHECK(fused.launches == 5 * f.c.L + 3);    // the embedding, the last norm, the head
+                CHECK(fused.launches == 5 * f.c.L + 3);    // 3: embedding, final norm, head
                 CHECK(fused.overlapping == (cuda_device().major >= 9 ? fused.launches - 1 : 0));    // all but the first
                 CHECK(steps.launches == f.layer * f.c.L + 3);
                 CHECK(fused.logits == steps.logits);

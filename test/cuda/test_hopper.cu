@@ -1,5 +1,6 @@
-// Each function of hopper.cuh: where data lies, what waits for what. The same on the emulator, where it tests the twin,
-// and on an sm_90 GPU, where it tests our reading of the PTX manual. Whole numbers: every sum is exact.
+// Tests of each function of hopper.cuh: data layouts, and which wait covers what. On the emulator
+// they test hopper_on_cpu.h, on an sm_90 GPU our reading of the PTX manual. Inputs are whole
+// numbers, so every sum is exact.
 #include "layers/attention/sm90.cuh"
 #include "cuda_test.h"
 
@@ -13,7 +14,7 @@ Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
     return x;
 }
 
-// ---- TMA ------------------------------------------------------------------------------------------------------------
+// ---- TMA ----------------------------------------------------------------------------------------
 
 template <int ROWS, int COLUMNS, int WIDTH> struct TmaShared {
     Tile<ROWS, COLUMNS, WIDTH> x;
@@ -52,11 +53,11 @@ template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> void check_
     });
 }
 
-// ---- wgmma ----------------------------------------------------------------------------------------------------------
+// ---- wgmma --------------------------------------------------------------------------------------
 
-enum Source { SHARED_MEMORY, REGISTERS, STORED, STORED_UNFENCED };    // where a is; stored: by stmatrix
+enum Source { SHARED_MEMORY, REGISTERS, STORED, STORED_UNFENCED };    // location of a; STORED: written by stmatrix
 
-// As TMA brings the operands: ALONG_K (64,K) and (N,K), ALONG_MN (K,64) and (K,N).
+// Operands as TMA lays them out: ALONG_K (64,K) and (N,K), ALONG_MN (K,64) and (K,N).
 template <Along A, Along B, int N, int K> struct ProductShared {
     Tile<A == ALONG_K ? 64 : K, A == ALONG_K ? K : 64> a, copy;
     Tile<B == ALONG_K ? N : K, B == ALONG_K ? K : N> b;
@@ -122,7 +123,7 @@ template <Along A, Along B, int N, Source SOURCE, int K = 64> void check_product
     });
 }
 
-// ---- bulk copies ----------------------------------------------------------------------------------------------------
+// ---- bulk copies --------------------------------------------------------------------------------
 
 enum Ending { WAIT, WAIT_READ, NO_WAIT };
 constexpr int FLOATS = 512;
@@ -170,9 +171,10 @@ template <Ending ENDING> void check_bulk() {
     });
 }
 
-// ---- turns, registers -----------------------------------------------------------------------------------------------
+// ---- order of blocks, registers -----------------------------------------------------------------
 
-// x = 3 x + the block's number, block after block. begun: null takes the index for it.
+// Blocks do x = 3 x + their number one after the other, in order of these numbers. begun counts the
+// blocks that have begun and so gives the number; if begun is null, the number is blockIdx.
 __global__ void turn_kernel(int* x, int* dq_order, unsigned* begun, int skip) {
     if constexpr (SM90A) {
         if (threadIdx.x == 0) {
@@ -193,14 +195,14 @@ void check_turns(int skip, bool numbers = true) {
                    numbers ? reinterpret_cast<unsigned*>(static_cast<int*>(begun)) : nullptr, skip);
             int expected = 1;
             for (int i = 0; i < blocks; i++) expected = 3 * expected + i;
-            const double got = x.read()[0];    // throws what the emulator holds against the kernel
+            const double got = x.read()[0];    // throws the emulator's error, if any
             CHECK(got == expected);
             CHECK(begun.read()[0] == 0);
         }
     });
 }
 
-// One warpgroup's registers to two others; a ring of one slot between them, gone round often.
+// One warpgroup gives registers to two others, and numbers through a ring of one slot.
 __global__ void __launch_bounds__(384, 1) ring_kernel(int* out, int rounds) {
     if constexpr (SM90A) {
         SHARED(uint64_t[2], barrier);
@@ -238,7 +240,7 @@ __global__ void __launch_bounds__(384, 1) ring_kernel(int* out, int rounds) {
 TEST_CASE("hopper: tensor maps, swizzled tiles") {
     NEED_SM90();
     check_tma<64, 64>(0, 0, 0);
-    check_tma<64, 64>(1, 100, 2);    // 14 rows beyond the end of its sequence
+    check_tma<64, 64>(1, 100, 2);    // 14 rows past the sequence's end
     check_tma<128, 128>(0, 128, 1);
     check_tma<128, 64>(1, 0, 1);
     check_tma<112, 192>(1, 100, 2);
@@ -258,7 +260,7 @@ TEST_CASE("hopper: products of every kind of operand") {
     check_product<ALONG_K, ALONG_MN, 64, REGISTERS>();
     check_product<ALONG_K, ALONG_MN, 128, REGISTERS>();
     check_product<ALONG_K, ALONG_K, 64, STORED>();
-    // The other numbers of columns; chunks of 32 columns along k, and along the result's columns.
+    // Other numbers of columns; chunks of 32 columns along k, and along the result's columns.
     check_product<ALONG_K, ALONG_K, 32, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 80, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 96, SHARED_MEMORY, 96>();
@@ -278,7 +280,7 @@ TEST_CASE("hopper: products of every kind of operand") {
 TEST_CASE("hopper: bulk copies, turns, rings") {
     NEED_SM90();
     check_bulk<WAIT>();
-    check_bulk<WAIT_READ>();    // done when the launch is
+    check_bulk<WAIT_READ>();    // the write ends with the launch
     check_turns(0);
     each_order([&] {
         Array<int> out(memory(), 100);
@@ -293,6 +295,6 @@ TEST_CASE("hopper: what the emulator holds against a kernel") {
     CHECK_THROWS((check_product<ALONG_K, ALONG_K, 64, STORED_UNFENCED>()));
     CHECK_THROWS(check_bulk<NO_WAIT>());
     CHECK_THROWS(check_turns(1));
-    CHECK_THROWS(check_turns(0, false));    // blocks begin in another order than their index
+    CHECK_THROWS(check_turns(0, false));    // blocks begin in another order than blockIdx
     cuda_schedule(0);
 }

@@ -1,5 +1,5 @@
-// test_launches.cpp - the emulator notes what is launched, for `make sass` and `make gpu-time`, and what a generated
-// token hands to the device. Not for a GPU.
+// test_launches.cpp - the emulator's record of launches, which `make sass` and `make gpu-time`
+// read, and of the work that a generated token enqueues. Emulator only.
 #include <set>
 
 #include "infer/decode/device_sampler.h"
@@ -15,14 +15,14 @@ namespace {
 __global__ void write_one(int* p) { p[threadIdx.x] = 1; }
 
 typedef std::map<std::string, int> Handed;
-const Handed STEADY = {{"graph", 1}, {"download", 1}, {"record", 1}};    // the mark's event
+const Handed STEADY = {{"graph", 1}, {"download", 1}, {"record", 1}};    // record: the event of mark()
 
-// Tokens of two texts, and what each step handed to the device.
+// Draws tokens of two texts, and records the work that each step enqueues on the device.
 struct Drawn {
     struct Step {
         Handed handed;
         bool page;
-    };    // page: a text went on in a new one
+    };    // page: a text began a new cache page
     std::vector<int> ids;
     std::vector<Step> all;
     Model g;
@@ -49,7 +49,8 @@ struct Drawn {
             ids.insert(ids.end(), drawn, drawn + 2);
         }
     }
-    // Two settings one after the other, and in each another text in the second place after 14 steps.
+    // Two settings of sampling, one after the other. After 14 steps of each, another text replaces
+    // the second one.
     void run(int last) {
         prompt({0, 1}, 5);
         for (const Sampling& s : {Sampling{.temperature = 1.5, .top_k = 0, .top_p = 0.95},
@@ -90,10 +91,10 @@ TEST_CASE("emulator: launches are noted, with or without being run") {
     cudaFree(p);
     int status;
     const std::string text = run_again("EMU_RUN=0 EMU_LAUNCHES=/dev/stdout", "-tc='norm: against*'", &status);
-    CHECK_MESSAGE(text.find(" 128 0 ") != std::string::npos, text);    // norm.cu's blocks
+    CHECK_MESSAGE(text.find(" 128 0 ") != std::string::npos, text);    // block size of norm.cu
 }
 
-// A draft of 7 tokens and one more, checked by GPT-2 at position 1000.
+// Attention of a draft of 7 tokens and the token before it, in GPT-2 at position 1000.
 TEST_CASE("launches: a draft over a long cache" * doctest::skip()) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const Memory m(op);
@@ -106,7 +107,7 @@ TEST_CASE("launches: a draft over a long cache" * doctest::skip()) {
     emu::launched_now = &all;
     op.attention_cached(y, qkv, cache.device(), 1, S, pos, h);
     emu::launched_now = nullptr;
-    REQUIRE(all.size() == 2);    // the first one appends
+    REQUIRE(all.size() == 2);    // the first launch appends to the cache
     CHECK(all[1].blocks.x >= 100);
 }
 TEST_CASE("emulator: a draft over a long cache keeps an H100's multiprocessors busy") {
@@ -123,7 +124,7 @@ TEST_CASE("emulator: a token that the device draws is one recorded step and one 
     for (int i = 0; i < 40; i++) {
         CAPTURE(i);
         auto& [handed, page] = drawn.all[size_t(i)];
-        const int step = i % 20;    // 14: tokens of another text, by the recording
+        const int step = i % 20;    // 14: another text, the old recording
         CHECK((handed["upload"] > 0) == (step == 0 || step == 14 || page));
         handed.erase("upload");
         if (step == 0) CHECK((handed["graph"] == 0 && handed["kernel"] > 15));
@@ -145,7 +146,7 @@ TEST_CASE("model on cuda: tokens drawn by recorded steps, a text at a time, are 
             const CacheOptions kind = {.evicts = evicts, .sinks = 4};
             emu::schedule(evicts);
             Drawn recorded(op, c, kind), steps(plain, c, kind);
-            recorded.g.head_rows = 1;    // the head and the draw go by parts of the batch
+            recorded.g.head_rows = 1;    // head and draw in parts of the batch
             recorded.run(evicts ? 30 : 6), steps.run(evicts ? 30 : 6);
             emu::schedule(0);
             CHECK(recorded.ids == steps.ids);
@@ -169,7 +170,7 @@ TEST_CASE("emulator: kernels that overlap prefer the same split of shared memory
             extend(g, cache, toy_tokens(1, c.V, 2).data(), 1);
             emu::launched_now = nullptr;
         }
-    std::set<bool> dynamic;    // there are kernels with dynamic shared memory and without
+    std::set<bool> dynamic;    // kernels with and without dynamic shared memory
     for (const emu::Launched& l : all) {
         if (!l.overlaps) continue;
         CHECK(l.carveout == OVERLAP_CARVEOUT);

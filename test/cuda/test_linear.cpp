@@ -14,7 +14,7 @@ const struct {
 } WIDTHS[] = {{1, 1}, {1, 8}, {7, 1}, {7, 24}, {8, 7}, {24, 100}, {96, 24}, {100, 96}, {96, 100}};
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
 
-// The choices, with that of every form that holds `form` exchanged for `choice`.
+// `choices`, but each product whose description contains `form` gets `choice`.
 std::string with_choice(const std::string& choices, const std::string& form, const std::string& choice) {
     std::string out;
     for (size_t at = 0, end; (end = choices.find(';', at)) != std::string::npos; at = end + 1) {
@@ -30,7 +30,7 @@ std::string choice_of(const std::string& choices, const std::string& form) {
     return at == std::string::npos ? "" : choices.substr(equals + 1, choices.find(';', equals) - equals - 1);
 }
 
-// The bits of y, of one product.
+// Bits of a product's y.
 template <class T> Bits forward_bits(const Ops<T>& op, int N, int C, int OC) {
     const Memory m(op);
     Array<T> x(m, random_normal(int64_t(N) * C, 1)), w(m, random_normal(int64_t(OC) * C, 2));
@@ -81,7 +81,7 @@ TEST_CASE("cuda linear: with GELU, fused or in steps") {
     };
     cuda_choose("");
     each_table(TablePart::products, all);
-    // Then everything in steps that can be: GELU with its sums, then GELU alone.
+    // Then computes fused products in steps: first GELU and column sums, then DGELU, too.
     std::string choices = cuda_choices();
     for (const char* fused : {"epilogue 164", "epilogue 208", "epilogue 512"})
         choices = with_choice(choices, fused, "-");
@@ -204,7 +204,8 @@ TEST_CASE("cuda linear: recorded choices are taken again") {
     all_fused(op, Dtype::fp32, 20, 64, 96);
     CHECK(cuda_choices() == choices);
     if (!cuda_emulated()) return;
-    // Another algorithm, which rounds differently: what rows of 95 elements got.
+    // Rows of 95 elements got another algorithm, which rounds differently. It is given to rows of
+    // 96.
     const auto odd = forward_bits(op, 20, 95, 64);
     const std::string other = choice_of(cuda_choices(), "64 x 20 x 95");
     CHECK(other != choice_of(choices, "64 x 20 x 96"));
@@ -222,7 +223,7 @@ TEST_CASE("cuda linear: choices that make no sense are ignored") {
     const auto bits = forward_bits(op, 20, 96, 64);
     EXPECT(check_linear_backward(op, 20, 96, 64, true, true));
     const std::string choices = cuda_choices(), form = "64 x 20 x 96", head = choices.substr(0, choices.find(';') + 1);
-    // What another number of multiprocessors chose: not ours.
+    // Choices made on another number of multiprocessors must be ignored.
     forward_bits(op, 20, 95, 64);
     std::string elsewhere = with_choice(choices, form, choice_of(cuda_choices(), "64 x 20 x 95"));
     elsewhere[elsewhere.find(';') - 1] ^= 1;
@@ -236,7 +237,7 @@ TEST_CASE("cuda linear: choices that make no sense are ignored") {
                                       head + deep,
                                       head + deep + ";",
                                       choices.substr(0, choices.size() / 2),
-                                      with_choice(choices, "epilogue 1 ", "-")};    // there is no other way
+                                      with_choice(choices, "epilogue 1 ", "-")};    // plain products have no steps
     for (const std::string& choice :
          {std::string(), std::string("0123"), std::string(128, 'f'), std::string(128, 'x'), std::string(4000, '0')})
         texts.push_back(with_choice(choices, form, choice));

@@ -1,4 +1,5 @@
-// test_model.cpp - the whole model on the CUDA backend: like the reference, like itself, out of memory.
+// test_model.cpp - the whole model on the CUDA backend: equal to the reference, equal to itself by
+// other paths, out of memory.
 #include "model/cost_table.h"
 #include "train/gpu_plan.h"
 
@@ -77,7 +78,8 @@ TEST_CASE("model on cuda: documents, prefixes and masked tokens like the referen
     check_prompt(*g, 1e-4);
 }
 
-// bf16: the smaller the model, the more of its gradient is rounding. 0.1 was seen where scores and logits are capped.
+// In bf16, rounding is a larger part of a smaller model's gradient: 0.1 was seen where scores and
+// logits are capped.
 TEST_CASE("model on cuda: every kind like the reference's, and cached like uncached") {
     const int B = 2, S = 21;
     for (const auto& [name, c] : kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})) {
@@ -119,7 +121,7 @@ TEST_CASE("model on cuda: the same bits in every schedule, with or without recom
             CAPTURE(r);
             if (Recompute(r) != Recompute::cheap)
                 CHECK(memcmp(now.data(), kept.data(), kept.size() * sizeof(float)) == 0);
-            else CHECK(relative(now, kept) < 1e-2);    // GELU of the rounded input, not of the product's sum
+            else CHECK(relative(now, kept) < 1e-2);    // recomputed GELU takes rounded inputs
             const int64_t need = total_bytes(memory_cost(g->op, SMALL, g->plan).value);
             CHECK(need < bytes);
             bytes = need;
@@ -144,7 +146,8 @@ TEST_CASE("model on cuda: generation, one token at a time and replayed, equals t
     }
 }
 
-// Each piece but the first sees what lies before it. A text that joins does not cost the others their recorded step.
+// Each piece after the first attends to the pieces before it. Each batch size has one recorded
+// step, which stays valid for whichever texts are in the batch.
 TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded steps stay") {
     const int B = 2, S = 24, V = SMALL.V;
     auto in = toy_tokens(B * S, V, 1);
@@ -187,7 +190,8 @@ TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded ste
     }
 }
 
-// Their padding goes through training's attention, where it must be finite: no operation may leave it unwritten.
+// Prompts of different lengths are padded. Training's attention reads the padding, too, so every
+// operation must write finite numbers there.
 TEST_CASE("model on cuda: prompts of different lengths in one call are what they are alone") {
     const Config small = {.V = 94, .T = 24, .L = 2, .NH = 2, .C = 64, .F = 24, .NKV = 1};    // heads of 32
     const std::vector<int> lengths = {5, 11};
@@ -226,7 +230,7 @@ TEST_CASE("model on cuda: too large a batch is an error that says what to do") {
     CHECK(small->allocate(SMALL, {RunMode::train, 1, 8}).ok());    // the device is still usable
 }
 
-// The scratch of each call alone, by the memory that is free before and after it.
+// Measures the scratch of each single call by the free memory before and after it.
 TEST_CASE("model on cuda: scratch held is the scratch announced, and the one that a plan without the GPU foretells") {
     struct Measured final : Observer {
         const Table planned;
@@ -241,7 +245,7 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
             CAPTURE(work.call.out);
             CAPTURE(work.call.p);
             CHECK(told == planned.scratch_bytes(work.call));
-            const bool linear = work.call.out > 0;    // asks for less where the library has what it needs
+            const bool linear = work.call.out > 0;    // less held if the library needs less
             if (cuda_emulated()) CHECK((held == told || (linear && held < told && held <= told)));
         }
     };
@@ -280,12 +284,12 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
                 (void)train_pass(model, in, in, B, S);
                 (void)update(model, 1e-3f, 0.95f, 0.1f);
             };
-            if (!cuda_emulated()) step(*cuda_model_of(half));    // a GPU loads a kernel's code when it is first called
+            if (!cuda_emulated()) step(*cuda_model_of(half));    // warm-up: GPUs load kernels' code lazily
             cuda_scratch_release();
             const int64_t before = g->op.free_bytes();
             step(*g);
             const int64_t foretold = total_bytes(memory_cost(g->op, SMALL, g->plan).value);
-            // Column sums are foretold that the library may not compute. A GPU rounds up.
+            // The forecast has column sums that the library may not need. A GPU rounds sizes up.
             const int64_t held = before - g->op.free_bytes();
             CHECK(held <= foretold + (cuda_emulated() ? 0 : 4 << 20));
             CHECK(held >= foretold - 1024);
@@ -294,7 +298,7 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
 
 TEST_CASE("fp8 model: losses and gradients near the reference's, the same bits again and with recomputation") {
     NEED_FP8();
-    const Config c = {.V = 101, .T = 48, .L = 4, .NH = 2, .C = 64};    // two blocks between the first and the last
+    const Config c = {.V = 101, .T = 48, .L = 4, .NH = 2, .C = 64};    // fp8 only in the two inner blocks
     const int B = 2, S = 40;                                           // 80 positions: a multiple of 16
     const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     const Plan plan = {.mode = RunMode::train, .B = B, .S = S};
@@ -315,13 +319,14 @@ TEST_CASE("fp8 model: losses and gradients near the reference's, the same bits a
             if (again == Recompute::none) kept.clear();
             toy_model(*g, c, p);
             for (int step = 0; step < 4; step++) {
-                // Each product of two blocks is rounded by 0.05 or 0.08 of itself. 1.5e-2 was seen after three updates.
+                // fp8 rounds each product of the two inner blocks by 0.05 or 0.08 of its size.
+                // 1.5e-2 was seen after three updates.
                 const double limit = step ? 3e-2 : 1e-2;
                 CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(losses[size_t(step)]).epsilon(limit));
                 if (step == 0) {
                     const double error = relative(flat_grads(*g), gradients);
                     CHECK(error < 0.15);
-                    CHECK(error > 5e-3);    // it is not bf16
+                    CHECK(error > 5e-3);    // proof of fp8: bf16 errs less
                 }
                 update(*g, 3e-3f, 0.95f, 0.1f, 1);
             }

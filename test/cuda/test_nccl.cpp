@@ -1,4 +1,4 @@
-// Collectives between processes, each with a device: emulated ones, or as many as this machine has GPUs.
+// Collectives between processes, each with an emulated device or one of this machine's GPUs.
 #include <unistd.h>
 
 #include <chrono>
@@ -11,7 +11,7 @@
 namespace {
 const Ops<float>& table() { return cuda_ops<float>(Dtype::fp32); }
 
-// ---- buffers --------------------------------------------------------------------------------------------------------
+// ---- buffers ------------------------------------------------------------------------------------
 
 template <class T> T make(double x) {
     if constexpr (sizeof(T) == 8) return x;
@@ -61,9 +61,10 @@ template <class T> std::vector<T> sums(int ranks, int64_t from, int64_t n) {
 }
 template <class T> std::vector<T> poison(int64_t n) { return std::vector<T>(size_t(n), make<T>(NAN)); }
 
-// ---- what the ranks do ----------------------------------------------------------------------------------------------
+// ---- the ranks' work ----------------------------------------------------------------------------
 
-// Each collective follows an upload to what it takes, and what is behind the join changes what it took.
+// Each collective follows an upload of its input, and work behind the join overwrites its buffers:
+// a missing wait on either side gives wrong sums.
 template <class T> void each_collective(Comm& c, int64_t n, Element comm_dtype) {
     const Ops<float>& op = table();
     const Element type = element_of<T>;
@@ -103,7 +104,7 @@ template <class T> void each_collective(Comm& c, int64_t n, Element comm_dtype) 
     }
 }
 
-// Normal numbers of all sizes: the same bits on every rank and each time, near the double's sum.
+// Sums of normal numbers: equal bits on every rank and each time, near the sum in double.
 void bits_agree(Comm& c, Element comm_dtype) {
     const Ops<float>& op = table();
     const int64_t n = 1001;
@@ -131,7 +132,8 @@ void bits_agree(Comm& c, Element comm_dtype) {
     }
 }
 
-// Collectives in flight beside each other and beside other operations; joined late, out of order, and not each.
+// Collectives in flight together and beside other operations. Joins come late and out of order, and
+// not for each collective.
 void in_flight(Comm& c) {
     const Ops<float>& op = table();
     const int64_t n = 3000;
@@ -145,7 +147,7 @@ void in_flight(Comm& c) {
     op.zero(other.p, n * 4);
     c.join(after_a);
     CHECK(same(a.read(), sums<float>(c.ranks, 0, n)));
-    c.all_reduce(a.p, n, Element::f32, Element::f32);    // takes what the first one made
+    c.all_reduce(a.p, n, Element::f32, Element::f32);    // input: the first sum
     c.join(after_b);
     std::vector<float> expected(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; i++)
@@ -177,7 +179,7 @@ TEST_CASE("rank: collectives" * doctest::skip()) {
             CAPTURE(differ);
             cuda_schedule(differ ? (seed + 3 * uint64_t(c->rank)) % 8 : seed);
             for (const int64_t n : {1, 7, 1000}) collectives(*c, n);
-            if (seed == 0 || (seed == 7 && differ)) collectives(*c, 70000 + seed);    // several pieces
+            if (seed == 0 || (seed == 7 && differ)) collectives(*c, 70000 + seed);    // several chunks
             for (const Element comm_dtype : {Element::f32, Element::bf16}) bits_agree(*c, comm_dtype);
             in_flight(*c);
         }
@@ -190,7 +192,7 @@ TEST_CASE("nccl: each collective, type and wire, alone and in flight") {
         for (const Ended& e : run_ranks("rank: collectives", ranks, ranks)) CHECK_MESSAGE(e.status == 0, e.text);
 }
 
-// That these tests can fail: without a join the sum is not there.
+// Shows that the tests above can fail: without a join the sum is missing.
 TEST_CASE("rank: no join" * doctest::skip()) {
     std::unique_ptr<Comm> c = join_others();
     const int64_t n = 1000;
@@ -214,7 +216,7 @@ TEST_CASE("rank: no join" * doctest::skip()) {
     }
 }
 
-// ---- how long one waits for another, and what goes wrong: of the emulator alone -------------------------------------
+// ---- waits and failures: emulator only ----------------------------------------------------------
 
 #ifdef EMULATED_GPU
 namespace {
@@ -229,7 +231,8 @@ TEST_CASE("nccl: without a join a late collective is seen") {
     for (const Ended& e : run_ranks("rank: no join", 2, 2)) CHECK_MESSAGE(e.status == 0, e.text);
 }
 
-// Rank 0 waits for a sum, rank 1 meanwhile for a file of rank 0's: its device must go on by itself.
+// Rank 0 waits for a sum, while rank 1's host waits for a file that rank 0 writes after it: rank
+// 1's device must take part without its host.
 TEST_CASE("rank: the host waits" * doctest::skip()) {
     std::unique_ptr<Comm> c = join_others();
     cuda_schedule(7);    // all streams are late
@@ -258,7 +261,7 @@ TEST_CASE("nccl: a device goes on while its host waits for another") {
 
 TEST_CASE("rank: aborts" * doctest::skip()) {
     std::unique_ptr<Comm> c = join_others();
-    if (c->rank == 1) {    // never calls
+    if (c->rank == 1) {    // no collective of rank 1
         usleep(1'200'000);
         _exit(0);
     }
@@ -294,7 +297,7 @@ TEST_CASE("nccl: who waits for others to join says so") {
     CHECK_MESSAGE(e.status == 0, e.text);
 }
 
-// Its own signs of life would hide for whom it waits.
+// A waiting rank must report no progress of its own: that would hide the other's absence.
 TEST_CASE("rank: keeps waiting" * doctest::skip()) {
     Activity activity;
     std::unique_ptr<Comm> c = join_others(&activity);

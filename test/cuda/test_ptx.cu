@@ -1,5 +1,6 @@
-// Each function of ptx.cuh, and the reductions of cuda.cuh: where data lies, what waits for what. On the emulator this
-// tests the twin, on a GPU our reading of the PTX manual. Whole numbers: every sum is exact.
+// Tests of each function of ptx.cuh and of the reductions of cuda.cuh: data layouts, and which wait
+// covers what. On the emulator they test ptx_on_cpu.h, on a GPU our reading of the PTX manual.
+// Inputs are whole numbers, so every sum is exact.
 #include <cfloat>
 #include <cmath>
 
@@ -14,11 +15,11 @@ Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
     return x;
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 __device__ uint32_t pair(const float* x, int stride) { return pack_bf16(x[0], x[stride]); }
 
-// d (16,8) += a (16,16) b (16,8), each register filled as ptx.cuh says.
+// d (16,8) += a (16,16) b (16,8), with the register layout that ptx.cuh documents.
 __global__ void mma_kernel(float* d, const float* a, const float* b) {
     const int g = threadIdx.x / 4, t = threadIdx.x % 4 * 2;
     const uint32_t of_a[4] = {pair(a + g * 16 + t, 1), pair(a + (g + 8) * 16 + t, 1), pair(a + g * 16 + t + 8, 1),
@@ -30,7 +31,7 @@ __global__ void mma_kernel(float* d, const float* a, const float* b) {
     for (int i = 0; i < 4; i++) rows[i / 2][i % 2] = of_d[i];
 }
 
-// ---- matrices from shared memory ------------------------------------------------------------------------------------
+// ---- matrices from shared memory ----------------------------------------------------------------
 
 // Element (row, column) of matrix i is 64 i + 8 row + column. Rows lie in reverse, 32 bytes apart.
 template <bool TRANS> __global__ void ldmatrix_kernel(int* out) {
@@ -45,9 +46,10 @@ template <bool TRANS> __global__ void ldmatrix_kernel(int* out) {
     for (int i = 0; i < 4; i++) out[lane * 8 + i * 2] = r[i] & 0xffff, out[lane * 8 + i * 2 + 1] = r[i] >> 16;
 }
 
-// ---- copies that come later -----------------------------------------------------------------------------------------
+// ---- asynchronous copies ------------------------------------------------------------------------
 
-// Three groups of one copy each, of which a thread waits for the oldest first. Copies of odd threads are not valid.
+// Three groups of one copy each; a thread waits for the oldest first. Odd threads' copies are not
+// valid, so they write zeros.
 __global__ void cp_async_kernel(float* out, const float* in) {
     SHARED(float4[3 * 32], s);
     const int t = threadIdx.x;
@@ -68,7 +70,7 @@ __global__ void cp_async_kernel(float* out, const float* in) {
     cp_async_wait<0>();
     put(2);
 }
-// What others have copied is there after a barrier.
+// Other threads' copies are visible after a wait and a barrier.
 __global__ void cp_async_shared_kernel(float* out, const float* in) {
     SHARED(float4[128], s);
     const int t = threadIdx.x;
@@ -79,10 +81,10 @@ __global__ void cp_async_shared_kernel(float* out, const float* in) {
     out[t] = s[127 - t].z;
 }
 
-// ---- barriers of some warps -----------------------------------------------------------------------------------------
+// ---- barriers of some warps ---------------------------------------------------------------------
 
-// Warp 0 hands ten numbers to warp 1, warp 2 to warp 3: each writes when the last one has been read, and is not held up
-// by the other two warps.
+// Warp 0 hands ten numbers to warp 1, and warp 2 to warp 3. A warp writes a number once the last
+// one has been read, and never waits for the other pair.
 __global__ void named_barrier_kernel(int* out) {
     SHARED(int[2 * 32], box);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, couple = warp / 2;
@@ -103,7 +105,7 @@ __global__ void named_barrier_kernel(int* out) {
     if (warp % 2) out[couple * 32 + lane] = sum;
 }
 
-// ---- arithmetic -----------------------------------------------------------------------------------------------------
+// ---- arithmetic ---------------------------------------------------------------------------------
 
 __global__ void pack_kernel(int* out, const float* x) {
     const uint32_t p = pack_bf16(x[2 * threadIdx.x], x[2 * threadIdx.x + 1]);
@@ -115,7 +117,7 @@ __global__ void reductions_kernel(float* out, const float* x) {
     out[t] = warp_sum(x[t]);
     out[n + t] = warp_max(x[t]);
     out[2 * n + t] = block_sum(x[t]);
-    out[3 * n + t] = block_sum(2 * x[t]);    // at once: the first must have been read
+    out[3 * n + t] = block_sum(2 * x[t]);    // reuses the scratch of the sum before
     out[4 * n + t] = block_max(x[t]);
     out[5 * n + t] = block_max(x[t] - 1);
 }
@@ -177,7 +179,7 @@ TEST_CASE("ptx: barriers among two of four warps") {
 }
 
 TEST_CASE("ptx: two floats as bf16 round like one") {
-    const float up = 1 + 0x1p-8f, tie = 1 + 3 * 0x1p-8f;    // ties: to the even one below, and above
+    const float up = 1 + 0x1p-8f, tie = 1 + 3 * 0x1p-8f;    // ties: even neighbour below, and above
     const std::vector<float> x = {0,        -0.0f,     1,       up,      tie,    up + 0x1p-20f, -up, 3.14159f,
                                   INFINITY, -INFINITY, FLT_MAX, FLT_MIN, 1e-40f, -1e-40f,       NAN, -7.25f};
     Array<float> in(memory(), Numbers(x.begin(), x.end()));

@@ -1,5 +1,5 @@
-// test_ranks.cpp - a step among ranks with emulated GPUs: what runs beside what, and what ends a run whose collectives
-// fail. On the emulator alone.
+// test_ranks.cpp - a training step of several ranks with emulated GPUs: which work overlaps, and
+// how a run ends whose collectives fail. Emulator only.
 #include <cuda_runtime.h>
 #include <unistd.h>
 
@@ -9,14 +9,15 @@
 #include "nccl_ranks.h"
 #include "test/toy_model.h"
 
-// ---- the order of a step --------------------------------------------------------------------------------------------
+// ---- the order of a step ------------------------------------------------------------------------
 
 namespace {
 typedef std::vector<emu::Entry> Journal;
 bool is_collective(const emu::Entry& e) { return e.what.find("nccl") == 0; }
 
-// When each entry begins and ends on a device that begins everything as soon as it may: its stream has come to it, and
-// what it waits for is there. A collective takes `comm_dtype`, other work 1, and records and waits nothing.
+// Begin and end of each entry on an ideal device, where an entry begins as soon as its stream has
+// reached it and the event that it waits for is recorded. A collective takes `wire`, other work 1,
+// records and waits 0.
 struct Span {
     double begin, end;
 };
@@ -27,7 +28,7 @@ std::vector<Span> run_journal(const Journal& journal, double wire) {
     for (const emu::Entry& e : journal) {
         double& at = free[e.stream];
         const double begin = at;
-        if (e.what == "wait") at = std::max(at, recorded[{e.event, e.number}]);    // a record before the journal: at 0
+        if (e.what == "wait") at = std::max(at, recorded[{e.event, e.number}]);    // record before the journal: time 0
         else if (e.what == "record") recorded[{e.event, e.number}] = at;
         else at += is_collective(e) ? wire : 1;
         spans.push_back({begin, at});
@@ -38,12 +39,12 @@ std::vector<Span> run_journal(const Journal& journal, double wire) {
 struct Recorded {
     Journal journal;
     cudaStream_t work = nullptr;
-    size_t last_batch = 0, backward = 0, update = 0;    // where the step's last batch, its backward, the update begin
+    size_t last_batch = 0, backward = 0, update = 0;    // begin of last batch, its backward, update
     std::vector<size_t> collectives;                    // in the last batch's backward
     bool works(size_t i) const { return journal[i].stream == work && journal[i].what == "kernel"; }
 };
 
-// The second step, as a run does it, of two batches.
+// Journal of a run's second step, which has two batches.
 Recorded record_step(Comm& comm, const Config& c, int zero, Element comm_dtype) {
     constexpr int B = 2, S = 8;
     Model g(cuda_ops<float>(Dtype::fp32));
@@ -100,11 +101,12 @@ void check_order(const Recorded& r, int L, int zero) {
         const cudaStream_t stream = r.journal[at].stream;
         CHECK(stream != r.work);
         CHECK(stream == r.journal[r.collectives[0]].stream);
-        // It begins when the layer's gradients are there, up to conversions on its stream, and not earlier.
+        // A collective begins once the layer's gradients are there, at most 3 conversions later.
         CHECK(fast[at].begin >= work_ends(fast, r.last_batch, at));
         CHECK(fast[at].begin <= work_ends(fast, r.last_batch, at) + 3);
         if (k + 1 == n) break;
-        // The layer below is worked on meanwhile: it has work, and none of it waits for this collective.
+        // Meanwhile the device works on the layer below: at least 5 kernels, none of which waits
+        // for this collective.
         int kernels = 0;
         for (size_t i = at; i < next; i++) {
             if (!r.works(i)) continue;
@@ -114,12 +116,13 @@ void check_order(const Recorded& r, int L, int zero) {
         CHECK(kernels >= 5);
         CHECK(fast[at].begin + 5 < work_ends(fast, r.backward, r.update));
     }
-    // Work of the update waits for all of them.
+    // The update's work waits for all collectives.
     size_t first = r.update;
     while (first < r.journal.size() && !r.works(first)) first++;
     REQUIRE(first < r.journal.size());
     CHECK(slow[first].begin >= slow[r.collectives[n - 1]].end);
-    // However slow the wire is, backward ends when it would without one. Zero 2 has only three buckets at a time.
+    // With slow collectives, too, backward ends as early as with none. ZeRO 2 has only three
+    // buckets at a time and may wait.
     if (zero < 2) CHECK(work_ends(slow, r.backward, r.update) == work_ends(none, r.backward, r.update));
 }
 }    // namespace
@@ -139,10 +142,10 @@ TEST_CASE("nccl: a layer's gradients travel while the layer below is worked on")
     for (const Ended& e : run_ranks("rank: the order of a step", 2, 2)) CHECK_MESSAGE(e.status == 0, e.text);
 }
 
-// ---- collectives that fail ------------------------------------------------------------------------------------------
+// ---- collectives that fail ----------------------------------------------------------------------
 
 namespace {
-// As a run does: ranks that watch each other. TEST_PORT: where rank 0 meets them.
+// Connects the ranks as a run does, so that they watch each other. Rank 0 listens at TEST_PORT.
 void meet_others(Ranks& ranks, double timeout) {
     CommOptions o;
     o.rank = number("TEST_RANK"), o.ranks = number("TEST_RANKS"), o.local_rank = 0, o.timeout = timeout;
@@ -158,7 +161,8 @@ std::vector<Ended> run_watched(const char* name, int ranks, const std::string& m
 }
 }    // namespace
 
-// The second sum fails at one of them while all wait, each its way.
+// The second sum fails at one rank while all ranks wait for it: in download(), in wait() (TEST_WAY
+// 1), or with rank 1's host asleep (TEST_WAY 2).
 TEST_CASE("rank: a collective fails" * doctest::skip()) {
     Ranks ranks;
     meet_others(ranks, 20);
@@ -170,7 +174,7 @@ TEST_CASE("rank: a collective fails" * doctest::skip()) {
         ranks.comm->all_reduce(x, 1000, Element::f32, Element::f32);
         ranks.comm->join(ranks.comm->mark());
         if (i == 1 && number("TEST_WAY") == 1) op.wait(op.mark());
-        if (i == 1 && number("TEST_WAY") == 2 && ranks.rank() == 1) sleep(30);    // its device goes on
+        if (i == 1 && number("TEST_WAY") == 2 && ranks.rank() == 1) sleep(30);    // rank 1's device continues
         op.download(host.data(), x, 4000);
     }
     FAIL("the sum that fails has come");
@@ -193,14 +197,14 @@ TEST_CASE("nccl: a collective that fails on the device ends the run while all wa
     }
 }
 
-// A rank that dies is named as such, though the others' collectives fail by that, too.
+// The error names the rank that died, although its death makes collectives of the others fail, too.
 TEST_CASE("rank: dies while a collective fails" * doctest::skip()) {
     Ranks ranks;
     meet_others(ranks, 20);
     REQUIRE(ranks.start(true).ok());
     const auto& op = cuda_ops<float>(Dtype::fp32);
     float* x = static_cast<float*>(op.allocate(4000));
-    if (ranks.rank() == 2) usleep(150'000), _exit(9);    // the failure has been there that long
+    if (ranks.rank() == 2) usleep(150'000), _exit(9);    // dies 150 ms after the failure
     ranks.comm->all_reduce(x, 1000, Element::f32, Element::f32);
     ranks.comm->join(ranks.comm->mark());
     std::vector<float> host(1000);
@@ -229,7 +233,7 @@ TEST_CASE("nccl: who waits for others to join gives up after the timeout") {
     CHECK(now_seconds() - start < 10);
 }
 
-// The other has met the watch, is alive and well, and does not come to NCCL.
+// The second rank connects and reports progress, but never opens NCCL.
 TEST_CASE("rank: does not come to NCCL" * doctest::skip()) {
     Ranks ranks;
     meet_others(ranks, 2);

@@ -1,4 +1,4 @@
-// test_sampling.cpp - tokens drawn on the CUDA backend: they are the host's, and take few launches.
+// test_sampling.cpp - tokens drawn on the CUDA backend: equal to the host's, with few launches.
 #include "cuda_test.h"
 #include "test/ahead_checks.h"
 
@@ -25,7 +25,7 @@ TEST_CASE("cuda sampling: a token that the device draws is at most five launches
                                             .at = reinterpret_cast<SampleState*>(static_cast<uint64_t*>(at)),
                                             .params = draw,
                                             .V = c.V};
-            for (int i = 0; i < 6; i++) {    // from the second on as recorded
+            for (int i = 0; i < 6; i++) {    // later steps replay the recorded one
                 const int64_t before = cuda_launches();
                 extend(g, cache, i > 2 ? nullptr : toy_tokens(B, c.V, uint64_t(i)).data(), 1, {}, {},
                        Pages::SumOrder::decode, &sample_args);
@@ -53,7 +53,7 @@ TEST_CASE("cuda sampling: texts that the device draws are the host's") {
             what.sampling = s;
             expect_same_texts(rope_table_of(half), toy, what);
         }
-    what.num = 2, what.batch = 5;    // contexts that fill up, more rows than the fused kernels take
+    what.num = 2, what.batch = 5;    // contexts that fill; rows beyond fused kernels
     what.sampling = {.temperature = 1.5, .top_k = 20, .penalties = {.repetition = 1.2}};
     toy.T = 12;
     expect_same_texts(rope_table_of(true), toy, what);
