@@ -33,7 +33,7 @@
 namespace {
 // ---- one kernel ---------------------------------------------------------------------------------
 
-constexpr int WARPS = 8, PIECE = 1024, AHEAD = 10;    // elements of a piece; pieces of a warp's ring
+constexpr int WARPS = 8, PIECE = 1024, AHEAD = 10;    // elements per piece; pieces per ring
 constexpr int MOST_HS = 128;
 
 struct Call {
@@ -43,7 +43,7 @@ struct Call {
     NormOf<bf16> norm;    // the final norm
     RopeCall rope;
     Act act;
-    float scale;    // turns q . k into scores in log2 units
+    float scale;    // q . k to scores in log2 units
     const int *tok, *pos;
     bf16 *x, *x2, *qkv, *h, *logits;
     float* partial;    // (NH,splits,HS+2): weighted values, maximum, sum
@@ -81,7 +81,7 @@ template <bool ACROSS> struct Stream {
     const Call& c;
     bf16 (*const piece)[PIECE];
     uint64_t* const full;
-    const int first, warps;      // first output of each product; step to the next
+    const int first, warps;      // first output; step to the next
     int slot = 0, parity = 0;    // the next piece to read
     Product next;                // the next to copy
     int product = 0, output, part = 0, from = 0, end;

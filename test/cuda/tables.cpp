@@ -6,7 +6,7 @@ template <class T>
 void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
 
 const int ORDERS = cuda_emulated() && !getenv("EMU_RUN") ? 4 : 1;
-const int EVERY = 5;    // the emulator is slow, and so is the reference
+const int EVERY = 5;    // the emulator and the reference are slow
 const bool FAST_EXP = true;
 double share(const std::string&, const Check::Output&) { return 1; }    // whole limit: a GPU rounds differently
 void set_order(int order) { cuda_schedule(uint64_t(order)); }

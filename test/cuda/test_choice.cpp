@@ -260,7 +260,7 @@ TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once"
         CHECK(count(cuda_choices(), "=-;") == 5);
         const std::string choices = cuda_choices();
         emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr;
-        cuda_choose(choices);    // as a resumed run does
+        cuda_choose(choices);    // same choices as a resumed run
         CHECK(count(said([&] { EXPECT(check_linear_forward(op, 32, 48, 64, true, Residual::none, Dtype::bf16)); }),
                     "according to the checkpoint") == 1);
     }

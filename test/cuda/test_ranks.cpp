@@ -241,7 +241,7 @@ TEST_CASE("rank: does not come to NCCL" * doctest::skip()) {
         const Status s = ranks.start(true);
         FAIL(s.message);
     }
-    REQUIRE(ranks.agree({}).ok());    // as nccl_open does
+    REQUIRE(ranks.agree({}).ok());    // same calls as nccl_open
     ranks.coordinator->broadcast("");
     REQUIRE(ranks.agree({}).ok());
     for (;;) count_progress(), usleep(10000);

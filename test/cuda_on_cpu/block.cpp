@@ -35,7 +35,7 @@ Block::~Block() {
     munmap(shared, shared_bytes);
     if (stacks) munmap(stacks, mapped);
     for (Fiber& f : fibers)
-        if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // a fiber abandoned in a collective cannot be destroyed
+        if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // an unfinished fiber cannot be destroyed
 }
 
 void Block::run(uint3 at, const Grid& g, void (*body)(void*), void* arg) {
@@ -47,7 +47,7 @@ void Block::start(uint3 at, const Grid& g, void (*body)(void*), void* arg, Run n
     index = at, must_wait = g.overlaps, how = now;
     runs++;
     publish(&begins);
-    host_stack = nullptr;    // the last run may have been another OS thread's
+    host_stack = nullptr;    // may be another OS thread's
     prepare_shared(g.shared);
     prepare_fibers(static_cast<int>(g.threads.x * g.threads.y * g.threads.z), g.threads);
     units.reset(), at_end.clear();
@@ -60,7 +60,7 @@ bool Block::resume() {
     blockIdx = index, blockDim = fibers_dim;
     Fiber* first = pick();
     const bool moves = first != &host;
-    if (moves) switch_to(*first);    // returns when all exited, one failed, or others must run
+    if (moves) switch_to(*first);    // until all exited, one failed, or others run
     if (error) abandon_fibers();
     else if (over()) finish();
     if (error) std::rethrow_exception(error);

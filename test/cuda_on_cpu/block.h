@@ -25,7 +25,7 @@ struct Fiber {
     Context context{};
     uint3 index{};    // threadIdx
     int id = 0, stack = -1;
-    bool started = false, exited = false, waited = false;    // waited: for the previous grid
+    bool started = false, exited = false, waited = false;    // waited: called wait_for_previous()
     const char* waits_for = nullptr;                         // last wait
     Location at;
     bool (*ready)(void*) = nullptr;    // for a polling wait
@@ -68,7 +68,7 @@ struct Warp {
 
 class Block;
 inline constinit thread_local Block* block = nullptr;    // block that this OS thread runs
-inline constinit thread_local Fiber* self = nullptr;     // its running fiber
+inline constinit thread_local Fiber* self = nullptr;     // fiber that this OS thread runs
 // Work of asynchronous units to run when the launch's last block has ended.
 inline thread_local std::vector<std::function<void()>> at_launch_end;
 
@@ -148,9 +148,9 @@ class Block {
     dim3 fibers_dim{0, 0, 0};
     Barrier barriers[16];
     unsigned ready[32];          // runnable lanes of each warp
-    unsigned ready_ranks = 0;    // warps with runnable lanes, by rank: order of running
+    unsigned ready_ranks = 0;    // warps with runnable lanes, as ranks
     int rank[32], warp_at[32];
-    bool fair = false;    // the next is drawn from all
+    bool fair = false;    // draw the next fiber from all
     Run how = Run::whole;
     bool must_wait = false;    // for the previous grid
     unsigned held[32] = {};    // waiting lanes of each warp

@@ -61,7 +61,7 @@ Multiprocessor multiprocessor_of(int capability);
 inline double clock_ms = 0;
 // Finishes the work in all streams, then continues with this seed.
 void schedule(uint64_t seed);
-int64_t launches(bool overlapping);    // kernels run, in graphs too; or overlapping ones only
+int64_t launches(bool overlapping);    // kernels run (graphs included), or only overlapping ones
 
 struct Rng {    // splitmix64
     uint64_t state;

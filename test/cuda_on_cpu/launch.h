@@ -17,20 +17,20 @@ namespace emu {
 struct Grid {
     dim3 blocks, threads;
     size_t shared = 0;        // bytes of dynamic shared memory
-    bool serial = false;      // blocks run one at a time and may wait for earlier ones
+    bool serial = false;      // in order: blocks may wait for earlier ones
     bool together = false;    // a cooperative launch: all blocks run at once
     Location at;              // launch site
-    bool overlaps = false;    // begins before the previous work ends; all threads wait for it
+    bool overlaps = false;    // begins before the previous work has ended
 };
 // Blocks of a grid that have begun and wait for the previous grid.
 class Block;
 typedef std::vector<std::shared_ptr<Block>> Begun;
-void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);    // its first blocks
-void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);      // the rest of these, and all others
+void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);    // first blocks of the grid
+void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);    // rest of the begun blocks, then others
 void check_launch(const Grid& g);
-// Number of such blocks that fit on a multiprocessor, without their static arrays.
+// Number of blocks of this size that fit on a multiprocessor, not counting static shared arrays.
 int blocks_that_fit(size_t threads, size_t shared);
-// A launch: a kernel by its address, or a product of the library (null) by m, n and k.
+// A launch of a kernel, or of a library's product: then kernel is null and blocks is (m, n, k).
 // EMU_LAUNCHES=FILE lists each kernel's block sizes and bytes of dynamic shared memory at the end
 // of the process; dev/launches.cpp lists them by operation. note_launch returns false if launches
 // are not run (EMU_RUN=0).
@@ -45,7 +45,7 @@ struct Launched {
 inline std::vector<Launched>* launched_now = nullptr;    // destination for tests, or null
 bool note_launch(Launched l);
 void set_carveout(const void* kernel, int percent);
-uintptr_t address_in_file(const void* kernel);    // as in nm's output
+uintptr_t address_in_file(const void* kernel);    // address as printed by nm
 
 // Adds work to a stream. Seed 0 does it at once; another seed perhaps only when a call waits for it
 // or, if not at_once, when the next is enqueued. Work may access device memory. what: a literal,

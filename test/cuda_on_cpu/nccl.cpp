@@ -70,7 +70,7 @@ bool has_died(int pid) {
 
 struct ncclComm {
     Shared* s;
-    int rank, ranks, id;    // id: memfd of the unique id, if made here; else -1
+    int rank, ranks, id;    // id: memfd of the unique id, or -1
     std::atomic<bool> aborted{false}, ending{false}, failed{false};
     uint64_t fails_at = 0;    // number of the failing collective, from 1
     std::thread device = {};

@@ -55,7 +55,7 @@ cudaError_t allocate(void** p, size_t bytes, bool device) {
         return set_error(cudaErrorMemoryAllocation);
     // The exact size, so that AddressSanitizer finds each overrun.
     if (posix_memalign(p, 256, bytes)) return set_error(cudaErrorMemoryAllocation);
-    if (config.runs) std::memset(*p, 0xff, bytes);    // else most of it stays untouched
+    if (config.runs) std::memset(*p, 0xff, bytes);    // without runs, memory stays untouched
     allocations[static_cast<char*>(*p)] = {bytes, device};
     if (device) device_bytes += bytes, shade(static_cast<char*>(*p), bytes);
     report.most = std::max(report.most, device_bytes);
@@ -196,7 +196,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
     const bool pageable_from = kind == cudaMemcpyHostToDevice && !find(from, n);
     const bool pageable_to = kind == cudaMemcpyDeviceToHost && !find(to, n);
     const char* what = kind == cudaMemcpyHostToDevice ? "upload" : kind == cudaMemcpyDeviceToHost ? "download" : "copy";
-    if (pageable_from) {    // such a copy has read its source on return
+    if (pageable_from) {    // pageable: source is read on return
         const char* bytes = static_cast<const char*>(from);
         enqueue(
             s, [=, kept = std::vector<char>(bytes, bytes + n)] { std::memcpy(to, kept.data(), n); }, true, what);
@@ -205,11 +205,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
     enqueue(
         s,
         [=] {
-            check_copy(to, from, n, kind);    // again: a graph may outlive memory
+            check_copy(to, from, n, kind);    // checked again: a graph may outlive memory
             std::memmove(to, from, n);
         },
         true, what);
-    return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // such a copy is complete on return
+    return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // pageable: complete on return
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
     if (cudaError_t e = refuse_while_capturing()) return e;

@@ -8,7 +8,7 @@
 #include "runtime.h"
 
 struct CUevent_st {
-    uint64_t recorded = 0, done = 0;    // number of records; last one that the stream has reached
+    uint64_t recorded = 0, done = 0;    // number of records; last one reached
     bool captured = false;
     double when = 0;    // by the device's clock
 };
@@ -30,7 +30,7 @@ struct CUstream_st {
         uint64_t record = 0;
     };
     std::deque<Item> queue;
-    bool lazy = false;    // by the seed: works only when a call waits
+    bool lazy = false;    // by seed: works only for waiting calls
     cudaGraph_t capturing = nullptr;
     cudaError_t capture_error = cudaSuccess;
 };
@@ -70,7 +70,7 @@ bool step(CUstream_st& s) {
 
 template <class Done> void proceed_until(CUstream_st* preferred, Done done) {
     while (!done()) {
-        for (size_t i = 0; i < streams.size(); i++)    // streams that are not lazy wait at most for an event
+        for (size_t i = 0; i < streams.size(); i++)    // streams that are not lazy run first
             while (streams[i] != preferred && !streams[i]->lazy && step(*streams[i])) {}
         if (preferred && step(*preferred)) continue;
         const size_t start = draws.below(streams.size());

@@ -1,4 +1,5 @@
-// heads.h - heads with one thing more, for the tests of attention.
+// heads.h - Heads with a scale, a soft cap and ALiBi, or with a sparse pattern, for attention's
+// tests.
 #pragma once
 #include "layers/ops.h"
 

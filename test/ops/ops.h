@@ -1,9 +1,10 @@
-// ops.h - what the tests of operations share. Each lies in one file of this folder, is linked into both test binaries
-// and runs over every table that its binary has: test_all the CPU's, test_cuda the GPU's or the emulated one's.
+// ops.h - shared by the tests of operations. The files of this folder are linked into both test
+// binaries and run over every table of theirs: the CPU's in test_all, the GPU's or the emulated
+// ones in test_cuda.
 //
-// A table is held to the reference by the checks of tools/selftest/, here at awkward sizes; the reference by central
-// differences. What only one device has (a library's choices, kernels of one architecture) is tested in test_cpu.cpp
-// and cuda/.
+// The checks of tools/selftest/ compare a table with the reference, here at awkward sizes; central
+// differences check the reference. Features of one device (a library's choices, kernels of one
+// architecture) are tested in test_cpu.cpp and cuda/.
 #pragma once
 #include <optional>
 
@@ -11,26 +12,27 @@
 
 #include "test/test.h"
 
-// What distinguishes a table from those before it in the list: all, or only its matrix products or its attention.
+// Operations in which a table differs from those before it in the list: all of them, only its
+// matrix products, or only its attention.
 enum class TablePart { all, products, attention };
 struct TestTable {
     AnyOps op;
-    Dtype dtype;    // says how much the products may round
+    Dtype dtype;    // decides how much products may round
     TablePart part = TablePart::all;
-    bool same_bits = true;    // promised of its products, whatever the number of threads
+    bool same_bits = true;    // products' bits do not depend on threads
 };
 
 // The tables that this binary has (test/cpu_tables.cpp, test/cuda/tables.cpp):
 const std::vector<TestTable>& test_tables();
-std::string absent_tables();    // that other machines or builds have, and why not here; "": none
-extern const int ORDERS;        // in which a table may do its work: numbers of threads, schedules of the emulated GPU
+std::string absent_tables();    // tables missing here, with reasons; "": none
+extern const int ORDERS;        // number of thread counts or emulated schedules
 void set_order(int order);      // 0: the usual one
-extern const int EVERY;         // a test of many sizes takes one in so many
-// The part of the user's limit that the tests allow an output of an operation: measured, then rounded up.
+extern const int EVERY;         // tests of many sizes take every EVERY-th
+// Fraction of the user-facing error limit that the tests allow: measured, then rounded up.
 double share(const std::string& op, const Check::Output& output);
-extern const bool FAST_EXP;    // the device's exp and division are off by some units of the last place
+extern const bool FAST_EXP;    // exp and division: some ulps off
 
-// f(op, test table), or f(op), for every table that is like no other in this part.
+// Calls f(op, test table) or f(op) for every table that differs from earlier ones in this part.
 template <class F> void each_table(TablePart part, F f) {
     for (const TestTable& t : test_tables()) {
         if (t.part != TablePart::all && t.part != part) continue;
@@ -88,8 +90,8 @@ struct WithoutReference {
     WithoutReference() { Check::compares = false; }
     ~WithoutReference() { Check::compares = true; }
 };
-// run() gives the bits of what an operation wrote: they are the same in every order. Checks within it run the table
-// alone.
+// run() returns the bits of an operation's outputs, which must be equal in every order. Checks
+// within it do not run the reference.
 template <class F> void expect_same_bits(F run) {
     std::optional<decltype(run())> first;
     const WithoutReference alone;
@@ -99,16 +101,16 @@ template <class F> void expect_same_bits(F run) {
         CHECK((now == *first));
     });
 }
-// The elements that are not numbers are those of which expected(i) is true.
+// Expects NaN exactly at the indices i for which expected(i) is true.
 template <class F> void expect_nan(const Numbers& x, F expected) {
     int64_t wrong = -1;
     for (size_t i = 0; i < x.size(); i++)
         if (std::isnan(x[i]) != expected(int64_t(i)) && wrong < 0) wrong = int64_t(i);
-    CHECK(wrong == -1);    // the first
+    CHECK(wrong == -1);    // index of the first wrong element
 }
 
-// Worst error of gradient (n) against central differences of loss() when x (n) moves; relative to |gradient| + a
-// thousandth of its largest element.
+// Worst error of gradient (n) against central differences of loss() in x (n), relative to
+// |gradient| + a thousandth of its largest element.
 template <class Loss> double gradient_error(Numbers& x, const Numbers& gradient, Loss loss) {
     double size = 1e-12, worst = 0;
     for (double g : gradient) size = std::fmax(size, std::fabs(g));

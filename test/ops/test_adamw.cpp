@@ -6,12 +6,12 @@ namespace {
 const OptimizerParams RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
 const std::vector<int64_t> SIZES = {1,  2,  3,  4,   5,   7,    8,    15,   16,   17,   31,  33,
                                     63, 64, 65, 127, 129, 1023, 1024, 1025, 4099, 8191, 8193};
-// What gate leaves for adamw after so many updates.
+// The Step that step_verdict leaves for adamw after `updates` updates.
 Step step_of(int64_t updates, float scale = 1) {
     const double b1 = double(RATES.beta1), b2 = double(RATES.beta2), t = double(updates);
     return {1, 1, updates, scale, float(1 / (1 - std::pow(b1, t))), float(1 / (1 - std::pow(b2, t))), 0};
 }
-// A Step where the table can read it.
+// A Step in memory of the tested table.
 struct TableStep {
     Array<double> memory;
     TableStep(Memory m, const Step& s) : memory(m, words(s)) {}
@@ -22,7 +22,7 @@ struct TableStep {
         return w;
     }
 };
-Numbers some_decays(int64_t n) {    // one for 64 elements
+Numbers some_decays(int64_t n) {    // one flag per 64 elements
     Numbers d(size_t(ceil_div(n, 64)));
     for (size_t i = 0; i < d.size(); i++) d[i] = i % 3 != 1;
     return d;
@@ -131,7 +131,7 @@ TEST_CASE("adamw: the same bits in any order, after very many steps") {
     });
 }
 
-// ---- the step's verdict ---------------------------------------------------------------------------------------------
+// ---- the step's verdict -------------------------------------------------------------------------
 
 TEST_CASE("gate: every table against the reference") {
     each_order([] {
@@ -167,11 +167,11 @@ TEST_CASE("gate: the reference clips, counts, skips what is over a limit or not 
     }
     s = run(loss, 0.25, broken, {.clip = 1});
     CHECK((s.skipped && s.updates == 3 && std::isnan(s.norm)));
-    s = run(loss, 0.25, squares, {.clip = 0, .loss = 3, .norm = 5});    // at the limits
+    s = run(loss, 0.25, squares, {.clip = 0, .loss = 3, .norm = 5});    // exactly at the limits
     CHECK((!s.skipped && s.updates == 4));
 }
 
-// ---- sums and casts -------------------------------------------------------------------------------------------------
+// ---- sums and casts -----------------------------------------------------------------------------
 
 TEST_CASE("sums: in double, of squares and of losses") {
     each_order([] {

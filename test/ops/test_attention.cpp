@@ -4,11 +4,13 @@
 #include "tools/selftest/attention.h"
 
 namespace {
-// Error against the largest of a float table that rounds to bf16 what it multiplies (attention_rounds_to_bf16), of
-// inputs that are bf16 already: each probability p, and each ds, is off by 2^-8 of itself at most, by less than half of
-// that in the mean. y then is by 2^-9 max |v| or so, and max |y| is not much less than that: position 0 copies v. A
-// gradient's terms are off as much each, and it is less than their sum where they cancel. Only a CPU has such a table:
-// h may point to the host's memory. stored: what storing a number may take of it
+// Error relative to the largest element, for a float table that rounds factors to bf16
+// (attention_rounds_to_bf16) and inputs that are bf16 already. Each probability p, and each ds, is
+// off by at most 2^-8 of itself, on average by less than half of that. So y is off by about 2^-9
+// max |v|, and max |y| is not much less than max |v|: position 0 copies v. The terms of a gradient
+// are off by as much, and where they cancel their sum is smaller than they are. Only a CPU has such
+// a table, so h may point to host memory. stored: error of storing a number, relative to that
+// number.
 template <class R> double of_largest(const Numbers& got, const std::vector<R>& expected, double stored = 0) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < got.size(); i++) {
@@ -36,7 +38,7 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     CAPTURE(h.window);
     CAPTURE(h.stride);
     CHECK(of_largest(y_out.read(), exact.y, 0x1p-8) < 0x1p-9 * 1.5);
-    CHECK(of_largest(lse_out.read(), exact.lse) < 2e-6);    // float throughout
+    CHECK(of_largest(lse_out.read(), exact.lse) < 2e-6);    // float, not rounded to bf16
     CHECK(of_largest(dqkv.read(), dqkv.numbers) < 0x1p-9 * 2);
     CHECK((y_out.intact() && lse_out.intact() && dqkv.intact()));
 }
@@ -46,11 +48,11 @@ Heads dropping(Heads h, float rate, int64_t first = 0) {
     return h;
 }
 
-// only_rounded: for tables that round
+// only_rounded: skips tables that do not round to bf16
 void both_ways(const std::vector<AttentionShape>& shapes, bool only_rounded = false) {
     each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op) {
         const bool rounds = op.attention_rounds_to_bf16;
-        if (sizeof(T) > sizeof(P) && !rounds) return;    // as fp32's, but for y's type: test_cpu.cpp
+        if (sizeof(T) > sizeof(P) && !rounds) return;    // fp32's kernels, other y: test_cpu.cpp
         if (only_rounded && !rounds) return;
         for (const AttentionShape& shape : shapes)
             shape.call([&](int B, int S, Heads h) {
@@ -70,7 +72,7 @@ Heads heads_of(int k, int window = 0) {
 }
 }    // namespace
 
-// S, head size, heads a group, window and documents: each pair of values in some line.
+// Each pair of values of S, head size, heads per group, window and documents is in some row.
 TEST_CASE("attention: every mask, group and head size against the reference") {
     both_ways({{2, 1, {2, 2, 1}},          {1, 2, {4, 2, 64, 2}, 1},     {2, 7, {6, 1, 3, 1}, 3},
                {1, 31, {2, 2, 7, 65}},     {2, 33, {4, 2, 8, 7}, 3},     {1, 63, {6, 1, 32, 2}},
@@ -95,7 +97,7 @@ TEST_CASE("attention: lengths and head sizes against the reference") {
         }
     both_ways(only_rounded, true);
     shapes.push_back({8, 100, {4, 4, 32}});    // many heads: the CPU does not split dQ
-    shapes.push_back({1, 600, {2, 1, 16}});    // several tiles of keys: sums are brought to new maxima
+    shapes.push_back({1, 600, {2, 1, 16}});    // several tiles of keys: maxima grow
     shapes.push_back({1, 600, {2, 1, 33}});
     shapes.push_back({2, 130, {2, 2, 1}});
     both_ways(shapes);
@@ -113,7 +115,8 @@ TEST_CASE("attention: windows and documents against the reference") {
     both_ways(shapes);
 }
 
-// Sequences that differ, and documents that begin and end where tiles of keys and strips of queries do.
+// The two sequences have different documents, which begin and end at edges of key tiles and query
+// strips.
 TEST_CASE("attention: documents at the edges of tiles") {
     const int S = 290;
     const std::vector<int> edges = {0, 1, 63, 64, 65, 95, 127, 129, 257}, halves = {S / 2}, none;
@@ -152,14 +155,15 @@ TEST_CASE("attention: strides and global keys beside a window against the refere
             const Heads h = patterned(heads_of(k, window), stride, global_tokens);
             if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], h});
         }
-    shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});    // several tiles of a stream
+    shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});    // several tiles of strided keys
     shapes.push_back({1, 600, patterned({2, 2, 64, 40}, 130, 300)});
     shapes.push_back({1, 130, patterned(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3)});
     shapes.push_back({8, 130, patterned({4, 4, 32, 20}, 3, 2)});    // many heads: the CPU does not split dQ
     both_ways(shapes);
 }
 
-// A cap of 1 or 2 shows in every score; one of 30 only rounds. ALiBi's heads: a power of two, and not.
+// A cap of 1 or 2 changes every score, a cap of 30 hardly any. ALiBi's slopes differ between
+// numbers of heads that are powers of two and others.
 TEST_CASE("attention: a scale, soft caps and ALiBi against the reference") {
     const Heads kinds[] = {{2, 2, 20}, {4, 2, 64, 31}, {3, 1, 33}, {6, 2, 8, 65}, {1, 1, 128}, {5, 5, 16}};
     const std::tuple<float, float, bool> scores[] = {{0.3f, 0, false}, {0, 1, false}, {0.2f, 2, false},
@@ -198,7 +202,7 @@ TEST_CASE("attention: dropout against the reference") {
 
 TEST_CASE("attention: large scores") {
     each_table(TablePart::attention, []<class T, class P>(const Ops<T, P>& op) {
-        // float: scores of some hundreds, whose rounding alone is 1e-5 of a probability; of some 1e4, 1e-3
+        // float: rounding scores of some hundreds costs 1e-5 of a probability, of some 1e4 1e-3
         const bool half = sizeof(InputType<T, P>) == 2;
         for (const double scale : {6.0, 30.0}) {
             const double limit = half ? 1 : scale < 10 ? 10 : 100;
@@ -233,7 +237,7 @@ TEST_CASE("attention: the same bits in any order") {
 
 TEST_CASE("attention: a NaN is seen by the positions after it and by no other") {
     const int S = 140, at = 125, HS = 32;
-    // The second document begins with a tile of keys, within a strip of queries.
+    // The document after the NaN's begins at the edge of a key tile, but within a strip of queries.
     const TrueSpans places(S, {{at - 3, at + 3}});
     Numbers numbers = random_normal(S * 6 * HS, 1);
     numbers[size_t((at * 6 + 2) * HS + 5)] = NAN;    // k of head 0
@@ -253,7 +257,7 @@ TEST_CASE("attention: a NaN is seen by the positions after it and by no other") 
     });
 }
 
-// ---- the reference --------------------------------------------------------------------------------------------------
+// ---- the reference ------------------------------------------------------------------------------
 
 TEST_CASE("attention: documents are as if each were alone; a window of 1 copies v") {
     const int S = 9, HS = 3;

@@ -1,11 +1,12 @@
-// test_bias.cpp - biases of attention's scores by distance: every kernel that adds them, and their gradient.
+// test_bias.cpp - attention biases by distance: every kernel that adds them, and their gradient.
 #include "ops.h"
 
 #include "tools/selftest/attention.h"
 #include "tools/selftest/cached.h"
 
 namespace {
-// Reaches below and beyond the sequence, tiles of every kernel, groups, windows, patterns, spans of each kind.
+// max_distance shorter and longer than the sequence; lengths that cross the tiles of every kernel;
+// groups, windows, patterns, and spans of each kind.
 const AttentionShape SHAPES[] = {
     {2, 1, {.NH = 2, .NKV = 2, .HS = 8, .max_distance = 3}},
     {2, 33, {.NH = 2, .NKV = 1, .HS = 20, .max_distance = 5}},
@@ -22,7 +23,7 @@ const AttentionShape SHAPES[] = {
     {2, 130, {.NH = 2, .NKV = 1, .HS = 64, .max_distance = 33, .dropout = {0.3f, 1, 2}}},
     {1, 150, {.NH = 2, .NKV = 2, .HS = 20, .window = 30, .stride = 5, .max_distance = 30, .dropout = {0.2f, 1, 5}}},
 };
-// These shapes may take all of the user's limits, not only the tests' share.
+// These shapes are held to the user-facing limits, not to the tests' share of them.
 void expect_ok(const Check& check) {
     CAPTURE(check.op);
     CAPTURE(check.shape);

@@ -23,7 +23,7 @@ Numbers rows(const Numbers& x, int B, int S, int from, int to) {
         out.insert(out.end(), x.begin() + (int64_t(b) * S + from) * row, x.begin() + (int64_t(b) * S + to) * row);
     return out;
 }
-// A sequence in calls of these lengths equals the whole at once, and nothing behind it is written.
+// A sequence fed in calls of these lengths equals one call; nothing after it is written.
 template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, std::vector<int> calls, int spare) {
     int S = 0, pos = 0;
     for (int n : calls) S += n;
@@ -54,8 +54,8 @@ template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, s
 }
 }    // namespace
 
-// On a GPU with 64 elements a head a round is 64 keys, and the only head of a sequence is split into as many parts as
-// rounds.
+// On a GPU, a head of 64 elements reads 64 keys per round, and a single head is split into one part
+// per round: these positions lie around the ends of rounds.
 TEST_CASE("attention cached: one position, wherever the splits end") {
     std::vector<Call> calls;
     for (int pos : {0, 1, 62, 63, 64, 65, 127, 128, 190, 191, 192, 200}) calls.push_back({1, 1, pos, 201, {1, 1, 64}});
@@ -63,7 +63,7 @@ TEST_CASE("attention cached: one position, wherever the splits end") {
     for (int pos : {15, 16, 17, 32, 60}) calls.push_back({2, 1, pos, 61, {2, 1, 256}});
     calls.push_back({1, 1, 1500, 1537, {1, 1, 64}});    // more rounds than splits
     calls.push_back({40, 1, 70, 71, {1, 1, 64}});       // no splits
-    calls.push_back({60, 1, 290, 291, {1, 1, 64}});     // sequences of different lengths, some split and some not
+    calls.push_back({60, 1, 290, 291, {1, 1, 64}});     // unequal lengths: some split, some not
     cached(calls);
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("attention cached: head sizes, groups, windows") {
             {2, 1, 150, 151, {40, 40, 16}}});
 }
 
-// Every count of heads that share keys, and both widths of a lane's part, with and without caps.
+// 1, 2 and 4 heads that share keys; head sizes of both vector kernels; with and without caps.
 TEST_CASE("attention cached: each kernel on a GPU") {
     for (Element type : {Element::f64, Element::bf16, Element::fp8, Element::int8})
         for (int NH : {1, 2, 4})
@@ -121,8 +121,9 @@ TEST_CASE("attention cached: several positions at once, of sequences of differen
             {2, 20, 300, 400, {2, 1, 6, 10}}});
 }
 
-// Pairs of position and head share a block: of different positions, heads and lengths, some of them padding; blocks of
-// padding alone; a window or a pattern that ends between two of them; splits, and more positions than go so.
+// Several pairs of position and head share a block: pairs of different positions, heads and
+// lengths, some of them padding; blocks of padding only; windows and patterns that end between two
+// pairs. Also several splits, and 17 positions, one more than these kernels take.
 TEST_CASE("attention cached: a few positions of each sequence") {
     std::vector<Call> calls;
     for (int S : {2, 3, 5, 8, 16, 17})
@@ -136,7 +137,7 @@ TEST_CASE("attention cached: a few positions of each sequence") {
     calls.push_back({5, 9, 64, 80, {2, 1, 64}});        // the last sequences are nearly all padding
     calls.push_back({1, 8, 1500, 1537, {1, 1, 64}});    // more rounds than splits
     calls.push_back({20, 4, 200, 210, {2, 2, 64}});     // no splits
-    calls.push_back({2, 6, 40, 60, {2, 1, 24}});        // vectors of bf16 alone, not of bf16's cache
+    calls.push_back({2, 6, 40, 60, {2, 1, 24}});        // HS 24: a lane without elements
     cached(calls);
     for (Element type : TYPES)
         cached({{2, 8, 150, 170, {4, 2, 64}}, {2, 5, 90, 100, shaped({8, 1, 80, 40}, 0.2f, 2)}}, type);
@@ -170,7 +171,7 @@ TEST_CASE("attention cached: what is no number stays none") {
         const Heads h = {2, 2, 24};
         for (Element type : {element_of<T>, Element::fp8, Element::int8})
             for (double bad : {double(NAN), double(INFINITY)}) {
-                if (std::isinf(bad) && type == element_of<T>) continue;    // a weight of 0 or 1
+                if (std::isinf(bad) && type == element_of<T>) continue;    // infinite score: a weight of 0 or 1
                 Numbers qkv = random_normal(h.qkv_width(), 1);
                 qkv[size_t(2 * h.HS + 7)] = bad;    // a key of head 0
                 CacheArrays<T> cache(op, type, 2, h.HS, 1, {5});
@@ -193,8 +194,8 @@ TEST_CASE("attention cached: a sequence in calls of any length equals the whole"
         in_calls(op, 2, {3, 1, 64}, {65, 1, 1}, 10);
         in_calls(op, 2, {4, 2, 64, 30}, {5, 3, 16, 2, 17, 8, 1, 70, 4, 1}, 3);
         in_calls(op, 1, {3, 1, 136}, {1, 16, 1}, 10);
-        in_calls(op, 1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // beyond one split of the CPU's keys
-        in_calls(op, 1, {2, 1, 16, 300}, {600, 1, 1}, 3);          // more than one in the window
+        in_calls(op, 1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // more than one split of a CPU
+        in_calls(op, 1, {2, 1, 16, 300}, {600, 1, 1}, 3);          // more than one split within the window
         int k = 0;
         for (int window : {1, 2, 31, 64, 65, 256, 1000})
             in_calls(op, 2, {4, 2, k++ % 2 ? 20 : 64, window}, {1, 1, 70, 1, 130, 1, 1, 66, 1}, 3);
@@ -204,7 +205,8 @@ TEST_CASE("attention cached: a sequence in calls of any length equals the whole"
 TEST_CASE("attention cached: the same bits in any order") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const int B = 2;
-        // 9, 3: a thread that has two of three kv heads prefetches other rows than one that has all.
+        // Heads {9, 3}: a thread with two of three kv heads prefetches other rows than a thread
+        // with all.
         for (Heads h : {Heads{2, 2, 64}, Heads{6, 2, 64}, Heads{4, 2, 24}, Heads{9, 3, 64}})
             for (int at : {200, 599})
                 for (int S : {1, 5}) {
@@ -223,7 +225,7 @@ TEST_CASE("attention cached: the same bits in any order") {
     });
 }
 
-// A pattern's keys are far ones, and the rest of the window.
+// A pattern's keys are strided or global ones before the window, and those of the window.
 TEST_CASE("attention cached: strides and global keys, one position") {
     cached({{1, 1, 40, 50, patterned({2, 2, 16, 8}, 4, 0)},
             {2, 1, 300, 301, patterned({4, 2, 64, 50}, 16, 4)},

@@ -21,7 +21,7 @@ TEST_CASE("embedding: backward against the reference") {
                 EXPECT(check_embedding_backward(op, 1, 1, C, 2, hot));
                 EXPECT(check_embedding_backward(op, 2, 31, C, 5, hot));
                 EXPECT(check_embedding_backward(op, 3, 21, C, 7, hot, false));
-                EXPECT(check_embedding_backward(op, 7, 16, C, 300, hot));    // two digits; a piece is 16 rows
+                EXPECT(check_embedding_backward(op, 7, 16, C, 300, hot));    // two digits to sort; pieces of 16 rows
             }
         EXPECT(check_embedding_backward(op, 33, 1, 8, 1, 0));
         EXPECT(check_embedding_backward(op, 2, 65, 769, 11, 0));
@@ -31,12 +31,12 @@ TEST_CASE("embedding: backward against the reference") {
 
 TEST_CASE("embedding: backward of many positions") {
     in_each_order([]<class T, class P>(const Ops<T, P>& op) {
-        EXPECT(check_embedding_backward(op, 9, 500, 1, 70000, 0.1));    // three digits, three tiles
+        EXPECT(check_embedding_backward(op, 9, 500, 1, 70000, 0.1));    // three digits and three tiles to sort
         EXPECT(check_embedding_backward(op, 2, 2050, 8, 257, 0.5));
-        // pieces longer than what is staged, two warps of columns
+        // pieces longer than the staged indices; two warps of columns
         if (sizeof(T) == 2) EXPECT(check_embedding_backward(op, 66, 1000, 34, 256, 0.2));
     });
-    each_table([]<class T, class P>(const Ops<T, P>& op) {    // a CPU adds so many one after the other
+    each_table([]<class T, class P>(const Ops<T, P>& op) {    // a CPU's longest serial sums
         if (sizeof(T) == 2) EXPECT(check_embedding_backward(op, 300, 256, 1, 300, 1));
     });
 }

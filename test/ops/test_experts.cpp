@@ -1,4 +1,4 @@
-// test_experts.cpp - routing, the experts' products, gathering and combining, and the gate of a row.
+// test_experts.cpp - routing, products of experts, gathering and combining rows, and a row's gate.
 #include "ops.h"
 
 #include "tools/selftest/experts.h"
@@ -18,7 +18,7 @@ constexpr Count COUNTS[] = {{1, 1},   {2, 1},  {2, 2},  {7, 3},  {8, 2},   {31, 
                             {32, 32}, {33, 1}, {64, 8}, {65, 6}, {130, 9}, {512, 3}};
 }    // namespace
 
-// ---- routing --------------------------------------------------------------------------------------------------------
+// ---- routing ------------------------------------------------------------------------------------
 
 TEST_CASE("experts: routing against the reference") {
     in_each_order([](auto& op) {
@@ -40,7 +40,7 @@ TEST_CASE("experts: routing of many positions") {
             EXPECT(check_router_forward(op, router({5, 2}, 2), 2, 301, spread));
             EXPECT(check_router_forward(op, router({130, 3}, 3), 3, 129, spread));
         }
-        EXPECT(check_router_forward(op, router({40, 12}, 2), 1, 130, LogitKind::random));    // on a GPU in two pieces
+        EXPECT(check_router_forward(op, router({40, 12}, 2), 1, 130, LogitKind::random));    // on a GPU two parts
         EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, LogitKind::random, 1, 0.1f));
     });
 }
@@ -48,9 +48,9 @@ TEST_CASE("experts: routing of many positions") {
 TEST_CASE("experts: of equal logits the lower numbers are chosen, in their order") {
     const Router r = {.E = 70, .K = 5};
     Numbers logits(size_t(3 * r.E), 1);
-    for (int i : {68, 9, 41}) logits[size_t(r.E + i)] = 2;    // position 1: three that are equal, then the first two
+    for (int i : {68, 9, 41}) logits[size_t(r.E + i)] = 2;    // position 1: three equal maxima, then 0, 1
     for (int i : {0, 66}) logits[size_t(2 * r.E + i)] = i ? 0.0 : -1;
-    for (int i = 1; i < r.E; i++) logits[size_t(2 * r.E + i)] = i % 2 ? 0.0 : -0.0;    // zeros of both signs are equal
+    for (int i = 1; i < r.E; i++) logits[size_t(2 * r.E + i)] = i % 2 ? 0.0 : -0.0;    // 0 and -0 are equal
     const Numbers expected = {0, 1, 2, 3, 4, 9, 41, 68, 0, 1, 1, 2, 3, 4, 5};
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         DualRoutes to(op, r, 1, 3);
@@ -61,7 +61,8 @@ TEST_CASE("experts: of equal logits the lower numbers are chosen, in their order
     });
 }
 
-// Whatever the logits are: K different experts for each position, and all tables of routes fit together.
+// Even with NaN or infinite logits every position gets K different experts, and the tables of
+// routes agree.
 TEST_CASE("experts: logits that are no numbers spoil their position alone") {
     const int B = 2, S = 9, N = B * S;
     for (Count c : {Count{6, 2}, {40, 40}, {70, 8}})
@@ -69,7 +70,7 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
             const Router r = router(c, kind);
             const Numbers sound = router_logits(r.E, N, LogitKind::random);
             Numbers spoilt = sound;
-            for (int i = 0; i < r.E; i++) spoilt[size_t(4 * r.E + i)] = NAN;    // position 4: none is a number
+            for (int i = 0; i < r.E; i++) spoilt[size_t(4 * r.E + i)] = NAN;    // position 4: all logits NaN
             spoilt[size_t(11 * r.E + 1)] = NAN, spoilt[size_t(13 * r.E)] = INFINITY;
             auto harmed = [&](int64_t n) { return n == 4 || n == 11 || n == 13; };
             each_table([&]<class T, class P>(const Ops<T, P>& op) {
@@ -134,7 +135,7 @@ TEST_CASE("experts: routing gives the same bits in any order, and of a sequence 
     }
 }
 
-// ---- rows there and back --------------------------------------------------------------------------------------------
+// ---- gathering and combining --------------------------------------------------------------------
 
 TEST_CASE("experts: gathering and combining against the reference") {
     in_each_order([](auto& op) {
@@ -181,7 +182,7 @@ TEST_CASE("experts: rows give the same bits in any order, in place too") {
     });
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 TEST_CASE("experts: products against the reference") {
     each_table(TablePart::products, [](auto& op, const TestTable& t) {
@@ -198,7 +199,7 @@ TEST_CASE("experts: products against the reference") {
                 variant++;
             }
         both({130, 3}, 20, 24, 16, LogitKind::random);    // most experts have no row
-        both({3, 2}, 150, 200, 24, LogitKind::one);       // several tiles of rows, one of them not full
+        both({3, 2}, 150, 200, 24, LogitKind::one);       // several tiles of rows, one partial
         both({2, 1}, 300, 40, 136, LogitKind::random);
     });
 }
@@ -215,13 +216,13 @@ TEST_CASE("experts: products give the same bits in any order") {
         });
 }
 
-// An expert's products are those of linear_forward and linear_backward of its rows; no row spoils another, and none an
-// expert that it does not go to.
+// An expert multiplies only the rows routed to it, so a NaN spreads neither to other rows nor to
+// experts without that row.
 TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone") {
     const Router r = {.E = 4, .K = 1};
     const int N = 50;
     ReferenceRoutes routes(router_logits(r.E, N, LogitKind::random), r, 1, N);
-    const int bad = 21, expert = routes.expert[size_t(routes.row[bad])];    // a slot
+    const int bad = 21, expert = routes.expert[size_t(routes.row[bad])];    // bad: a permuted row
     for (auto [C, OC] : {std::pair{40, 24}, {35, 9}})
         each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op) {
             DualRoutes in(op, routes);
@@ -242,7 +243,7 @@ TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone
 TEST_CASE("experts: a row's product does not depend on what else is in the batch") {
     const Router r = {.E = 3, .K = 2};
     const int B = 4;
-    for (auto [S, C, OC] : {std::tuple{40, 72, 40}, {40, 35, 9}, {3, 300, 40}, {3, 35, 9}}) {    // 3: few rows
+    for (auto [S, C, OC] : {std::tuple{40, 72, 40}, {40, 35, 9}, {3, 300, 40}, {3, 35, 9}}) {    // S = 3: few rows
         const int N = B * S;
         const Numbers logits = router_logits(r.E, N, LogitKind::random);
         ReferenceRoutes routes(logits, r, B, S);
@@ -266,7 +267,7 @@ TEST_CASE("experts: a row's product does not depend on what else is in the batch
     }
 }
 
-// ---- gradients of the reference -------------------------------------------------------------------------------------
+// ---- gradients of the reference -----------------------------------------------------------------
 
 TEST_CASE("experts: the router's gradients of the reference") {
     const Ops<double>& op = reference_ops();
@@ -279,14 +280,15 @@ TEST_CASE("experts: the router's gradients of the reference") {
             ReferenceRoutes routes(logits, r, B, S);
             Numbers d(logits.size());
             auto of_factors = [&] { return dot(ReferenceRoutes(logits, r, B, S).factors, dfactors); };
-            auto total = [&](int i) {    // the choices stay, and so do the counts
+            auto total = [&](int i) {    // choices and counts stay constant
                 Numbers totals(size_t(r.E + 2), 0);
                 ReferenceRoutes(logits, r, B, S, totals.data());
                 return totals[size_t(r.E + i)];
             };
             op.router_backward(d.data(), dfactors.data(), routes.in(), logits.data(), r, 0, 0, B, S);
             if (r.K > 1 || !r.normalise) CHECK(gradient_error(logits, d, of_factors) < 1e-6);
-            // The weight of `balance` is that of a position: S of them have the sequence's.
+            // The weight of `balance` is per position, so a sequence of S positions has S times
+            // that weight.
             op.router_backward(d.data(), none.data(), routes.in(), logits.data(), r, 2, 0, B, S);
             if (r.K < r.E) CHECK(gradient_error(logits, d, [&] { return 2 * S * total(0); }) < 1e-6);
             op.router_backward(d.data(), none.data(), routes.in(), logits.data(), r, 0, 0.5f, B, S);
@@ -297,15 +299,15 @@ TEST_CASE("experts: the router's gradients of the reference") {
 TEST_CASE("experts: what the balance and the z term are") {
     Router r = {.E = 4, .K = 2};
     Numbers totals(6, 0);
-    ReferenceRoutes(Numbers(3 * 4, 0.5), r, 1, 3, totals.data());    // equal scores: experts 0 and 1 have all rows
+    ReferenceRoutes(Numbers(3 * 4, 0.5), r, 1, 3, totals.data());    // all rows go to experts 0, 1
     CHECK(totals[0] == 3);
     CHECK(totals[1] == 3);
     CHECK(totals[2] == 0);
-    CHECK(totals[4] == doctest::Approx(4.0 / 2 * (1 + 1) * 0.25));    // even probabilities: 1, whatever f is
+    CHECK(totals[4] == doctest::Approx(4.0 / 2 * (1 + 1) * 0.25));    // equal probabilities: 1 for any f
     CHECK(totals[5] == doctest::Approx(3 * std::pow(0.5 + std::log(4.0), 2)));
     r = {.E = 2, .K = 1};
     totals.assign(4, 0);
-    ReferenceRoutes({50, -50, 50, -50}, r, 1, 2, totals.data());    // all rows and all of the scores: the worst, E / K
+    ReferenceRoutes({50, -50, 50, -50}, r, 1, 2, totals.data());    // one expert takes all: maximum, E / K
     CHECK(totals[2] == doctest::Approx(2));
 }
 

@@ -10,7 +10,7 @@ template <class F> void each_act(F f) {
         f(act);
     }
 }
-// act(x) and its slope of each number, as the reference and as a table has them.
+// act(x) and its slope for each x, from the reference and from a table.
 struct ValueAndSlope {
     Numbers x, y, dx, got_y, got_dx;
     template <class T, class P> ValueAndSlope(const Ops<T, P>& op, const Numbers& numbers, Act act) {
@@ -55,8 +55,8 @@ TEST_CASE("activation: gated, against the reference") {
     });
 }
 
-// Every 2^-15 from -16 to 16. y is held to the size of x: GELU and SiLU are x times a number from 0 to 1, whose own
-// digits are lost where it is almost 0.
+// x in steps of 2^-15 from -16 to 16. y's error is relative to x, not to y: GELU and SiLU are x
+// times a factor from 0 to 1, which loses its relative precision near 0.
 TEST_CASE("activation: as exact as the type everywhere") {
     const int n = 1 << 16;
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
@@ -96,7 +96,7 @@ TEST_CASE("activation: large, tiny and no numbers") {
                 CAPTURE(r.dx[i]);
                 if (std::isnan(r.x[i])) {
                     CHECK(std::isnan(r.got_y[i]));
-                    if (act != Act::relu) CHECK(std::isnan(r.got_dx[i]));    // relu's is 0 or 1
+                    if (act != Act::relu) CHECK(std::isnan(r.got_dx[i]));    // slope of relu: 0 or 1
                     continue;
                 }
                 // Far below zero the reference's 1 + tanh itself cancels: hence the absolute term.
@@ -125,7 +125,7 @@ TEST_CASE("activation: the same bits in any order, in place too") {
 TEST_CASE("activation: NaN stays where it is") {
     const int N = 3, F = 40;
     Numbers numbers = random_normal(N * 2 * F, 1);
-    numbers[2 * F + 7] = NAN, numbers[5 * F + 9] = NAN;    // row 1's gate 7, row 2's other half 9
+    numbers[2 * F + 7] = NAN, numbers[5 * F + 9] = NAN;    // row 1: gate 7; row 2: second half, 9
     auto in_y = [](int64_t i) { return i == F + 7 || i == 2 * F + 9; };
     auto in_dx = [](int64_t i) { return i == 2 * F + 7 || i == 3 * F + 7 || i == 4 * F + 9; };
     each_table([&]<class T, class P>(const Ops<T, P>& op) {

@@ -8,7 +8,8 @@ constexpr std::pair<int, int> ROWS_AND_OUTPUTS[] = {{1, 1},    {7, 3},    {8, 5}
                                                     {2056, 5}, {2500, 6}, {4104, 3}};
 }    // namespace
 
-// Every 16-byte width of a row and none; rows that one warp adds up, and several; more outputs than blocks.
+// Rows with and without 16-byte vectors, of each kernel width; rows summed by one warp and by
+// several; more outputs than blocks.
 TEST_CASE("generation: a norm within its product is the two in turn, to the bit") {
     in_each_order(TablePart::products, [](auto& op) {
         int k = 0;
@@ -67,7 +68,7 @@ TEST_CASE("generation: rotation and QK-norm within attention over the cache are 
                           {{2, 1, 80}, {80, false, none}},
                           {{4, 4, 96}, {24, false, none}},
                           {{2, 1, 64}, {0, false, head}},
-                          // In turn, indeed:
+                          // No fused kernel for these forms:
                           {{2, 1, 20}, {20, false, none}},
                           {{4, 2, 64}, {64, false, all}},
                           {{2, 1, 264}, {64, false, none}},

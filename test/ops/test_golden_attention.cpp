@@ -1,5 +1,6 @@
-// test_golden_attention.cpp - each mask and shape of attention's scores as PyTorch and transformers have them: outputs
-// and gradients (test/golden/attention.safetensors, made by dev/golden_attention.py).
+// test_golden_attention.cpp - outputs and gradients of each mask and shape of attention's scores
+// against those of PyTorch and transformers (test/golden/attention.safetensors, made by
+// dev/golden_attention.py).
 #include <map>
 
 #include "ops.h"
@@ -9,12 +10,12 @@
 #include "tools/selftest/attention.h"
 
 namespace {
-// The masks of golden_attention.py, as heads and spans say them.
+// The cases of golden_attention.py, written as Heads and spans.
 struct Case {
     const char* name;
     int B, S;
     Heads h;
-    std::vector<std::vector<int>> documents = {};    // where they begin in each sequence; {}: no spans
+    std::vector<std::vector<int>> documents = {};    // begins of documents per sequence; {}: no spans
     TrueSpans::Kind kind = TrueSpans::causal;
 };
 const Case CASES[] = {
@@ -22,7 +23,7 @@ const Case CASES[] = {
     {"grouped", 2, 10, {6, 2, 4}},
     {"documents", 2, 10, {3, 1, 8}, {{3, 4}, {6}}},
     {"prefix", 2, 10, {6, 2, 4}, {{4}, {}}, TrueSpans::prefix},
-    {"bidirectional", 2, 10, {3, 1, 8}, {{}, {7}}, TrueSpans::all},    // padding is a document of its own
+    {"bidirectional", 2, 10, {3, 1, 8}, {{}, {7}}, TrueSpans::all},    // a sequence's padding is its own document
     {"window", 1, 20, {6, 2, 4, 4}},
     {"pattern", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .window = 3, .stride = 5, .global_tokens = 2}},
     {"alibi of 3 heads", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .alibi = true}},
@@ -53,7 +54,7 @@ const Numbers& golden(const std::string& name) {
     return all.at(name);
 }
 
-// Forward and backward as a model calls them: from T5's table to its gradient, where the scores have biases.
+// Forward and backward pass as a model calls them; with biases, from T5's table to its gradient.
 template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& c, double limit) {
     const int max_distance = c.h.max_distance, n = 2 * max_distance + 1;
     const TrueSpans spans = c.documents.empty() ? TrueSpans(1, {{}}) : TrueSpans(c.S, c.documents, c.kind);
@@ -88,7 +89,7 @@ template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& 
 TEST_CASE("attention golden: every mask and shape of the scores, forward and backward, is PyTorch's") {
     for (const Case& c : CASES) {
         expect_golden(reference_ops(), c, 1e-6);
-        // bf16 is what the inputs, y, probabilities or their gradients are rounded to.
+        // In bf16, the inputs, y, probabilities or their gradients are rounded: hence 8e-3.
         each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op) {
             expect_golden(op, c, sizeof(InputType<T, P>) == 2 ? 8e-3 : 1e-5);
         });

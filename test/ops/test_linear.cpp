@@ -8,7 +8,7 @@ struct Shape {
     int N, C, OC;
 };
 
-// Each argument that may be null is, in some shape of each list.
+// Each optional argument is null for some shape of each list.
 template <class T, class P> void each_use(const Ops<T, P>& op, Dtype dtype, Shape s, int variant) {
     for (int i : {0, 1}) EXPECT(check_linear_forward(op, s.N, s.C, s.OC, i, RESIDUALS[(variant + i) % 3], dtype));
     EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype, variant % 5 > 1));
@@ -31,10 +31,10 @@ TEST_CASE("linear: against the reference, small") {
 }
 
 TEST_CASE("linear: against the reference, long rows and several blocks") {
-    // Few rows: of groups of one to four; too long for L1; a multiple of a page
+    // Few rows: in groups of one to four; too long for L1; as long as a multiple of a page
     const Shape few_rows[] = {{6, 70, 19},   {9, 33, 21},  {16, 40, 20},  {17, 40, 20},
                               {16, 512, 50}, {2, 4099, 7}, {4, 3072, 18}, {8, 3072, 5}};
-    // Several blocks of each dimension, either operand the larger one
+    // Several blocks in each dimension; either operand may be the larger one
     const Shape blocks[] = {{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}, {2500, 16, 16}};
     std::vector<Shape> shapes;
     for (int N : {1, 2, 3, 4, 5, 7, 31, 65}) shapes.push_back({N, 769, 50});
@@ -56,7 +56,7 @@ TEST_CASE("linear: a long row of weights is shared by warps") {
 TEST_CASE("linear: sums over many rows") {
     in_each_order(TablePart::products, [](auto& op, const TestTable& t) {
         EXPECT(check_linear_backward(op, 33, 1, 40, false, true, t.dtype));
-        EXPECT(check_linear_backward(op, 129, 1, 300, false, true, t.dtype));    // on a GPU three ranges
+        EXPECT(check_linear_backward(op, 129, 1, 300, false, true, t.dtype));    // three ranges of rows on a GPU
         EXPECT(check_linear_backward(op, 8197, 1, 3, false, true, t.dtype));     // 128 ranges of more than 64 rows
     });
 }
@@ -103,7 +103,7 @@ TEST_CASE("linear: pointers of any alignment") {
             Numbers numbers = random_normal(N * C + offset, 1);
             std::fill_n(numbers.begin(), offset, NAN);
             Dual<InputType<T, P>> x(op, numbers);
-            Numbers start(size_t(N * OC + offset), NAN);    // an element that is not written stays NaN
+            Numbers start(size_t(N * OC + offset), NAN);    // unwritten elements stay NaN
             std::fill_n(start.begin(), offset, 1);
             Dual<T> y(op, start);
             both(op, [&](auto& table, auto at) {
@@ -116,7 +116,7 @@ TEST_CASE("linear: pointers of any alignment") {
 
 TEST_CASE("linear: NaN spoils its row or its column, of few rows as of many") {
     const int C = 40, OC = 30;
-    const uint32_t all_ones = 0x7fffffff;    // rounding as an integer would turn this NaN into -0
+    const uint32_t all_ones = 0x7fffffff;    // integer rounding would make this NaN -0
     float nan;
     memcpy(&nan, &all_ones, 4);
     each_table(TablePart::products, [&]<class T, class P>(const Ops<T, P>& op) {

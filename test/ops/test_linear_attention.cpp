@@ -1,12 +1,13 @@
-// test_linear_attention.cpp - attention without softmax: the recurrence equals the sum over pairs, tables equal the
-// reference, whose gradients equal central differences.
+// test_linear_attention.cpp - attention without softmax: the recurrence equals the sum over pairs,
+// tables equal the reference, and the reference's gradients equal central differences.
 #include "ops.h"
 
 #include "tools/selftest/attention.h"
 #include "tools/selftest/linear_attention.h"
 
 namespace {
-// Chunks that end early, late and on time; groups; sizes that fill no vector; documents of every length.
+// Lengths below, at and above multiples of a chunk; groups; head sizes that fill no vector; short
+// and long documents.
 struct Shape {
     int B, S, NH, NKV, HS, document = 0;
 };

@@ -8,13 +8,13 @@ template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int
     EXPECT(check_cross_entropy(op, N, V, Vp, true, false, z));
     EXPECT(check_cross_entropy(op, N, V, Vp, true, true, z));
 }
-// Scaled, capped where it shows, both, and capped where the logits are small against the cap.
+// Scaled logits; a cap that changes them; both; a cap far above the logits.
 constexpr Logits SHAPES[] = {{0.3f, 0}, {1, 2}, {1.7f, 5}, {1, 300}};
 struct Row {
     double loss;
     Numbers gradient;
 };
-// One row of V logits, and NaN in its padding.
+// Loss and gradient of one row: V logits, then padding.
 template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, int V, int target) {
     Array<T> x(op, logits);
     Array<float> loss(op, 1);
@@ -37,13 +37,13 @@ TEST_CASE("cross entropy: against the reference") {
 
 TEST_CASE("cross entropy: rows of many logits") {
     in_each_order([]<class T, class P>(const Ops<T, P>& op) {
-        for (int V : {4095, 4100, sizeof(T) == 2 ? 13001 : 9001}) {    // the last: 26 or 36 KB a row
+        for (int V : {4095, 4100, sizeof(T) == 2 ? 13001 : 9001}) {    // last V: 26 or 36 KB per row
             each_use(op, 2, V, int(round_up(V, 104)));
             each_use(op, 1, V, V | 1);
         }
     });
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        each_use(op, 2, 50257, 50304);    // a GPU's shared memory: two rows of float never fit, of bf16 they fit sm_90
+        each_use(op, 2, 50257, 50304);    // shared memory holds two rows: only bf16, sm_90
         if (sizeof(T) == 2) each_use(op, 2, 128256, 128256);
     });
 }
@@ -118,7 +118,7 @@ TEST_CASE("cross entropy: extreme logits") {
         CHECK(r.gradient[7] == -1);
         CHECK(r.gradient[8] == 0);
 
-        l = logits(-INFINITY);    // masked but for two
+        l = logits(-INFINITY);    // all but two logits masked
         l[299] = l[0] = 3e38;
         r = row(op, l, V, 299);
         CHECK(r.loss == doctest::Approx(std::log(2)));

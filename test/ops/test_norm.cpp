@@ -22,8 +22,8 @@ TEST_CASE("norm: against the reference, rows of a warp") {
     each_order([] { shapes({8, 33, 264, 768}, {7}); });
 }
 
-// Each width of a thread's share on a GPU, forward (1 to 8 vectors a lane, then blocks) and backward (1, 2, 4), and no
-// vectors.
+// C for each of a GPU's kernels: forward with 1 to 8 vectors per lane, then a block per row;
+// backward with 1, 2 and 4 vectors; and C that fills no vectors.
 TEST_CASE("norm: against the reference, long rows") {
     each_order([] { shapes({1600, 2056}, {5}); });
     shapes({128, 384, 512, 640, 1000, 1280, 1792, 2048, 3000, 3584, 5000, 7168, 16392}, {5});
@@ -33,7 +33,7 @@ TEST_CASE("norm: against the reference, long rows") {
 TEST_CASE("norm: many rows, each block takes several times four") {
     const int rows = 4 * 512 * 2 + 4 * 3 + 1;
     each_table([&](auto& op) {
-        for (int order : {1, 2}) {    // in thread order no warp is ahead
+        for (int order : {1, 2}) {    // not thread order: warps run ahead
             set_order(order);
             EXPECT(check_norm_backward(op, rows, 136));
             EXPECT(check_norm_backward(op, rows, 136, RMSNORM));
@@ -78,7 +78,7 @@ TEST_CASE("norm: the same bits in any order") {
 
 TEST_CASE("norm: rows far from zero keep their variance") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        if (sizeof(T) == 2) return;    // a bf16 near 1000 is a multiple of 4
+        if (sizeof(T) == 2) return;    // bf16 numbers near 1000: multiples of 4
         for (int C : {96, 101, 4096}) {
             Numbers numbers = random_normal(2 * C, 1);
             for (double& v : numbers) v += 1000;
@@ -89,7 +89,7 @@ TEST_CASE("norm: rows far from zero keep their variance") {
                 table.stream_norm_forward(at(y), at(mean), at(rstd), at(x), at(w), at(b), {}, 2, C);
             });
             Check check;
-            check.expect("y", y, 2e-4);    // the mean is off by a few times 1000 * 2^-24
+            check.expect("y", y, 2e-4);    // error of the mean: some 1000 * 2^-24
             check.expect("rstd", rstd, 1e-6);
             EXPECT(check);
         }

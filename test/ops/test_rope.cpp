@@ -8,7 +8,7 @@ struct Form {
     Heads h;
     QkNormRope t;
 };
-// Half turned and whole, in both orders of pairs, with both norms; heads that are no multiple of a vector.
+// Half and whole heads rotated, both orders of pairs, both QK-norms; head sizes without vectors.
 const Form FORMS[] = {
     {{2, 2, 8}, {8}},
     {{4, 2, 64}, {64}},

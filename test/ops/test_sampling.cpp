@@ -8,7 +8,7 @@ const SampleParams DRAWS[] = {
     {},
     {.temperature = 0.7},
     {.top_k = 1},
-    {.temperature = 6, .top_k = 2},    // no more than there are parts
+    {.temperature = 6, .top_k = 2},    // top-k at most the number of parts
     {.temperature = 6, .top_k = 3},
     {.temperature = 0.8, .top_k = 7},
     {.top_k = 50},
@@ -24,7 +24,8 @@ const SampleParams DRAWS[] = {
     {.temperature = 2, .top_k = 30, .top_p = 0.8, .min_p = 0.1, .repetition = 1.1, .presence = 0.2, .frequency = 0.1}};
 }    // namespace
 
-// One part of the vocabulary and several, whole and not; more rows than run at a time.
+// On a GPU, vocabularies of one part (1024 tokens) and of several, full and partial; 18 rows, more
+// than run at a time.
 TEST_CASE("sample: against the reference") {
     in_each_order([](auto& op) {
         int k = 0;

@@ -1,5 +1,5 @@
-// test_textbook.cpp - attention as a textbook tells it (Vaswani et al. 2017, section 3.2.1): three tokens by hand, and
-// why scores are divided by the square root of the head size.
+// test_textbook.cpp - attention as in a textbook (Vaswani et al. 2017, section 3.2.1): three tokens
+// by hand, and the reason why scores are divided by the square root of the head size.
 #include "ops.h"
 
 #include "tools/selftest/attention.h"
@@ -8,9 +8,9 @@ namespace {
 const double E = std::exp(1.0);
 typedef std::vector<Numbers> Rows;
 
-// ---- three tokens ---------------------------------------------------------------------------------------------------
+// ---- three tokens -------------------------------------------------------------------------------
 
-// One head of size 4. A token asks for what its query says, and is found by its key.
+// One head of size 4. A token attends most to tokens whose keys match its query.
 const Rows Q = {{1, 0, 1, 0}, {0, 2, 0, 2}, {1, 1, 1, 1}};
 const Rows K = {{1, 0, 1, 0}, {0, 1, 0, 1}, {1, 1, 1, 1}};
 const Rows V = {{1, 2, 0, 3}, {0, 1, 4, 3}, {2, 0, 2, 3}};    // the last column is the same for all
@@ -28,7 +28,7 @@ void expect_rows(const Rows& got, const Rows& expected, double tolerance = 1e-12
             CHECK(std::fabs(got[i][j] - expected[i][j]) <= tolerance);    // also fails for NaN
         }
 }
-// What every table makes of the three tokens.
+// Checks attention of the three tokens in every table.
 void expect_attention(const Rows& expected, TrueSpans::Kind kind) {
     auto expect = [&]<class T, class P>(const Ops<T, P>& op) {
         const TrueSpans spans(3, {{}}, kind);
@@ -76,10 +76,10 @@ TEST_CASE("textbook: scaled dot-product attention of three tokens") {
     expect_rows(weights, {{0.4223, 0.1554, 0.4223}, {0.0634, 0.4683, 0.4683}, {0.2119, 0.2119, 0.5761}}, 5e-5);
 
     // The output: each row is the mean of the values by these weights.
-    //     1.2670 1      1.4661 3      (e + 2 e) / (1 + 2 e)        (2 e + 1) / (1 + 2 e)      (4 + 2 e) / (1 + 2 e)
-    //     1      0.5951 2.8099 3      (1 + 2 e^2) / (1 + 2 e^2)    (2 + e^2) / (1 + 2 e^2)    6 e^2 / (1 + 2 e^2)
-    //     1.3642 0.6358 2      3      (1 + 2 e) / (2 + e)          3 / (2 + e)                (4 + 2 e) / (2 + e)
-    // What all values have in common stays, as the weights of a row add up to 1.
+    //     1.2670 1      1.4661 3      (e+2e)/(1+2e)        (2e+1)/(1+2e)       (4+2e)/(1+2e)
+    //     1      0.5951 2.8099 3      (1+2e^2)/(1+2e^2)    (2+e^2)/(1+2e^2)    6e^2/(1+2e^2)
+    //     1.3642 0.6358 2      3      (1+2e)/(2+e)         3/(2+e)             (4+2e)/(2+e)
+    // The last column, equal in all values, stays 3, because the weights of a row add up to 1.
     Rows output(3, Numbers(4));
     for (size_t i = 0; i < 3; i++)
         for (size_t j = 0; j < 3; j++)
@@ -93,9 +93,9 @@ TEST_CASE("textbook: scaled dot-product attention of three tokens") {
 }
 
 TEST_CASE("textbook: the same three tokens, each of which sees none that follows") {
-    // The first sees itself alone, so its output is its value. The second's scaled scores are 0 and 2:
+    // The first attends only to itself: its output is its value. The second has scaled scores 0, 2:
     //     weights 1 / (1 + e^2) = 0.1192 and 0.8808
-    // The third sees all, as without a mask.
+    // The third attends to all, as without a mask.
     const double sum = 1 + E * E;
     const Rows output = {
         V[0], {1 / sum, (2 + E * E) / sum, 4 * E * E / sum, 3}, {(1 + 2 * E) / (2 + E), 3 / (2 + E), 2, 3}};
@@ -103,13 +103,13 @@ TEST_CASE("textbook: the same three tokens, each of which sees none that follows
     expect_attention(output, TrueSpans::causal);
 }
 
-// ---- the square root of the head size -------------------------------------------------------------------------------
+// ---- the square root of the head size -----------------------------------------------------------
 
 namespace {
 const Ops<double>& op = reference_ops();
 
-// Scores of n random queries and keys, whose numbers have mean 0 and variance 1. A position that sees itself alone has
-// the log-sum-exp of one score: the score.
+// Scores of n random queries and keys, whose numbers have mean 0 and variance 1. With a window of 1
+// the log-sum-exp of a position is its only score.
 std::vector<float> random_scores(int n, int HS, float scale) {
     const Heads h = {.NH = n / 64, .NKV = n / 64, .HS = HS, .window = 1, .scale = scale};
     const Numbers qkv = random_normal(int64_t(64) * h.qkv_width(), uint64_t(HS));
@@ -119,23 +119,24 @@ std::vector<float> random_scores(int n, int HS, float scale) {
     return scores;
 }
 
-// What softmax makes of a query's scores of 16 keys, in the mean over so many heads.
+// Softmax of a query's scores of 16 keys: means over HEADS heads.
 struct Softmax {
-    double entropy;     // the weights'
-    double gradient;    // the 2-norm of the scores', where the weights' is random
+    double entropy;     // entropy of the weights
+    double gradient;    // norm of dscores for random dweights
 };
 Softmax softmax_of(int HS, float scale) {
     const int S = 16, HEADS = 256;
     Heads h = {.NH = HEADS, .NKV = HEADS, .HS = HS, .scale = scale, .max_distance = S - 1};
     Numbers qkv = random_normal(int64_t(S) * h.qkv_width(), uint64_t(HS));
-    // Value j is 1 at j and 0 elsewhere: then the output is the weights, and its gradient theirs.
+    // Value j is 1 at j and 0 elsewhere: the output then equals the weights, and dy their gradient.
     for (int s = 0; s < S; s++)
         for (int i = 0; i < HEADS * HS; i++) qkv[size_t(s * h.qkv_width() + 2 * h.width() + i)] = i % HS == s;
     Numbers y(size_t(S * h.width())), dy(y.size()), none(size_t(HEADS * (2 * S - 1))), dscores(none);
     std::vector<float> lse(size_t(HEADS * S));
     h.bias = reinterpret_cast<const float*>(none.data());
     op.attention_forward(y.data(), lse.data(), qkv.data(), 1, S, h);
-    // The last query sees all keys. A bias of each distance has the gradient of its score of one key.
+    // The last query attends to all keys, each at its own distance, so the gradient of a distance's
+    // bias is that of one key's score.
     const size_t last = size_t((S - 1) * h.width());
     const Numbers random = random_normal(h.width(), 1);
     std::copy(random.begin(), random.end(), dy.begin() + int64_t(last));
@@ -154,13 +155,15 @@ Softmax softmax_of(int HS, float scale) {
 }
 }    // namespace
 
-// A product of two numbers of mean 0 and variance 1 has mean 0 and variance 1, and a score is a sum of HS of them.
+// A product of two numbers of mean 0 and variance 1 has mean 0 and variance 1, and a score is a sum
+// of HS of them.
 TEST_CASE("textbook: scores have the variance of the head size, scaled ones 1") {
     const int n = 4096;
     for (int HS : {16, 32, 64, 128, 256}) {
         CAPTURE(HS);
-        // The fourth moment of such a sum of normal numbers' products is 3 HS^2 + 6 HS, so that the square has the
-        // variance 2 HS^2 + 6 HS. Five standard errors: one sound draw in two million is further away.
+        // The fourth moment of such a sum of normal numbers' products is 3 HS^2 + 6 HS, so that the
+        // square has the variance 2 HS^2 + 6 HS. Five standard errors: one sound draw in two
+        // million is further away.
         const double part = 5 * std::sqrt((2 + 6.0 / HS) / n);
         for (bool scaled : {false, true}) {
             const double variance = scaled ? 1 : HS;
@@ -172,7 +175,8 @@ TEST_CASE("textbook: scores have the variance of the head size, scaled ones 1") 
     }
 }
 
-// Scores that are far apart give one key nearly all weight, and a softmax that has decided passes no gradient on.
+// Scores that are far apart give one key nearly all weight. Such a softmax passes hardly any
+// gradient.
 TEST_CASE("textbook: unscaled, softmax hardens and its gradient vanishes as heads grow; scaled, neither") {
     const Softmax first = softmax_of(16, 0);
     Softmax before = {std::log(16.0), INFINITY};    // the highest entropy that 16 keys have

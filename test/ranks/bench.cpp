@@ -17,7 +17,7 @@ template <class F> double median_seconds(const Engine& e, int times, F f) {
     std::vector<double> seconds;
     for (int i = -1; i < times; i++) {    // the first one warms up
         double all = 0;
-        e.comm->all_reduce(&all, 1, Element::f64, Element::f64);    // begins on all ranks together
+        e.comm->all_reduce(&all, 1, Element::f64, Element::f64);    // barrier: ranks begin together
         e.comm->join(e.comm->mark());
         const auto start = std::chrono::steady_clock::now();
         f();
@@ -29,7 +29,8 @@ template <class F> double median_seconds(const Engine& e, int times, F f) {
 }
 }    // namespace
 
-// MPI is called here from another thread than the one that started it, while that one waits: fine with all that exist.
+// Calls MPI from another thread than the one that initialised it, which waits meanwhile: all MPI
+// libraries allow this.
 int bench(const Engine& e) {
     auto reduce = reinterpret_cast<decltype(&MPI_Allreduce)>(dlsym(RTLD_DEFAULT, "MPI_Allreduce"));
 #ifdef OPEN_MPI

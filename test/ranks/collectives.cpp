@@ -1,4 +1,5 @@
-// collectives.cpp - every collective, type, wire and size against sums that each rank takes of all ranks' inputs.
+// collectives.cpp - every collective, element type, comm_dtype and size against sums that each rank
+// computes from all ranks' inputs.
 #include "base/philox.h"
 #include "ranks_test.h"
 
@@ -17,7 +18,8 @@ template <class T> T rounded(double x) {
     else return T(x);
 }
 
-// Any rank can make every rank's input: of several sizes, so that the order of additions shows in the bits.
+// A rank's input, which every rank can compute. Its sizes vary, so the order of additions shows in
+// the bits.
 template <class T> std::vector<T> input(int rank, int64_t n, uint64_t seed) {
     std::vector<T> x(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; i++) {
@@ -42,7 +44,7 @@ uint64_t digest(const void* p, size_t n) {
 template <class T> bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
     return a.size() == b.size() && (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
-// The same on all ranks: of each a digest, in four doubles.
+// Expects equal x on all ranks: gathers each rank's digest of it, in four doubles.
 template <class T> void expect_same_everywhere(const Engine& e, const std::vector<T>& x, const char* what) {
     const int64_t row = 64;
     const uint64_t mine = digest(x.data(), x.size() * sizeof(T));
@@ -57,7 +59,7 @@ template <class T> void expect_same_everywhere(const Engine& e, const std::vecto
         expect(memcmp(&got[size_t(r * row)], parts, sizeof parts) == 0, "%s: rank %d holds other bits", what, r);
 }
 
-// Elements [from, from + got.size()) of the sum of all inputs.
+// Expects got to be the elements from `from` on of the sum of all inputs.
 template <class T> void expect_sum(const Engine& e, const std::vector<T>& got, const Inputs<T>& in, int64_t from,
                                    Element comm_dtype, const char* what) {
     const bool exact = e.ordered && comm_dtype == element<T> && comm_dtype != Element::bf16;
@@ -149,13 +151,14 @@ void test_collectives(const Engine& e) {
     test_type<double>(e, Element::f64);
     test_type<bf16>(e, Element::bf16);
     if (!e.ordered) return;
-    // more than one chunk of an exchange
+    // more than one chunk per exchange
     test_all_reduce<float>(e, Element::f32, 2200007);
     test_all_reduce<float>(e, Element::bf16, 2200007);
     test_reduce_scatter<float>(e, Element::bf16, 64 * 9001);
 }
 
-// Many at once, of all kinds and sizes, while the main thread computes; joined in another order.
+// Many collectives of all kinds and sizes in flight, while the main thread computes; joined in
+// another order.
 void test_in_flight(const Engine& e) {
     constexpr int MANY = 24;
     const int64_t sizes[] = {1, 5000, 70007, 300};
@@ -184,7 +187,7 @@ void test_in_flight(const Engine& e) {
     }
     e.comm->join(before);    // long done
 
-    // more than any queue holds, each of a number of its own
+    // more collectives than any queue holds, each of one number
     constexpr int TIMES = 600, APART = 8;
     Guarded<double> numbers(e, TIMES * APART);
     std::vector<double> mine(TIMES * APART), sums(TIMES * APART);

@@ -1,4 +1,5 @@
-// main.cpp - a rank of the collectives' tests, started by mpirun: all of them by one engine, or their speed.
+// main.cpp - a rank of the collectives' tests, started by mpirun: tests all collectives of one
+// engine, or measures their speed.
 // Usage: mpirun -n N test_ranks mpi|nccl|bench|stuck
 #include "ranks_test.h"
 
@@ -25,7 +26,7 @@ struct Handlers {
 void test_signals(const Handlers& before) {
     const Handlers now;
     for (int s = 1; s < NSIG; s++) expect(now.of[s] == before.of[s], "signal %d has another handler", s);
-    // The main thread cannot take it: no other one does, until it can.
+    // While the main thread blocks SIGTERM, no other thread may handle it.
     sigset_t term;
     sigemptyset(&term);
     sigaddset(&term, SIGTERM);

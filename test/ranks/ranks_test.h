@@ -1,4 +1,5 @@
-// ranks_test.h - what the program of the ranks shares: an engine under test, guarded memory of its device, failures.
+// ranks_test.h - shared by the program test_ranks: the engine under test, guarded device memory,
+// failures.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -8,18 +9,18 @@
 
 struct Engine {
     Comm* comm = nullptr;
-    const Table* device = nullptr;    // its memory
-    bool ordered = false;             // sums are taken in the order of ranks: their bits are known
+    const Table* device = nullptr;    // allocates and copies memory
+    bool ordered = false;             // sums in order of ranks: known bits
 };
 
-// Counts and says what went wrong, with the rank.
+// Unless right, counts a failure and prints it with the rank.
 [[gnu::format(printf, 2, 3)]] bool expect(bool right, const char* format, ...);
 
 void test_collectives(const Engine& e);
 void test_in_flight(const Engine& e);
 int bench(const Engine& e);    // exit status
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 // n elements of the device between guards.
 template <class T> class Guarded {

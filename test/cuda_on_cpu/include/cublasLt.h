@@ -131,7 +131,7 @@ inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_by
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
 }
 
-// Set by tests: an algorithm's milliseconds; products without algorithm, or that none runs.
+// Set by tests: milliseconds of an algorithm; products for which none is listed, or none runs.
 inline std::function<double(const LtProduct&, const LtAlgorithm&)> lt_duration;
 inline std::function<bool(const LtProduct&)> lt_knows_none, lt_runs_none;
 inline float lt_gelu_error = 0;    // relative error of GELU and its derivative
@@ -187,7 +187,7 @@ struct LtCall {
         const std::vector<float> A = lt_dense(a, p.a, p.op.ta == CUBLAS_OP_N, tf32);
         const std::vector<float> B = lt_dense(b, p.b, p.op.tb == CUBLAS_OP_T, tf32);
         std::vector<float> sum(size_t(m * n));
-        static bool turn = false;    // parts added in place come in any order
+        static bool turn = false;    // order of parts alternates between calls
         const bool in_place = algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE;
         const bool backwards = in_place ? turn ^= true : algorithm.backwards;
         for (uint64_t i = 0; i < algorithm.parts; i++) {
@@ -336,7 +336,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
         if (*std::min_element(want.alignment, want.alignment + 4) < x.alignment) continue;
         results[(*count)++] = {lt_opaque(x), x.workspace(p), CUBLAS_STATUS_SUCCESS, 1, {}};
     }
-    if (*count < most)    // a result that does not fit is listed, too
+    if (*count < most)    // an unusable result is listed, too
         results[(*count)++] = {{{~uint64_t(0)}}, ~size_t(0), CUBLAS_STATUS_NOT_SUPPORTED, 1, {}};
     return CUBLAS_STATUS_SUCCESS;
 }
