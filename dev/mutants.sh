@@ -18,7 +18,7 @@ rows=$(cat dev/mutants.txt) pattern=${1:-}
 if [[ $pattern =~ ^([0-9]+)/([1-9][0-9]*)$ ]]; then
     rows=$(awk -v k="${BASH_REMATCH[1]}" -v n="${BASH_REMATCH[2]}" 'NR % n == k % n' dev/mutants.txt) pattern=
 fi
-all=build/mutants cores=$(nproc) rooms="base checkpoint comm data files gpt infer model tools train"
+all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))
 jobs=$(((cores + workers - 1) / workers))
 [ $jobs -gt 1 ] || export OMP_NUM_THREADS=2    # two threads in each worker: wrong sharing shows
@@ -29,7 +29,7 @@ cpu avx512bw && best=avx512
 cpu avx512_bf16 && best=avx512bf16
 
 compile() {    # tree, arguments of make. All but the layers is compiled with -O1: half the seconds.
-    make -C "$1" -j$jobs NVCC= TOTAL=0 SHORT_LOOPS="$rooms" "${@:2}" >"$1/build/log" 2>&1
+    make -C "$1" -j$jobs NVCC= TOTAL=0 LONG_LOOPS=layers/% "${@:2}" >"$1/build/log" 2>&1
 }
 remove_binaries() {    # tree: so that make links again
     (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/flatgpt emu/launches emu/test_cuda emu/ladder_*)
