@@ -27,15 +27,6 @@ void catch_signals(bool prints) {
     for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaction(s, &action, nullptr);
     signal(SIGPIPE, SIG_IGN);    // a closed stderr pipe must not end the run
 }
-
-std::string shell_quoted(const std::string& text) {
-    if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/=+,:@%") ==
-        std::string::npos)
-        return text;
-    std::string out = "'";
-    for (char ch : text) out += ch == '\'' ? "'\\''" : std::string(1, ch);
-    return out + "'";
-}
 }    // namespace
 
 Status Trainer::run() {

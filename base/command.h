@@ -109,6 +109,8 @@ extern const ExitMeaning EXIT_MEANINGS[9];    // meanings of enum Exit's values
 // Breaks a text into lines of at most `width` columns (a longer word stays whole). Each line but
 // the first begins with `indent` spaces.
 std::string wrap(const std::string& text, int width, int indent);
+// A word of a shell command, in single quotes if the shell would change it.
+std::string shell_quoted(const std::string& word);
 // Breaks a shell command into lines that end with a backslash. Two spaces separate two commands.
 std::string wrap_shell(const std::string& example, int width, const std::string& indent);
 std::string command_usage(const Command& command);    // "flatgpt train --data TEXT [options]"

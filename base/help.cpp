@@ -33,6 +33,13 @@ std::string wrap(const std::string& text, int width, int indent) {
     }
     return out;
 }
+std::string shell_quoted(const std::string& word) {
+    const bool plain =
+        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/=+,:@%") == word.npos;
+    std::string text = "'";
+    for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
+    return plain ? word : text + "'";
+}
 std::string wrap_shell(const std::string& example, int width, const std::string& indent) {
     // Pieces of the line: words, each option together with its value; "" separates two commands.
     std::vector<std::string> pieces;

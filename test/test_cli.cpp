@@ -345,7 +345,8 @@ TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
     write_file(grammar, "root ::= " + name);
     const ProcessResult long_name = run_flatgpt({"sample", "--grammar", grammar, "--prompt", "a", "."});
     CHECK_MESSAGE(long_name.err.size() < 5000, long_name.err.substr(0, 100));
-    CHECK(contains(run_flatgpt({"completion", "fsh"}).err, "did you mean fish?"));    // zsh is equally near
+    CHECK(contains(run_flatgpt({"completion", "fsh"}).err, "did you mean fish?"));
+    CHECK(did_you_mean("fsh", {"zsh", "fish"}) == "; did you mean fish?");    // equally near, and begins alike
     CHECK(contains(run_flatgpt({"generate"}).err, "did you mean sample?"));
     CHECK(contains(run_flatgpt({"train", "--batch-size", "4"}).err, "did you mean --batch?"));
     CHECK(contains(run_flatgpt({"train", "--device", "gpu"}).err, "found 'gpu'; did you mean cuda?"));

@@ -113,4 +113,9 @@ TEST_CASE("shape: a config.json alone is a model to take; a window that limits n
     Toy::set(a, "--out", toy.dir + "/c");
     a.push_back("--dry-run");
     must(a, 0, " MFLOP per step, ");
+    // Here the layers without a window are those without RoPE: no window would mean no RoPE.
+    Toy::set(a, "--model", "cohere2:d4");
+    Toy::set(a, "--seq-len", "32");
+    Toy::set(a, "--window", "512");
+    CHECK_FALSE(contains(must(a, 0, "ffn 704, window 512").err, "is no limit"));
 }

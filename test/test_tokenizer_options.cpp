@@ -83,7 +83,9 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
     json file = (*found)["tokenizer"];
     file["added_tokens"] = {{{"id", 8}, {"content", "<x y>"}, {"special", true}, {"normalized", true}},
                             {{"id", 9}, {"content", "<s>"}, {"special", true}, {"normalized", false}},
-                            {{"id", 10}, {"content", "b a"}, {"special", true}, {"normalized", false}}};
+                            {{"id", 10}, {"content", "b a"}, {"special", true}, {"normalized", false}},
+                            {{"id", 11}, {"content", "t!"}, {"special", true}, {"normalized", true}, {"rstrip", true}},
+                            {{"id", 12}, {"content", "V i"}, {"special", true}, {"normalized", true}}};
     const Tokenizer t = parsed(file.dump());
     CHECK(t.encode("a <x y>", true).back() == 8);
     CHECK(t.encode("<s><x y>", true) == Ids{9, 8});    // the prefix is of its name
@@ -93,7 +95,10 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
     CHECK(t.first_special("<s> a") == 9);
     CHECK(t.safe_cut("a <x y>", 7, true) == 1);
     CHECK(t.safe_cut("<s><x y>", 8, true) == 0);
-    const char* const parts[] = {"a", "b", " ", " ", "<x y>", "<x ", "y>", "<s>", "b a", "x"};
+    // Here no unknown character keeps a cut away: the tokens alone do.
+    CHECK(t.safe_cut("<s>V i", 4, true) == 0);
+    CHECK(t.safe_cut("<s>t! b", 5, true) == 0);    // the token takes the space behind it
+    const char* const parts[] = {"a", "b", " ", " ", "<x y>", "<x ", "y>", "<s>", "b a", "x", "V i", "t!", "V"};
     int cuts = 0;
     for (uint64_t i = 0; i < 2000; i++) {
         std::string text;

@@ -207,13 +207,6 @@ std::string run_option(const std::string& dir, const char* key) {
         if (s.key == key && s.values.size() == 1) return s.values[0];
     return "";
 }
-std::string quoted(const std::string& word) {    // quoted for a shell
-    const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=-,") ==
-                       word.npos;
-    std::string text = "'";
-    for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
-    return plain ? word : text + "'";
-}
 // The command that continues training, with a third of the learning rate: enough to recover, little
 // enough not to forget. *of_run: rate and batch come from the original run, not from train's
 // defaults.
@@ -221,14 +214,14 @@ std::string training_command(const Options& o, const std::string& from, bool* of
     const std::string rate = run_option(from, "lr"), batch = run_option(from, "batch");
     *of_run = !rate.empty() && !batch.empty();
     const double lr = *of_run ? strtod(rate.c_str(), nullptr) : TrainOptions{}.lr;
-    std::string text = "flatgpt train --from " + quoted(o.out) + " --data " +
-                       quoted(o.data.empty() ? "SHARDS" : o.data);
-    if (!o.eval_data.empty()) text += " --val " + quoted(o.eval_data);
+    std::string text = "flatgpt train --from " + shell_quoted(o.out) + " --data " +
+                       shell_quoted(o.data.empty() ? "SHARDS" : o.data);
+    if (!o.eval_data.empty()) text += " --val " + shell_quoted(o.eval_data);
     if (o.raw_u16) text += " --raw-u16";
-    if (!o.model_options.tokenizer.empty()) text += " --tokenizer " + quoted(o.model_options.tokenizer);
+    if (!o.model_options.tokenizer.empty()) text += " --tokenizer " + shell_quoted(o.model_options.tokenizer);
     if (o.seq_len) text += formatted(" --seq-len %d", o.seq_len);
     text += " --batch " + (*of_run ? batch : std::to_string(TrainOptions{}.batch));
-    return text + formatted(" --lr %.3g --steps 200 --out ", lr / 3) + quoted(o.out + "-trained");
+    return text + formatted(" --lr %.3g --steps 200 --out ", lr / 3) + shell_quoted(o.out + "-trained");
 }
 
 Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, const Plans& p, const Evaluation& whole,
