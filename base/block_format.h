@@ -22,7 +22,7 @@ inline constexpr BlockFormat BLOCK_FORMATS[] = {
     {BlockType::q6_k, "Q6_K", 14, 256, 210}, {BlockType::iq4_nl, "IQ4_NL", 20, 32, 18},
 };
 constexpr const BlockFormat& block_format(BlockType b) { return BLOCK_FORMATS[int(b)]; }
-// Returns null for an unsupported format.
+// Finds a format by its type number in GGUF files; null if it is not supported.
 constexpr const BlockFormat* find_block_format(uint32_t ggml_type) {
     for (const BlockFormat& f : BLOCK_FORMATS)
         if (uint32_t(f.ggml_type) == ggml_type) return &f;

@@ -172,7 +172,8 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
     // Pairs of another program's word and ours, without dashes, because keys of a TOML file have
-    // none. They are not in the rows: commands share rows, and commands and choices have none.
+    // none. Rows cannot hold these words: several commands share a row, and names of commands and
+    // choices have no row.
     static const std::pair<const char*, const char*> ELSEWHERE[] = {
         {"generate", "sample"},     {"run", "sample"},
         {"complete", "sample"},     {"evaluate", "eval"},
@@ -205,8 +206,8 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
 }
 
 namespace {
-// Corrects three habits of CLI11: it takes any word for a value, `--text=` for `--text`, and
-// `--a_b` for another name than `--a-b`.
+// Corrects three habits of CLI11. It accepts an option's name as the value of the previous option,
+// treats `--text=` as `--text`, and does not know that `--a_b` means `--a-b`.
 Status mend(const CLI::App& app, Strings& args) {
     auto option = [&](const std::string& word) {
         return word[0] == '-' ? app.get_option_no_throw(dashed(word)) : nullptr;
@@ -363,7 +364,8 @@ std::string alternatives(const Strings& words) {    // "a", "a or b", "a, b or c
     if (words.size() < 2) return join(words, "");
     return join(Strings(words.begin(), words.end() - 1), ", ") + " or " + words.back();
 }
-// A flag named by a rule. row: null if there is none. value: required; "": any but the default.
+// A flag of the command, named by a rule. row: null if the command has no such flag. value: the
+// value that the rule requires; "": any value but the default.
 struct RuleFlag {
     const Flag* row;
     std::string value;

@@ -87,12 +87,13 @@ FlagRule flag_rule(const std::string& text);
 std::vector<std::string> flag_values(const std::vector<Flag>& rows);
 // Checks the rows' rules. A flag counts as set if its value differs from its default, so that
 // run.toml, which has all flags, can be read again. In a rule, a flag with a value counts if it has
-// this value; rules on flags outside of the rows are skipped. changed, if not null: only its own
-// rules and rules that exclude it are checked. Exit 2, naming both.
+// this value; rules on flags outside of the rows are skipped. If `changed` is not null, only its
+// own rules and rules that exclude it are checked. Exit 2: the message names both flags of the
+// rule.
 Status check_rules(const std::vector<Flag>& rows, const std::vector<std::string>& defaults,
                    const Flag* changed = nullptr);
-// flag_form is how help shows a row: "--lr X", "--tokens, -n N", "FILE...". flag_meaning is its
-// text: needs, help, choices, default, but no range.
+// flag_form is how help shows a row: "--lr X", "--tokens, -n N", "FILE...". flag_meaning is the
+// text that help shows behind it: needs, help, choices, default, but no range.
 std::string flag_form(const Flag& flag);
 std::string flag_meaning(const Flag& flag);
 std::string did_you_mean(const std::string& word,

@@ -76,7 +76,7 @@ template <class V> struct [[nodiscard]] Result {
 };
 
 // Evaluates to a Result's value; on an error the enclosing function returns the error. The counter
-// gives nested ones a variable each.
+// gives each TRY a variable of its own, so that they can be nested.
 #define TRY(expression) TRY_COUNTED(expression, __COUNTER__)
 #define TRY_COUNTED(expression, n) TRY_NAMED(expression, n)
 #define TRY_NAMED(expression, n)                   \

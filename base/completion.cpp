@@ -7,8 +7,9 @@
 namespace {
 // ---- shells ---------------------------------------------------------------------------------------------------------
 
-// The scripts call the program that is being typed with the words of the command line, the last one
-// unfinished, and offer what it prints; file names if it prints nothing.
+// Each script calls the program named on the command line with the line's words, the last of which
+// is unfinished, and offers the words that it prints. If it prints none, the script offers file
+// names.
 const std::map<std::string, const char*> SCRIPTS = {{"bash", R"sh(# source <(flatgpt completion bash)
 _flatgpt() {
     local IFS=$'\n'
@@ -35,7 +36,8 @@ end
 complete -c flatgpt -f -n 'count (__flatgpt) >/dev/null' -a '(__flatgpt)'
 )sh"}};
 
-// The words that may stand in place of the last one, a line each, with their meaning behind a tab.
+// Returns the words that may replace the last one, each on a line of its own, followed by a tab and
+// its meaning.
 std::string candidates(const std::vector<Command>& commands, const std::vector<std::string>& words) {
     std::string out;
     auto offer = [&](const std::string& word, const std::string& meaning) {
@@ -101,7 +103,8 @@ std::string man_of(const Command& c) {
     return out + ".PP\nExample:\n.PP\n.RS 4\n.nf\n" + example + "\n.fi\n.RE\n";
 }
 
-// Environment variables and exit codes, which no row describes.
+// Returns the parts of the manual page that no flag row describes: options of all commands, exit
+// codes, environment variables.
 std::string man_rest() {
     std::string out = ".SH \"OPTIONS OF ALL COMMANDS\"\n" +
                       tagged(roff_form("--help, -h"), "the options of a command") +

@@ -21,8 +21,9 @@ std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 // Breaks text at spaces if it exceeds `width` UTF-8 characters; other spaces stay.
 std::string wrap_line(const std::string& text, int width);
 
-// On a terminal, a line replaces the previous one. Elsewhere, a line is printed if `every` seconds
-// have passed since the last, or with `keep`. On a terminal, a line with `keep` stays.
+// A progress line. On a terminal each line replaces the previous one, unless that was printed with
+// `keep`. Elsewhere a line is printed only with `keep`, or if `every` seconds have passed since the
+// last one.
 class Progress {
   public:
     explicit Progress(double seconds = 10) : every(seconds) {}
@@ -38,8 +39,8 @@ class Progress {
 
 // ---- UTF-8 (RFC 3629: shortest forms, no surrogates) --------------------------------------------
 
-// Returns the length in bytes of the longest prefix of text (not empty) that is, or begins, one
-// character. complete: it is a whole character.
+// Returns the length in bytes of the longest prefix of text (not empty) that is a character or the
+// beginning of one. complete: the prefix is a whole character.
 size_t utf8_character(std::string_view text, bool& complete);
 inline void append_utf8(std::string& text, uint32_t c) {
     const int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;    // bytes after the first

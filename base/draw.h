@@ -29,8 +29,8 @@ struct Axis {
     void cover(double v);
     void widen_if_single();    // a single value gets a range around it
     double fraction(double v) const { return (axis_value(v) - low) / (high - low); }
-    // Multiples of 1, 2 or 5 times a power of ten, about `count` of them; of logarithms, between
-    // powers of ten: 1, 2 and 5 times each.
+    // Multiples of 1, 2 or 5 times a power of ten, about `count` of them. A logarithmic axis has
+    // ticks at 1, 2 and 5 times each power of ten.
     std::vector<double> ticks(int count) const;
 };
 

@@ -44,8 +44,8 @@ std::string without_slashes(std::string path);    // strips trailing slashes
 // on the temporary; if the lock is free, the temporary is a leftover of a killed process.
 
 std::string temporary_name(const std::string& path);
-// Calls `remove` on each temporary, of this path or of all paths with this prefix, whose lock is
-// free. Symbolic links are left alone.
+// remove_leftovers calls `remove` on each temporary, of this path or of all paths with this prefix,
+// whose lock is free. Symbolic links are left alone.
 enum class Paths { one, with_prefix };
 Status remove_leftovers(const std::string& path, Paths paths,
                         const std::function<Status(const std::string& left)>& remove);
@@ -68,19 +68,20 @@ extern int (*lock_call)(int descriptor, int operation);    // flock; tests repla
 
 // Whether an existing target may be replaced.
 enum class Overwrite { no, yes };
-// Renames, but fails with EEXIST if `to` exists. On file systems without such a call (NFS), this is
-// checked first.
+// Renames like rename(), but fails with EEXIST if `to` exists. Where the file system cannot do both
+// in one call (NFS), a check for `to` precedes the rename.
 int rename_new(const char* from, const char* to);
 
-// A new file. commit() gives it its final name, replacing an old file; else it is removed.
+// A new file under a temporary name. commit() renames it to its final name, replacing an old file.
+// Without commit() the destructor removes it.
 class NewFile {
   public:
     NewFile() = default;
     ~NewFile();
     NewFile(NewFile&& other) noexcept { *this = std::move(other); }
     NewFile& operator=(NewFile&& other) noexcept;
-    // First removes leftovers of killed processes for this name. Exit 2: path exists, but is no
-    // regular file; 4: not writable.
+    // Opens a temporary file, after removing leftovers of killed processes for this name. Exit 2:
+    // path exists, but is no regular file; 4: not writable.
     static Result<NewFile> create(const std::string& path);
     Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4
     Status sync() const;                                              // exit 4
@@ -96,7 +97,8 @@ class NewFile {
 
 // Writes the file atomically. Exit 2: path is no regular file; 4: writing fails.
 Status replace_file(const std::string& path, const std::string& text, Overwrite overwrite = Overwrite::yes);
-// replace_file with the contents in pieces: `produce` passes each to its argument, or fails.
+// Another replace_file, for contents in pieces: `produce` calls its argument with each piece, and
+// may fail.
 typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
 Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce,
                     Overwrite overwrite = Overwrite::yes);

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-// Exact, and without branches, for vectorised loops. A product adjusts the exponent, also of
-// subnormals.
+// Converts exactly, and without branches, so that loops are vectorised. The multiplication by 2^112
+// corrects the exponent's bias and normalises subnormals.
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
     float f;

@@ -17,8 +17,8 @@ struct Cell {
     [[gnu::format(printf, 3, 0)]] Cell(double x, const char* format)
         : text(std::isnan(x) ? "nan" : formatted(format, x)) {}
 };
-// Widths: at least so many columns of the terminal each; negative: aligned to the left. Cells are
-// separated by a space.
+// Formats a line; a space separates the cells. widths: the least number of terminal columns of each
+// cell; negative: the cell is aligned to the left.
 std::string table_line(const std::vector<int>& widths, const std::vector<Cell>& cells);
 void print_table_line(const std::vector<int>& widths, const std::vector<Cell>& cells);
 std::string csv_line(const std::vector<Cell>& cells);    // with a newline
