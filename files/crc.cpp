@@ -11,7 +11,8 @@
 namespace {
 constexpr uint32_t P = 0x82F63B78, ONE = 1u << 31;
 
-// Eight bytes per iteration. tables[k][b] is the remainder of byte b followed by k zero bytes.
+// TABLES[k][b] is the remainder of byte b followed by k zero bytes. Eight tables, because
+// crc32c_table processes eight bytes per iteration.
 constexpr auto TABLES = [] {
     std::array<std::array<uint32_t, 256>, 8> t{};
     for (uint32_t b = 0; b < 256; b++) {

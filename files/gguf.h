@@ -15,8 +15,8 @@
 
 enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 
-// One value, or an array of values of one type. They are stored in the vector for their type,
-// whatever its width.
+// One value, or an array of values of one type. Integers of any width are stored in `integers`,
+// numbers of any width in `numbers`.
 struct GgufValue {
     GgufType type = GgufType::u32;    // an array's element type
     bool array = false;

@@ -6,11 +6,12 @@
 
 #include "base/common.h"
 
-// Exit 3 naming `name` and the byte. max_depth: limit on nested objects and arrays.
+// Parses JSON. max_depth: limit on nested objects and arrays. Exit 3: the message has `name` and
+// the byte of the error.
 Result<nlohmann::json> json_parse(std::string_view text, const std::string& name, int max_depth);
 
-// One object's fields. Getters: exit 3 if the field is missing, of another type or out of [min,
-// max].
+// Reads the fields of one object. A getter fails with exit 3 if the field is missing, of another
+// type or out of [min, max].
 struct JsonFields {
     const nlohmann::json& object;       // must be a JSON object
     std::string name;                   // the file, for messages

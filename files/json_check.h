@@ -85,7 +85,8 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     }
 };
 
-// Exit 3 naming `name` and the byte.
+// Checks JSON text in one pass; v gets the extracted field. Exit 3: the message has `name` and the
+// byte of the error.
 Status json_check(std::string_view text, const std::string& name, JsonCheck& v);
 // The text in a field of a JSON object, for JSON lines. Builds no tree: memory grows only with the
 // field and the object's keys. Exit 3 naming the byte, or if `text` is no object, or if the field

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-// A copy shares the value until one of the two changes.
+// A JSON value. A copy shares the value's memory until either copy changes.
 class Json {
   public:
     Json(std::nullptr_t = nullptr);

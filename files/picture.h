@@ -1,13 +1,13 @@
 // picture.h - heatmaps and curves. .svg files are written here; for .png files librsvg renders the
-// SVG. It is loaded for the first .png, and nothing else needs it.
+// SVG. librsvg is loaded for the first .png, so nothing else needs it.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "base/draw.h"
 
-// To be called before the work that produces a picture. Exit 2: the name ends in neither .png nor
-// .svg; 1: librsvg, needed for a .png, is missing; 2, 4: errors of check_writable.
+// Checks, before the work that produces a picture, that it can be written. Exit 2: the name ends in
+// neither .png nor .svg; 1: librsvg, needed for a .png, is missing; 2, 4: errors of check_writable.
 Status picture_check(const std::string& path);
 
 struct HeatmapPanel : Heatmap {    // 0 is dark violet, 1 is yellow, NaN grey; texts only where they fit

@@ -21,15 +21,15 @@ struct TensorEntry {
     int64_t begin, end;    // bytes, from the end of the header
 };
 
-// file: the file's first bytes, at least the header; file_bytes: the whole file's size, compared
-// with every size before any allocation. Checked: header length, JSON, unique names, types, shape *
-// size == end - begin (without overflow), order without holes, the last end == the file's end.
-// Tensors of other types (ints, bools, doubles) are checked and left out. Returns the tensors in
-// file order. Exit 3 naming `name`, field and offset.
+// Parses and checks a header: its length, JSON, unique names, types, shape * size == end - begin
+// (without overflow), order without holes, the last end == the file's end. file: the file's first
+// bytes, at least the header; file_bytes: the whole file's size, compared with every size before
+// any allocation. Tensors of other types (ints, bools, doubles) are checked and left out. Returns
+// the tensors in file order. Exit 3 naming `name`, field and offset.
 Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
 
-// Reads tensors on demand. Where weights are copied, a memory mapping would count as memory beside
-// the copy.
+// Reads tensors on demand. The file is not mapped, because the mapped pages would count as memory
+// beside the copy of the weights.
 class SafetensorsFile {
   public:
     static Result<SafetensorsFile> open(const std::string& path);

@@ -11,8 +11,8 @@
 
 class TextFile {
   public:
-    // "-" is stdin. Exit 3: not found, or the decompressed beginning is no text, with the format
-    // found and a remedy. Exit 4: the disk fails.
+    // Opens a file, or stdin for "-". Exit 3: the file is missing, or its decompressed beginning is
+    // no text (the message names the format found and a remedy). Exit 4: the disk fails.
     static Result<TextFile> open(const std::string& path);
     // Reads UTF-8 (or bytes of an unknown encoding, unchanged), without a byte order mark. Returns
     // less than `bytes` only at the end. Exit 3 naming file and offset: the compressed stream is

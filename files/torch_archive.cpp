@@ -3,7 +3,7 @@
 // A pickle is a program for a machine with a stack and a memo. Only instructions that build plain
 // values are executed. Calls of PyTorch's constructors of state dictionaries return their value;
 // any other call returns an opaque value. Values lie in one array and refer to each other by index,
-// so no depth recurses.
+// so that nested values need no recursion.
 #include "torch_archive.h"
 
 #include <algorithm>
@@ -101,7 +101,8 @@ struct Value {
     enum Kind { plain, storage, tensor } kind = plain;
     int64_t number = 0;
     std::string label = {};    // a text, or a global's module and name
-    // Items of a tuple, or keys and values in turn. A storage has type and key; a tensor its parts.
+    // Indices of the items of a tuple, or of keys and values in turn. A storage has its type and
+    // key here, a tensor its storage, offset, shape and strides.
     std::vector<int> items = {};
 };
 struct Unpickler {
