@@ -33,11 +33,12 @@ template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g)
 }
 INLINE vf from_bytes(const uint8_t* p) { return __builtin_convertvector(load_bytes(p), vf); }
 
-// Scales and offsets of VW outputs, from `lane` of 16 on, block after block.
+// Scales and offsets of the block read last, for VW of a panel's 16 outputs, from output `lane` on.
 template <BlockType F> struct BlockScales {
     vf d = {}, m = {}, scale[SUMS<F>], offset = {};
 
-    // p: block b, or the head before it. Returns the block's address.
+    // p: the address of block b or, if b % 8 == 0, of the head before it. Returns the block's
+    // address.
     INLINE_MEMBER const uint8_t* read(const uint8_t* p, int b, int lane) {
         constexpr BlockLayout L = block_layout(F);
         if (L.head && b % 8 == 0) {
@@ -83,16 +84,17 @@ struct ByteRows {
 typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
 BlockTiles block_tiles(BlockType format, Tiles kind);
 
-// Rows of x as three planes of bf16. Each 32 k have 16 words of each plane, pairs of k and k + 16,
-// zero beyond the last k.
+// Rows of x as three planes of bf16. For each 32 k a row has 16 words of each plane; a word is the
+// pair k and k + 16. Numbers beyond the last k are zero.
 struct PlaneRows {
     static constexpr int STEP = 48;    // words of 32 k
     const float* planes;
     int64_t apart;     // words between rows
     int C, outputs;    // outputs of the whole matrix
 };
-// sums (rows,48) = products with a panel of floats, by AMX tiles configured for this many rows or
-// more. ahead: prefetch distance in bytes, or 0 for no prefetch.
+// FloatTiles: sums (rows,48) = products with a panel of floats, by AMX tiles. set: the thread's
+// tiles, configured for `rows` rows or more. ahead: prefetch distance in bytes, or 0 for no
+// prefetch.
 typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
 FloatTiles float_tiles(Tiles kind);
 constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }

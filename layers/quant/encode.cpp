@@ -6,7 +6,7 @@
 // formats first find their own scales as floats, which the block's d then turns into integers; the
 // numbers are rounded again with the scales that a reader will multiply by.
 // Bound by arithmetic: some hundred operations a number. encode_search.cpp does the searches and
-// the last rounding by vectors; the loops here decide where it cannot.
+// the last rounding by vectors; where a vector search cannot decide, the loops here do.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -150,7 +150,8 @@ float line_error(const float* x, Line line, float most) {
     return error;
 }
 
-// The d >= 0 and m with the least squares for `line`'s integers. below: m is at most 0.
+// Returns the line with the least squared error for the integers that `line` gives, with d > 0 and,
+// if `below`, m <= 0; returns `line` if none exists.
 Line refit(const float* x, Line line, float most, bool below) {
     const float inv = inverse(line.d);
     float q1 = 0, q2 = 0, x1 = 0, xq = 0;

@@ -9,8 +9,9 @@
 
 namespace ISA {
 namespace {
-// vroundps gives -0 where adding and subtracting 1.5 * 2^23 gives +0; no result depends on it. A
-// template, because compilers for other instruction sets do not know these builtins.
+// Rounds to the nearest integer. vroundps gives -0 where adding and subtracting 1.5 * 2^23 gives
+// +0, but no result depends on it. A template, because compilers for other instruction sets do not
+// know these builtins.
 template <class V> INLINE V nearest(V x) {
     if constexpr (VW == 8) return __builtin_ia32_roundps256(x, 8);
     else return (x + 0x1.8p23f) - 0x1.8p23f;
@@ -47,11 +48,13 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 // A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to
 // its opposite (the other side), with 9 values of step for each side; 17 values, an eighth apart,
 // find the same errors to four digits. Lanes of the other side hold the integers with opposite
-// signs, so that this number is negative in all lanes: integers are in [lo, -lo - 1], or [lo + 1,
-// -lo]. In the BOTH steps furthest from lo no number is clamped on either side. Both sides then
-// have the same sums and share a lane; these lanes come first, in one vector.
+// signs, so the number of largest magnitude is negative in all lanes: integers are in [lo, -lo - 1]
+// on one side and in [lo + 1, -lo] on the other. In the BOTH steps furthest from lo no number is
+// clamped on either side. Both sides then have the same sums and share a lane; these lanes come
+// first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
-// Vectors of sums: first guesses; refitted scales; shared lanes, refitted for the other side.
+// Vectors of sums: of the first guesses, of the refitted scales, and of the shared lanes, refitted
+// with the limits of the other side.
 constexpr int ALL = 2 * VECTORS + 1;
 constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors at once: one would wait for sums
 
@@ -61,7 +64,9 @@ struct Sums {
 struct Limits {
     vf low, high;
 };
-// Sums of K vectors of candidates. other: the largest number on the other side of zero.
+// Computes the sums of K vectors of candidates, whose inverse scales are in `inv`. other: the
+// largest number on the other side of zero; it decides whether any number is clamped at the high
+// end.
 template <int N, int K>
 INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
     vf xq[K] = {}, qq[K] = {};
@@ -121,7 +126,7 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
     if (!(most < 0 || most > 0)) return false;
     const float other = most > 0 ? far.low : far.high;
     Sums sums[ALL];
-    // Lanes of the first vector that both sides share in the second iteration, too.
+    // Lanes of the first vector whose sums both sides share in the second iteration as well.
     vi joined = {};
     for (int k = 0; k < VECTORS; k += TOGETHER) {
         vf inv[TOGETHER];
@@ -169,7 +174,8 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
         if (k == VECTORS) away |= same & joined;
     }
     if (!all(clear)) return *best = in_order(sums, joined), true;
-    // The loop tries the far side later, and takes it if rounding makes the same gain larger.
+    // The loop tries the other side later. If both sides have the best sums, the later one wins
+    // only if rounding makes gain larger than gain / qq * qq.
     const bool later = any(away) && (!any(near) || gain > gain / qq * qq);
     *best = later ? -xq / qq : xq / qq;
     return true;
@@ -186,7 +192,8 @@ struct Fit {
 };
 enum class Pass { sums, error, both };
 
-// Adds to f the sums over n numbers and their integers in [0, most], and the squared error.
+// Adds the sums that refit needs, over n numbers and their integers in [0, most], and the squared
+// error to f.
 template <Pass kind> INLINE void pass(const float* x, int n, Lines line, float most, Fit& f) {
     const vf inv = inverse(line.d), high = set1(most);
     for (int i = 0; i < n; i++) {
@@ -282,7 +289,8 @@ bool find_pair(const float* x, float d, float m, Line near, Line* best) {
         const vf s = near.d - 1 + s_off, t = near.m - 1 + (c - 3 * s_off);
         const vi there = (s >= 0) & (s <= 63) & (t >= 0) & (t <= 63);
         Fit f;
-        // An error only grows: often half the numbers show that a vector holds no better pair.
+        // An error only grows with further numbers, so after half of them often no pair of this
+        // vector can be better than the best so far.
         pass<Pass::error>(x, 16, {d * s, -m * t}, 15, f);
         if (!any(there & (f.error < least))) continue;
         pass<Pass::error>(x + 16, 16, {d * s, -m * t}, 15, f);

@@ -7,8 +7,8 @@ struct Line {
     float d = 0, m = 0;
 };    // x ~ d q + m
 
-// Each search returns false if rounding alone decides between candidates, or a number is not
-// finite: the loop must decide.
+// Searches by vectors. Each returns false if rounding alone decides between candidates, or if a
+// number is not finite; the loop in encode.cpp must then decide.
 struct QuantiseSearch {
     bool (*scale16)(const float* x, float* best);                        // find_scale<16, -32>
     bool (*scale32)(const float* x, int lo, float* best);                // find_scale<32, lo>
@@ -25,6 +25,7 @@ QuantiseSearch quantise_search();
 enum class Isa;
 QuantiseSearch quantise_search(Isa isa);    // an instruction set of this CPU (cpu.h)
 
-// quant.h's quantise with these searches; the loops replace null ones.
+// Quantises like `quantise` in quant.h, with these searches; if one is null, encode.cpp's loop
+// runs.
 struct BlockFormat;
 void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks, const QuantiseSearch& search);

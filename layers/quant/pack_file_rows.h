@@ -1,11 +1,11 @@
-// pack_file_rows.h - packs rows of a matrix in a file's layout, k after k, into a panel of
-// packed.h: VW rows at a time, along k, so that each of their cache lines is read once.
+// pack_file_rows.h - packs rows of a matrix, laid out as in its file, into a panel of packed.h. VW
+// rows are read at once along k and transposed, so that each of their cache lines is read once.
 #pragma once
 #include "layers/simd/pack_panels.h"
 
 namespace ISA {
-// to: words (floats, pairs of bf16) or, with `is_bf16`, numbers of 16 bits, k after k of 48 rows.
-// Only n rows exist; zeros replace the others.    E: float, or bf16 for 16 bits of any kind
+// Packs n rows into 48 columns, k after k; missing rows become zero. `to` gets words (floats or
+// pairs of bf16) or, with `is_bf16`, numbers of 16 bits. E: float, or bf16 for 16 bits of any kind
 template <class E, bool is_bf16> static void pack_rows(float* to, const char* const* rows, int n, int C) {
     typedef Words<E, sizeof(E) == 2, false> Word;
     constexpr int W = 48, PER = Word::PER;

@@ -39,10 +39,12 @@ template <bool in> struct Mover {
     void four(int at_block, int from, int at_panel, int to, int n) { bits<uint32_t>(at_block, from, at_panel, to, n); }
 };
 
-// Offset of number k of 32 of output o in a block's quarters. With 4 bits k and k + 16 share it.
+// Offset of number k (of 32) of output o in a block's quarters (4 k of 16 outputs). With 4 bits a
+// number, k and k + 16 share a byte.
 int quarter(int k, int o) { return k % 16 / 4 * 64 + o * 4 + k % 4; }
 
-// A block of 32 numbers: d, in some formats m or the fifth bits, then the numbers' 4 or 8 bits.
+// Moves a block of 32 numbers: d, in some formats m or the fifth bits, then the numbers' 4 or 8
+// bits.
 template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     const BlockLayout l = block_layout(format);
     m.half(0, 2 * o);
@@ -62,7 +64,7 @@ template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     for (int k = 0; k < 16; k += 4) m.copy(m.block + at + k, quads + quarter(k, o), 4);
 }
 
-// Scales and offsets of 6 bits in 12 bytes (decode.cpp: unpack_scales).
+// Moves a block's scales and offsets of 6 bits, 12 bytes in the file (decode.cpp: unpack_scales).
 template <bool in> void six_bits(Mover<in> m, const BlockLayout& l, int o) {
     const int scales = 4;    // in the block
     for (int j = 0; j < 8; j++) {

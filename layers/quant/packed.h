@@ -1,8 +1,8 @@
 // packed.h - weights that are only read: in their files' formats, laid out for inference.
 //
-// Outputs (rows of the matrix) are adjacent in panels, k after k. A lane of a vector is an output:
-// no sum crosses lanes, and each adds k in order; tiles have an order of their own. So a row of x
-// gives the same bits for any other rows of the call. Panels of a format:
+// In a panel, numbers of several outputs (rows of the matrix) are adjacent, k after k. A vector's
+// lane is an output: no sum crosses lanes, and each adds k in order; tiles have an order of their
+// own. So a row of x gives the same bits, whatever the call's other rows are. Panels of a format:
 //   fp32, fp16   48 outputs: [k][48]             bf16   48 outputs, pairs of k: [k/2][48][2]
 //   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k have [16] scales, [16]
 //                offsets, bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of
@@ -12,7 +12,7 @@
 //
 // Rows of fp32, fp16 and bf16 may first lie in a mapped file. A product with few rows of x then
 // packs each panel into its thread's scratch and reads it from L2, so that a first token waits for
-// no copy of the weights. After `wait` such products one packs the panels into their memory; a
+// no copy of the weights. After `wait` such products the panels are packed into their memory; a
 // product with more rows does so at once.
 #pragma once
 #include "base/block_format.h"
@@ -35,7 +35,8 @@ struct PackedWeight {
 template <> struct GradOf<PackedWeight> { typedef float type; };
 template <> inline constexpr Element element_of<PackedWeight> = Element::packed;
 
-// Byte layout of 32 numbers of 16 outputs. `head` precedes every eighth of them.
+// Byte layout of a block: 32 numbers of each of 16 outputs. In the K formats a `head`, with the
+// scales of 256 numbers, precedes every eighth block.
 struct BlockLayout {
     int head, scales, high, quarters;
     bool offsets;    // x is d q + m, else d (q - zero)

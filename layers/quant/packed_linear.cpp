@@ -7,10 +7,10 @@
 // bits, and scales are applied once a block. From TILES_FROM rows on AMX tiles multiply bytes, too
 // (packed_tiles.cpp), with the same bits.
 // A prompt's rows are multiplied with fp32 weights by tiles (Precision::prefill): up to FEW rows in
-// packed_tiles.cpp, more in amx.cpp. Both give the same bits, but vectors give others.
+// packed_tiles.cpp, more in amx.cpp. Both give the same bits, which differ from those of vectors.
 // bf16 weights: if the CPU multiplies pairs of bf16, by vectors or by AMX tiles, x is rounded to
 // bf16; otherwise the weights are widened.
-// Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
+// Few rows are bound by memory, as each weight is read once; many by the 2 N C OC FLOPs.
 #include "layers/quant/block_panels.h"
 #include "layers/quant/pack_file_rows.h"
 #include "layers/simd/gelu.h"
@@ -20,15 +20,15 @@
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-// From TILES_FROM rows on tiles of bytes are worth their fixed cost; up to FEW rows amx.cpp's
-// packing is not (dev/speed.md).
+// Tiles of bytes are worth their fixed cost from TILES_FROM rows on, amx.cpp's packing of floats
+// only beyond FEW rows (dev/speed.md).
 constexpr int TILES_FROM = 16, FEW = 128;
 
 // ---- rows of x ----------------------------------------------------------------------------------
 
-// x prepared for the products, as each matrix needs it: floats, pairs of bf16 or planes
-// (PlaneRows); or int8 with, for each 32, a scale d, d times their sum, minus the sums of 32, 16,
-// 16.
+// Rows of x, prepared for the formats of the weights: floats, pairs of bf16 or planes (PlaneRows);
+// or int8. For each 32 numbers, int8 rows have a scale d, d times the numbers' sum, and the negated
+// sums of all 32, of the first 16 and of the last 16.
 struct Prepared {
     const float* floats;    // x itself, or its copy
     float *copy, *pairs, *planes;
@@ -48,12 +48,13 @@ INLINE int64_t apart(int64_t words) {
     return n % 512 ? n : n + VW;
 }
 
-// Uses passes of short chains of instructions, so that the CPU works on several blocks at once.
+// Quantises a row of x to int8 (Prepared), in passes of short chains of instructions, so that the
+// CPU works on several blocks at once.
 INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
     const int blocks = C / 32;
     float *d = scales, *m = d + blocks;
     int32_t* sums = reinterpret_cast<int32_t*>(m + blocks);    // (blocks), then (blocks, 2)
-    // 0, or NaN if a number is not finite: the row's products then are not, either.
+    // Stays 0, or becomes NaN if a number is not finite; d[0] then makes the row's products NaN.
     vf finite = {};
     for (int b = 0; b < blocks; b++) {
         vf most = {}, zeros = {};
@@ -95,7 +96,8 @@ INLINE void split_row(float* planes, const float* x, int C) {
         }
 }
 
-// Whether tiles multiply floats. Not with several parts, because then y is not contiguous.
+// Whether AMX tiles multiply floats in planes of bf16. A matrix of several parts is excluded,
+// because y of a part is not contiguous.
 INLINE bool by_planes(const PackedProduct& p) {
     return p.precision == Precision::prefill && p.tiles != Tiles::none && p.w->count == 1 &&
            p.w->parts[0].format == BlockType::f32;
@@ -117,7 +119,7 @@ INLINE Needs needs(const PackedProduct& p) {
     }
     return n;
 }
-// Bytes of a panel in a thread's own memory.
+// Bytes that a thread needs to pack one panel of rows in a file (Prepared::own).
 INLINE int64_t own_panel(const PackedProduct& p) {
     int64_t most = 0;
     for (int i = 0; i < p.w->count; i++) {
@@ -158,7 +160,7 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     const bool many = by_planes(p) && p.N > FEW;
     return many ? tile_matmul_scratch(p.N, p.OC, p.C, false) : places(p, p.N).bytes;
 }
-// Must be called outside of parallel regions.
+// Allocates scratch for the prepared rows. Must be called outside of parallel regions.
 static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
     const RowOffsets at = places(product, N);
     Prepared p = {product.x,   nullptr,      nullptr,    nullptr,   nullptr,       at.float_row,
@@ -188,7 +190,8 @@ static void prepare(const float* x, const Prepared& p, int64_t N) {
 
 // ---- one panel ----------------------------------------------------------------------------------
 
-// sums (n,48) = products of n rows with a panel of floats. As: how a weight's word is multiplied.
+// How words of a panel are multiplied: add(s, x, w) returns s plus the products of the PER numbers
+// at x and the VW words at w.
 struct AsFp32 {
     static constexpr int BYTES = 4, PER = 1;    // bytes per word; numbers of k per word
     static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
@@ -209,7 +212,8 @@ struct AsBf16 {
         return s + x[1] * reinterpret_cast<vf>(u & 0xFFFF0000);
     }
 };
-// ahead: the panel comes from memory, and is prefetched.
+// Computes sums (n,48) = products of n rows of x, from `row` on, with a panel of floats. ahead:
+// whether the panel comes from memory and must be prefetched.
 template <class As, int n, bool ahead = true>
 static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row) {
     constexpr bool PAIRS = NATIVE_BF16 && As::PER == 2;
@@ -314,7 +318,7 @@ static ByRows products(BlockType format, bool vnni) {
 
 INLINE bool leaves_rows(int64_t N) { return N <= FEW_ROWS; }
 static_assert(FEW_ROWS <= BLOCK, "a panel is packed by one thread alone");
-// Must be called by every thread of a team.
+// Packs all rows of a part from its mapped file. Must be called by every thread of a team.
 static void pack_all(const PackedPart& part, int C) {
     const int64_t bytes = panel_bytes(part.format, C);
 #pragma omp for schedule(static)
@@ -330,7 +334,8 @@ static const char* panel_of(const PackedPart& part, int64_t panel, const Prepare
     pack_file_rows(part, panel * panel_outputs(part.format), x.C, panel_data);
     return panel_data;
 }
-// Must be called after a product with N rows of x.
+// Counts a product with N rows of x, which must be complete. If it packed the panels (pack_all),
+// the rows in the mapped file are given up.
 static void count_product(PackedPart& part, int64_t N, int C) {
     if (part.mapped && N > 0 && (!leaves_rows(N) || part.wait-- == 0)) packed_now(&part, C);
 }
@@ -410,8 +415,8 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     if (past_caches) __sync_synchronize();
 }
 
-// Calls multiply(x) in each thread of a team, with all N rows of x. One thread prepares few rows
-// before: that takes less time than a barrier.
+// Calls multiply(x) in each thread of a team, with all N rows of x. If the rows are few, one thread
+// prepares them before the team starts, which takes less time than a barrier.
 template <class F> static void with_rows(const PackedProduct& p, int64_t N, F multiply) {
     const Prepared x = prepare_rows(p, N);
     const bool few = N * p.C <= ONE_THREAD;
@@ -455,7 +460,8 @@ void packed_linear(const PackedProduct& p) {
     for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], p.N, p.C);
 }
 
-// Expert e's rows of the matrix are e*OC on. See operations.inc: experts_forward.
+// Multiplies each expert's rows of x by its rows of the matrix, which begin at row e * OC for
+// expert e. See operations.inc: experts_forward.
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
     with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
         const PackedPart* part = p.w->parts;

@@ -6,7 +6,8 @@
 #include "layers/cpu.h"
 
 namespace {
-// Operations without packed matrices are fp32's: vectors of parameters are floats here, too.
+// Operations for packed weights. Those without a matrix are the operations of fp32, because vectors
+// of parameters are floats here, too.
 template <Isa isa, Tiles tiles> struct PackedOps {
     typedef PackedWeight P;
     static const Ops<float>& own() { return cpu_ops_isa<float>(isa); }
@@ -81,7 +82,8 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         Ops<float, PackedWeight> ops;
         static_cast<Backend&>(ops) = Of::own();
         ops.name = name.c_str();
-        // Operations of one type in both tables have no parameters; others are below, or null.
+        // An operation whose type is equal in both tables has no parameters and is copied. The
+        // others are set below, or stay null.
         auto take = []<class F, class G>(F& to, G from) {
             if constexpr (std::is_same_v<F, G>) to = from;
         };

@@ -23,12 +23,13 @@ namespace {
 
 constexpr int W = 48;    // outputs of a panel of floats
 
-// 32 k of a panel of floats, as tiles of its planes.
+// A step: 32 k of a panel of floats, split into planes of bf16, as AMX tiles.
 struct SplitStep {
     alignas(64) float tile[ThreePlanes::PLANES][W / 16][TILE];
 
-    // Fills a line of each tile from k and k + 16. from: the step's first k. Memory `ahead` bytes
-    // on is prefetched into L1, and twice as far on into L2: a tenth faster than either alone.
+    // Splits rows k and k + 16 of the step into a line of each tile. from: the step's first row.
+    // Memory `ahead` bytes further on is prefetched into L1, and twice as far on into L2: a tenth
+    // faster than either alone.
     INLINE_MEMBER void take(const float* from, int k, int ahead) {
         if (ahead > 0)
 #pragma GCC unroll 6
@@ -45,7 +46,8 @@ struct SplitStep {
     }
 };
 
-// Tiles 0 to 2 += products of step `now` and 16 rows of x, while `from`, if any, becomes `next`.
+// Adds the products of 16 rows of x and step `now` to tiles 0 to 2. Meanwhile the floats at `from`,
+// if it is not null, are split into step `next`.
 template <class Set> INLINE void multiply_step(Set& tiles, const float* x, int64_t apart, const SplitStep& now,
                                                const float* from, SplitStep& next, int ahead) {
     each_index<0, ThreePlanes::PRODUCTS>([&](auto product) {
@@ -93,14 +95,16 @@ template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* su
 
 // ---- blocks of integers -------------------------------------------------------------------------
 
-// A part of 16 blocks has 8 KiB as bytes, which stay in L1 with 8 KiB of 16 rows of x.
+// Blocks unpacked at a time: 16 blocks are 8 KiB of bytes, which stay in L1 with the 8 KiB of 16
+// rows of x.
 constexpr int PART = 16;
 
 template <BlockType F> struct Unpacked {
     alignas(64) int8_t numbers[PART][8 * 64];    // quarters of 4 k of 16 outputs
     float scale[PART][SUMS<F>][16], offset[PART][16];
 
-    // Reads blocks b to b + count of the panel. p: block b or the head before it. Returns the end.
+    // Reads `count` blocks from block b of the panel on. p: the address of block b or, if b % 8 ==
+    // 0, of the head before it (BlockLayout). Returns the address after the last block.
     [[gnu::noinline]] const uint8_t* read(const uint8_t* p, int b, int count, BlockScales<F>* scales) {
         constexpr BlockLayout L = block_layout(F);
         constexpr uint8_t zero = L.zero;

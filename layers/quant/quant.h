@@ -11,8 +11,8 @@ bool all_finite(const BlockFormat& format, const void* blocks, int64_t n);
 // The largest |x| of n numbers; NaN if one is NaN.
 float largest_size(const float* x, int64_t n);
 
-// Quantise n numbers (whole blocks), by all threads. F16 and BF16 round to nearest even; Q8_0 gives
-// the same bytes as ggml; the others search for the scales with the least squared error. Formats
-// without a search are for reading only.
+// can_quantise: whether the format has an encoder; other formats are only read. quantise converts n
+// numbers (whole blocks), by all threads. F16 and BF16 round to nearest even; Q8_0 gives the same
+// bytes as ggml; the others search for the scales with the least squared error.
 bool can_quantise(const BlockFormat& format);
 void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks);
