@@ -57,7 +57,7 @@ INLINE vf log2(vf x) {
     return y;
 }
 
-// Layout of keys and values. row, sequence, head: elements from one position, ... to the next.
+// Layout of keys and values: elements from one position, sequence or head to the next.
 struct Keys {
     const float *k, *v;
     int64_t row, sequence, head;
@@ -99,12 +99,13 @@ template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y,
     }
 }
 
-// forward.cpp: y of S queries of one sequence, at positions from pos on, over all keys up to the
-// last query's. The scratch has `reserved` bytes of the caller, then prompt_bytes.
+// forward.cpp: prompt_forward computes y of S queries of one sequence, at positions from pos on,
+// over all keys up to the last query's. The scratch has `reserved` bytes of the caller, followed by
+// prompt_bytes.
 int64_t prompt_bytes(const Heads& h, int keys);
 void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
 
-// Prefetches n elements from p on to L2, or with near to L1.
+// Prefetches n elements from p on to L2 or, with `near`, to L1.
 template <bool near = false, class X> INLINE void fetch(const X* p, int n) {
     for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, near ? 3 : 2);
 }

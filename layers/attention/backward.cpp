@@ -2,7 +2,7 @@
 //
 // A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s -
 // lse) and ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed
-// once for all tiles of keys; dk and dv of a tile of keys stay in cache until the last one of
+// once for all tiles of keys; dk and dv of a tile of keys stay in cache until the last tile of
 // queries.
 //
 // A head's tiles of keys are divided into n ranges of every n-th tile; n depends on the shape
@@ -44,14 +44,15 @@ struct Back {
     Heads h;
 };
 constexpr int QUERY_TILE = 32;    // queries of a tile of dy^T or q^T
-// Rows of queries per head; pairs of queries in a row of dy^T or q^T. Both exceed S, because
-// strips, pairs and tiles are whole.
+// Rows of queries per head; pairs of queries in a row of dy^T or q^T. Both exceed the need of S
+// queries, because strips, pairs and tiles are whole.
 INLINE int rows_held(int S) { return (S + QUERY_TILE) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + QUERY_TILE; }
 
 struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: bf16 ds, left factor of dq
-    // The group's queries as left factors; with half also as right factors or transposed (_sum).
+    // The group's queries as left factors. q_sum, dy_sum: with half also as right factors or
+    // transposed, for sums over queries.
     float *q, *dy, *q_sum, *dy_sum, *delta;
     float* dq;
     int packed;    // rows of q and dy packed so far
@@ -78,7 +79,7 @@ int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * 
 // Whether one item per head keeps all threads busy.
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
 
-// An item of work: ranges from..to-1 of a head's keys.
+// An item of work: ranges from..to-1 of the tiles of keys of head (b,kv).
 struct Item {
     int b, kv, from, to;
 };
@@ -133,9 +134,9 @@ struct Pair {
 // masked, and a ScoreTransform turns products into scores.
 enum class Kind { near, masked, shaped };
 
-// Turns scores and dy v^T of row r (with half also r + 1) into p and ds, zero outside first..limit
-// as far as strips read: at least to `strip`, the end of the strip's last row. Rows beyond m become
-// zero.
+// Turns scores and dy v^T of row r (with half also of row r + 1) into p and ds. Outside
+// first..limit both become zero as far as strips read: at least to `strip`, the end of the strip's
+// last row. Rows beyond m become zero.
 template <bool half, Kind kind>
 INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
@@ -200,7 +201,8 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
     }
 }
 
-// Dropout. before: turns dy v^T into dp. Otherwise it drops pairs of p, for dv, unscaled.
+// Applies dropout to a tile. If `before`, it turns dy v^T into dp. Otherwise it clears the dropped
+// pairs of p, without a factor, for dv.
 template <bool half, class First, class Limit> void drop(const Workspace& t, const Pair& c, const Dropout& d,
                                                          const DropoutMask<QB, KB>& kept, bool before, First first,
                                                          Limit limit) {
@@ -288,7 +290,8 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
 
 // ---- one head -----------------------------------------------------------------------------------
 
-// The first query that attends to a key, rounded down to even, as pairs of queries are words.
+// The first query that attends to a key, rounded down to even, because a word holds a pair of
+// queries.
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
 // Packs the group's queries up to `to`: q and dy as left and right factors; delta[s] = dy . y.

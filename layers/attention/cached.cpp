@@ -208,8 +208,8 @@ struct Next {
     const Run& run;
     int kv;
 };
-// Processes query heads first..end-1, at most HEADS, and a run's keys. o (NH, padded HS) = sum of
-// exp(score - top) v of each of these heads; parts (NH) = top and sum of exponentials.
+// Processes query heads first..end-1, at most HEADS, with a run's keys. For each of these heads o
+// (NH, padded HS) = sum of exp(score - top) v, and parts (NH) = top and sum of exponentials.
 template <class X> void decode_part(float* o, PartialSoftmax* parts, const float* q, TypedCache<X> typed,
                                     const Run& run, const Next& then, const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
@@ -252,8 +252,8 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
     });
 }
 
-// Joins the parts of one query head's keys to y. The parts are `apart` heads from each other. Each
-// part's top is replaced by the part's factor.
+// Combines a query head's partial outputs, one for each part of the keys, into y. The parts are
+// `apart` heads from each other. Each part's top is replaced by the factor of its output.
 template <class Y> void join_parts(Y* y, const float* o, PartialSoftmax* parts, int splits, int apart, int HS) {
     float top = parts[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = parts[s * apart].top > top ? parts[s * apart].top : top;
@@ -275,14 +275,15 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// Kv heads kv..end-1 of part `split` of position n's keys. next: offset of the next part.
+// Kv heads kv..end-1 of part `split` of the keys of position n. next: number of the next part's
+// first key (ThreadShare).
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;
     Run run;
 };
-// A thread's share of all keys. They are counted by position, part and kv head, and a part's keys
-// of one head belong to the thread whose share has the first of them.
+// A thread's share of the work. All keys are numbered by position, part and kv head. A part's keys
+// of one kv head belong to the thread whose share has the first of them.
 struct ThreadShare {
     const Pages& cache;
     const Heads& h;
@@ -291,7 +292,7 @@ struct ThreadShare {
     int64_t to;    // end of the share
     int n = 0;
     int64_t before = 0;    // keys of positions before n
-    // Finds the share's first piece of one part at or after `key`; run.n = 0 if there is none.
+    // Finds the share's next piece, from key number `key` on; run.n = 0 if there is none.
     void find(Piece& x, int64_t key) {
         x.run.n = 0;
         for (; key < to; key = x.next) {
@@ -308,8 +309,8 @@ struct ThreadShare {
     }
 };
 
-// Computes y of S positions of each sequence, each by itself. With S = 1 the thread that has a
-// head's last keys appends the new key and value first.
+// Computes y of S positions of each sequence, each position by itself. With S = 1 the thread that
+// has a head's last keys appends the new key and value first.
 template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S,
                                const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;

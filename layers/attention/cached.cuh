@@ -66,7 +66,7 @@ template <int E, int W, class T> __device__ inline void copy_row(T* to, const T*
 }
 
 // State of an online softmax. top: the largest score so far, in log2 units. sum and o (E elements
-// of the weighted values) are relative to it.
+// of the weighted values) are sums with exponentials of score - top.
 template <int E> struct alignas(8) State { float top, sum, o[E]; };
 template <int E> __device__ inline State<E> nothing() {
     State<E> s = {};
@@ -139,7 +139,8 @@ template <int E> __device__ inline State<E> read(const State<E>* from) {
     return s;
 }
 
-// Keys from..to-1 of a split. Splits are whole rounds; only the first `count` of them have keys.
+// Keys from..to-1 of a split. A round is the keys that a block reads at once. Splits are whole
+// rounds; only the first `count` splits have keys.
 struct Range {
     int from, to, count;
 };
@@ -163,7 +164,8 @@ template <class X, int E, int U> __device__ inline void prefetch_first(const Pag
 }
 
 // A block's work: one split of an item. An item is up to G queries that share the keys and values
-// of kv head (b,kv): pairs of one of S positions and one of `group` heads, position after position.
+// of kv head (b,kv). Each query is one of S positions and one of `group` heads; they are ordered by
+// position.
 template <int G> struct Work {
     int split, item, cut, kv, b, S, group, count;    // count: queries
     __device__ Work(const Heads& h, int S, int splits) : S(S), group(h.NH / h.NKV) {
@@ -175,14 +177,15 @@ template <int G> struct Work {
     __device__ int head(int g) const { return kv * group + (S == 1 ? cut * G + g : (cut * G + g) % group); }
 };
 
-// A block's queries. P = 1: heads at the position p[0]. P = G: each query has its own position,
-// negative if there is no such query. SHAPED: with soft caps and slopes.
+// A block's queries. P = 1: all are at position p[0]. P = G: each query has its own position,
+// negative if there is no such query.
 template <int G, int E, int P> struct Queries {
     float q[G][E];    // scaled for log2 units, or for tanh
     PositionBias slope[G];
     int p[P];
     __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
-    // Reads the positions. Returns the keys visible to any of them, if the first is not padding.
+    // Reads the queries' positions. Returns the keys visible to at least one of the queries; the
+    // result is unused if the first is padding.
     __device__ VisibleKeys find(const int* pos, const Work<G>& w, const Heads& h) {
         p[0] = pos[w.row(0)];
         int last = p[0];
@@ -192,13 +195,14 @@ template <int G, int E, int P> struct Queries {
         seen.n += last - p[0];
         return seen;
     }
-    // Whether query g attends to `key`. A key of -1 lies beyond the last.
+    // Whether query g attends to `key`; -1 stands for a key beyond the last one.
     __device__ bool is_visible(const Heads& h, int g, int key) const {
         if constexpr (P == 1) return key >= 0;
         const int behind = p[g] - key;
         return key >= 0 && behind >= 0 && (!h.window || behind < h.window || in_pattern(h, key));
     }
-    // Loads a lane's part of w.count queries; the last repeats up to G. from(g): query g's address.
+    // Loads a lane's part of w.count queries; the last query is repeated up to G. from(g): address
+    // of query g. SHAPED: with soft caps and slopes.
     template <bool SHAPED, int W, class From>
     __device__ void load(const Work<G>& w, From from, const Scores& scores, int lane, int HS) {
         const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
@@ -330,9 +334,9 @@ __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, in
     }
 }
 
-// If the cache has another type than T, or there are several positions, cache_append has written
-// the new keys. Otherwise the first split writes the new key, and all blocks read it from qkv,
-// because they may not see that write yet.
+// Attention of an item's queries over one split of the keys. If the cache has another type than T,
+// or there are several positions, cache_append has written the new keys. Otherwise the first split
+// writes the new key, and all blocks read it from qkv, because they may not see that write yet.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
     decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,

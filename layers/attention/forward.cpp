@@ -70,14 +70,15 @@ struct WorkItems {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// For GROUP rows of a strip, LDS apart: turns the scores of keys first..limit into 2^(c (score -
-// top)) and the scores of other keys in from..end into zero; with half, packs the results into
-// words in place. Rescales sums and output to the new maximum. Keys inner..outer are visible to all
-// rows. from and end are multiples of a vector of words, inner and outer of a vector.
+// Keys visible to GROUP rows of a strip: first..limit to each row, inner..outer to all rows. from
+// and end, around all of them, are multiples of a vector of words, inner and outer of a vector.
 constexpr int GROUP = MR / 2;
 struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];
 };
+// Turns the visible scores of GROUP rows, LDS apart, into 2^(c (score - top)) and other scores in
+// from..end into zero; with half, packs the results into words in place. Rescales sums and output
+// to the new maximum.
 template <bool half>
 INLINE void online_softmax(float* s, const RowMask& mask, float c, float* top, float* sums, float* o, int P) {
     vf m[GROUP], base[GROUP], total[GROUP];
@@ -163,10 +164,11 @@ template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS
 template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS) {
     return t.v + int64_t(words<half>(j)) * padded(HS);
 }
-// m queries of a head from i0 on; and a stream of keys, packed from `panel` on.
+// m queries of a head from i0 on.
 struct Queries {
     int b, head, i0, m;
 };
+// A stream of keys. panel: index of its first key among the packed keys, at the start of a panel.
 struct PackedStream {
     Stream stream;
     int panel;
@@ -195,8 +197,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
     const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
     const ScoreTransform shape(c.h, at.head);
     const float scale = (has_score_transform(c.h) ? 1 : shape.scale) * LOG2E;
-    // Row r attends to keys first(r)..limit(r) of the tile; its strip is computed for
-    // from(r)..limit(strip's last row).
+    // Row r attends to keys first(r)..limit(r) of the tile; its strip is computed for keys from(r)
+    // to the limit of the strip's last row.
     auto limit = [&](int r) {
         return least(KB, (masked ? t.mask[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
     };

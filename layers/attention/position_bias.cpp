@@ -38,7 +38,8 @@ INLINE void add_along(float* sums, int max_distance, int first, vf x) {
     for (int i = 0; i < VW; i++) sums[least(most(first + i, -max_distance), max_distance)] += x[i];
 }
 
-// Adds ds of head i for m queries from i0 on and the packed keys from j0 on. sums: at distance 0.
+// Adds ds of head i for m queries from i0 on and the packed keys from j0 on to sums[distance];
+// `sums` points to the sum of distance 0.
 template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, const ScoreTransform& shape, int b,
                                    int i, int i0, int m, int j0) {
     const int D = words<half>(c.h.HS), Q = padded(D), rows = tiles(m, MR) * MR, n = least(KB, c.S - j0);

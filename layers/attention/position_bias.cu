@@ -55,7 +55,8 @@ struct Band {
             f(query, key);
         }
     }
-    // partial (B,NH,bands,DIAGONALS): sums of a tile's elements at key - query + TILE - 1.
+    // Writes the sum of each diagonal of the band's tiles to partial (B,NH,bands,DIAGONALS), at
+    // index key - query + TILE - 1, both counted within a tile.
     __device__ void write(float* partial, const float (&sums)[TILE][PITCH]) const {
         const int d = int(threadIdx.x) - (TILE - 1);
         float sum = 0;

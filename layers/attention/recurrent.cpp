@@ -1,15 +1,16 @@
 // recurrent.cpp - attention without softmax (layers/ops.h: LinearAttention), in chunks of positions
 // (Yang et al. 2023, section 4).
 //
-// Within a chunk b begins at 0. With q~ = scale f(q) exp(b), k~ = f(k) exp(-b) its rows are
+// Within a chunk b, the sum of log a, begins at 0. With q~ = scale f(q) exp(b) and
+// k~ = f(k) exp(-b) the chunk's rows are
 //   num = tril(q~ k~^T) v + q~ S       y = n num       S' = exp(b of the last) (S + k~^T v)
 // where S is the state before the chunk. The backward pass has two sweeps, so no state needs to be
 // stored: one forward, which recomputes the states, for dq; one backward, with U, the gradient of
 // S + k~^T v, for dk, dv and the gates:
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
 //   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. elu's denominators are num for values of 1; z and h add their
-// gradient to P, S and U. A chunk ends where a document ends; the next one begins without a state.
+// with g the gradient of num. elu's denominators are num with v = 1; z and h add their gradient to
+// P, S and U. A chunk ends where a document ends; the next one begins without a state.
 // An item of work is a key/value head of a sequence with its query heads; its data fit the thread's
 // L2. Bound by FMAs: a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times
 // that backward, whatever the length.
@@ -17,7 +18,8 @@
 
 namespace ISA {
 namespace {
-// Bound by float: 36 times the largest decay, 2, is 72, and exp(72) is 2e31. A multiple of MR rows.
+// Positions of a chunk, a multiple of MR. exp(b) must fit a float: 36 times the largest decay, 2,
+// is 72, and exp(72) is 2e31.
 constexpr int CHUNK = 36;
 static_assert(CHUNK % MR == 0);
 
@@ -59,9 +61,9 @@ INLINE vf gate_slope(vf x) {
 
 // ---- a chunk ------------------------------------------------------------------------------------
 
-// n positions from `from` on. fresh: a document or sequence begins with them. ends: one ends with
-// them. While a row is read, the row `ahead` rows further is prefetched: a head's rows are too far
-// apart for hardware prefetchers.
+// n positions from `from` on. fresh: the first of them begins a document or the sequence. ends: the
+// last of them ends a document or the sequence. While a row is read, the row `ahead` rows further
+// is prefetched: a head's rows are too far apart for hardware prefetchers.
 struct Chunk {
     int from, n;
     bool fresh, ends;
@@ -129,7 +131,7 @@ void fill_decays(const Workspace& r, const Call& c, int b, int kv, const Chunk& 
         }
     }
 }
-// Loads k~ and v.
+// Loads k~ = f(k) exp(-b) and v.
 void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     const int HS = c.h.HS;
     fill_decays(r, c, b, kv, x);
@@ -147,7 +149,7 @@ void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x)
     clear_rows(r.v, x.n, r.P);
 }
 INLINE float scale_or_one(const Call& c) { return c.elu() ? 1 : scale_of(c.h); }
-// Loads q~ or, unless `up`, scale f(q).
+// Loads q~ = scale f(q) exp(b), without the factor exp(b) if `up` is false.
 void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& x, bool up = true) {
     const float scale = scale_or_one(c);
     for (int row = 0; row < x.n; row++) {
@@ -180,7 +182,8 @@ template <class Y> void load_gradients(const Workspace& r, const Call& c, const 
     clear_rows(r.g, x.n, r.P);
 }
 
-// a = tril(x yt + h), x: queries or gradients, yt: transposed keys or values.
+// a = tril(x yt + h). x: queries or gradients; yt: transposed keys or values; h: null, or a number
+// for each row.
 void lower(float* a, const Workspace& r, const float* x, const float* yt, int n, int HS, const float* h) {
     for (int row = 0; row < n; row += MR)
         strip<false>(padded(least(n, row + MR)), HS, x + row * r.P, r.P, 1, yt, r.CP, a + row * r.CP, r.CP);
@@ -203,14 +206,14 @@ void column_products(float* o, const Workspace& r, const float* a, const float* 
     for (int row = 0; row < n; row += MR)
         strip<true>(r.P, n - row, a + row * r.CP + row, 1, r.CP, x + row * r.P, r.P, o + row * r.P, r.P);
 }
-// s (HS,P) = x^T y over the chunk's rows; with `add` +=
+// s (HS,P) = x^T y over the chunk's rows. add: the product is added to s.
 void outer(float* s, const Workspace& r, const float* x, const float* y, int n, int HS, bool add) {
     for (int d = 0; d < HS; d += MR) {
         if (add) strip<true>(r.P, n, x + d, 1, r.P, y, r.P, s + d * r.P, r.P);
         else strip<false>(r.P, n, x + d, 1, r.P, y, r.P, s + d * r.P, r.P);
     }
 }
-// z = the sum of x's rows, weighted by w; with `add` +=
+// z = the sum of x's rows, weighted by w. add: the sum is added to z.
 void add_rows(float* z, const Workspace& r, const float* x, const float* w, int n, bool add) {
     for (int d = 0; d < r.P; d += VW) {
         vf total = add ? load(z + d) : vf{};
@@ -231,7 +234,8 @@ INLINE float dot_row(const float* x, const float* y, int P) {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// Writes n num to the row of y at `to`; n comes from num or, for elu, from weight. Returns n.
+// Writes n num to the row of y at `to` and returns n: the inverse of the root mean square of num
+// or, for elu, of `weight`.
 INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, const Call& c) {
     vf squares = {};
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
@@ -402,7 +406,8 @@ void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, i
         });
 }
 
-// The sweep back. r.s holds dS after the chunk, then U; r.t its transpose; r.z has dz (elu).
+// The backward sweep: computes dk, dv and the gates' gradients. r.s holds dS after the chunk, then
+// U, then dS before the chunk; r.t holds U transposed; r.z has dz (elu).
 void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int end = c.S; end > 0;) {

@@ -132,7 +132,8 @@ template <class T, Walk W> struct Walker {
         : c(c), out(out), workspace(&dynamic_shared<float>(), c.chunk(), c.pitch(), c.h.HS), b(b), kv(kv), e0(e0),
           HS(c.h.HS), P(c.pitch()), in(ALONG ? HS : c.wide()), columns(W == Walk::y ? c.wide() : HS), elu(c.elu()) {}
 
-    // Computes up = exp(b) of all channels, or only of this block's columns.
+    // Computes up = exp(b) of all channels, or only of this block's columns. b: the sum of log a
+    // from the chunk's first position on.
     __device__ void load_decays(const Chunk& x) const {
         if (elu) return;
         const int width = ALONG ? HS : min(E, HS - e0), c0 = ALONG ? 0 : e0;
@@ -152,7 +153,8 @@ template <class T, Walk W> struct Walker {
     }
     __device__ float up(int i, int d) const { return elu ? 1 : workspace.up[i * P + d]; }
 
-    // Load rows, from channel c0 on, of: k~; q~; v with a column of ones for elu; g.
+    // Load rows from channel c0 on. keys: k~; queries: q~; values: v, for elu with a column of
+    // ones; gradients: g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
             return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
@@ -214,7 +216,8 @@ template <class T, Walk W> struct Walker {
                 sums, x.n, [&](int i, int k) { return workspace.scores[(tile_row(t) + i) * PITCH + k]; },
                 [&](int k, int j) { return workspace.z[k * PITCH + tile_column(t, j)]; });
     }
-    // S = R^T Z; with `add` +=. In a forward walk, S is then multiplied by the chunk's decay.
+    // S = R^T Z. add: the product is added to S. In a forward walk, S is then multiplied by the
+    // chunk's decay.
     __device__ void update(const Chunk& x, bool add) const {
         for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
             Sums sums = {};
@@ -351,7 +354,8 @@ template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-// Computes y = n num, a warp for each row. In generation norms is null, and y of padding is 0.
+// Computes y = n num, a warp for each row; n as in finish_row of recurrent.cpp. In generation norms
+// is null, and y of padding is 0.
 template <class T> __global__ void __launch_bounds__(THREADS)
     finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;

@@ -27,7 +27,8 @@ template <int D> struct ForwardTiles {
 // rescaling, which most tiles do not need, exponentials stay below 2^8, at no loss of precision.
 constexpr float LAZY = 8;
 
-// Replaces scores by exp2(scale * (score - top)). top: per row; sums, outputs are relative to it.
+// Replaces scores by exp2(scale * (score - top)). Each row has a top, and its sum and outputs have
+// the same factor exp2(-scale * top).
 template <int M, int N, int D> __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4],
                                                               float (&top)[M][2], float (&sum)[M][2], float scale) {
     float now[M][2];
@@ -99,7 +100,8 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
                                               visits(i / 2), c);
         cp_async_commit();
     };
-    // Waits until the i-th tile is copied and all warps have used the previous one; refills that.
+    // Waits until the i-th tile is copied and all warps have used the previous one, and refills the
+    // memory of the previous one. Returns the i-th tile.
     auto next = [&](int i) -> const Tile<KEYS, D>& {
         cp_async_wait<STAGES - 2>();
         __syncthreads();

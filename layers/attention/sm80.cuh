@@ -79,7 +79,7 @@ __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first,
 }
 
 // Stores a warp's results from first_column on, in whole chunks, to those positions s from first +
-// row on for which keep(s) is true. Before, the results overwrite the tile's rows from `row` on,
+// row on for which keep(s) is true. The results first overwrite the tile's rows from `row` on,
 // which no other warp may read.
 template <int M, int N, int ROWS, int D, class Keep>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
@@ -175,7 +175,8 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
 struct KeyTile {
     int stream, first;
 };
-// Key tiles that queries first..last visit: tiles of all keys, then of each stream of a pattern.
+// Key tiles that queries first..last visit: first those of the stream of all keys, then those of a
+// sparse pattern's streams (visible_keys.h).
 template <int KEYS, bool SPARSE> struct Visits {
     int from, count[SPARSE ? 3 : 1] = {}, all;
     __device__ Visits(const Call& c, int b, int first, int last) {
@@ -247,8 +248,8 @@ template <bool KEYS> struct Distance {
     }
 };
 
-// Elements of a product that dropout keeps, a bit each; drawn before the product, which then needs
-// the registers. KEYS: the rows are keys.
+// Whether dropout keeps each element of a thread's part of a product, a bit each. The bits are
+// drawn before the product, which then needs the registers. KEYS: the product's rows are keys.
 template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
     uint32_t bits[HAS_DROPOUT ? (M * N * 4 + 31) / 32 : 1] = {};
     // `row`, `column`: positions of the first element. Keys are `step` apart; queries begin at a

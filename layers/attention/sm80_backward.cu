@@ -19,7 +19,8 @@
 namespace {
 using namespace sm80;
 
-// Statistics for the second kernel, (B,NH,2,S padded to tiles): lse in log2 units, then delta.
+// S, padded to whole tiles. The statistics for the second kernel, (B,NH,2,padded S), are lse in
+// log2 units, then delta.
 __device__ inline int64_t padded(int S) {
     return (int64_t(S) + SM80_STATS_ROWS - 1) / SM80_STATS_ROWS * SM80_STATS_ROWS;
 }

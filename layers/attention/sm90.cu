@@ -36,7 +36,8 @@
 namespace {
 using namespace sm90;
 
-// Queries of a tile; the most keys that registers (S, P, O) and shared memory (q, k, v) hold.
+// BM: queries of a tile. BN: keys of a tile, the most that registers (S, P, O) and shared memory
+// (q, k, v) hold.
 constexpr int BM = 64 * CONSUMERS;
 template <int HS> constexpr int BN = HS <= 128 ? 128 : HS <= 192 ? 112 : 80;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
@@ -70,15 +71,16 @@ template <int BN> struct TileCoord {
     __device__ TileCoord(const Forward& a, int i) {
         const auto [all_heads, tile] = a.order[i];
         head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
-        // Without spans a row's last key is its own, and the last row may exceed the sequence.
+        // Without spans a row's last visible key has its own position, and the tile's last row may
+        // lie beyond the sequence.
         last = (min(keys_of(a.h, a.S, b, row + BM - 1).to, a.S) - 1) / BN;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
 };
 
-// Number of tiles of rows handed out. Each block requests rows until none are left, so one request
-// too many; the very last request resets the number to 0. A block that starts late, because another
-// kernel has its multiprocessor, finds none left.
+// Number of tiles of rows handed out. Each block requests tiles until none are left, so its last
+// request is in vain; the very last one resets the number to 0. A block that starts late, because
+// another kernel has its multiprocessor, finds none left.
 __device__ unsigned taken;
 __device__ inline int take_rows(const Forward& a) { return int(atomicInc(&taken, a.order.all() + gridDim.x - 1)); }
 
@@ -180,7 +182,8 @@ struct RowMask {
         for (int r = 0; r < 2; r++) rows[r] = keys_of(a.h, a.S, b, row + 8 * r);
         all = {__shfl_sync(0xffffffff, rows[1].from, 31), __shfl_sync(0xffffffff, rows[0].to, 0)};
     }
-    // Uniform for the warp, whose lanes exchange data in the softmax. Ends of spans never decrease.
+    // Whether all rows of the warp see n keys from `key` on: the first and the last row decide, as
+    // ends of spans never decrease. Uniform for the warp, whose lanes exchange data in the softmax.
     __device__ bool sees_all(int key, int n) const { return key >= all.from && key + n <= all.to; }
     template <int n> __device__ __forceinline__ void hide(float (&S)[n], int key) const {
         key += threadIdx.x % 4 * 2;
@@ -192,7 +195,7 @@ struct RowMask {
     }
 };
 
-// Scores of a tile's products, in log2 units.
+// Turns a tile's products into scores in log2 units.
 template <int n> __device__ __forceinline__ void shape(float (&S)[n], const Scores& scores, const PositionBias& slope,
                                                        int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
@@ -251,7 +254,8 @@ template <int HS> struct Consumer {
     }
 };
 
-// Computes y of the loaded rows of q. Their tiles of keys are the block's number `step` and on.
+// Computes y of the loaded rows of q. step: number of their first tile of keys among all tiles that
+// the block loads, from which its stage follows.
 template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a,
                                                                        const TileCoord<BN<HS>>& p, unsigned step) {
     constexpr int BN = ::BN<HS>;
@@ -290,7 +294,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
         my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
-        // Called on both paths: if these joined before softmax, ptxas would wait for O first.
+        // Both branches call softmax(): if they joined before it, ptxas would wait for O there.
         if (view.sees_all(key, BN)) softmax(S, x, unit);
         else {
             view.hide(S, key);

@@ -38,7 +38,8 @@ inline Heads checked(Heads h, int S) {
     return h;
 }
 
-// Distance from key to query of a fragment's element i. first: of element 0. KEYS: rows are keys.
+// Distance from the key to the query of a fragment's element i. first: distance of element 0. KEYS:
+// the product's rows are keys.
 template <bool KEYS> __device__ __forceinline__ float distance(float first, int i) {
     const int d = i / 2 % 2 * 8 - i / 4 * 8 - i % 2;
     return first + float(KEYS ? -d : d);

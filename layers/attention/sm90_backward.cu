@@ -127,7 +127,8 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         };
-        // Called on both paths: if these joined before exponentials, ptxas would wait for D.
+        // Both branches call exponentials(): if they joined before it, ptxas would wait for D
+        // there.
         if (!view.seen_by_all(t * M, M)) {
             view.hide(S, t * M);
             if (!SHAPED) exponentials();

@@ -4,11 +4,12 @@
 // A block has BN keys and visits the tiles of BM queries that attend to them, so several blocks add
 // to dq of a query tile. For reproducible bits dq_order fixes their order: from the last key tile
 // that the query tile attends to (without spans, on the diagonal) down to the first. A block visits
-// one query tile per step. If key tile k starts with or after tile k + 1, it stays a step behind it
-// and hardly waits; so blocks take tiles in the order in which they start, the last tile first. As
-// ends of spans never decrease, the key tiles of a query tile have no gaps, and a key tile's number
-// in the order is its distance from the last. The first block stores dq and the others add to it,
-// so nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for measurements, adds in any order.
+// one query tile per step. If the block of key tile k starts with or after that of tile k + 1, it
+// stays a step behind that block and hardly waits. So blocks take key tiles in the order in which
+// the blocks start, the last tile first. As ends of spans never decrease, the key tiles of a query
+// tile have no gaps, and a key tile's number in the order is its distance from the last of them.
+// The first block stores dq and the others add to it, so nothing is zeroed. For measurements,
+// FLATGPT_ATTENTION_ORDER=any adds in any order.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -258,7 +259,8 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;
 
-// A block has 64 rows of a query tile. A thread has 8 columns of two rows, from 4 lanes' fragments.
+// Converts dq to bf16, times the scale. A block has 64 rows of a query tile. A thread has 8 columns
+// of two rows, from 4 lanes' fragments.
 template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(const Backward a) {
     constexpr int PARTS = BM<HS> / 64;
     const int64_t part = blockIdx.x;
@@ -290,7 +292,7 @@ inline bool ordered_dq() {
     return !order || strcmp(order, "any") != 0;
 }
 
-// main(SHAPED) is the kernel between prepare and finish.
+// Launches prepare, then the main kernel main(SHAPED) of the head size, then finish.
 template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv,
                                             const float* lse, int B, int S, Heads h, size_t shared_bytes, Main main) {
     const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN<HS>, WIDTH<HS>);

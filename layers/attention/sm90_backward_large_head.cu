@@ -33,8 +33,8 @@ template <int HS> using Rows = Tile<ROWS, HS, WIDTH<HS>>;
 
 template <int HS> struct WideShared {
     Rows<HS> k, v, q[ROUNDS<HS>], dy[ROUNDS<HS>];
-    // P^T has two buffers: a consumer may write the next while the other's product reads this one.
-    // dS^T has one: both pass a barrier between reading it and writing the next.
+    // P^T has two buffers: a consumer may write P^T of the next tile while the other's product
+    // reads this tile's. dS^T has one: both pass a barrier between reading it and writing the next.
     Tile<ROWS, ROWS> p[2], ds;
     float4 dq[CONSUMERS][Half<HS>::COLUMNS / 8][WARPGROUP];
     alignas(128) float lse2[ROUNDS<HS>][ROWS], delta[ROUNDS<HS>][ROWS];
@@ -131,7 +131,8 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
                 if (i % 2) pairs[i / 2] = pack_bf16(P[i - 1], P[i]);
             });
         };
-        // Called on both paths: if these joined before exponentials, ptxas would wait for D.
+        // Both branches call exponentials(): if they joined before it, ptxas would wait for D
+        // there.
         if (!view.seen_by_all(query, MINE)) {
             view.hide(S, query);
             exponentials();

@@ -1,4 +1,5 @@
-// visible_keys.h - the keys that a query attends to, on CPU and GPU: spans, windows, streams.
+// visible_keys.h - the keys that a query attends to, on CPU and GPU: within a window, within spans
+// (Heads::keys), and in a sparse pattern.
 #pragma once
 #include "layers/ops.h"
 
@@ -32,8 +33,8 @@ EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
 }
 
-// Kernels read keys in streams: first + t * step for t = 0, 1, ... The stream of `all` keys is read
-// in the query's window. The streams of a sparse pattern are read before the window.
+// Kernels read keys in streams: first + t * step for t = 0, 1, ... In the stream of `all` keys a
+// query attends to its window, in the streams of a sparse pattern to the keys before its window.
 struct Stream {
     int first, step, keys;
     bool all;
@@ -53,8 +54,8 @@ struct Streams {
     }
 };
 
-// The keys of one query at position p, without spans, as a list of n keys: the sparse pattern's
-// before the window, then all from `first` on.
+// The keys of one query at position p, without spans, as a list of n keys: those of the sparse
+// pattern before the window, then all keys from `first` on.
 struct VisibleKeys {
     int global_tokens, strided, first, n, stride;
     EVERYWHERE VisibleKeys(const Heads& h, int p)
