@@ -65,7 +65,7 @@ std::string toml_value(const Flag& f) {
     if (is_text(f)) return toml_string(value);
     return holds<double>(f) && value.find_first_of(".e") == std::string::npos ? value + ".0" : value;
 }
-// A flag's values: "a whole number of at least 1", "one of cosine, linear"; "" for free text.
+// Describes a flag's values: "a whole number of at least 1", "one of a, b"; "" for free text.
 std::string wanted(const Flag& f) {
     if (holds<bool>(f)) return "true or false";
     if (is_text(f)) return f.choices.empty() ? "" : "one of " + join(f.choices, ", ");
@@ -225,8 +225,8 @@ Status mend(const CLI::App& app, Strings& args) {
     }
     return {};
 }
-// Advice for a pattern that the shell has expanded: --data a.bin b.bin. Returns the arguments to
-// type instead, or "" if `extra` is not one of these expanded words.
+// Finds out whether the shell has expanded a pattern, as in --data a.bin b.bin. Returns the
+// arguments to type instead, or "" if `extra` is not one of these expanded words.
 std::string glob_hint(const std::vector<const Flag*>& rows, const Strings& args, const std::string& extra) {
     auto folder = [](const std::string& path) { return path.substr(0, path.rfind('/') + 1); };
     auto ending = [](const std::string& path) {

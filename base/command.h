@@ -56,7 +56,8 @@ inline bool was_given(const std::vector<std::string>& given, std::string_view fl
 }
 inline bool has_options(const Command& c) { return !std::all_of(c.flags.begin(), c.flags.end(), is_positional); }
 
-// The next two are in base/completion.cpp. `commands`, the table of all, must outlive them.
+// completion_command and man_command are in base/completion.cpp. `commands`, the table of all
+// commands, must outlive the returned ones.
 Command completion_command(const std::vector<Command>* commands);
 Command man_command(const std::vector<Command>* commands, const char* version, const char* date);
 Command help_command(const std::vector<Command>* commands);    // base/help.cpp
@@ -88,8 +89,7 @@ std::vector<std::string> flag_values(const std::vector<Flag>& rows);
 // Checks the rows' rules. A flag counts as set if its value differs from its default, so that
 // run.toml, which has all flags, can be read again. In a rule, a flag with a value counts if it has
 // this value; rules on flags outside of the rows are skipped. If `changed` is not null, only its
-// own rules and rules that exclude it are checked. Exit 2: the message names both flags of the
-// rule.
+// own rules and rules that exclude it are checked. Exit 2: the message names the rule's flags.
 Status check_rules(const std::vector<Flag>& rows, const std::vector<std::string>& defaults,
                    const Flag* changed = nullptr);
 // flag_form is how help shows a row: "--lr X", "--tokens, -n N", "FILE...". flag_meaning is the

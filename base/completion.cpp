@@ -7,9 +7,8 @@
 namespace {
 // ---- shells ---------------------------------------------------------------------------------------------------------
 
-// Each script calls the program named on the command line with the line's words, the last of which
-// is unfinished, and offers the words that it prints. If it prints none, the script offers file
-// names.
+// Each script calls the program named on the command line with the line's words, of which the last
+// is unfinished, and offers the printed words or, if none is printed, file names.
 const std::map<std::string, const char*> SCRIPTS = {{"bash", R"sh(# source <(flatgpt completion bash)
 _flatgpt() {
     local IFS=$'\n'
@@ -36,8 +35,7 @@ end
 complete -c flatgpt -f -n 'count (__flatgpt) >/dev/null' -a '(__flatgpt)'
 )sh"}};
 
-// Returns the words that may replace the last one, each on a line of its own, followed by a tab and
-// its meaning.
+// Returns the words that may replace the last one, one per line, each with a tab and its meaning.
 std::string candidates(const std::vector<Command>& commands, const std::vector<std::string>& words) {
     std::string out;
     auto offer = [&](const std::string& word, const std::string& meaning) {
@@ -103,8 +101,7 @@ std::string man_of(const Command& c) {
     return out + ".PP\nExample:\n.PP\n.RS 4\n.nf\n" + example + "\n.fi\n.RE\n";
 }
 
-// Returns the parts of the manual page that no flag row describes: options of all commands, exit
-// codes, environment variables.
+// Returns the manual's sections on options of all commands, exit codes and environment variables.
 std::string man_rest() {
     std::string out = ".SH \"OPTIONS OF ALL COMMANDS\"\n" +
                       tagged(roff_form("--help, -h"), "the options of a command") +

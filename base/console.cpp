@@ -41,7 +41,8 @@ std::string print(const char* format, double x, const char* unit) {
     snprintf(text, sizeof text, format, x, unit);
     return text;
 }
-// Prints x in the largest unit, in steps of `base`, in which the rounded number is at least 1.
+// Prints x in the largest unit in which the rounded number is at least 1. Each unit is `base` times
+// the previous one.
 std::string scaled(double x, double base, const char* const* units, int count, const char* format) {
     int unit = 0;
     while (unit + 1 < count && std::fabs(x) >= base - (unit ? 0.05 : 0.5)) {

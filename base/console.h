@@ -21,9 +21,8 @@ std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 // Breaks text at spaces if it exceeds `width` UTF-8 characters; other spaces stay.
 std::string wrap_line(const std::string& text, int width);
 
-// A progress line. On a terminal each line replaces the previous one, unless that was printed with
-// `keep`. Elsewhere a line is printed only with `keep`, or if `every` seconds have passed since the
-// last one.
+// A progress line. On a terminal each line replaces the previous one, unless that had `keep`.
+// Elsewhere a line is printed with `keep`, or if `every` seconds have passed since the last one.
 class Progress {
   public:
     explicit Progress(double seconds = 10) : every(seconds) {}

@@ -117,7 +117,7 @@ bool is_temporary(const std::string& name) {
     const std::string mark = name.substr(name.size() - MARK_LENGTH);
     return mark.starts_with(MARK) && mark.find_first_not_of("0123456789abcdef", 9) == 9 + DIGITS;
 }
-// Tries to lock. elsewhere: another process has the lock. none: no open file, or no lock support.
+// Result of take_lock. elsewhere: another process has it. none: no open file, or no lock support.
 enum class Lock { ours, elsewhere, none };
 Lock take_lock(int descriptor) {
     if (descriptor < 0) return Lock::none;

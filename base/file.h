@@ -97,8 +97,7 @@ class NewFile {
 
 // Writes the file atomically. Exit 2: path is no regular file; 4: writing fails.
 Status replace_file(const std::string& path, const std::string& text, Overwrite overwrite = Overwrite::yes);
-// Another replace_file, for contents in pieces: `produce` calls its argument with each piece, and
-// may fail.
+// Writes the file atomically, in pieces: `produce` calls its argument with each, and may fail.
 typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
 Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce,
                     Overwrite overwrite = Overwrite::yes);

@@ -12,7 +12,6 @@ struct TomlSetting {
     bool text = false, list = false;    // text: quoted value; list: value in brackets
     int line = 0;                       // 1-based
 };
-// Parses TOML without tables. Exit 2: the message has `name`, the line, the expected and the found
-// text.
+// Parses TOML. Exit 2: the message has `name`, the line, the expected and the found text.
 Result<std::vector<TomlSetting>> toml_parse(std::string_view text, const std::string& name);
 std::string toml_string(const std::string& text);    // quoted and escaped
