@@ -184,7 +184,7 @@ Result<GgufTensor> read_tensor(Cursor& c) {
     return t;
 }
 
-// Turns offsets into the data section into file offsets, after checks.
+// Checks the tensors' offsets, which count from the data section, and turns them into file offsets.
 Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
     std::set<std::string> names;
     auto key = [](const GgufTensor& t) { return std::pair(t.at, t.bytes); };

@@ -33,9 +33,9 @@ struct GgufValue {
     static GgufValue number_array(std::vector<double> v) { return {GgufType::f32, true, {}, std::move(v), {}}; }
 };
 
-// Values by key. Each getter has exit 3 naming file and key if the key is missing, of another type
-// or out of [min, max]. Integers of any width are accepted, as the specification requires, also
-// where a number is expected.
+// Values by key. A getter fails with exit 3, naming file and key, if the key is missing, of another
+// type or out of [min, max]. Integers of any width are accepted, as the specification requires,
+// also where a number is expected.
 struct GgufMetadata {
     std::string name;    // the file, for messages
     std::map<std::string, GgufValue> values;
@@ -72,9 +72,9 @@ struct GgufHeader {
     int64_t data = 0;                   // offset of the data section
 };
 
-// Parses a header. read(at, to, bytes) reads the file's bytes. Every count, length, size and offset
-// is compared with file_bytes before any allocation. Checked: magic, version, unique keys and
-// names, types, rank, whole blocks, alignment, tensors inside the file without overlap. Exit 3
+// Parses and checks a header: magic, version, unique keys and names, types, rank, whole blocks,
+// alignment, tensors inside the file without overlap. read(at, to, bytes) reads the file's bytes.
+// Every count, length, size and offset is compared with file_bytes before any allocation. Exit 3
 // naming `name` and offset or key.
 typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
 Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);

@@ -6,8 +6,7 @@
 
 #include "base/common.h"
 
-// Parses JSON. max_depth: limit on nested objects and arrays. Exit 3: the message has `name` and
-// the byte of the error.
+// Parses JSON. max_depth: limit on nested objects and arrays. Exit 3 naming `name` and the byte.
 Result<nlohmann::json> json_parse(std::string_view text, const std::string& name, int max_depth);
 
 // Reads the fields of one object. A getter fails with exit 3 if the field is missing, of another

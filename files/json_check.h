@@ -13,8 +13,8 @@
 struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     static constexpr size_t MAX_QUOTED = 320;    // bytes of the file quoted in a message
     int max_depth;
-    // Keys of each open object; empty for arrays. They are sorted at the object's end, which a
-    // hostile file cannot make quadratic, unlike a hash table.
+    // Keys of each open object; empty for an open array. At the object's end they are sorted to
+    // find duplicates: a hostile file cannot make sorting quadratic, unlike a hash table.
     std::vector<std::vector<std::string>> keys;
     std::string error;
     size_t error_byte = 0;
@@ -85,8 +85,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     }
 };
 
-// Checks JSON text in one pass; v gets the extracted field. Exit 3: the message has `name` and the
-// byte of the error.
+// Checks JSON text in one pass; v gets the extracted field. Exit 3 naming `name` and the byte.
 Status json_check(std::string_view text, const std::string& name, JsonCheck& v);
 // The text in a field of a JSON object, for JSON lines. Builds no tree: memory grows only with the
 // field and the object's keys. Exit 3 naming the byte, or if `text` is no object, or if the field

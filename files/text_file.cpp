@@ -23,7 +23,7 @@ enum class Encoding { bytes, utf16_little, utf16_big };
 
 Packing packing_of(std::string_view head) {
     if (head.starts_with("\x1F\x8B"sv)) return Packing::gzip;
-    // The second magic is a skippable frame, with which pzstd's files begin.
+    // Files of pzstd begin with a skippable frame, whose magic is compared here.
     bool skippable = head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1, 3) == "\x2A\x4D\x18"sv;
     return head.starts_with("\x28\xB5\x2F\xFD"sv) || skippable ? Packing::zstd : Packing::none;
 }
@@ -231,7 +231,7 @@ Status TextFile::State::start() {
     return {};
 }
 
-// Decompressed bytes, beginning with those that start() has read already.
+// Returns decompressed bytes, beginning with those that start() has read already.
 Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     size_t n = std::min(bytes, beginning.size() - given);
     memcpy(to, beginning.data() + given, n);

@@ -32,5 +32,5 @@ class TextFile {
 
 // The name without .gz or .zst, in lower case: "a/X.JSONL.gz" is "a/x.jsonl".
 std::string decompressed_name(std::string path);
-// If these first bytes of a file are no text, names their format and a remedy; "": text.
+// If the first bytes of a file, `head`, are no text, returns their format and a remedy, else "".
 std::string not_text_reason(std::string_view head);

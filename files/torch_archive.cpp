@@ -31,8 +31,8 @@ Result<std::string> piece(const File& file, uint64_t at, uint64_t bytes) {
     TRY(file.read(int64_t(at), text.data(), int64_t(bytes)));
     return text;
 }
-// Reads little-endian numbers and texts in sequence. From the first read beyond the end on, all are
-// empty.
+// Reads little-endian numbers and texts in sequence. A read beyond the end, and every later one,
+// returns 0 or an empty text.
 struct Bytes {
     std::string_view data;
     size_t at = 0;
@@ -53,7 +53,7 @@ struct Bytes {
     }
 };
 
-// Each entry's byte range by name, from the zip's directory, which the last bytes locate.
+// Returns each entry's byte range by name. The file's last bytes locate the zip's directory.
 Result<std::map<std::string, Span>> zip_entries(const File& file) {
     const uint64_t size = uint64_t(file.bytes()), tail = std::min<uint64_t>(size, 65557);
     const std::string end = TRY(piece(file, size - tail, tail));
