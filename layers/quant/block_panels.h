@@ -70,7 +70,7 @@ INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float
     else return sum + offset * *mx;
 }
 
-// Rows of x as int8. scales: first one scale for each 32 numbers, then each scale times the sum.
+// Rows of x as int8. scales: a scale for each 32 numbers, then each scale times its numbers' sum.
 struct ByteRows {
     const int8_t* numbers;
     const float* scales;
@@ -78,9 +78,9 @@ struct ByteRows {
     int C;
     ByteRows from(int row) const { return {numbers + row * apart, scales + row * (apart / 4), apart, C}; }
 };
-// packed_tiles.cpp: sums (rows,16) = products of up to 64 rows with a panel. set: the thread's AMX
-// tiles, configured for block_depth bytes. Reads and writes 16 rows at a time; rows beyond the last
-// may hold anything.
+// BlockTiles (packed_tiles.cpp): sums (rows,16) = products of up to 64 rows with a panel. set: the
+// thread's AMX tiles, configured for block_depth bytes. Reads and writes 16 rows at a time; rows
+// beyond the last may hold anything.
 typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
 BlockTiles block_tiles(BlockType format, Tiles kind);
 
@@ -93,8 +93,7 @@ struct PlaneRows {
     int C, outputs;    // outputs of the whole matrix
 };
 // FloatTiles: sums (rows,48) = products with a panel of floats, by AMX tiles. set: the thread's
-// tiles, configured for `rows` rows or more. ahead: prefetch distance in bytes, or 0 for no
-// prefetch.
+// tiles, configured for `rows` rows or more. ahead: prefetch distance in bytes; 0: no prefetch.
 typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
 FloatTiles float_tiles(Tiles kind);
 constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }

@@ -37,7 +37,7 @@ float rounded(float x, float lo, float hi) {
     return (x + ROUND) - ROUND;
 }
 
-// x as bytes: (x - m) inv as an integer in [lo, hi], minus lo.
+// Converts x to bytes: (x - m) inv, rounded to an integer in [lo, hi], minus lo.
 void to_bytes(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q, const QuantiseSearch& search) {
     if (search.bytes) return search.bytes(x, n, m, inv, lo, hi, q);
     for (int i = 0; i < n; i++) q[i] = uint8_t(rounded((x[i] - m) * inv, lo, hi) - lo);
@@ -62,7 +62,7 @@ template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& 
     const float most = largest_magnitude(x, N);
     if (!(std::fabs(most) > 0)) return 0;
     best = 0;
-    // The largest number maps to LO + step / 8 or, on the other side, to about -LO - 1.
+    // The largest number maps to LO + step / 8 or, with the other sign, to -LO - step / 8.
     for (const float side : {-1.0f, 1.0f})
         for (int step = -6; step <= 10; step += 2) {
             float inv = side * (float(-LO) - float(step) / 8) / most;

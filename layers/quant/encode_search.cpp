@@ -9,9 +9,8 @@
 
 namespace ISA {
 namespace {
-// Rounds to the nearest integer. vroundps gives -0 where adding and subtracting 1.5 * 2^23 gives
-// +0, but no result depends on it. A template, because compilers for other instruction sets do not
-// know these builtins.
+// Rounds to an integer. vroundps gives -0 where adding and subtracting 1.5 * 2^23 gives +0; no
+// result depends on it. A template, as compilers for other instruction sets lack the builtins.
 template <class V> INLINE V nearest(V x) {
     if constexpr (VW == 8) return __builtin_ia32_roundps256(x, 8);
     else return (x + 0x1.8p23f) - 0x1.8p23f;
@@ -64,9 +63,8 @@ struct Sums {
 struct Limits {
     vf low, high;
 };
-// Computes the sums of K vectors of candidates, whose inverse scales are in `inv`. other: the
-// largest number on the other side of zero; it decides whether any number is clamped at the high
-// end.
+// Computes the sums of K vectors of candidates with inverse scales `inv`. other: the largest number
+// on the other side of zero, which decides whether numbers are clamped at the high end.
 template <int N, int K>
 INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float other, Sums* sums) {
     vf xq[K] = {}, qq[K] = {};
@@ -192,8 +190,7 @@ struct Fit {
 };
 enum class Pass { sums, error, both };
 
-// Adds the sums that refit needs, over n numbers and their integers in [0, most], and the squared
-// error to f.
+// Adds the sums for refit, over n numbers and their integers in [0, most], and the error to f.
 template <Pass kind> INLINE void pass(const float* x, int n, Lines line, float most, Fit& f) {
     const vf inv = inverse(line.d), high = set1(most);
     for (int i = 0; i < n; i++) {

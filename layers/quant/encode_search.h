@@ -25,7 +25,6 @@ QuantiseSearch quantise_search();
 enum class Isa;
 QuantiseSearch quantise_search(Isa isa);    // an instruction set of this CPU (cpu.h)
 
-// Quantises like `quantise` in quant.h, with these searches; if one is null, encode.cpp's loop
-// runs.
+// Quantises like quant.h's `quantise`, with these searches; encode.cpp's loops replace null ones.
 struct BlockFormat;
 void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks, const QuantiseSearch& search);

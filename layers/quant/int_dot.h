@@ -50,9 +50,8 @@ template <class V> INLINE vi16 add_byte_products(V w, V x) {    // sums of neigh
 struct Four {
     int8_t of[4];
 };    // x as the instruction reads it
-// Adds products to each lane of s: w's four unsigned bytes times the four signed bytes at x. The
-// sums are exact, so all code paths give the same bits. eight: w may exceed 127. vnni: the CPU has
-// VNNI.
+// Adds products to each lane of s: w's four unsigned bytes times the four signed bytes at x. Sums
+// are exact, so all code paths give equal bits. eight: w may exceed 127. vnni: for CPUs with VNNI.
 template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
     if constexpr (vnni && VW == 16) {    // asm: an intrinsic would cost register copies
         __asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(s) : "v"(w), "m"(*reinterpret_cast<const Four*>(x)));

@@ -43,8 +43,7 @@ template <bool in> struct Mover {
 // number, k and k + 16 share a byte.
 int quarter(int k, int o) { return k % 16 / 4 * 64 + o * 4 + k % 4; }
 
-// Moves a block of 32 numbers: d, in some formats m or the fifth bits, then the numbers' 4 or 8
-// bits.
+// Moves a block of 32 numbers: d, in some formats m or fifth bits, then each number's 4 or 8 bits.
 template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     const BlockLayout l = block_layout(format);
     m.half(0, 2 * o);

@@ -26,7 +26,7 @@ struct PackedPart {         // rows of one format; whole panels, zero-padded
     const char* const* mapped = nullptr;
     int wait = 0;    // products until the panels are packed
 };
-// A parameter: floats if no product reads it (a vector, a table of positions), else parts.
+// A parameter: as floats if no product reads it (a vector, a table of positions), else in parts.
 struct PackedWeight {
     float* floats;
     PackedPart* parts;    // in the order of their rows
@@ -78,7 +78,7 @@ constexpr BlockType packed_format(BlockType format) {
 // blocks: into the panels and out of them. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
-// Must be called once the panels hold the part's rows: returns the file's pages to the system.
+// Returns the file's pages to the system. Must be called once the panels hold the part's rows.
 void packed_now(PackedPart* part, int64_t cols);
 // Writes a row of a matrix to `out` as floats.
 void unpack_row(const PackedWeight& matrix, int64_t cols, int64_t row, float* out);

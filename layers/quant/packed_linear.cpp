@@ -334,8 +334,7 @@ static const char* panel_of(const PackedPart& part, int64_t panel, const Prepare
     pack_file_rows(part, panel * panel_outputs(part.format), x.C, panel_data);
     return panel_data;
 }
-// Counts a product with N rows of x, which must be complete. If it packed the panels (pack_all),
-// the rows in the mapped file are given up.
+// Counts a finished product with N rows of x; if it packed the panels, releases the file's rows.
 static void count_product(PackedPart& part, int64_t N, int C) {
     if (part.mapped && N > 0 && (!leaves_rows(N) || part.wait-- == 0)) packed_now(&part, C);
 }

@@ -2,14 +2,14 @@
 //
 // Floats: up to 16 rows are multiplied by a panel, both in three planes of bf16, with the bits of
 // amx.cpp. While tiles multiply 32 k, vectors split the next 32. 32 k of a panel are 6 KiB, which
-// take memory some 1,000 cycles; their 18 tile products take 288 at most, and as many cycles the 48
-// times 15 vector instructions.
+// take memory some 1,000 cycles; their 18 tile products take 288 cycles at most, and the 48
+// times 15 vector instructions take as many.
 //
 // Blocks of integers: rows of x are int8. A panel's numbers become signed bytes, PART blocks of 32
 // k at a time, which are then multiplied by up to 64 rows of x: 16 rows are A, a block is B, and
-// its exact sums leave the tile to be scaled as by vectors, in the same order. So a row's bits are
-// block_panel's. The sums of a block leave while the tiles multiply the next one; a row's own stay
-// in registers (AVX-512 has 32).
+// its exact sums leave the tile to be scaled as by vectors, in the same order. So a row has the
+// bits of block_panel. A block's sums leave while the tiles multiply the next one; the sums of the
+// rows stay in registers (AVX-512 has 32).
 // For 16 rows and a block, a core needs 16 cycles of the tiles, 16 stores of a line, and for each
 // row a conversion and two or three vector products, of which it does two a cycle: about 35 cycles.
 // Vectors alone need 64 to multiply (VNNI). Measured (2026-11-25) it takes some 115 cycles, a third
@@ -95,8 +95,7 @@ template <class Set> [[gnu::noinline]] void multiply_floats(void* set, float* su
 
 // ---- blocks of integers -------------------------------------------------------------------------
 
-// Blocks unpacked at a time: 16 blocks are 8 KiB of bytes, which stay in L1 with the 8 KiB of 16
-// rows of x.
+// Blocks unpacked at a time: 8 KiB as bytes, which stay in L1 with the 8 KiB of 16 rows of x.
 constexpr int PART = 16;
 
 template <BlockType F> struct Unpacked {

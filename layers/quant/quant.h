@@ -2,7 +2,7 @@
 #pragma once
 #include "base/block_format.h"
 
-// Sets out to n numbers (whole blocks) as floats: the same bits as ggml's dequantize_row_* and
+// Converts n numbers (whole blocks) to floats, with the same bits as ggml's dequantize_row_* and
 // Python's gguf.quants.
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out);
 // Whether none of n numbers (whole blocks) is NaN or infinite, without conversion to floats.
