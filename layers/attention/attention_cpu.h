@@ -41,7 +41,8 @@ struct ScoreTransform {
         for (int i = 0; i < VW; i++) b[i] = row[least(most(to_key[i], -max_distance), max_distance)];
         return b;
     }
-    // to_key: each lane's key position minus the query's position; rises along the lanes.
+    // Turns products with a vector of keys into scores. to_key: each lane's key position minus the
+    // query's position, which rises along the lanes.
     INLINE_MEMBER Score operator()(vf product, vi to_key) const {
         const vf bias = row ? biases(to_key) : __builtin_convertvector(to_key, vf) * slope;
         if (cap == 0) return {product * scale + bias, set1(1)};
@@ -127,7 +128,8 @@ template <class WorkItems> struct Prefetcher {
     int item = -1, row = 0, to = 0;
     int budget = LEAD;    // rows that may still be prefetched
     Rows rows[WorkItems::COUNT] = {};
-    // More than the panel and the tile of queries that are packed at once. 160 to 256 are alike.
+    // Rows that may be prefetched ahead: more than the panel and the tile of queries that are
+    // packed at once. Values from 160 to 256 are alike.
     static constexpr int LEAD = 200;
 
     void enter(int i) {

@@ -201,8 +201,7 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
     }
 }
 
-// Applies dropout to a tile. If `before`, it turns dy v^T into dp. Otherwise it clears the dropped
-// pairs of p, without a factor, for dv.
+// Dropout of a tile: if `before`, turns dy v^T into dp; else clears the dropped pairs of p, for dv.
 template <bool half, class First, class Limit> void drop(const Workspace& t, const Pair& c, const Dropout& d,
                                                          const DropoutMask<QB, KB>& kept, bool before, First first,
                                                          Limit limit) {
@@ -250,7 +249,8 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     for (int r = 0; r < (TILED<Set> ? tiles(m, QUERY_TILE) * QUERY_TILE : m); r += half ? 2 : 1)
         probabilities<half, kind>(t, c, r, strip_end(r), scale_of(h) * LOG2E);
     if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, first, limit);
-    // The first query that attends to key j, and the first that attends to none of the J keys.
+    // begin: the first query that attends to key j. end: the first query after it that attends to
+    // none of the J keys from j on.
     int begin = 0, end = masked ? 0 : m;
     constexpr int J = TILED<Set> ? PANEL : MR;
     for (int j = 0; j < c.n; j += J) {
@@ -290,8 +290,7 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
 
 // ---- one head -----------------------------------------------------------------------------------
 
-// The first query that attends to a key, rounded down to even, because a word holds a pair of
-// queries.
+// The first query that attends to a key, rounded down to even: a word holds a pair of queries.
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
 // Packs the group's queries up to `to`: q and dy as left and right factors; delta[s] = dy . y.

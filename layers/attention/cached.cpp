@@ -2,7 +2,8 @@
 //
 // One new position, or a few (decode): a thread processes up to SPLIT of a position's visible keys,
 // anywhere in memory, and some of the heads: scores, exponentials, then the weighted sums of
-// values. Parts are joined in order. Scales of rows (int8, fp8) multiply scores and probabilities.
+// values. Partial results are combined in order. Scales of rows (int8, fp8) multiply scores and
+// probabilities.
 //
 // Bound by memory: each key and value is read from memory once, in chunks of CHUNK keys of all the
 // thread's heads, in the order of a page. Data AHEAD bytes further on is prefetched to L1;
@@ -68,8 +69,8 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
 
 // ---- one position -------------------------------------------------------------------------------
 
-// A part's keys: their positions, and the rows of the first kv head in the cache. Each further
-// head's rows follow Pages::SIZE later.
+// A part's keys: their positions, and the rows of the first kv head in the cache. Rows of each
+// further head lie Pages::SIZE rows later.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
     void fill(const Pages& cache, const VisibleKeys& seen, int b, int from) {
@@ -99,7 +100,7 @@ template <class X> struct Chunk {
         }
     }
 };
-// A head's rows of a chunk. nv > 0: the chunk is whole, and each row is nv vectors.
+// Rows of one head in a chunk. nv > 0: the chunk is whole, and each row is nv vectors.
 template <class X, int nv> struct HeadRows {
     static constexpr int VECTORS = nv;
     const X* const* rows;
@@ -216,7 +217,7 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // elements of a head in a page
     const int lead =
         least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // prefetch distance in kv heads
-    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). Behind
+    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). After
     // the last chunk, rows of `after` are prefetched, from kv head after_kv on.
     auto each = [&](const X* all, const Chunk<X>& after, int after_kv, auto f) {
         Chunk<X> chunk(all, run, 0, HS);
@@ -275,8 +276,8 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// Kv heads kv..end-1 of part `split` of the keys of position n. next: number of the next part's
-// first key (ThreadShare).
+// Kv heads kv..end-1 of part `split` of position n's keys. next: number of the next part's first
+// key (ThreadShare).
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;

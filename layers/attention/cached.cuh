@@ -164,8 +164,7 @@ template <class X, int E, int U> __device__ inline void prefetch_first(const Pag
 }
 
 // A block's work: one split of an item. An item is up to G queries that share the keys and values
-// of kv head (b,kv). Each query is one of S positions and one of `group` heads; they are ordered by
-// position.
+// of kv head (b,kv). A query is one of S positions and one of `group` heads, in order of positions.
 template <int G> struct Work {
     int split, item, cut, kv, b, S, group, count;    // count: queries
     __device__ Work(const Heads& h, int S, int splits) : S(S), group(h.NH / h.NKV) {
@@ -184,8 +183,7 @@ template <int G, int E, int P> struct Queries {
     PositionBias slope[G];
     int p[P];
     __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
-    // Reads the queries' positions. Returns the keys visible to at least one of the queries; the
-    // result is unused if the first is padding.
+    // Reads the positions. Returns the keys visible to any query; unused if the first is padding.
     __device__ VisibleKeys find(const int* pos, const Work<G>& w, const Heads& h) {
         p[0] = pos[w.row(0)];
         int last = p[0];

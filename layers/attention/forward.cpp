@@ -70,8 +70,9 @@ struct WorkItems {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// Keys visible to GROUP rows of a strip: first..limit to each row, inner..outer to all rows. from
-// and end, around all of them, are multiples of a vector of words, inner and outer of a vector.
+// Keys visible to GROUP rows of a strip: row r sees first[r]..limit[r], all rows see inner..outer,
+// and no row sees a key outside from..end. from and end are multiples of a vector of words, inner
+// and outer of a vector.
 constexpr int GROUP = MR / 2;
 struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];

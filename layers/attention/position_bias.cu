@@ -45,7 +45,7 @@ struct Band {
     __device__ int64_t qkv(int which) const { return b * (c.S * c.row) + int64_t(which) * c.h.HS; }
     __device__ int64_t k() const { return qkv(c.h.NH + head / (c.h.NH / c.h.NKV)); }
     __device__ int64_t v() const { return k() + int64_t(c.h.NKV) * c.h.HS; }
-    // Calls f(position of the first query, of the first key) for each tile.
+    // Calls f(first query's position, first key's position) for each tile that has visible pairs.
     template <class F> __device__ void each_tile(F f) const {
         for (int i = max(offset, 0); i < min(c.tiles, c.tiles + offset); i++) {
             const int query = i * TILE, key = (i - offset) * TILE, last = min(query + TILE, c.S) - 1;

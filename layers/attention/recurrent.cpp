@@ -182,8 +182,7 @@ template <class Y> void load_gradients(const Workspace& r, const Call& c, const 
     clear_rows(r.g, x.n, r.P);
 }
 
-// a = tril(x yt + h). x: queries or gradients; yt: transposed keys or values; h: null, or a number
-// for each row.
+// a = tril(x yt + h). x: queries or gradients; yt: transposed keys or values; h (n): may be null.
 void lower(float* a, const Workspace& r, const float* x, const float* yt, int n, int HS, const float* h) {
     for (int row = 0; row < n; row += MR)
         strip<false>(padded(least(n, row + MR)), HS, x + row * r.P, r.P, 1, yt, r.CP, a + row * r.CP, r.CP);

@@ -56,7 +56,7 @@ __device__ inline float gate_slope(float x) {
     return log_sigmoid(x) * GATE_SCALE > LOG_DECAY_MIN ? GATE_SCALE / (1 + expf(x)) : 0;
 }
 
-// n positions from `from` on. alone: no chunk before (backward: after) it in its document.
+// n positions from `from` on. alone: no chunk of their document precedes (backward: follows) them.
 struct Chunk {
     int from, n;
     bool alone;
@@ -87,7 +87,7 @@ struct Workspace {
 };
 
 // Fills rows of `width` columns with f(position in the chunk, column), for n positions rounded up
-// to fours.
+// to a multiple of four.
 template <class F> __device__ inline void fill(float* to, int pitch, int n, int width, F f) {
     const int rows = (n + ROWS - 1) / ROWS * ROWS;
     for (int at = int(threadIdx.x); at < rows * width; at += THREADS) {
@@ -153,8 +153,7 @@ template <class T, Walk W> struct Walker {
     }
     __device__ float up(int i, int d) const { return elu ? 1 : workspace.up[i * P + d]; }
 
-    // Load rows from channel c0 on. keys: k~; queries: q~; values: v, for elu with a column of
-    // ones; gradients: g.
+    // Load rows from channel c0 on: k~ (keys), q~, v (for elu with a column of ones), g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
             return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
@@ -190,7 +189,8 @@ template <class T, Walk W> struct Walker {
             queries(workspace.r, P, x, head, 0, HS), gradients(workspace.z, PITCH, x, head, e0, E);
     }
 
-    // Computes the chunk's scores with positions up to the row's own or, backward, from it on.
+    // Computes the chunk's scores: each row with the positions up to its own or, in a backward
+    // walk, from its own on.
     __device__ void score(const Chunk& x) const {
         const int t = int(threadIdx.x);
         if (tile_row(t) >= x.n) return;
@@ -216,8 +216,7 @@ template <class T, Walk W> struct Walker {
                 sums, x.n, [&](int i, int k) { return workspace.scores[(tile_row(t) + i) * PITCH + k]; },
                 [&](int k, int j) { return workspace.z[k * PITCH + tile_column(t, j)]; });
     }
-    // S = R^T Z. add: the product is added to S. In a forward walk, S is then multiplied by the
-    // chunk's decay.
+    // S = R^T Z; if `add`, S += R^T Z. In forward walks S is then multiplied by the chunk's decay.
     __device__ void update(const Chunk& x, bool add) const {
         for (int t = int(threadIdx.x); tile_row(t) < in; t += THREADS) {
             Sums sums = {};

@@ -23,8 +23,8 @@ template <int D> struct ForwardTiles {
     Tile<KEYS, D> ring[STAGES];    // k and v of the tiles in turn
 };
 
-// Rise of scores, in log2 units, before sums and outputs are rescaled to the new maximum. Without
-// rescaling, which most tiles do not need, exponentials stay below 2^8, at no loss of precision.
+// Rise of scores, in log2 units, up to which sums and outputs are not rescaled to the new maximum.
+// Most tiles need no rescaling. Exponentials stay below 2^8, at no loss of precision.
 constexpr float LAZY = 8;
 
 // Replaces scores by exp2(scale * (score - top)). Each row has a top, and its sum and outputs have

@@ -20,7 +20,8 @@ struct Call {
     Scores scores;
     Streams streams;
 
-    // Each of per_sequence heads is cut into tiles of `rows` positions; a tile reads `bytes`.
+    // A sequence has per_sequence heads, each cut into tiles of `rows` positions. bytes: memory
+    // that the tiles of one head read.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
           row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked), streams(asked, S) {
@@ -43,7 +44,7 @@ struct Call {
     static constexpr int64_t SECTION = EMULATED ? 100 << 10 : 16 << 20;
 };
 
-// A block's tile and head, counted over all sequences. Tiles with most work come first.
+// A block's tile and head. Heads are counted over all sequences. Tiles with most work come first.
 struct TileCoord {
     int tile, head;
 };

@@ -71,8 +71,8 @@ template <int BN> struct TileCoord {
     __device__ TileCoord(const Forward& a, int i) {
         const auto [all_heads, tile] = a.order[i];
         head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
-        // Without spans a row's last visible key has its own position, and the tile's last row may
-        // lie beyond the sequence.
+        // Without spans a row's last visible key is at the row's own position, which may lie beyond
+        // the sequence.
         last = (min(keys_of(a.h, a.S, b, row + BM - 1).to, a.S) - 1) / BN;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
@@ -136,8 +136,8 @@ __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[B
     wgmma_commit();
 }
 
-// Softmax of a thread's two rows over the tiles so far. A row may see no key of the first tile: as
-// top is finite, differences are numbers even then.
+// Softmax of a thread's two rows over the tiles so far. A row may see no key of the first tile; as
+// top is finite, even then no difference of scores is NaN.
 struct Softmax {
     float top[2] = {-1e30f, -1e30f};
     float sum[2] = {0, 0};    // over this thread's columns
@@ -382,7 +382,7 @@ static auto encoder() {
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }
 
-// Maps are cached: a model needs one or two per layer, equal at every step.
+// Descriptors are cached: a model needs one or two per layer, equal at every step.
 const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width) {
     static const auto encode = encoder();
     static std::map<std::tuple<const bf16*, int, int, int, int, int, int>, CUtensorMap> known;

@@ -127,8 +127,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         };
-        // Both branches call exponentials(): if they joined before it, ptxas would wait for D
-        // there.
+        // Both branches call exponentials(): if they joined before it, ptxas would wait for D.
         if (!view.seen_by_all(t * M, M)) {
             view.hide(S, t * M);
             if (!SHAPED) exponentials();

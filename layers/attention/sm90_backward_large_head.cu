@@ -131,8 +131,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
                 if (i % 2) pairs[i / 2] = pack_bf16(P[i - 1], P[i]);
             });
         };
-        // Both branches call exponentials(): if they joined before it, ptxas would wait for D
-        // there.
+        // Both branches call exponentials(): if they joined before it, ptxas would wait for D.
         if (!view.seen_by_all(query, MINE)) {
             view.hide(S, query);
             exponentials();
