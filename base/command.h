@@ -68,8 +68,8 @@ Command help_command(const std::vector<Command>* commands);    // base/help.cpp
 // 1000, 1_000, 1e6, 0.5M, 4k; not nan, not inf. Exit 2: the message has the expected and found
 // value.
 Status flag_set(const Flag& flag, const std::vector<std::string>& values);
-// Sets all flags from the arguments after the command's name; flags not given there from the file
-// of --config. The result is false if --help was given. The flags' rules are checked over both
+// Sets flags from the arguments after the command's name, and the other flags from the file of
+// --config. The result is false if --help was given. The flags' rules are checked over both
 // sources together. Exit 2: names the flag, or the file, line and key; 3: the file is unreadable.
 Result<bool> command_parse(const Command& command, const std::vector<std::string>& args);
 // Sets rows, except those in `given`, from a flat TOML file (key = value), and adds them to
