@@ -5,5 +5,5 @@
 
 uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes);          // continues crc; first call: 0
 uint32_t crc32c_table(uint32_t crc, const void* data, int64_t bytes);    // crc32c without the instruction
-// The checksum of two consecutive pieces from their checksums. bytes: length of the second piece.
+// Combines the checksums of two consecutive pieces into one. bytes: length of the second piece.
 uint32_t crc32c_combine(uint32_t first, uint32_t second, int64_t bytes);

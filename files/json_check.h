@@ -87,7 +87,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
 
 // Checks JSON text in one pass; v gets the extracted field. Exit 3 naming `name` and the byte.
 Status json_check(std::string_view text, const std::string& name, JsonCheck& v);
-// The text in a field of a JSON object, for JSON lines. Builds no tree: memory grows only with the
+// Returns the text in a field of a JSON object (JSON lines). No tree: memory grows only with the
 // field and the object's keys. Exit 3 naming the byte, or if `text` is no object, or if the field
 // is missing or no string; the message then lists the other fields.
 Result<std::string> json_text_field(std::string_view text, const std::string& name, const std::string& field,

@@ -49,7 +49,7 @@ bool non_negative(const json& j, int64_t max, int64_t* out) {
     return true;
 }
 
-// Parses one tensor's entry in the header; *readable: its type is supported.
+// Parses one tensor's entry in the header. *readable: whether the tensor's type is supported.
 Status entry_parse(const json& j, int64_t data_bytes, const std::string& name, TensorEntry* e, bool* readable) {
     auto bad = [&](const char* field, const std::string& expected, const json& found) {
         return fail(Exit::input, "%s: tensor \"%s\": %s: expected %s, found %s", name.c_str(), e->name.c_str(), field,
