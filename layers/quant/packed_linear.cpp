@@ -352,8 +352,8 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     if (part.mapped && !leaves_rows(N)) pack_all(part, x.C);
     const Range mine = my_share(panels * blocks, 1);
     float sums[BLOCK * 16];
-    // Results too large to be read from L2 again bypass the caches, if their lines are whole:
-    // otherwise a line of each row, far apart, would be read before it is written.
+    // Results too large to be read from L2 again bypass the caches, so that lines of distant rows
+    // are not read before they are written. Only whole lines can bypass the caches.
     const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
                              reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
     // by(panel, i, left) fills sums of some of the `left` rows from i on, and returns their number.
