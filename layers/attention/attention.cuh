@@ -17,7 +17,7 @@ __device__ inline float operator*(const PositionBias& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.max_distance), -t.max_distance)] : t.slope * distance;
 }
 
-// noinline: otherwise its registers would be reserved even in kernels without dropout.
+// noinline, so that kernels without dropout do not reserve registers for it.
 __device__ __attribute__((noinline)) inline bool is_pair_kept(float rate, uint64_t seed, uint64_t row, int query,
                                                               int key) {
     return is_pair_kept(Dropout{rate, seed, 0}, row, query, key);

@@ -114,8 +114,8 @@ template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lane
         for (int w = 1; w < WARPS; w++) add(s[g], parts[w][g][lane]);
 }
 
-// Whether this block is the last of the item's `count` to finish. All their writes are then
-// visible.
+// Whether this block is the last of the item's `count` blocks to finish. If so, the writes of all
+// of them are visible to it.
 __device__ inline bool last_to_finish(int item, int count) {
     SHARED(bool[1], last);
     __syncthreads();

@@ -227,7 +227,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     const int i = int(blockIdx.x) * THREADS + int(threadIdx.x);
     if (i < NH * n) bias[i] = to_float(table[bucket[i % n] * NH + i / n]);
 }
-// A thread computes one element of the table; it adds the bucket's distances in order.
+// A thread computes one element of dtable: it adds dbias of the bucket's distances in order.
 __global__ void __launch_bounds__(THREADS)
     table_kernel(float* dtable, const float* dbias, const int* bucket, int buckets, int NH, int n) {
     const int at = int(blockIdx.x) * THREADS + int(threadIdx.x), head = at % NH;
