@@ -1,5 +1,5 @@
-// limit.h - a limit on the time that a part of this process takes, whatever it is stuck in: an endless loop in a
-// kernel, threads that wait for each other, a child that never ends. A thread of its own watches the clock.
+// limit.h - ends a test that takes too long, whatever it hangs in: an endless loop in a kernel,
+// threads that wait for each other, a child process. A thread of its own watches the clock.
 #pragma once
 #include <dirent.h>
 #include <signal.h>
@@ -16,8 +16,8 @@
 
 #include "sanitizers.h"
 
-// FLATGPT_TEST_LIMIT, or 300 s: the longest case takes a fifth of that on two busy cores. Sanitizers take some ten
-// times as long, and so do the long cases. 0: FLATGPT_TEST_LIMIT is no number of seconds.
+// Seconds: FLATGPT_TEST_LIMIT, or 300 (the longest case takes a fifth of that on two busy cores),
+// or 3000 with sanitizers or long cases, which take some ten times as long. 0: not a valid number.
 inline double test_limit() {
     const char* text = getenv("FLATGPT_TEST_LIMIT");
     if (!text || !*text) return ASAN || TSAN || getenv("FLATGPT_TEST_LONG") ? 3000 : 300;
@@ -28,11 +28,12 @@ inline double test_limit() {
 
 class Limit {
   public:
-    // `expired` runs in the watching thread, at most once, and does not return. start and done wait for it.
+    // Calls `expired` in the watching thread, at most once, when the time is up; it must not
+    // return. start and done block while it runs.
     static void watch(void (*expired)()) {
         sigset_t all, before;
         sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the threads that the tests know of
+        pthread_sigmask(SIG_SETMASK, &all, &before);    // no signals for the watching thread
         std::thread([expired] {
             for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
                 const std::lock_guard hold(lock);
@@ -55,10 +56,10 @@ class Limit {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     }
     static inline std::mutex lock;
-    static inline double deadline = 0;    // 0: nothing is limited now
+    static inline double deadline = 0;    // 0: no limit at present
 };
 
-// Kills all processes that this one has started, and those that they started: these become ours as their parents end.
+// Kills all descendants of this process: it adopts those whose own parent has ended.
 inline void kill_children() {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     int found = 1;

@@ -40,7 +40,7 @@ std::string temporary_directory() {
     return dir;
 }
 
-// ---- processes ------------------------------------------------------------------------------------------------------
+// ---- processes ----------------------------------------------------------------------------------
 
 namespace {
 double monotonic() {
@@ -50,7 +50,7 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& chan
     std::vector<std::string> result;
     for (char** e = environ; *e; e++) {
         std::string entry = *e, name = entry.substr(0, entry.find('='));
-        bool changed = name == "FLATGPT_TEST_PART";    // concerns this process alone
+        bool changed = name == "FLATGPT_TEST_PART";    // for this process alone
         for (auto& c : changes) changed |= c.substr(0, c.find('=')) == name;
         if (!changed) result.push_back(entry);
     }
@@ -78,7 +78,7 @@ Process::Process(const std::vector<std::string>& args, const ProcessOptions& opt
     posix_spawn_file_actions_addopen(&actions, 1, (files + "/stdout").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     posix_spawn_file_actions_addopen(&actions, 2, (files + "/stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (!options.directory.empty()) posix_spawn_file_actions_addchdir_np(&actions, options.directory.c_str());
-    // The child starts with signals as a shell would give them, whatever started the tests.
+    // The child starts with a shell's default signals, whatever the parent of the tests had set.
     sigset_t none, all;
     sigemptyset(&none);
     sigemptyset(&all);

@@ -1,4 +1,4 @@
-// memory_file.h - the fuzzers' bytes as a file, for parsers that open one.
+// memory_file.h - gives a fuzzer's bytes a path, for parsers that open a file.
 #pragma once
 #include <string>
 #include <sys/mman.h>

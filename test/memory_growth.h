@@ -11,12 +11,13 @@ inline int64_t own_peak() {    // bytes
     const size_t at = status.find("VmHWM:");
     return at == std::string::npos ? 0 : 1024 * std::stoll(status.substr(at + 6));
 }
-// How far `work` drives up the most memory that its process has held. It runs in a child, whose peak begins at what
-// this process holds now. *result: what it returns; -1 if the child fails.
+// Growth of the peak memory (bytes) while `work` runs, in a child process, whose peak begins at
+// what this process holds now. *result: work's return value; -1 if the child fails.
 template <class Work> int64_t memory_growth(Work work, int64_t* result) {
     int ends[2];
     REQUIRE(pipe(ends) == 0);
-    malloc_trim(0);    // what earlier cases have freed would be used again, and no growth seen
+    // Otherwise `work` would reuse memory that earlier cases have freed, and not grow.
+    malloc_trim(0);
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {

@@ -1,13 +1,13 @@
-// model_checks.h - what must hold of every kind of model. Include it after doctest.
+// model_checks.h - checks that every kind of model must pass. Include it after doctest.
 #pragma once
 #include "data/objective.h"
 #include "toy_model.h"
 
 inline const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
-// Grouped heads whose size is their own (attention is wider than C, and its input wider than F), and a window.
+// Grouped heads of a size that makes NH * HS > C and the width of q, k, v > F; a window.
 inline const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
 
-// Token 12 masks.
+// An objective for `mask_kind` whose mask token is 12.
 inline Objective toy_objective(MaskKind mask_kind) {
     return {.mask_kind = mask_kind, .mask = 12, .choices = 12, .fraction = 0.3};
 }
@@ -18,12 +18,12 @@ inline Config seeing(Config c, MaskKind mask_kind) {
     return c;
 }
 
-// A batch of random tokens, as an objective makes it.
+// A batch of random tokens to which an objective has been applied.
 struct Posed {
     int B, S;
     std::vector<int> in, out;
     Spans all = {};
-    const Spans* spans;    // null: none
+    const Spans* spans;    // null for plain causal attention
     Posed(const Config& c, int B, int S, const Objective& objective = {})
         : B(B), S(S), in(toy_tokens(B * S, c.V, 1)), out(toy_tokens(B * S, c.V, 2)),
           spans(objective.is_plain_causal() ? nullptr : &all) {
@@ -32,7 +32,7 @@ struct Posed {
     Posed(const Posed&) = delete;
 };
 
-// The mean over positions of what the routers add to the loss, in a step of one batch.
+// The routers' part of the loss (balance and z-loss), per position, in a step of one batch.
 inline double routing_loss(Model& g) {
     double sum = 0;
     for (int l = 0; l < g.c.L && g.train.totals.router_totals; l++) {
@@ -41,7 +41,7 @@ inline double routing_loss(Model& g) {
     }
     return sum / double(g.pass.B * g.pass.S);
 }
-// Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
+// Mean loss in double from the logits: the model's own losses are too coarse for differences.
 inline double loss_in_double(Model& g, const Posed& asked) {
     g.train.begin();
     g.batch.upload(asked.in.data(), asked.out.data(), asked.B, asked.S, asked.spans);
@@ -64,7 +64,7 @@ inline double loss_in_double(Model& g, const Posed& asked) {
     return sum / double(counting(asked.out)) + routing_loss(g);
 }
 
-// f(makes an empty model, what its rounding costs) for each type of parameters on this CPU.
+// Calls f(function that makes an empty model, tolerance) for each parameter type of this CPU.
 template <class F> void each_cpu_model(F f) {
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
     if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
@@ -83,7 +83,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
                .router_z_loss = 0.05f});
     const Posed asked(c, B, S, objective);
     double* gradients = typed<double>(g, g.store.grads);
-    for (int pass = 0; pass < 2; pass++) {    // nothing of the first must be left in the second
+    for (int pass = 0; pass < 2; pass++) {    // twice: no state may survive a pass
         std::fill_n(gradients, g.store.flat, NAN);
         train_pass(g, asked.in, asked.out, B, S, asked.spans);
     }
@@ -93,7 +93,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     int64_t checked = 0;
     for (const Tensor& t : g.tensors)
         for (int64_t k = 0; k < t.file_rows * t.cols; k++, checked++) {
-            // Steps of 1e-5 are too far where one key alone is normed.
+            // Steps of 2e-6: a norm of a single key is far from linear within 1e-5.
             double &w = typed<double>(g, g.store.params)[t.offset + k], saved = w, h = 2e-6;
             w = saved + h;
             double up = loss_in_double(g, asked);
@@ -108,8 +108,8 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     CHECK(worst < 1e-4);
 }
 
-// slack: for what makes rounding count for more. A model without fc2b lacks the largest gradients, by which the
-// others' errors are measured: 1.31e-2 seen.
+// slack: factor on the tolerances where rounding counts for more. Errors are relative to the
+// largest gradient; a model without fc2b lacks that one and has a larger error: 1.31e-2 seen.
 inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}, float dropout = 0) {
     const int B = 3, S = 33;
     const Posed asked(c, B, S, objective);
@@ -122,7 +122,7 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
     Model r(reference_ops());
     toy_model(r, c, plan);
     std::vector<float> weights = flat_part(r, StateKind::weights);
-    for (float& w : weights) w = to_float(to_bf16(w));    // what parameters of any type hold
+    for (float& w : weights) w = to_float(to_bf16(w));    // exact in every parameter type
     r.write(StateKind::weights, 0, r.store.flat, weights.data());
     double loss = train_pass(r, asked.in, asked.out, B, S, asked.spans);
     auto expected = flat_grads(r);
@@ -142,7 +142,7 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
     });
 }
 
-// A prompt whose tokens see each other, then token by token: as the whole sequence.
+// A bidirectional prefill, then single tokens, must give the logits of the whole sequence.
 inline void check_prompt(Model& g, double tolerance) {
     const int B = 2, S = 17, prompt = 9, V = g.c.V;
     auto in = toy_tokens(B * S, V, 1);

@@ -7,7 +7,8 @@
 
 #include "test.h"
 
-// More ranks than cores, as root, not bound to cores: said in the environment, so that every MPI's mpirun will do.
+// mpirun_options permits root, more ranks than cores and no binding by environment variables,
+// because the flags for it differ between MPI implementations.
 inline std::vector<std::string> mpirun(int n, std::vector<std::string> program) {
     program.insert(program.begin(), {"mpirun", "-n", std::to_string(n)});
     return program;
@@ -15,7 +16,7 @@ inline std::vector<std::string> mpirun(int n, std::vector<std::string> program) 
 inline ProcessOptions mpirun_options(double timeout = 60, std::vector<std::string> environment = {}) {
     ProcessOptions o;
     o.timeout = timeout;
-    o.environment = {"ASAN_OPTIONS=detect_leaks=0",    // Open MPI's own, of plugins that are gone when they are told
+    o.environment = {"ASAN_OPTIONS=detect_leaks=0",    // leaks of Open MPI's unloaded plugins
                      "OMPI_ALLOW_RUN_AS_ROOT=1",
                      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                      "OMP_NUM_THREADS=1",

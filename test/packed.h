@@ -1,4 +1,4 @@
-// packed.h - texts as gzip, zstd and UTF-16, for the tests of what reads them.
+// packed.h - texts as gzip, zstd and UTF-16, for tests of code that reads them.
 #pragma once
 #include <zlib.h>
 #include <zstd.h>

@@ -1,4 +1,4 @@
-// rank_job.h - ranks as processes of the test binary itself, and strangers that connect to them.
+// rank_job.h - ranks as processes of this test binary, and foreign connections to them.
 #pragma once
 #include <algorithm>
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@
 #include "test.h"
 
 inline std::string named(int rank) { return "rank " + std::to_string(rank) + " ("; }
-// Each asked for once: of jobs side by side none gets what another has let go of. Below what the kernel gives away.
+// A port below the kernel's own range, each only once: parallel jobs must not share a released one.
 inline int free_port() {
     static int next = 21000 + getpid() * 131 % 10000;
     for (;;) {
@@ -28,13 +28,13 @@ inline int free_port() {
     }
 }
 
-// ---- a rank: this binary again, with the case "watch: one rank" and what it is to do in FLATGPT_WATCH ---------------
+// ---- a rank: this binary again, with the case "watch: one rank" and a Task in FLATGPT_WATCH -----
 
 struct Task {
     std::string act = "loop";
     int rank = 0, ranks = 1;
     std::string host = "127.0.0.1";
-    int port = 0, who = -1, delay = 0;    // who: the rank that does something else; milliseconds before meeting
+    int port = 0, who = -1, delay = 0;    // who: rank that deviates; delay: milliseconds
     double timeout = 20;
     std::string token = "job";
     std::string text() const {
@@ -51,7 +51,7 @@ struct Task {
     }
 };
 
-// ---- several --------------------------------------------------------------------------------------------------------
+// ---- a job of several ranks ---------------------------------------------------------------------
 
 class Job {
   public:
@@ -83,7 +83,7 @@ class Job {
         for (auto& p : rank)
             while (p->running() && !contains(p->out(), "met\n")) usleep(1000);
     }
-    // Ends with this code, and each word stands in what it says.
+    // Rank r must exit with `code` and print all of `words` (to stderr unless code is 0).
     void expect(size_t r, int code, const std::vector<std::string>& words) {
         const ProcessResult result = rank[r]->wait();
         CAPTURE(r);
@@ -92,7 +92,7 @@ class Job {
         CHECK(result.exit_code == code);
         CHECK(result.signal == 0);
         for (auto& w : words) CHECK(contains(code == 0 ? result.out : result.err, w));
-        // once, on a line of its own
+        // Survivors of another rank's failure (7) print exactly one line.
         if (code == 7) CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
     }
 };
@@ -102,13 +102,14 @@ inline Task act(const std::string& name, double timeout = 20, int who = -1) {
     return t;
 }
 
-// ---- strangers ------------------------------------------------------------------------------------------------------
+// ---- foreign connections ------------------------------------------------------------------------
 
-// Connects n times and says nothing, something, too much, half of the right thing; some hang on.
+// Opens n connections that send nothing, noise, a false hello, half of one, a frame header, HTTP or
+// 100 kB. One kind closes at once; the last 400 others stay open.
 inline void strangers(int port, int n, uint64_t seed) {
     std::deque<int> held;
     auto reset = [](int fd) {
-        const linger at_once{1, 0};    // no TIME_WAIT: there are not that many ports
+        const linger at_once{1, 0};    // no TIME_WAIT: ports would run out
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         close(fd);
     };

@@ -1,5 +1,5 @@
-// sanitizers.h - whether this binary is built with AddressSanitizer or ThreadSanitizer: their functions are weak here,
-// and null where nothing brings them along.
+// sanitizers.h - tells whether this binary has AddressSanitizer or ThreadSanitizer: their functions
+// are declared weak, so that they are null without the sanitizer.
 #pragma once
 #include <cstddef>
 
@@ -14,7 +14,7 @@ extern "C" {
 [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
 [[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
 [[gnu::weak]] void* __tsan_get_current_fiber();
-[[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);    // 1: this is no synchronization
+[[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);    // flags 1: no sync
 [[gnu::weak]] void __tsan_acquire(void* at);
 [[gnu::weak]] void __tsan_release(void* at);
 [[gnu::weak]] void AnnotateIgnoreReadsBegin(const char*, int);

@@ -11,7 +11,7 @@ inline std::shared_ptr<const Grammar> schema_grammar(const std::string& schema) 
     REQUIRE_MESSAGE(g.ok(), (g.status.message + " in\n" + text.value));
     return g.take();
 }
-// '+' where the whole text is allowed.
+// One letter for each text: '+' if the grammar allows it as a whole, else 'x'.
 inline std::string verdicts(const std::string& schema, const std::vector<std::string>& texts) {
     GrammarMachine m(schema_grammar(schema));
     std::string all;

@@ -1,5 +1,5 @@
-// speaker.h - small models that answer: one whose text depends on all tokens before, one that follows a script; and a
-// byte tokenizer with ChatML's tokens. Include it after the project's headers.
+// speaker.h - small models that answer: one whose text depends on all tokens before, one with a
+// script; a byte tokenizer with ChatML's tokens. Include it after the project's headers.
 #pragma once
 #include "base/philox.h"
 #include "model/decoder.h"
@@ -12,7 +12,7 @@ inline Tokenizer chat_tokenizer() {
     return Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
 }
 
-// A model that can hold few activations at a time: prompts are fed in pieces of 8 tokens.
+// A model planned for 8 positions a call, so that longer prompts are fed in chunks.
 struct SmallSpeaker {
     Model g{cpu_ops<float>()};
     explicit SmallSpeaker(int T, LinearAttention linear = LinearAttention::none) {
@@ -21,7 +21,7 @@ struct SmallSpeaker {
         g.init(1);
     }
 };
-// Says printable ASCII; what, depends on all tokens before.
+// Generates printable ASCII; each token depends on all tokens before it.
 struct Talker : SmallSpeaker {
     explicit Talker(int T, LinearAttention linear = LinearAttention::none) : SmallSpeaker(T, linear) {
         float* params = typed<float>(g, g.store.params);
@@ -29,11 +29,11 @@ struct Talker : SmallSpeaker {
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)
                 params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
         float* wte = typed<float>(g, g.w.wte);
-        for (int64_t i = 94 * 32; i < CHAT_TOKENS * 32; i++) wte[i] *= 0.3f;    // tokens 0 to 93 are '!' to '~'
+        for (int64_t i = 94 * 32; i < CHAT_TOKENS * 32; i++) wte[i] *= 0.3f;    // 0-93: '!'-'~'
     }
 };
-// At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is ten
-// times the embedding of the token to say.
+// At position p the likeliest next token is script[p + 1]: token embeddings are random directions,
+// and the position's embedding is ten times that of script[p + 1].
 struct Actor : SmallSpeaker {
     explicit Actor(const std::vector<int>& script, int T) : SmallSpeaker(T) {
         float *wte = typed<float>(g, g.w.wte), *wpe = typed<float>(g, g.w.wpe);

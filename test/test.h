@@ -1,4 +1,4 @@
-// test.h - what the tests share: guarded buffers, seeded inputs, comparison, skips that are counted.
+// test.h - shared by the tests: guarded buffers, seeded inputs, comparison, skips that are counted.
 //
 // Include it after the project's headers: from here on CHECK is doctest's.
 #pragma once
@@ -24,24 +24,24 @@ void skip(const char* why);
         return;    \
     } while (0)
 bool test_long();                     // FLATGPT_TEST_LONG is set
-std::string flatgpt_binary();         // FLATGPT, or ./flatgpt
+std::string flatgpt_binary();         // environment variable FLATGPT, or ./flatgpt
 std::string temporary_directory();    // fresh, removed when the process ends
 
-// ---- processes ------------------------------------------------------------------------------------------------------
+// ---- processes ----------------------------------------------------------------------------------
 
 struct ProcessResult {
     int exit_code = -1;    // -1: ended by `signal`
     int signal = 0;
-    bool timed_out = false;    // and was killed for it
+    bool timed_out = false;    // out of time and killed
     std::string out, err;
 };
 struct ProcessOptions {
     std::string stdin_text = {};                  // standard input is a file with this text
-    std::vector<std::string> environment = {};    // "NAME=value", on top of ours; "NAME" takes it away
-    std::string directory = {};                   // where it runs; empty: here
+    std::vector<std::string> environment = {};    // "NAME=value": added; "NAME": removed
+    std::string directory = {};                   // working directory; empty: ours
     double timeout = 60;                          // seconds; then SIGKILL
 };
-// A child process whose standard output and error go to files. Killed if it still runs at the end of its scope.
+// A child process whose output goes to files. Killed if it still runs at the end of its scope.
 class Process {
   public:
     explicit Process(const std::vector<std::string>& args, const ProcessOptions& options = {});
@@ -50,8 +50,8 @@ class Process {
     Process& operator=(const Process&) = delete;
     int id() const { return pid; }
     bool running();             // does not block
-    void send(int signal);      // nothing once it has ended
-    std::string out() const;    // so far
+    void send(int signal);      // ignored after its end
+    std::string out() const;    // output so far
     std::string err() const;
     ProcessResult wait();
 
@@ -62,14 +62,15 @@ class Process {
     double deadline = 0;
 };
 ProcessResult run_process(const std::vector<std::string>& args, const ProcessOptions& options = {});
-ProcessResult run_flatgpt(std::vector<std::string> args, const ProcessOptions& options = {});    // after the binary
-std::string read_file(const std::string& path);    // empty where there is none
+// args: without the binary's path
+ProcessResult run_flatgpt(std::vector<std::string> args, const ProcessOptions& options = {});
+std::string read_file(const std::string& path);    // empty without a file
 void write_file(const std::string& path, std::string_view text);
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// ---- buffers --------------------------------------------------------------------------------------------------------
+// ---- buffers ------------------------------------------------------------------------------------
 
-// n values between GUARD sentinels on each side. Outputs start as NaN, so that an element nobody wrote is seen.
+// n values with GUARD sentinels on each side. They start as NaN, so that an unwritten output shows.
 template <class T> struct Guarded {
     static constexpr int64_t GUARD = 256;
     static constexpr unsigned char BYTE = 0xA5;
@@ -98,15 +99,15 @@ template <class T> struct Guarded {
     }
 };
 
-// The same seeded normal numbers for each element type.
+// Seeded normal numbers, equal for all element types but for rounding.
 template <class T> void fill_normal(T* x, int64_t n, uint64_t stream, double scale = 1) {
     for (int64_t i = 0; i < n; i++) x[i] = T(float(scale * double(philox_normal(7, stream, uint64_t(i)))));
 }
 
-// The larger error; NaN is the largest, which std::max would leave out.
+// The larger error; NaN counts as infinite, because std::max would drop it.
 inline double worse(double worst, double error) { return std::isnan(error) ? INFINITY : std::max(worst, error); }
 
-// max |a - b| / (max |b| + tiny): the error against the size of the result, NaN where either has one.
+// max |a - b| / (max |b| + tiny): the error relative to the result's size; NaN if a or b has one.
 template <class A, class B> double relative_error(const A* a, const B* b, int64_t n) {
     double worst = 0, size = 1e-30;
     for (int64_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-// thread_ranks.h - ranks as threads of one process: a Comm for tests of what stands above it.
+// thread_ranks.h - ranks as threads of one process: a Comm for tests of code that uses one.
 #pragma once
 #include <barrier>
 #include <deque>
@@ -7,7 +7,8 @@
 
 #include "comm/comm.h"
 
-// What ranks share. A collective is done late, in join, as a device would: who reads before sees the old numbers.
+// State shared by the ranks. Collectives run in join, as late as on a device: earlier reads are
+// old.
 struct Meeting {
     std::barrier<> barrier;
     std::vector<void*> x;
@@ -17,7 +18,7 @@ struct ThreadComm final : Comm {
     Meeting& meeting;
     std::deque<std::function<void()>> queue;
     int64_t done = 0, calls = 0;
-    double bytes = 0;    // sent
+    double bytes = 0;    // sent by this rank
     ThreadComm(Meeting& m, int rank_, int ranks_) : meeting(m) { rank = rank_, ranks = ranks_; }
 
     std::string name() const override { return "threads"; }
@@ -28,7 +29,8 @@ struct ThreadComm final : Comm {
             queue.pop_front();
         }
     }
-    template <class X> std::vector<X> sum(X* mine, int64_t from, int64_t n) {    // elements [from, from+n)
+    // Sum over the ranks of elements [from, from+n).
+    template <class X> std::vector<X> sum(X* mine, int64_t from, int64_t n) {
         std::vector<X> all(size_t(n), X(0));
         meeting.x[size_t(rank)] = mine;
         meeting.barrier.arrive_and_wait();
@@ -55,7 +57,8 @@ struct ThreadComm final : Comm {
             typed(type, [&](auto zero) {
                 using X = decltype(zero);
                 auto all = sum(static_cast<X*>(x), rank * n, n);
-                for (int64_t i = 0; i < n * ranks; i++) static_cast<X*>(x)[i] = X(NAN);    // scratch
+                // x is scratch afterwards: NaN exposes code that reads it.
+                for (int64_t i = 0; i < n * ranks; i++) static_cast<X*>(x)[i] = X(NAN);
                 std::copy(all.begin(), all.end(), static_cast<X*>(out));
                 meeting.barrier.arrive_and_wait();
             });

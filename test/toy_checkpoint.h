@@ -1,4 +1,4 @@
-// toy_checkpoint.h - a small model in plain memory, and what the tests of checkpoints ask of one.
+// toy_checkpoint.h - a small model in plain memory, and helpers for tests of checkpoints.
 #pragma once
 #include "base/philox.h"
 #include "checkpoint/checkpoint.h"
@@ -10,7 +10,7 @@
 
 #include "test.h"
 
-// Memory moves without threads, which a forked child does not have.
+// The cpu operations, copying without threads, which a forked child does not have.
 inline const Ops<float>& host_ops() {
     static const Ops<float> ops = [] {
         Ops<float> o = cpu_ops<float>();
@@ -52,7 +52,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
     return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
 
-// Step and seed of the run; the rest is there to be read back.
+// A run's state with this step and seed; its other values are hard to write and read back.
 inline TrainState toy_state(int64_t step, uint64_t seed) {
     TrainState s;
     s.step = step, s.seed = seed;
@@ -70,7 +70,7 @@ inline std::string write_toy(const std::string& run, int64_t step, uint64_t seed
     REQUIRE_MESSAGE(s.ok(), s.message);
     return checkpoint_list(run).back();
 }
-// In place: a file that is truncated and written again is flushed when it is closed, on some filesystems.
+// Flips a bit in place: some filesystems flush a truncated and rewritten file when it is closed.
 inline void flip_in_file(const std::string& path, size_t bit) {
     std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
     f.seekg(std::streamoff(bit / 8));

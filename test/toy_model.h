@@ -1,17 +1,16 @@
-// toy_model.h - a small model with parameters that make every gradient count, and a training pass. Include it after
-// doctest.
+// toy_model.h - small models in which all gradients matter; training passes. Include after doctest.
 #pragma once
 #include "base/philox.h"
 #include "model/decoder.h"
 #include "model/families/families.h"
 
-// An array of a model's by its type, which the test must know; in memory of this process.
+// A model's array as its actual element type T, in memory of this process.
 template <class T, class X> T* typed(const Model& g, X* p) {
     REQUIRE((g.op.element(p) == element_of<T> && g.op.on_host()));
     return reinterpret_cast<T*>(p);
 }
 
-// c as of a made-up family that holds q, k and v apart, in either orientation, and has no bias after attention.
+// c with a made-up family that stores q, k, v apart, in either orientation; without proj_bias.
 inline Config split_config(Config c, bool transposed = false) {
     static const std::vector<Family> made_up = [] {
         std::vector<Family> both(2, GPT2);
@@ -27,7 +26,7 @@ inline Config split_config(Config c, bool transposed = false) {
     return c;
 }
 
-// c without each of its biases.
+// Four copies of c, each without one of its biases.
 inline std::vector<Config> lacking_configs(const Config& c) {
     std::vector<Config> all;
     for (bool Config::*bias : {&Config::qkv_bias, &Config::proj_bias, &Config::up_bias, &Config::down_bias})
@@ -35,16 +34,16 @@ inline std::vector<Config> lacking_configs(const Config& c) {
     return all;
 }
 
-// c as other kinds of models, each named; together they have every kind.
+// A named kind of model. kind_configs(c) changes c into kinds that together have every option.
 struct Kind {
     const char* name;
     Config c;
 };
-// Kinds with experts or without softmax, and T5's. add(name, config, change)
+// Adds kinds with experts, without softmax and with T5's positions, by add(name, config, change).
 template <class Add> void add_rare_kinds(const Config& c, const Config& llama, Add add) {
     using enum RopeScaling;
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
-    // All experts are used: where types round differently, a choice of some of them may be another one.
+    // All experts are used: a choice of the best could differ between types that round differently.
     add("qwen2_moe", llama, [](Config& k) {
         k.experts = k.experts_used = 3, k.expert_ffn = 10, k.shared_ffn = 12, k.shared_gate = true;
         k.experts_normalised = false, k.qkv_bias = true;
@@ -121,7 +120,7 @@ inline std::vector<Kind> kind_configs(Config c) {
     return all;
 }
 
-// Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
+// Adds noise to all parameters: biases and norms are not 0 and 1, so every gradient matters.
 inline void toy_model(Model& g, const Config& c, const Plan& plan) {
     const Status allocated = g.allocate(c, plan);
     REQUIRE_MESSAGE(allocated.ok(), allocated.message);
@@ -139,7 +138,7 @@ inline std::vector<int> toy_tokens(int n, int V, uint64_t stream) {
     for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(5, stream, uint64_t(i)).v[0] % uint32_t(V));
     return t;
 }
-// What a model is asked: the targets below 0 do not count, spans null: none.
+// Number of targets that count: those not below 0.
 inline int64_t counting(const std::vector<int>& out) {
     return std::count_if(out.begin(), out.end(), [](int t) { return t >= 0; });
 }
@@ -175,7 +174,7 @@ inline std::vector<float> flat_part(const Model& g, StateKind part) {
 inline void append(std::vector<float>& all, const std::vector<float>& more) {
     all.insert(all.end(), more.begin(), more.end());
 }
-// The error in the 2-norm, relative.
+// Relative error in the 2-norm.
 inline double norm_error(const std::vector<float>& got, const std::vector<float>& expected) {
     double error = 0, square = 0;
     for (size_t i = 0; i < got.size(); i++)
@@ -184,7 +183,7 @@ inline double norm_error(const std::vector<float>& got, const std::vector<float>
 }
 inline std::vector<float> flat_grads(const Model& g) { return flat_part(g, StateKind::gradients); }
 
-// A model with bf16 parameters, without masters: learns, and holds nothing but bf16.
+// A model with bf16 parameters and no masters must learn, and must hold nothing but bf16.
 inline void train_stochastically(Model& g, const Config& c) {
     const int B = 2, S = 16;
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
@@ -199,8 +198,8 @@ inline void train_stochastically(Model& g, const Config& c) {
     for (float w : flat_part(g, StateKind::weights)) REQUIRE(to_float(to_bf16(w)) == w);
 }
 
-// Generates with a cache, the first `split` tokens of each sequence (B,S) at once, then one by one; at every n-th
-// position same(cache, logits, the logits of the whole sequence so far).
+// Runs sequences (B,S) with a cache, the first `split` tokens at once, then one by one; at every
+// n-th position calls same(cache, logits, logits of the whole sequence so far). every: n.
 template <class Same>
 void generate_toy(Model& g, const std::vector<int>& in, int B, int S, int split, int every, Same same) {
     KvCache cache;

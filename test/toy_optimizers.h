@@ -1,10 +1,10 @@
-// toy_optimizers.h - made-up optimizers, each one row: what a row can say, without an operation of the product.
+// toy_optimizers.h - made-up optimizers as table rows, of which the product has no code.
 #pragma once
 #include <cmath>
 
 #include "model/optimizers.h"
 
-// f(double()) or f(float()), by the type of parameters and gradients.
+// Calls f(double()) or f(float()), by the type of parameters and gradients.
 template <class F> void by_type(const Table& op, F f) { op.gradient == Element::f64 ? f(double()) : f(float()); }
 template <class T> T* in(Gradient* p) { return reinterpret_cast<T*>(p); }
 template <class T> T* in(Parameter* p) { return reinterpret_cast<T*>(p); }
@@ -24,8 +24,8 @@ template <class T> void add_momentum(const OptimizerRange& r) {
         momentum[i] = float(T(beta) * T(momentum[i]) + T(1 - beta) * T(r.step->scale) * in<T>(r.dw)[i]);
 }
 
-// signSGD with momentum (Bernstein et al. 2018, algorithm 2): one state, every element alone. Momentum below eps counts
-// as 0, since the sign of a key bias's gradient, which is 0 but for rounding, would depend on the order of sums.
+// signSGD with momentum (Bernstein et al. 2018, algorithm 2), elementwise. Momentum below eps is 0:
+// a key bias's gradient, 0 but for rounding, would have a sign that depends on the order of sums.
 inline const Optimizer SIGN_SGD = {
     .name = "sign_sgd",
     .eps = 0,
@@ -41,8 +41,8 @@ inline const Optimizer SIGN_SGD = {
         },
 };
 
-// Momentum whose matrices have rows of mean square 1, over time, and then norm 1: each number depends on the whole
-// matrix, and a state has one value per row.
+// Momentum; each row of a matrix is divided by its root mean square over time, then the matrix by
+// its norm: each number depends on the whole matrix, and one state has a value per row.
 inline const Optimizer NORMED_ROWS = {
     .name = "normed_rows",
     .eps = 1e-6f,

@@ -1,4 +1,4 @@
-// toy_ranks.h - toy runs as several ranks under mpirun: their shells' notes, and ways to break a rank.
+// toy_ranks.h - toy runs under mpirun: shells that note pids and exit codes; ways to break a rank.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -41,13 +41,13 @@ struct RanksToy : Toy {
         }
     }
 };
-// The files of the newest checkpoints of two runs are the same.
+// Checks that the newest checkpoints of two runs have equal files.
 inline void same_checkpoint(const Toy& toy, const std::string& a, const std::string& b) {
     REQUIRE(fs::path(toy.newest(a)).filename() == fs::path(toy.newest(b)).filename());
     int files = 0;
     for (auto& file : fs::directory_iterator(toy.newest(a))) {
         const std::string name = file.path().filename();
-        if (name == "MANIFEST" || name == "state.json") continue;    // they hold --out
+        if (name == "MANIFEST" || name == "state.json") continue;    // files that hold --out
         INFO(name);
         CHECK(same_file(file.path(), toy.newest(b) + "/" + name));
         files++;
@@ -55,15 +55,14 @@ inline void same_checkpoint(const Toy& toy, const std::string& a, const std::str
     CHECK(files >= 4);
 }
 
-// What each rank's shell has written: "rank number" a line.
+// Reads lines "rank number" that the ranks' shells have written.
 inline std::map<int, int> numbers(const std::string& file) {
     std::istringstream lines(read_file(file));
     std::map<int, int> all;
     for (int rank, n; lines >> rank >> n;) all[rank] = n;
     return all;
 }
-// The program below a shell that outlives it and notes its pid and exit status. mpirun's SIGTERM does not end the
-// shell.
+// Wraps a program in a shell that notes pid and exit status in `dir` and survives mpirun's SIGTERM.
 inline std::vector<std::string> noted(const std::string& dir, std::vector<std::string> program) {
     const std::string script = "trap '' TERM; \"$@\" & echo $OMPI_COMM_WORLD_RANK $! >>" + dir +
                                "/pids; wait $!; echo $OMPI_COMM_WORLD_RANK $? >>" + dir + "/codes";
@@ -73,7 +72,8 @@ inline std::vector<std::string> noted(const std::string& dir, std::vector<std::s
 inline void forget_notes(const std::string& dir) {
     for (const char* name : {"/pids", "/codes"}) fs::remove(dir + name);
 }
-// Finds text in the writable memory of a process and writes other over it, as a broken memory would; how often.
+// Writes `other` over each `text` in a process's writable memory, as a fault would. Returns the
+// count.
 inline int poke(int pid, const std::string& text, const std::string& other) {
     const std::string proc = "/proc/" + std::to_string(pid);
     const int memory = open((proc + "/mem").c_str(), O_RDWR | O_CLOEXEC);
@@ -83,7 +83,7 @@ inline int poke(int pid, const std::string& text, const std::string& other) {
         unsigned long from = 0, to = 0;
         char mode[8] = "";
         if (sscanf(line.c_str(), "%lx-%lx %7s", &from, &to, mode) != 3 || strncmp(mode, "rw-p", 4) != 0) continue;
-        if (to - from > 1ul << 30) continue;    // a sanitizer's shadow
+        if (to - from > 1ul << 30) continue;    // a sanitizer's shadow memory
         std::string held(to - from, 0);
         const ssize_t got = pread(memory, held.data(), held.size(), off_t(from));
         held.resize(size_t(std::max<ssize_t>(0, got)));
@@ -93,18 +93,18 @@ inline int poke(int pid, const std::string& text, const std::string& other) {
     close(memory);
     return found;
 }
-inline bool gone(int pid) {    // ended, whether somebody has asked for its status or not
+inline bool gone(int pid) {    // ended, perhaps a zombie
     const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
     return stat.empty() || contains(stat, ") Z ");
 }
-// Ends the ranks that mpirun has lost.
+// Kills ranks that mpirun may have lost.
 struct Killer {
     std::string dir;
     ~Killer() {
         for (auto [rank, pid] : numbers(dir + "/pids")) kill(pid, SIGKILL);
     }
 };
-// Two ranks, noted in "notes", in the directories 0 and 1.
+// Runs two ranks in the directories 0 and 1; pids and exit codes are noted in the directory notes.
 inline ProcessResult RanksToy::run_apart(const std::string& out, const std::vector<std::string>& more) const {
     std::vector<std::string> all;
     for (const char* rank : {"0", "1"}) {

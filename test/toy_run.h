@@ -1,4 +1,4 @@
-// toy_run.h - data for small runs of `flatgpt train`, their command lines, and what is compared afterwards.
+// toy_run.h - data and command lines for small runs of `flatgpt train`, and comparisons of results.
 #pragma once
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 
 namespace fs = std::filesystem;
 
-// A directory with a byte tokenizer (257 tokens), a training shard and a validation shard of noisy repetition.
+// A directory with a byte tokenizer (257 tokens) and shards train and val of noisy repetition.
 struct Toy {
     std::string dir = temporary_directory();
     Toy() {
@@ -77,7 +77,7 @@ struct Toy {
         if (at == args.end()) args.insert(args.end(), {flag, value});
         else at[1] = value;
     }
-    // metrics.jsonl without what the clock says
+    // metrics.jsonl without times, which differ from run to run.
     std::string metrics(const std::string& out) const {
         std::ifstream file(dir + "/" + out + "/metrics.jsonl");
         std::string all, line;
@@ -103,9 +103,9 @@ inline bool same_file(const std::string& a, const std::string& b) {
     return !x.empty() && x == y;
 }
 inline double number(const std::string& text, const std::string& after) {
-    return std::stod(text.substr(text.find(after) + after.size()));    // which throws where there is none
+    return std::stod(text.substr(text.find(after) + after.size()));    // throws without a number
 }
-// The run ends with this code, and says so.
+// The command must exit with `code`, and its output must contain `says`.
 inline ProcessResult must(const std::vector<std::string>& args, int code = 0, const std::string& says = "") {
     ProcessResult r = run_flatgpt(args);
     INFO(r.err);
@@ -116,7 +116,8 @@ inline ProcessResult must(const std::vector<std::string>& args, int code = 0, co
 inline void wait_for_training(Process& p) {
     for (int i = 0; i < 5000 && p.running() && !contains(p.err(), " parameters, "); i++) usleep(2000);
 }
-// The most that a process has held, in bytes, asked until it ends. What wait4 says includes what we held when it began.
+// Peak memory of a process in bytes, polled until it ends: wait4's value includes the memory that
+// this process held when p began.
 inline double peak_memory(Process& p) {
     double peak = 0;
     for (; p.running(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {

@@ -1,9 +1,9 @@
-// write_model.h - a model in memory as a directory. Include it after the project's headers.
+// write_model.h - writes a model in memory to a directory. Include it after the project's headers.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "test.h"
 
-// The model as a Hugging Face directory.
+// Writes the model as a Hugging Face directory and returns its path.
 inline std::string write_model(const Model& g, const Tokenizer& tokenizer) {
     const std::string dir = temporary_directory();
     const std::vector<TensorSource> weights = checkpoint_tensors(g, {weights_state(g)});
