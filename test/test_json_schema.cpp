@@ -1,4 +1,4 @@
-// test_json_schema.cpp - JSON Schemas: texts by hand, and texts that are drawn, which must parse and be valid.
+// test_json_schema.cpp - grammars of JSON Schemas: texts by hand; sampled texts must be valid.
 #include <algorithm>
 #include <regex>
 #include <set>
@@ -10,7 +10,7 @@
 
 namespace {
 using nlohmann::json;
-// A validator of what the schemas below say, by the standard's definitions.
+// Validates v against s by the standard's definitions, for the keywords of the schemas below.
 bool valid(const json& v, const json& s, const json& root) {
     if (s.is_boolean()) return s.get<bool>();
     if (s.contains("$ref")) return valid(v, root.at(json::json_pointer(s["$ref"].get<std::string>().substr(1))), root);
@@ -93,7 +93,8 @@ TEST_CASE("json schema: texts that drawn tokens make parse and are valid") {
             REQUIRE(sampler.done());
             REQUIRE(!sampler.broken());
             Result<json> parsed = json_parse(text, "text", 1000);
-            if (parsed.status.message.find("twice") != std::string::npos) continue;    // keys that nobody named
+            // Names of additional properties are sampled freely, so that one may repeat another.
+            if (parsed.status.message.find("twice") != std::string::npos) continue;
             REQUIRE_MESSAGE(parsed.ok(), parsed.status.message);
             CHECK(valid(parsed.value, s, s));
             all.insert(text);
@@ -126,12 +127,12 @@ TEST_CASE("json schema: what each keyword allows") {
     CHECK(verdicts(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2})",
                    {"[]", "[1]", "[1, 2]", "[1,2,3]", "[true]"}) == "x++xx");
     CHECK(verdicts(R"({"type": "array", "maxItems": 0})", {"[]", "[1]"}) == "+x");
-    // A whole number may be written as 2.0, also where schemas are joined.
+    // Limits such as 2 may be written 2.0 or 0.2e1, also where allOf joins schemas.
     CHECK(verdicts(R"({"type": "array", "minItems": 1.0, "maxItems": 0.2e1})", {"[]", "[1]", "[1, 2]", "[1,2,3]"}) ==
           "x++x");
     CHECK(verdicts(R"({"allOf": [{"type": "string", "minLength": 2.0}, {"maxLength": 3.0}]})",
                    {R"("a")", R"("ab")", R"("abc")", R"("abcd")"}) == "x++x");
-    // A member whose value would never end is left out.
+    // Property a is never generated, because its value would be endless: n requires another n.
     CHECK(verdicts(R"({"properties": {"a": {"$ref": "#/$defs/n"}, "b": {"type": "null"}},
                        "$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}}})",
                    {"{}", R"({"a": {}})", R"({"a")", R"({"b": null})"}) == "+xx+");
@@ -162,13 +163,14 @@ TEST_CASE("json schema: integers in ranges, all of them") {
             }
             char schema[200];
             snprintf(schema, sizeof schema, form, least - exclusive, most + exclusive);
-            const bool same = verdicts(schema, texts) == expected;    // thousands of letters are no message
+            // CHECK(verdicts(...) == expected) would print thousands of letters.
+            const bool same = verdicts(schema, texts) == expected;
             CHECK(same);
         }
     }
     CHECK(verdicts(R"({"type": "integer", "minimum": 17})", {"16", "17", "9999999999999999", "-17"}) == "x++x");
     CHECK(verdicts(R"({"type": "integer", "exclusiveMaximum": -9})", {"-9", "-10", "0"}) == "x+x");
-    // Doubles of this size are even.
+    // 9007199254740993 = 2^53 + 1 is no double: the bound must not be rounded to 2^53.
     CHECK(verdicts(R"({"type": "integer", "minimum": 9007199254740993})", {"9007199254740992", "9007199254740993"}) ==
           "x+");
 }
@@ -225,7 +227,7 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
     has(R"({"properties": [], "required": []})", "properties: expected");
     has(R"({"required": "a"})", "required: expected");
     has(R"({"allOf": [{"required": "x"}, {"required": ["y"]}]})", "required: expected a list of names");
-    std::string many = R"({"$ref": "#/$defs/a0", "$defs": {)";    // ten to the power of twelve schemas
+    std::string many = R"({"$ref": "#/$defs/a0", "$defs": {)";    // 10^12 joined schemas
     for (int i = 0; i < 12; i++) {
         std::string all;
         for (int k = 0; k < 10; k++) all += formatted(R"(%s{"$ref": "#/$defs/a%d"})", k ? ", " : "", i + 1);
@@ -280,7 +282,7 @@ TEST_CASE("json schema: oneOf is what exactly one of its schemas allows, or refu
         CHECK(s.message.find("#/oneOf: expected schemas of which exactly one allows a value, found that 0 and 1") !=
               s.message.npos);
     }
-    // A branch's texts hold the members beside oneOf, too: k is one of them.
+    // The first branch's texts may hold k, too, a member beside oneOf, so both branches allow them.
     const char* beside = R"({"properties": {"k": {}, "x": {}}, "oneOf": [{"required": ["x"]}, {"required": ["k"]}]})";
     CHECK(json_schema_grammar(beside, "s").status.message.find("0 and 1 may allow the same") != std::string::npos);
     CHECK(verdicts(one_of(R"({"const": 1}, {"type": "string"})"), {"1", "\"1\"", "2"}) == "++x");
@@ -324,7 +326,8 @@ TEST_CASE("json schema: decimals in ranges") {
                                                             "1200.00001", "1199.99", "87", "-1", "\"1\""}) ==
           "+xxxx++x++xx");
     CHECK(verdicts(R"({"type": "number", "exclusiveMaximum": 100})",
-                   {"99.999999999999", "99.999999999999999999", "-5e3"}) == "+xx");    // doubles keep 15 digits
+                   // Up to 15 digits, which a double preserves, and no exponent.
+                   {"99.999999999999", "99.999999999999999999", "-5e3"}) == "+xx");
     CHECK(verdicts(R"({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 3.0})", {"0", "1", "2", "3"}) == "x++x");
     CHECK(verdicts(R"({"type": "integer", "exclusiveMinimum": -2.5, "maximum": -1})", {"-3", "-2", "-1", "0"}) ==
           "x++x");
@@ -367,7 +370,8 @@ TEST_CASE("json schema: patterns find what std::regex finds, in all short texts"
             json s = {{"pattern", pattern}};
             if (least) s["minLength"] = least;
             if (most >= 0) s["maxLength"] = most;
-            const Status some = json_schema_grammar(s.dump(), "s").status;    // does it find anything?
+            // Fails if no text can match.
+            const Status some = json_schema_grammar(s.dump(), "s").status;
             if (!some.ok()) CHECK(some.message.find("it finds nothing") != some.message.npos);
             GrammarMachine m;
             if (some.ok()) m = GrammarMachine(schema_grammar(s.dump()));
@@ -381,7 +385,8 @@ TEST_CASE("json schema: patterns find what std::regex finds, in all short texts"
             }
             CHECK(wrong == 0);
         }
-    // Characters are written as JSON writes them, and count once, whatever their bytes are.
+    // A pattern's characters match their JSON form, such as \n; each counts once, whatever its
+    // bytes.
     CHECK(verdicts(R"({"pattern": "^[\"\\\\\n]x$"})", {R"("\"x")", R"("\\x")", R"("\nx")", "\"\nx\"", R"("ax")"}) ==
           "+++xx");
     CHECK(verdicts(R"({"pattern": "^.é$", "maxLength": 2})", {"\"€é\"", "\"é\"", "\"\u2028é\""}) == "+xx");
@@ -423,7 +428,7 @@ TEST_CASE("json schema: schemas that hold together; tuples; members that only re
                    {"{}", R"({"a":1})", R"({"b":1})", R"({"a":1,"b":1})", R"({"a":1,"c":1})"}) == "x+++x");
     CHECK(verdicts(R"({"allOf": [{"additionalProperties": {"type": "null"}}, {"properties": {"a": {}, "b": false}}]})",
                    {R"({"a":null})", R"({"a":1})", R"({"b":null})", R"({"c":null})", R"({"c":1})"}) == "+xx+x");
-    // A list whose items demand more than the list's own schema: rules of equal schemas are one, so it ends.
+    // The items' schema joins the root's: equal schemas share one grammar rule, so this terminates.
     CHECK(verdicts(R"({"properties": {"k": {"items": {"allOf": [{"$ref": "#"}, {"required": ["k"]}]}}}})",
                    {R"({"k":[{"k":[]}]})", R"({"k":[{}]})"}) == "+x");
     CHECK(verdicts(R"({"$ref": "#/$defs/a", "title": "T", "$defs": {"a": {"const": 5}}})", {"5", "4"}) == "+x");
@@ -454,6 +459,6 @@ TEST_CASE("json schema: white space is bounded at each place") {
             for (char c : before) state = m.step(state, static_cast<unsigned char>(c));
             for (char c = more[0]; n < 100 && (state = m.step(state, static_cast<unsigned char>(c))) >= 0; n++)
                 if (c == '\n') c = ' ';
-            CHECK(n <= 50);    // where a list may be empty, two places are one
+            CHECK(n <= 50);    // two places of 25 in an empty list
         }
 }

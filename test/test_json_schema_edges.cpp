@@ -1,5 +1,4 @@
-// test_json_schema_edges.cpp - JSON Schemas at their edges: limits on both sides, formats, bounds against
-// arithmetic, and schemas that are joined or compared.
+// test_json_schema_edges.cpp - limits of JSON Schemas: digits, formats, bounds, joined schemas.
 #include "files/json.h"
 #include "schema_grammar.h"
 
@@ -158,11 +157,11 @@ TEST_CASE("json schema edges: schemas that hold together") {
     CHECK(verdicts(R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false},
                                  {"properties": {"a": {}}}]})",
                    {"{}", R"({"a":1})", R"({"b":1})"}) == "++x");
-    // The same schema without values is one at each of its places.
+    // Properties a and b have equal schemas without any value: neither may occur, c may.
     const std::string none = R"({"allOf": [{"type": "string"}, {"type": "null"}]})";
     CHECK(verdicts("{\"properties\": {\"a\": " + none + ", \"b\": " + none + ", \"c\": {\"const\": 1}}}",
                    {R"({"c":1})", R"({"a":1,"c":1})"}) == "+x");
-    std::string many;    // next to each other they are not within each other
+    std::string many;    // 60 side by side: only nesting is limited
     for (int i = 0; i < 60; i++)
         many += formatted(R"(%s"p%d": {"allOf": [{"type": "string"}, {"maxLength": %d}]})", i ? ", " : "", i, i);
     CHECK(json_schema_grammar("{\"properties\": {" + many + "}}", "s").ok());
@@ -204,7 +203,7 @@ TEST_CASE("json schema edges: schemas of which one alone allows a value") {
         CHECK(s.ok());
     }
     for (const char* both :
-         {// What stands beside anyOf is in its branches' texts; members that are not named may be there.
+         {// A text fits both: k stands beside anyOf, and unnamed members are allowed.
           R"({"properties": {"k": {}}, "anyOf": [{"properties": {"x": {}}, "required": ["x"]}]},
                 {"properties": {"k": {}}, "required": ["k"]})",
           R"({"properties": {"z": {}}, "required": ["z"], "additionalProperties": true},

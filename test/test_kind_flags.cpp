@@ -1,5 +1,5 @@
-// test_kind_flags.cpp - a block's kinds as options of `train`: run.toml, resume, checkpoints; and `eval` and `sample`
-// beyond the context that a model was trained with.
+// test_kind_flags.cpp - options of `train` for a block's design: run.toml, resume, checkpoints;
+// `eval` and `sample` beyond the trained context.
 #include "files/json.h"
 #include "model/families/families.h"
 #include "toy_run.h"
@@ -28,7 +28,7 @@ TEST_CASE("kind flags: trained, resumed, saved and read back, every kind") {
         const std::string toml = read_file(toy.dir + "/" + name + "/run.toml");
         for (size_t i = 0; i < kind.size(); i += 2) CHECK(contains(toml, kind[i].substr(2) + " = "));
         CHECK(contains(toml, "position = \"" + name + "\"\n"));
-        // From step 3 again, with the options and without: the same bits.
+        // Resumed from step 3, with the options given again and without: equal bits.
         for (bool again : {true, false}) {
             const std::string other = name + (again ? "_again" : "_resumed");
             fs::create_directories(toy.dir + "/" + other);
@@ -74,7 +74,7 @@ TEST_CASE("kind flags: beyond the context where positions do not end with it") {
     const double plain = eval_loss(toy, "rope", {"--context", "64"});
     for (const char* scaling : {"linear", "dynamic", "yarn", "ntk"})
         CHECK(eval_loss(toy, "rope", {"--context", "64", "--rope-scaling", scaling}) != plain);
-    // Dynamic scaling is NTK-aware by factor * new / old - (factor - 1).
+    // Dynamic scaling is NTK-aware with factor * new / old - (factor - 1): 3 * 64 / 32 - 2 = 4.
     CHECK(eval_loss(toy, "rope", {"--context", "64", "--rope-scaling", "dynamic", "--rope-factor", "3"}) ==
           eval_loss(toy, "rope", {"--context", "64", "--rope-scaling", "ntk", "--rope-factor", "4"}));
     const std::vector<std::string> sample = {"sample", toy.dir + "/rope", "--prompt", "abc",          "--tokens",

@@ -1,4 +1,4 @@
-// test_kinds.cpp - every kind of model: gradients, the fast tables, recomputation, generation.
+// test_kinds.cpp - every kind of model: gradients, the cpu tables, recomputation, generation.
 #include "model/decoder.h"
 #include "model/position_tables.h"
 #include "test.h"
@@ -16,7 +16,7 @@ TEST_CASE("kinds: the cpu tables agree with the reference") {
     const Config grouped = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24, .window = 9};
     for (const Kind& kind : kind_configs(grouped)) {
         CAPTURE(std::string(kind.name));
-        // Where bf16 rounds a number to the other side of 0, ReLU's slope is another one: 5.7e-2 seen.
+        // Rounding to bf16 may move ReLU's input across 0, where its slope jumps: 5.7e-2 seen.
         const bool kink = kind.c.activation == Act::relu || kind.c.activation == Act::relu2;
         check_cpu_model(kind.c, kink ? 8 : 3);
     }
@@ -59,7 +59,7 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
             auto in = toy_tokens(B * S, c.V, 1);
             auto g = model();
             toy_model(*g, c, {RunMode::infer, B, S});
-            // What both approximate: the reference with the same weights.
+            // The reference in double with these weights, which both results approximate.
             Model reference(reference_ops());
             toy_model(reference, c, {RunMode::infer, B, S});
             const std::vector<float> weights = flat_part(*g, StateKind::weights);
@@ -72,14 +72,15 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
                     const int64_t all = B * (pages_for(c.T) * page_bytes(c, cache.type) + states) +
                                         cos_sin_bytes(c, c.T);
                     CHECK((cache.bytes >= all && cache.bytes < all + 4096));
-                    // In bf16 the largest of so many differences; an average over 7 positions hides less: up to 0.031.
+                    // bf16: a window's averages over 7 positions hide less rounding; 0.031 seen.
                     const bool wide = tolerance > 1e-3 && c.window;
                     CHECK(relative_error(cached.data(), whole.data(), B * c.V) < (wide ? 4 : 1) * tolerance);
                     append(by_cache, cached), append(by_whole, whole);
                 });
             }
-            // Rounding to bf16 costs 0.42 * 2^-8 in the root mean square, here up to 0.5: once for the input of each
-            // product; for the whole sequence, not for the cache, also for q, k, v and the probabilities of a layer.
+            // Rounding to bf16 has an RMS error of 0.42 * 2^-8, here up to 0.5 * 2^-8: once for the
+            // input of each product; for the whole sequence, not with the cache, also for a layer's
+            // q, k, v and probabilities.
             const double gpt2s = tolerance > 1e-3 ? 0.5 * 0x1p-8 : 3e-7;
             // Gates and squares double relative errors.
             const double once = c.gated || c.activation == Act::relu2 ? 2 * gpt2s : gpt2s;
@@ -112,6 +113,6 @@ TEST_CASE("kinds: tables of angles are as long as the plan or the cache, and equ
     CHECK(longer.arena_bytes == pieces.arena_bytes);
     c.rope_local_theta = c.rope_theta;
     CHECK(cos_sin_bytes(c, 10) == 10 * 8 * 4);
-    c.rope_scaling = RopeScaling::linear;    // it leaves layers with a window as they are
+    c.rope_scaling = RopeScaling::linear;    // global layers only
     CHECK(cos_sin_bytes(c, 10) == 2 * 10 * 8 * 4);
 }

@@ -1,6 +1,6 @@
-// test_limit.cpp - a case that never ends fails by name within its limit, whatever it is stuck in, and the others run.
+// test_limit.cpp - a test case that hangs fails by name within its limit, and the others still run.
 //
-// The hidden cases are run by this file's last case alone, in a process of its own.
+// Only the case "limit: a case that never ends ..." runs the hidden ones, in a process of its own.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -16,13 +16,13 @@
 #include "toy_model.h"
 
 namespace {
-// A product that does not return: all threads of the loop spin.
+// A matrix product that never returns: all threads of its parallel region spin.
 void endless_forward(float*, const float*, const float*, const float*, const float*, int, int, int, Precision) {
     static std::atomic<int> turns{0};
 #pragma omp parallel
     while (turns >= 0) turns = (turns + 1) % 1000;
 }
-// One thread of the loop spins, the others wait for it at its end.
+// One thread of the loop spins, and the others wait for it at the loop's end.
 void endless_part(float* dx, GradTarget<float>, float*, const float*, const float*, const float*, int N, int C, int,
                   Precision) {
     static std::atomic<int> turns{0};
@@ -66,9 +66,9 @@ TEST_CASE("hidden limit: a child without end, SIGTERM ignored" * doctest::skip()
     child.wait();
 }
 TEST_CASE("hidden limit: after" * doctest::skip()) {
-    CHECK(access("Makefile", R_OK) == 0);    // the directory is the first one again
+    CHECK(access("Makefile", R_OK) == 0);    // first working directory restored
     struct sigaction now;
-    CHECK((sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler != SIG_IGN));    // doctest has its own
+    CHECK((sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler != SIG_IGN));    // doctest's
 }
 
 TEST_CASE("limit: a case that never ends fails by name, a product that is stuck included, and the others run") {
@@ -97,11 +97,11 @@ TEST_CASE("limit: a case that never ends fails by name, a product that is stuck 
         at = r.out.find(line, at);
         REQUIRE(at != std::string::npos);
     }
-    CHECK(r.out.find("2 passed", at + 2) == std::string::npos);    // one closing line
+    CHECK(r.out.find("2 passed", at + 2) == std::string::npos);    // a single closing line
     const int pid = atoi(read_file(pids).c_str());
     REQUIRE(pid > 1);
-    CHECK(kill(pid, 0) != 0);    // the child's child is gone, too
-    // Some alone: after the hang no other cases run than those up to the last one asked for.
+    CHECK(kill(pid, 0) != 0);    // grandchild killed as well
+    // With --first and --last: after the hang only cases up to the last one requested run.
     for (auto [last, sum] : {std::pair{"--last=2", "\n0 passed, 1 failed, 0 skipped\n"},
                              std::pair{"--last=3", "\n0 passed, 1 failed, 1 skipped\n"}}) {
         const ProcessResult some = run_process({self(), "-tc=hidden limit*", "--no-skip", "--first=2", last}, patient);
@@ -115,7 +115,7 @@ TEST_CASE("limit: a case that never ends fails by name, a product that is stuck 
 }
 
 TEST_CASE("limit: FLATGPT_TEST_PART takes each case once, in one of its parts") {
-    auto cases = [](const std::string& part) {    // without a value the variable is unset
+    auto cases = [](const std::string& part) {    // "": variable unset
         std::multiset<std::string> names;
         std::istringstream list(run_process({self(), "-ltc"}, {.environment = {"FLATGPT_TEST_PART" + part}}).out);
         for (std::string line; std::getline(list, line);)
@@ -128,7 +128,7 @@ TEST_CASE("limit: FLATGPT_TEST_PART takes each case once, in one of its parts") 
     CHECK(parts.size() < all.size());
     parts.merge(cases("=3/2"));
     CHECK(parts == all);
-    // What a case starts is whole, such as a rank that is a case of its own.
+    // A case's own test binaries ignore FLATGPT_TEST_PART, because a rank is a case of its own.
     const char* set = getenv("FLATGPT_TEST_PART");
     const std::string ours = set ? set : "";
     setenv("FLATGPT_TEST_PART", "0/2", 1);

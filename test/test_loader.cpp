@@ -1,4 +1,4 @@
-// test_loader.cpp - the order of the samples, hostile shards, files that change while they are read.
+// test_loader.cpp - order of samples, hostile shards, files that change while they are read.
 #include "data/bpe.h"
 #include "base/philox.h"
 #include "data/loader.h"
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 namespace {
 constexpr int V = 60000;
 
-// Tokens from, from+1, ... modulo V: a token says where it comes from.
+// Writes tokens from, from+1, ... modulo V, so that a token's value tells its position.
 void write_shard(const std::string& path, int64_t count, int from = 0, int vocab = V) {
     ShardWriter w;
     REQUIRE(w.open(path, vocab).ok());
@@ -40,7 +40,7 @@ Loader open(const LoaderConfig& c) {
     REQUIRE_MESSAGE(l.ok(), l.status.message);
     return std::move(l.value);
 }
-// The error that comes once what was read ahead is used up; ok when there is none in ten batches.
+// The first error of the next ten batches (batches read ahead come before it), or ok.
 Status first_error(Loader& l, int B, int S) {
     std::vector<int> tokens(size_t(B * S)), targets(tokens.size());
     for (int i = 0; i < 10; i++)
@@ -90,7 +90,7 @@ TEST_CASE("shuffled: a bijection that depends on seed and epoch") {
     CHECK(order(3, 0) != order(3, 1));
     CHECK(order(3, 0) != order(4, 0));
     CHECK(order(3, 0) != order(3 + (uint64_t(1) << 32), 0));
-    // Over many epochs every sample comes first about equally often, and neighbours do not stay neighbours.
+    // Over many epochs each sample comes first about equally often, and neighbours are separated.
     int first[10] = {}, neighbours = 0;
     for (int64_t e = 0; e < 2000; e++) first[shuffled(1, e, 10, 0)]++;
     for (int count : first) CHECK((count > 130 && count < 270));
@@ -106,7 +106,7 @@ TEST_CASE("loader: files in order when unshuffled, each sample once an epoch whe
     std::string dir = temporary_directory();
     write_shard(dir + "/t_000.bin", 101, 0);            // 12 windows of 8+1
     write_shard(dir + "/t_001.bin", 8, 1000);           // too short: none
-    write_shard(dir + "/t_002.bin", 9, 2000, 70000);    // one, of uint32
+    write_shard(dir + "/t_002.bin", 9, 2000, 70000);    // one window, of uint32
     write_shard(dir + "/t_003.bin", 0, 0);
     LoaderConfig c{.pattern = dir + "/t_*.bin", .B = 3, .S = 8, .vocab = V, .shuffle = false};
     Loader l = open(c);
@@ -121,7 +121,7 @@ TEST_CASE("loader: files in order when unshuffled, each sample once an epoch whe
     }
     for (int i = 0; i < 12; i++) CHECK(starts[size_t(i)] == 8 * i);
     CHECK(starts[12] == 2000);
-    CHECK(starts[13] == 0);    // on into the next epoch
+    CHECK(starts[13] == 0);    // first of the next epoch
     CHECK(l.position() == Loader::Position{1, 2});
     c.shuffle = true;
     Loader s = open(c);
@@ -171,14 +171,14 @@ TEST_CASE("loader: ranks share one order, and a seek goes on where another loade
         places.push_back(a.position());
         batches.push_back(next(a, 12, 16));
     }
-    for (uint64_t i = 0; i < 200; i++) {    // back and forth, while the reader is ahead of us
+    for (uint64_t i = 0; i < 200; i++) {    // back and forth, against the read-ahead
         size_t k = philox(1, 1, i).v[0] % 19;
         b.seek(places[k]);
         CHECK(b.position() == places[k]);
         CHECK(next(b, 12, 16) == batches[k]);
         if (i % 3 == 0) CHECK(next(b, 12, 16) == batches[k + 1]);
     }
-    b.seek({0, 49 * 2 + 5});    // carried into epoch 2
+    b.seek({0, 49 * 2 + 5});    // 5 samples into epoch 2
     CHECK(b.position() == Loader::Position{2, 5});
 }
 
@@ -223,25 +223,25 @@ TEST_CASE("shard: every bad header is refused by name") {
         CHECK(code(header(20240801, 7, x) + ten) == Exit::input);
         for (int32_t y : hostile) CHECK(code(header(x, y, 10) + ten) == Exit::input);
     }
-    for (size_t bit = 0; bit < 96; bit++) {    // the three fields that say anything
+    for (size_t bit = 0; bit < 96; bit++) {    // all bits of magic, version, count
         std::string bad = good;
         bad[bit / 8] = char(bad[bit / 8] ^ 1 << bit % 8);
         CHECK(code(bad) == Exit::input);
     }
-    for (size_t place : {12, 24})    // the tokenizer's vocabulary; documents
+    for (size_t place : {12, 24})    // byte offsets of vocabulary and documents
         for (int32_t x : {-1, INT32_MIN, INT32_MAX}) {
             std::string bad = good;
             memcpy(bad.data() + place, &x, 4);
             CHECK(code(bad) == Exit::input);
         }
-    CHECK(code(good, true) == Exit::input);    // raw, and yet it has a header
+    CHECK(code(good, true) == Exit::input);    // raw tokens have no header
     CHECK(code(good + "xx", true) == Exit::ok);
     CHECK(code(ten, true) == Exit::ok);
     CHECK(code(ten + "x", true) == Exit::input);
     CHECK(shard_open(dir, false).status.code == Exit::input);
     CHECK(shard_open(dir + "/none", false).status.code == Exit::input);
     REQUIRE(mkfifo((dir + "/fifo").c_str(), 0600) == 0);
-    CHECK(shard_open(dir + "/fifo", false).status.code == Exit::input);    // and does not wait for a writer
+    CHECK(shard_open(dir + "/fifo", false).status.code == Exit::input);    // must not block
     CHECK(shard_glob(dir + "/nothing*").status.code == Exit::input);
     CHECK(shard_glob("").status.code == Exit::input);
     CHECK(shard_glob(path + "," + dir + "/nothing*").status.code == Exit::input);
@@ -275,14 +275,14 @@ TEST_CASE("shard: names the tokenizer that made it, and another one is refused")
     CHECK(match({unknown}, gpt2).ok());
     CHECK(match({known}, Tokenizer(), 258).ok());
     CHECK(match({unknown}, Tokenizer(), 65).ok());
-    CHECK(match({unknown, known}, Tokenizer(), 65).code == Exit::input);    // an id will not fit
+    CHECK(match({unknown, known}, Tokenizer(), 65).code == Exit::input);    // ids up to 257 > 65
     Status s = match({unknown, known}, gpt2);
     CHECK(s.code == Exit::input);
     for (const char* part : {"known.bin: made with", "258", "50257", "gpt2, the default", "do that"})
         CHECK_MESSAGE(s.message.find(part) != std::string::npos, s.message);
-    // The same number of tokens does not make the same tokenizer.
+    // An equal number of tokens does not make an equal tokenizer.
     CHECK_FALSE(match({known}, Tokenizer::from_merges({{65, 64}}, Pattern::gpt2, {"<|endoftext|>"})).ok());
-    // llm.c's word order: [3] vocabulary, [4] and [5] the fingerprint's low and high half, [6] documents.
+    // Words as in llm.c: [3] vocabulary, [4], [5] the fingerprint's low, high half, [6] documents.
     std::string bytes = read_file(dir + "/known.bin");
     auto word = [&](size_t i) {
         uint32_t x;
@@ -310,7 +310,7 @@ TEST_CASE("shard: tokens outside the vocabulary are refused wherever they are") 
             CHECK(shard_read(s.value, 0, 1000, 65536, out).ok());
             CHECK(out[where] == bad);
             CHECK(out.intact());
-            Loader l = open({.pattern = path, .B = 4, .S = 111, .vocab = 1000});    // 9 windows: tokens 0..999
+            Loader l = open({.pattern = path, .B = 4, .S = 111, .vocab = 1000});    // all tokens
             CHECK(first_error(l, 4, 111).code == Exit::input);
         }
     for (uint32_t bad : {1000u, uint32_t(INT32_MAX), 1u << 31, ~0u}) {
@@ -343,10 +343,10 @@ TEST_CASE("loader: beyond 2 and 4 GiB") {
     Loader raw = open({.pattern = path, .raw_u16 = true, .B = 1, .S = 4, .vocab = V, .shuffle = false});
     CHECK(raw.tokens() == 5 * GIB / 2);
     for (int64_t g : {2, 4}) {
-        raw.seek({0, (g * GIB - 8) / 2 / 4});    // the window of 5 tokens from 8 bytes before
+        raw.seek({0, (g * GIB - 8) / 2 / 4});    // 5 tokens from 8 bytes before
         CHECK(next(raw, 1, 4) == Batch{{0, 0, 11, 12}, {0, 11, 12, 13}});
     }
-    // The largest that the header can say: 2^31-1 tokens of 4 bytes.
+    // The largest count that the header can hold: 2^31-1 tokens of 4 bytes.
     const int64_t tokens = INT32_MAX, bytes = 1024 + 4 * tokens;
     write_sparse(path, header(20240801, 7, INT32_MAX), bytes, {{bytes - 16, u32({21, 22, 23, 24})}});
     Loader big = open({.pattern = path, .B = 1, .S = 2, .vocab = V, .shuffle = false});
@@ -366,7 +366,7 @@ TEST_CASE("loader: a file that vanishes or changes is an error, never a wrong to
         Status s = first_error(l, 2, 8);
         CHECK(s.code == Exit::input);
         CHECK(s.message.find(path) != std::string::npos);
-        CHECK(first_error(l, 2, 8).message == s.message);    // it stays
+        CHECK(first_error(l, 2, 8).message == s.message);    // the error stays
         Loader::Position p = l.position();
         l.seek(p);
         CHECK(first_error(l, 2, 8).code == Exit::input);
@@ -376,7 +376,7 @@ TEST_CASE("loader: a file that vanishes or changes is an error, never a wrong to
     run([&] { REQUIRE(truncate(path.c_str(), 1030) == 0); });
     run([&] { REQUIRE(truncate(path.c_str(), 0) == 0); });
     run([&] { write_shard(path, 500); });
-    run([&] {    // same size, other time
+    run([&] {    // equal size, later time
         fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(2));
     });
     run([&] {

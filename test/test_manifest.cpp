@@ -1,4 +1,4 @@
-// test_manifest.cpp - MANIFEST line by line: what it must list, what it may not hold, and files against their sums.
+// test_manifest.cpp - MANIFEST: files that it must list, names that it may not, and checksums.
 #include "checkpoint/manifest.h"
 #include "base/philox.h"
 
@@ -65,7 +65,8 @@ TEST_CASE("manifest: its lines, and what they must name") {
 TEST_CASE("manifest: a file has the bytes and the sum of its line") {
     const std::string path = temporary_directory() + "/f";
     std::string text;
-    for (int i = 0; i < 600'000; i++) text += char(philox(1, 1, uint64_t(i)).v[0]);    // in three pieces
+    // 600,000 bytes are read in three pieces of at most 256 KiB.
+    for (int i = 0; i < 600'000; i++) text += char(philox(1, 1, uint64_t(i)).v[0]);
     for (const size_t n : {size_t(0), size_t(1), size_t(1) << 18, text.size()}) {
         const std::string some = text.substr(0, n);
         write_file(path, some);

@@ -1,4 +1,4 @@
-// test_model_card.cpp - what people say of a model, kept from one form of it to the next.
+// test_model_card.cpp - a model's name, licence and languages are kept by every conversion.
 #include "checkpoint/model_card.h"
 
 #include "toy_run.h"
@@ -10,7 +10,7 @@ TEST_CASE("model card: name, licence and languages go from a GGUF through a run 
     const std::string first = toy.dir + "/first.gguf", last = toy.dir + "/last.gguf", run = toy.dir + "/next";
     must(toy.args("run", {"--steps", "1", "--model", "llama:d1"}));
     must({"convert", toy.dir + "/run", first});
-    CHECK(parts_of(first)["general.name"].texts[0] == "first");    // nobody has said another
+    CHECK(parts_of(first)["general.name"].texts[0] == "first");    // by default the file's name
     Parts p = parts_of(first);
     const std::vector<std::string> languages = {"en", "no", "pt-BR: \"x\""};
     p["general.name"] = GgufValue::text("Toy: the \"first\" #1"), p["general.license"] = GgufValue::text("apache-2.0");
@@ -28,7 +28,7 @@ TEST_CASE("model card: name, licence and languages go from a GGUF through a run 
         CHECK(q["general.languages"].texts == languages);
         CHECK(q["general.languages"].array);
     }
-    write_file(run + "/README.md", "my own");    // is left alone
+    write_file(run + "/README.md", "my own");    // a user's own text stays
     must(toy.args("next", {"--steps", "2", "--from", first, "--resume", "auto"}));
     CHECK(read_file(run + "/README.md") == "my own");
 }

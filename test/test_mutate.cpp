@@ -1,4 +1,4 @@
-// test_mutate.cpp - dev/mutate.py: each kind of change on a made-up file, refusals, and every row of dev/mutants.txt.
+// test_mutate.cpp - dev/mutate.py: each kind of change, refusals, every row of dev/mutants.txt.
 #include "test.h"
 
 #include <filesystem>
@@ -86,7 +86,7 @@ const Row ROWS[] = {
     {"sed", "s/while/if/", "while", "if"},
 };
 
-// A checkout of nothing but the tool, its rows and the file above.
+// A checkout of only dev/mutate.py and SOURCE as a.cpp.
 struct Tree {
     const std::string dir = temporary_directory();
     Tree() {

@@ -17,7 +17,7 @@ TEST_CASE("eval: bins of positions hold each position once, and the mean over th
     std::vector<float> losses(2 * S);
     std::vector<int> targets(2 * S, 1);
     for (int n = 0; n < 2 * S; n++) losses[size_t(n)] = float(n % S) + (n < S ? 0.f : 1.f);
-    targets[5] = -1;    // then the other row's alone
+    targets[5] = -1;    // position 6: the second row's target alone
     targets[0] = targets[S] = -1;
     LossByPosition positions(S);
     positions.add(2, losses.data(), targets.data());
@@ -47,13 +47,13 @@ TEST_CASE("eval: positions whose loss is no number are left out of the curve, an
     CHECK(read_file(csv) == "first,last,tokens,loss\n1,1,1,1.000000\n2,2,1,nan\n3,3,1,3.000000\n4,4,1,inf\n");
     REQUIRE(write_positions_csv(csv, none.bins()).ok());
     CHECK(contains(read_file(csv), "\n1,1,1,nan\n"));
-    // A model whose position 8 is broken, counted from 1.
+    // A model whose position 8, counted from 1, overflows, so that the loss there is NaN.
     const Toy toy;
     must(toy.args("run", {"--steps", "1"}));
     Model g(cpu_ops<float>());
     REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {RunMode::infer, 1, 1}).ok());
     REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
-    std::fill_n(typed<float>(g, g.w.wpe) + 7 * 32, 32, 3e38f);    // their sum is infinite
+    std::fill_n(typed<float>(g, g.w.wpe) + 7 * 32, 32, 3e38f);    // infinite in their sum
     const std::string broken = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
     const ProcessResult r =
         must({"eval", broken, "--data", toy.dir + "/val.bin", "--by-position", "--csv", csv}, 6, "the loss is");
@@ -130,7 +130,7 @@ TEST_CASE("needle: a sequence holds the needle at its depth, and ends with it") 
 TEST_CASE("needle: who says the value finds it; the log-probabilities are the loss's") {
     const int T = 48;
     const NeedleOptions o = needle_options(T);
-    const std::vector<int> script = needle_sequence(o, T, 0, 0);    // its end is that of every depth
+    const std::vector<int> script = needle_sequence(o, T, 0, 0);    // equal ends at all depths
     Actor actor(script, T);
     int64_t seen = 0, all = 0;
     const Result<std::vector<NeedleCell>> cells = find_needles(actor.g, o, [&](int64_t done, int64_t of) {
@@ -217,7 +217,7 @@ TEST_CASE("needle: cells are as wide as the terminal allows, and texts stand whe
                                              "--depths", "2", "--lengths", lengths},
                                             options);
         REQUIRE(r.exit_code == 0);
-        size_t longest = 0, begin = r.out.find('\n') + 1;    // after the title
+        size_t longest = 0, begin = r.out.find('\n') + 1;    // behind the title's line
         for (size_t end; begin < r.out.find("found"); begin = end + 1)
             end = r.out.find('\n', begin), longest = std::max(longest, end - begin);
         return std::pair(r.out, longest);

@@ -1,4 +1,4 @@
-// test_new_file.cpp - what is written never touches another's file, and what killed processes left goes.
+// test_new_file.cpp - writers never touch files of others; remains of killed processes are removed.
 #include <cerrno>
 #include <filesystem>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ TEST_CASE("new file: names that end with .tmp are others', for every writer") {
     for (const char* name : {"/model", "/q"})
         REQUIRE(checkpoint_export(dir + name, weights_reader(toy.g), Tokenizer(), {}).ok());
     write_toy(dir, 1, 1);
-    write_toy(dir, 1, 2);    // in the place of the first
+    write_toy(dir, 1, 2);    // replaces the first
     REQUIRE(checkpoint_prune(dir, 1).ok());
 
     before.insert({"a.json", "a.bin", "model", "q", "step_00000001"});
@@ -52,7 +52,7 @@ TEST_CASE("new file: names that end with .tmp are others', for every writer") {
     CHECK(read_file(mine) == "mine");
     CHECK(read_file(dir + "/q.tmp/notes") == "mine");
     CHECK(fs::is_symlink(dir + "/a.json.tmp"));
-    // A writer that fails, or is let go, leaves what was there.
+    // A writer that fails, or is destroyed before it commits, leaves the old file as it was.
     CHECK_FALSE(replace_file(dir + "/a.json", [](const FileSink& sink) -> Status {
                     TRY(sink("[", 1));
                     return fail(Exit::run, "stop");
@@ -90,7 +90,7 @@ TEST_CASE("new file: of what is left only that with our mark goes, and only if n
     stay.erase("a" + MARKED);
     CHECK(names_in(dir) == stay);
 
-    // Directories: an export that was killed, and one that goes on.
+    // Directories of two exports: one was killed, the other still runs and holds its lock.
     for (const char* digits : {"0000000000000000", "1111111111111111"}) {
         fs::create_directory(dir + "/model.flatgpt-" + digits + ".tmp");
         write_file(dir + "/model.flatgpt-" + digits + ".tmp/config.json", "{}");
@@ -103,7 +103,7 @@ TEST_CASE("new file: of what is left only that with our mark goes, and only if n
 }
 
 TEST_CASE("new file: where directories cannot be locked a file in them is, until they have their names") {
-    struct Nfs {    // flock there is fcntl's, which wants a file that is open for writing
+    struct Nfs {    // on NFS flock works for files only
         Nfs() {
             lock_call = [](int f, int how) {
                 struct stat s;
@@ -119,7 +119,7 @@ TEST_CASE("new file: where directories cannot be locked a file in them is, until
         fs::create_directory(left);
         write_file(left + "/config.json", "{}");
     }
-    // As a killed process left it.
+    // A killed process leaves its lock file behind, unlocked.
     write_file(dir + "/model.flatgpt-0000000000000000.tmp/" + TemporaryLock::FILE_NAME, "");
     const ToyCheckpoint toy(1);
     auto write = [&] {
@@ -176,7 +176,7 @@ TEST_CASE("new file: what comes to be while an export is written stays; the card
     CHECK(save(model, Overwrite::yes).ok());
     CHECK(save(dir + "/other", Overwrite::no).ok());
     CHECK(read_file(dir + "/other/README.md") == "card");
-    // Files likewise.
+    // A file that appears while ours is written is not overwritten either.
     auto late = [&](const FileSink& sink) {
         write_file(dir + "/a.gguf", "mine");
         return sink("theirs", 6);
@@ -207,7 +207,7 @@ TEST_CASE("new file: the longest names, links and odd places") {
 TEST_CASE("new file: a killed convert leaves a file that the next one removes") {
     const std::string dir = temporary_directory(), out = dir + "/a.gguf";
     std::string left;
-    {    // dies while it holds the lock
+    {    // the child dies with the lock held
         const pid_t pid = fork();
         if (pid == 0) {
             Result<NewFile> file = NewFile::create(out);

@@ -1,4 +1,4 @@
-// test_objective.cpp - documents, prefixes, masked tokens: spans, draws, gradients, and whole models.
+// test_objective.cpp - documents, prefixes, masked tokens: spans, draws, gradients, whole models.
 #include "data/objective.h"
 #include "base/philox.h"
 
@@ -10,7 +10,7 @@
 #include "model_checks.h"
 
 namespace {
-// Token 2 begins a document.
+// An objective for which token 2 begins a document.
 Objective documents(MaskKind mask_kind = MaskKind::causal) {
     Objective o = toy_objective(mask_kind);
     o.begin = 2;
@@ -37,7 +37,7 @@ TEST_CASE("objective: spans say what the definition says, of keys and of queries
                        (mask_kind == MaskKind::prefix && key < texts[text_of(key)].prefix);
             };
             Spans spans;
-            spans.add({Text{}}, 3, MaskKind::causal);    // another sequence before it
+            spans.add({Text{}}, 3, MaskKind::causal);    // another sequence in front
             spans.add(texts, S, mask_kind);
             REQUIRE(spans.keys.size() == size_t(3 + S));
             REQUIRE(spans.queries.size() == size_t(3 + S));
@@ -48,7 +48,7 @@ TEST_CASE("objective: spans say what the definition says, of keys and of queries
                     REQUIRE((j >= queries.from && j < queries.to) == visible(j, i));
                 }
                 if (i == 0) continue;
-                for (auto& all : {spans.keys, spans.queries}) {    // kernels rely on it
+                for (auto& all : {spans.keys, spans.queries}) {    // monotonic, as kernels assume
                     REQUIRE(all[size_t(3 + i)].from >= all[size_t(2 + i)].from);
                     REQUIRE(all[size_t(3 + i)].to >= all[size_t(2 + i)].to);
                 }
@@ -94,7 +94,7 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
         }
         if (o.mask_kind == MaskKind::prefix) {
             CHECK(lengths[0] + lengths[S] == 0);
-            for (int p = 1; p < S; p++) CHECK(lengths[size_t(p)] > 1);    // 12.8 expected
+            for (int p = 1; p < S; p++) CHECK(lengths[size_t(p)] > 1);    // expected mean: 12.8
         }
         Objective other = o;
         other.seed = 7;
@@ -132,7 +132,7 @@ TEST_CASE("objective: the cpu tables agree with the reference") {
 TEST_CASE("objective: documents in one sequence have the losses that each has alone") {
     const int S = 24;
     for (const Kind& kind : kind_configs({.V = 13, .T = S, .L = 2, .NH = 2, .C = 16, .F = 24})) {
-        // These positions count from the sequence's start; dynamic angles depend on its length.
+        // Learned and sinusoidal positions count from the sequence's start, not the document's.
         if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
         for (MaskKind mask_kind : {MaskKind::causal, MaskKind::all}) {
             const Config c = mask_kind == MaskKind::all ? seeing(kind.c, mask_kind) : kind.c;
@@ -172,7 +172,7 @@ TEST_CASE("objective: padded texts have the losses that each has alone") {
         for (MaskKind mask_kind : {MaskKind::causal, MaskKind::prefix, MaskKind::all}) {
             const Config c = seeing({.V = 13, .T = 24, .L = 2, .NH = 2, .C = 16, .F = 24}, mask_kind);
             const int64_t expected = mask_kind == MaskKind::all ? 2 + 7 + 1 + 1 + 18 + 3 : 4 + 23 + 1 + 0 + 59 + 8;
-            std::vector<Evaluation> alone;    // first in batches of one, which nothing pads
+            std::vector<Evaluation> alone;    // from batches of one, without padding
             for (int B : {1, 4, 16}) {
                 auto g = model();
                 toy_model(*g, c, {.B = B, .S = 24});

@@ -1,4 +1,4 @@
-// test_optimizers.cpp - an optimizer is one row: its step, memory, files and messages follow.
+// test_optimizers.cpp - optimizers as table rows, from which steps, memory and files follow.
 #include <cstring>
 #include <set>
 
@@ -11,7 +11,7 @@ namespace {
 const Config TOY = {.V = 37, .T = 9, .L = 2, .NH = 2, .C = 12, .F = 20};
 const OptimizerParams PARAMS = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-6f, .weight_decay = 0.1f};
 
-// A model whose gradients are given, not computed.
+// A model whose gradients are set, not computed.
 struct Toy {
     Model g{reference_ops()};
     std::vector<double> gradients;

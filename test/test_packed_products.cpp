@@ -1,5 +1,5 @@
-// test_packed_products.cpp - packed weights: blocks into panels and back; products with them against double sums, with
-// the same bits for a row whatever comes along.
+// test_packed_products.cpp - packed weights: blocks into panels and back; products against sums in
+// double; a row's bits do not depend on the other rows.
 #include "layers/cpu.h"
 #include "layers/quant/quant.h"
 #include "model/packed_weights.h"
@@ -22,7 +22,7 @@ std::vector<float> normal(int64_t n, uint64_t stream) {
     return x;
 }
 
-// Blocks of any content, with scales and offsets of a usual size.
+// Blocks of random bits, with scales and offsets of a realistic size.
 std::vector<uint8_t> random_blocks(const BlockFormat& f, int64_t n, uint64_t seed) {
     std::vector<uint8_t> blocks(size_t(n / f.numbers * f.bytes));
     const std::vector<float> x = normal(n, seed);
@@ -50,12 +50,12 @@ std::vector<uint8_t> random_blocks(const BlockFormat& f, int64_t n, uint64_t see
     return blocks;
 }
 
-// A matrix (rows,cols) of several formats in turn, each for so many rows.
+// A matrix (rows,cols) whose consecutive ranges of rows have different formats.
 struct Matrix {
     int64_t rows = 0, cols;
     std::vector<PackedPart> parts;
     std::vector<std::vector<char>> memory;
-    std::vector<std::vector<uint8_t>> blocks;    // each part's, as a file has them
+    std::vector<std::vector<uint8_t>> blocks;    // each part's blocks in file order
     PackedWeight weight = {};
     std::vector<float> numbers;    // (rows,cols)
 
@@ -76,7 +76,7 @@ struct Matrix {
     }
 };
 
-// The matrix' first parts, with their rows in a file and nothing in their panels.
+// Matrix m with its rows in a file and its panels not packed yet.
 struct InFile {
     static constexpr int GUARD = 4096;    // bytes after each part's panels
     std::shared_ptr<const char> file;
@@ -115,7 +115,7 @@ struct InFile {
     }
 };
 
-// x as the product with a matrix of this format takes it.
+// x as a product with `format` rounds it: to bf16 for pairs, to int8 in blocks of 32, or not.
 std::vector<double> taken(const std::vector<float>& x, BlockType format, bool pairs) {
     std::vector<double> out(x.begin(), x.end());
     if (format == BlockType::bf16 && pairs)
@@ -129,21 +129,21 @@ std::vector<double> taken(const std::vector<float>& x, BlockType format, bool pa
     return out;
 }
 
-// How products are computed.
+// A combination of kernels, instructions and tiles that computes products.
 struct Way {
     CpuKernels<float> kernels;
     bool vnni;
     Isa isa;
     Tiles tiles;
     bool pairs;     // x is rounded to bf16 for bf16 weights
-    bool prompt;    // rows of a prompt
+    bool prompt;    // precision of a prefill
     PackedProduct product(float* y, const std::vector<float>& x, const PackedWeight& w, int N, int C, int OC) const {
         PackedProduct p = {y, x.data(), &w, nullptr, nullptr, N, C, OC, vnni, tiles, tiles};
         p.precision = prompt ? Precision::prefill : Precision::normal;
         return p;
     }
 };
-// f(way) for each that this machine has.
+// Calls f(way) for each combination that this machine has.
 template <class F> void each_way(int C, F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         for (bool vnni : {false, true})
@@ -155,7 +155,7 @@ template <class F> void each_way(int C, F f) {
                 CAPTURE(int(tiles));
                 const bool by_tiles = tiles != Tiles::none && C % 32 == 0;
                 for (bool prompt : {false, true}) {
-                    if (prompt && tiles == Tiles::none) continue;    // all the same
+                    if (prompt && tiles == Tiles::none) continue;    // no difference without tiles
                     CAPTURE(prompt);
                     const bool pairs = by_tiles || Isa(i) == Isa::avx512bf16;
                     f(Way{cpu_kernels<float>(Isa(i)), vnni, Isa(i), tiles, pairs, prompt});
@@ -188,7 +188,7 @@ void check_product(const Matrix& m, int N, bool adds) {
                         sum += a, size += std::fabs(a);
                     }
                     const double error = std::fabs(sum - double(y[n * OC + o])) / (size + 1e-3);
-                    if (!(error <= worst)) worst = error;    // NaN, too: what nobody wrote
+                    if (!(error <= worst)) worst = error;    // NaN, too: an unwritten output
                 }
         }
         CHECK(worst < 2e-6);
@@ -199,7 +199,7 @@ void check_product(const Matrix& m, int N, bool adds) {
             if (!(error <= worst)) worst = error;
         }
         CHECK(worst < 1e-6);
-        // Each row alone has the same bits, for any number of threads.
+        // Each row alone has the bits that it has among others, for any number of threads.
         const int threads = cpu_threads();
         for (int n = 0; n < N; n++) {
             cpu_set_threads(1 + n % 3);
@@ -212,7 +212,7 @@ void check_product(const Matrix& m, int N, bool adds) {
         }
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
         CHECK(memcmp(gelu.data(), gelu_again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
-        cpu_set_threads(3);    // and so have all together
+        cpu_set_threads(3);    // all rows at once, three threads
         p.x = x.data(), p.N = N, p.y = again, p.gelu = false;
         if (adds) p.residual = r.data();
         way.kernels.packed_linear(p);
@@ -235,7 +235,7 @@ TEST_CASE("packed weights: blocks come out of panels as they went in") {
         const std::vector<uint8_t> blocks = random_blocks(f, rows * cols, 1);
         const int64_t row_bytes = cols / f.numbers * f.bytes;
         for (int64_t r = rows; r-- > 0;)
-            for (int64_t half : {1, 0})    // in any order
+            for (int64_t half : {1, 0})    // in reverse order
                 pack(part, cols, r, half * 256, 256, &blocks[size_t(r * row_bytes + half * row_bytes / 2)]);
         std::vector<uint8_t> out(static_cast<size_t>(row_bytes));
         const PackedWeight weight = {nullptr, &part, 1};
@@ -259,7 +259,8 @@ TEST_CASE("packed weights: products are those of double sums, each row's whateve
         for (int N : {1, 7, 8, 15, 67}) check_product({512, {{50, format}}, 2}, N, N == 15);
         for (int more : {unit, 2 * unit}) check_product({512 + more, {{20, format}}, 2}, 26 - 2 * more / unit, false);
     }
-    check_product({64, {{32768, BlockType::q8_0}, {16, BlockType::bf16}}, 1}, 17, true);    // over 2 MiB
+    // A result over 2 MiB is stored past the caches.
+    check_product({64, {{32768, BlockType::q8_0}, {16, BlockType::bf16}}, 1}, 17, true);
 }
 TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacked ones, however many rows") {
     for (auto [C, OC] : {std::pair{64, 96}, {37, 50}, {200, 33}, {769, 100}, {64, 4096}}) {
@@ -275,7 +276,7 @@ TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacke
             plain.linear_forward(want.data(), x.data(), m.numbers.data(), b.data(), r.data(), N, C, OC, {});
             plain.linear_gelu_forward(gelu.data(), pre.data(), x.data(), m.numbers.data(), b.data(), N, C, OC, {});
             for (int n : {1, 2, 17, 48, 128, 129, N}) {
-                if (OC > 4000 && n != 129) continue;    // over 2 MiB: results pass the caches
+                if (OC > 4000 && n != 129) continue;    // over 2 MiB: stores bypass caches
                 CAPTURE(n);
                 Guarded<float> y(int64_t(n) * OC);
                 PackedProduct p = way.product(y, x, m.weight, n, C, OC);
@@ -372,7 +373,8 @@ TEST_CASE("packed weights: the product with GELU is the product, then GELU") {
 TEST_CASE("packed weights: what is not finite in a row of x is not finite in its products") {
     for (BlockType format : FORMATS) {
         INFO(std::string(block_format(format).name));
-        const int C = block_format(format).numbers == 1 ? 37 : 256, at = C == 37 ? 11 : 77;    // 11: row 0's k = 48
+        // Element 11 of row 1 is k = 48 of row 0: a read beyond row 0's 37 elements would meet it.
+        const int C = block_format(format).numbers == 1 ? 37 : 256, at = C == 37 ? 11 : 77;
         const Matrix m(C, {{20, format}}, 1);
         for (float bad : {float(NAN), INFINITY})
             each_way(C, [&](const Way& way) {
@@ -385,7 +387,8 @@ TEST_CASE("packed weights: what is not finite in a row of x is not finite in its
 }
 
 TEST_CASE("packed weights: a weight that is infinite reaches its own output alone") {
-    constexpr int C = 37, OC = 50, AT = 48;    // the first of its panel: it follows the last of the one before
+    // Output 48 is the first of its panel: a read past the panel before would meet it.
+    constexpr int C = 37, OC = 50, AT = 48;
     const uint32_t single = 0x7f800000;
     const uint16_t half = 0x7c00, brain = 0x7f80;
     for (auto [format, number] : {std::pair<BlockType, const void*>{BlockType::f32, &single},
@@ -410,7 +413,7 @@ TEST_CASE("packed weights: each expert's rows are its own product") {
     for (int e = 0; e < E; e++) rows.push_back({30, BlockType::q4_0}), rows.push_back({20, BlockType::bf16});
     const Matrix m(C, rows, 3);
     const std::vector<float> x = normal(N * K * C, 5);
-    std::vector<int> offsets = {0, 3, 3, 21, 22, 34};    // the second one has none
+    std::vector<int> offsets = {0, 3, 3, 21, 22, 34};    // expert 1 has no row
     Routes routes = {};
     routes.offsets = offsets.data();
     each_way(C, [&](const Way& way) {
@@ -433,7 +436,7 @@ TEST_CASE("packed weights: experts whose rows a file has are packed by their own
     constexpr int E = 4, OC = 50, C = 40, K = 2, N = int(FEW_ROWS);
     const Matrix m(C, {{OC, BlockType::bf16}, {OC, BlockType::bf16}, {OC, BlockType::bf16}, {OC, BlockType::bf16}}, 3);
     const std::vector<float> x = normal(N * K * C, 5);
-    std::vector<int> offsets = {0, 3, 3, N - 1, N * K};    // the second one has none, the fourth one more than a few
+    std::vector<int> offsets = {0, 3, 3, N - 1, N * K};    // expert 3: over FEW_ROWS
     Routes routes = {};
     routes.offsets = offsets.data();
     each_way(C, [&](const Way& way) {

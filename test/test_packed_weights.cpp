@@ -1,4 +1,4 @@
-// test_packed_weights.cpp - models with packed weights against those with plain ones; which models have them.
+// test_packed_weights.cpp - models with packed weights against plain ones; when weights are packed.
 #include "layers/cpu.h"
 #include "layers/quant/quant.h"
 #include "model/packed_weights.h"
@@ -43,12 +43,12 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
                 return std::vector<FormatRows>{{t.rows, t.cols % 32 ? BlockType::f16 : format}};
             };
             toy_model(packed, kind.c, plan);
-            if (kind.c.up_width(0)) {    // GELU's input has room where it is stored
+            if (kind.c.up_width(0)) {    // GELU's input is stored unless fused
                 CHECK(plain.a[0].fch);
                 CHECK(!packed.a[0].fch == fuses_gelu(packed.op, packed.ffn(0)));
                 fused += fuses_gelu(packed.op, packed.ffn(0));
             }
-            for (const Tensor& t : plain.tensors) {    // the same numbers, rounded as the format has them
+            for (const Tensor& t : plain.tensors) {    // plain gets the rounded weights
                 std::vector<float> x(size_t(t.size()));
                 packed.read(StateKind::weights, t.offset, t.size(), x.data());
                 plain.write(StateKind::weights, t.offset, t.size(), x.data());
@@ -84,7 +84,7 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         plan.stored = checkpoint_stored(source, found).take();
         REQUIRE(packed.allocate(found, plan).ok());
         REQUIRE(checkpoint_weights(source, packed).ok());
-        for (const Tensor& t : packed.tensors) {    // to the bit
+        for (const Tensor& t : packed.tensors) {    // equal bits
             std::vector<float> x(size_t(t.size())), y(x);
             packed.read(StateKind::weights, t.offset, t.size(), x.data());
             plain.g->read(StateKind::weights, t.offset, t.size(), y.data());
@@ -93,7 +93,7 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         const std::vector<int> tok = toy_tokens(8, c.V, 1);
         const std::vector<float> logits = logits_of(packed, tok, 1, 8);
         CHECK(norm_error(logits, logits_of(*plain.g, tok, 1, 8)) < 0.02);
-        // Rows of floats stay in the file until products have packed them: the same bits before and after.
+        // Rows of f16 and bf16 stay in the file until a product packs them; the bits stay equal.
         const bool stays = type == std::string("f16") || type == std::string("bf16");
         for (const Tensor& t : packed.tensors) CHECK(packed.store.packed.uses_file(t.offset) == (stays && !t.vector));
         for (int call = 0; call < 9; call++) CHECK(logits_of(packed, tok, 1, 8) == logits);
@@ -141,7 +141,7 @@ TEST_CASE("packed weights: a directory's rows stay in its files, but those that 
             CHECK(now == logits);
         }
         CHECK(norm_error(logits, logits_of(*plain.g, tok, 1, 8)) < 0.02);
-        Model other(cpu_packed_ops());    // in a format that the file does not have
+        Model other(cpu_packed_ops());    // with a format unlike the file's
         plan.stored = [](const Tensor& t) { return std::vector<FormatRows>{{t.rows, BlockType::f16}}; };
         REQUIRE(other.allocate(c, plan).ok());
         REQUIRE(checkpoint_weights(source, other).ok());
@@ -177,7 +177,7 @@ TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a fil
         return r.out;
     };
     CHECK(sampled({toy.dir + "/a.gguf"}, "weights Q8_0") == sampled({run, "--quantize", "q8_0"}, "weights Q8_0"));
-    CHECK(sampled({run}, "weights F32") != "");    // eval of it packs nothing
+    CHECK(sampled({run}, "weights F32") != "");    // eval above packs nothing
     const ProcessResult both = run_flatgpt({"sample", run, "--quantize", "q8_0", "--dtype", "fp32"});
     CHECK(both.exit_code == 2);
     CHECK(contains(both.err, "--quantize and --dtype exclude each other"));

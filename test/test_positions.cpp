@@ -1,4 +1,4 @@
-// test_positions.cpp - numbers that tell positions apart: sinusoids, T5's buckets, NTK-aware rotation.
+// test_positions.cpp - position encodings: sinusoids, T5's buckets, dynamic and NTK-aware RoPE.
 #include "model/families/families.h"
 #include "model/position_tables.h"
 #include "test.h"
@@ -41,9 +41,9 @@ TEST_CASE("positions: dynamic scaling of a longer context is that of transformer
             CHECK(cos_sin[255 * 16 + i] == doctest::Approx(std::cos(255 * expected[i])).epsilon(3e-5));
     };
     check();
-    c.rope_scaling = RopeScaling::ntk, c.rope_factor = 2 * 256 / 64 - 1;    // what dynamic makes of it
+    c.rope_scaling = RopeScaling::ntk, c.rope_factor = 2 * 256 / 64 - 1;    // dynamic's factor
     check();
-    c.rope_scaling = RopeScaling::dynamic, c.rope_factor = 2, c.T = 64;    // within the context: none
+    c.rope_scaling = RopeScaling::dynamic, c.rope_factor = 2, c.T = 64;    // no scaling
     const std::vector<float> same = rope_cos_sin(c, 0, 64);
     c.rope_scaling = RopeScaling::none, c.rope_factor = 1;
     CHECK(rope_cos_sin(c, 0, 64) == same);

@@ -1,5 +1,4 @@
-// test_prune.cpp - heads that matter and heads that leave: importance against central differences, cut and merged
-// models against whole ones.
+// test_prune.cpp - pruned heads: importance against central differences, cut against whole models.
 #include "tools/heads/heads.h"
 #include "tools/heads/importance.h"
 
@@ -11,7 +10,7 @@ namespace {
 const Config WHOLE = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .HS = 5};
 const Config GROUPS = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5};
 
-// Kinds of model that can be cut.
+// Calls visit(config) for each kind of model whose heads can be cut.
 template <class Visit> void each_kind(Visit visit) {
     for (const Config& base : {WHOLE, GROUPS})
         for (const Kind& kind : kind_configs(base)) {
@@ -32,7 +31,7 @@ const Tensor& row(const Model& g, const std::string& name) {
     FAIL(name);
     return g.tensors[0];
 }
-// change(weights of every tensor whose name ends so, its layer)
+// Calls change(weights, layer) for each tensor whose name ends in `ending`, and writes the result.
 template <class Change> void change_each(Model& g, const std::string& ending, Change change) {
     for (const Tensor& t : g.tensors) {
         if (!t.name.ends_with(ending)) continue;
@@ -47,9 +46,8 @@ std::vector<double> losses(Model& g) {
     losses_of(g, asked.in, asked.out, asked.B, asked.S, x.data());
     return {x.begin(), x.end()};
 }
-bool decays(const Config& c) {
-    return c.linear == LinearAttention::retention || c.linear == LinearAttention::gated;
-}    // refused
+// Models whose decays belong to key/value heads: none can be removed or merged.
+bool decays(const Config& c) { return c.linear == LinearAttention::retention || c.linear == LinearAttention::gated; }
 void make_cut(Model& cut, const Model& whole, const HeadSelection& how) {
     const Result<Config> c = cut_config(whole.c, int(how.kept[0].size()), how.kv_heads);
     REQUIRE_MESSAGE(c.ok(), c.status.message);
@@ -132,8 +130,9 @@ TEST_CASE("prune: importance that is not a number is refused, with its place") {
             {.pattern = toy.dir + "/val.bin", .B = 1, .S = 8, .vocab = 257, .shuffle = false, .max_tokens = 40})
             .take();
     Model g(cpu_ops<float>());
+    // Activations for 16 positions, more than a window of 8.
     toy_model(g, {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .HS = 8},
-              {.mode = RunMode::train, .B = 1, .S = 16, .optimizer = nullptr});    // room for more than a window
+              {.mode = RunMode::train, .B = 1, .S = 16, .optimizer = nullptr});
     REQUIRE(head_importance(g, loader, 8, {}).ok());
     change_each(g, "1.projw", [](std::vector<float>& x, size_t) { x[2 * 8] = NAN; });    // head 2
     const Status s = head_importance(g, loader, 8, {}).status;
@@ -145,12 +144,12 @@ TEST_CASE("prune: importance that is not a number is refused, with its place") {
 
 TEST_CASE("prune: a cut model computes what the whole one does without these heads' columns of the projection") {
     each_kind([](const Config& c) {
-        if (c.position == Position::alibi || decays(c)) return;    // refused
+        if (c.position == Position::alibi || decays(c)) return;    // prune refuses these
         Model whole(reference_ops()), cut(reference_ops());
         toy_model(whole, c, {RunMode::infer, 2, 7});
         const int leaves = c.NKV == 4 ? 2 : 1, shared = c.NH / c.NKV, groups = c.NKV - leaves;
         const bool alike = c.position == Position::t5;
-        // Others in each layer.
+        // Each layer keeps other heads, except with t5, whose bias all layers share.
         const HeadSelection how = {
             c.NKV == 4 ? std::vector<std::vector<int>>{{1, 2}, alike ? std::vector{1, 2} : std::vector{0, 3}}
                        : std::vector<std::vector<int>>{{1}, {alike ? 1 : 0}},
@@ -184,7 +183,7 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
         make_cut(cut, whole, {all, into});
         CHECK(cut.c.NH == 4);
         CHECK(cut.c.NKV == into);
-        // Row d of merged head k: keys, then values.
+        // Element 3 of row d of a head of qkvw. part 0: keys, 1: values.
         const std::vector<float> x = tensor(whole, row(whole, "1.qkvw")), y = tensor(cut, row(cut, "1.qkvw"));
         auto at = [&](const std::vector<float>& w, int head, int d) { return w[size_t((head * c.HS + d) * c.C + 3)]; };
         for (int part : {0, 1})
@@ -194,8 +193,9 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
                     CHECK(at(y, c.NH + part * into + k, d) ==
                           doctest::Approx((at(x, first, d) + at(x, first + 1, d)) / 2).epsilon(1e-6));
                 }
-        CHECK(std::equal(x.begin(), x.begin() + c.NH * c.HS * c.C, y.begin()));    // queries stay
-        // The merged heads, each twice, in the whole model.
+        // Queries are unchanged.
+        CHECK(std::equal(x.begin(), x.begin() + c.NH * c.HS * c.C, y.begin()));
+        // Where neighbouring keys and values are equal, merging them must change nothing.
         toy_model(alike, c, {RunMode::infer, 2, 7});
         for (const char* name : {".qkvw", ".qkvb"})
             change_each(alike, name, [&](std::vector<float>& w, size_t) {
@@ -207,7 +207,7 @@ TEST_CASE("prune: merged keys and values are the mean of neighbours; where these
         const std::vector<double> expected = losses(alike), found = losses(again);
         CHECK(relative_error(found.data(), expected.data(), 14) < 1e-5);
     });
-    // Heads leave first, then what stays is merged.
+    // Removal and merging together: heads leave first, then the rest is merged.
     Model whole(reference_ops()), cut(reference_ops());
     toy_model(whole, WHOLE, {RunMode::infer, 2, 7});
     make_cut(cut, whole, {{{0, 3}, {1, 2}}, 1});
@@ -228,7 +228,7 @@ TEST_CASE("prune: which heads leave, and how many") {
                                         {"30%", 4, 1}}) {
         CAPTURE(text);
         const bool part = strpbrk(text, "%.");
-        for (int shared : {1, 4}) {    // a number is one of query heads
+        for (int shared : {1, 4}) {    // numbers count query heads
             const std::string asked = part ? text : std::to_string(shared * std::stoi(text));
             const Result<int> found = groups_to_remove(asked, shared * groups, groups);
             REQUIRE(found.ok());

@@ -1,4 +1,4 @@
-// test_prune_command.cpp - `flatgpt prune` from a run to a run that goes on, what it says and what it refuses.
+// test_prune_command.cpp - `flatgpt prune` from a run to one that trains on; outputs, refusals.
 #include "base/console.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -39,7 +39,7 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
     CHECK(j["file_bytes"]["after"] < j["file_bytes"]["before"]);
     CHECK(j["perplexity"]["before"] == perplexity(toy, run));
     CHECK(j["perplexity"]["after"] == perplexity(toy, out));
-    // The least important head of each layer.
+    // Only the least important head of each layer is removed.
     std::string rows = "layer,head,importance,removed\n";
     for (size_t l : {0, 1}) {
         const auto& all = j["importance"][l];
@@ -54,16 +54,17 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
     must({"sample", out, "--prompt", "abc", "--tokens", "8"});
     must({"convert", out, toy.dir + "/again"});
     CHECK(same_file(out + "/model.safetensors", toy.dir + "/again/model.safetensors"));
-    // On with the command that it names.
+    // The train command that prune prints continues with the smaller model.
     std::vector<std::string> train;
     std::istringstream words(j["train"].get<std::string>());
     for (std::string word; words >> word;)
         if (word != "flatgpt") train.push_back(word);
-    CHECK(contains(j["train"].get<std::string>(), "--batch 4 --lr 0.001 --steps 200"));    // a third of the run's
+    // The learning rate is a third of the run's.
+    CHECK(contains(j["train"].get<std::string>(), "--batch 4 --lr 0.001 --steps 200"));
     Toy::set(train, "--steps", "20");
     must(train);
     CHECK(perplexity(toy, out + "-trained") < perplexity(toy, out));
-    // For people.
+    // Output as text, without --json.
     const std::string text = must({"prune", run, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "3",
                                    "--kv-heads", "1", "--out", toy.dir + "/other"})
                                  .out;
@@ -73,7 +74,7 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
     CHECK_FALSE(contains(text, "importance"));
     const std::string table = must({"prune", run, "--data", toy.dir + "/val.bin", "--dry-run", "--heads", "1"}).out;
     CHECK(contains(table, "100.0"));
-    CHECK(std::count(table.begin(), table.end(), 'x') == 3);    // two heads, and what x means
+    CHECK(std::count(table.begin(), table.end(), 'x') == 3);    // a head per layer, the legend
 }
 
 TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantised GGUF file, stays a Llama") {
@@ -105,8 +106,8 @@ TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantise
 }
 
 namespace {
-// A run's newest checkpoint as a directory without the run's state, with other projections of attention: change(
-// weights (C,width), layer).
+// Exports the run's newest checkpoint after change(weights (C,width), layer) of each attention
+// projection. Returns the directory.
 template <class Change> std::string with_projections(const Toy& toy, const std::string& name, Change change) {
     const std::string from = toy.newest("run"), dir = toy.dir + "/" + name;
     Model g(cpu_ops<float>());
@@ -163,7 +164,7 @@ TEST_CASE("prune: a model whose loss is not a number is refused") {
     Toy toy;
     trained(toy, "run", {"--steps", "1"});
     const std::string broken = with_projections(toy, "broken", [](std::vector<float>& x, size_t) {
-        std::fill(x.begin(), x.end(), 3e38f);    // the sums of the norm behind it are infinite
+        std::fill(x.begin(), x.end(), 3e38f);    // infinite sums in the next norm
     });
     const std::string val = toy.dir + "/val.bin", out = toy.dir + "/small";
     must({"prune", broken, "--data", val, "--heads", "1", "--random", "1", "--out", out}, 1,
