@@ -1,5 +1,4 @@
-// test_quantised.cpp - the formats of GGUF files: blocks to the bits that Python's gguf makes of them, and floats to
-// blocks with no larger an error than ggml's.
+// test_quantised.cpp - GGUF's blocks: the bits of Python's gguf, and at most ggml's error.
 #include "layers/quant/quant.h"
 
 #include <algorithm>
@@ -84,7 +83,7 @@ TEST_CASE("quantised: numbers that are not finite are found in each format's blo
 }
 
 TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same bytes") {
-    // Our squared error at most, ggml's being 1: what the search finds, and 0.003.
+    // Limits of our squared error relative to ggml's: the ratio of our search, plus 0.003.
     struct Row {
         BlockType type;
         double normal, heavy;
@@ -102,23 +101,23 @@ TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same by
             const double error = squared_error(floats_of(f, ours), x);
             CHECK(error <= limit * squared_error(floats_of(f, theirs), x));
             if (f.type == BlockType::q8_0) CHECK(ours == theirs);
-            // What blocks can hold exactly survives: the numbers that were read, written again.
+            // Numbers read from blocks nearly survive when they are quantised again.
             const std::vector<float> held = floats_of(f, ours);
             CHECK(squared_error(floats_of(f, quantised(f, held)), held) <= 0.2 * error);
         }
-    for (const BlockFormat& f : BLOCK_FORMATS)    // none is written that the rows above leave out
+    for (const BlockFormat& f : BLOCK_FORMATS)    // only formats of the rows above are written
         CHECK(can_quantise(f) == (f.numbers == 1 || std::any_of(std::begin(rows), std::end(rows),
                                                                 [&](const Row& row) { return row.type == f.type; })));
 }
 
 TEST_CASE("quantised: searches by vectors give the bits of the loops, which stay what they were") {
-    // 16 kinds of numbers in turns: normal, heavy tails, steps of a grid, one side of zero, far too small or large,
-    // outliers, ties, NaN and infinity, any bits.
+    // 16 kinds of numbers in turn: normal, heavy tails, steps of a grid, one side of zero, far too
+    // small or large, outliers, ties, NaN and infinity, any bits.
     std::vector<float> x(1 << 15);
     uint64_t state = 1;
     for (size_t i = 0; i < x.size(); i++) {
         float& v = x[i];
-        for (int part = 0; part < 4; part++) {    // nearly normal, and the same on every machine
+        for (int part = 0; part < 4; part++) {    // nearly normal, equal on every machine
             state = state * 6364136223846793005u + 1442695040888963407u;
             v += (float(state >> 48) - 32767.5f) * 0x1p-21f;
         }
@@ -135,7 +134,8 @@ TEST_CASE("quantised: searches by vectors give the bits of the loops, which stay
         if (k == 12) memcpy(&v, &any, 4);
         if (k == 13) v = std::round(v * 1000) / 1000;
     }
-    // CRC-32C of what the loops made: lines on 2026-11-27, before vectors searched, scales since they have 9 steps.
+    // CRC-32C of the loops' blocks: of formats with an offset as on 2026-11-27, before vectors
+    // searched; of formats with a scale alone since its search has 9 steps.
     const std::map<BlockType, uint32_t> made = {{BlockType::q4_0, 0xedb8ba9e}, {BlockType::q4_1, 0xbdb5779e},
                                                 {BlockType::q5_0, 0x12332156}, {BlockType::q5_1, 0x3fa19e16},
                                                 {BlockType::q4_k, 0xd5792fb5}, {BlockType::q6_k, 0x6c221e7a},
@@ -162,15 +162,15 @@ TEST_CASE("quantised: odd blocks") {
         const std::vector<float> zeros(256), halves(256, -0.5f);
         CHECK(floats_of(f, quantised(f, zeros)) == zeros);
         CHECK(relative_error(floats_of(f, quantised(f, halves)).data(), halves.data(), 256) < 0.01);
-        // One number far from the rest must not cost them more than its step.
+        // An outlier must not cost the zeros around it more than its step.
         std::vector<float> spike(256, 0.0f);
         spike[77] = 3;
         CHECK(relative_error(floats_of(f, quantised(f, spike)).data(), spike.data(), 256) < 0.02);
-        // All on one side of zero: an offset of Q4_K cannot be positive.
+        // All numbers are positive: critical because an offset of Q4_K cannot be positive.
         std::vector<float> positive(256);
         for (size_t i = 0; i < 256; i++) positive[i] = 1 + float(i * 7 % 64) / 128;
         CHECK(relative_error(floats_of(f, quantised(f, positive)).data(), positive.data(), 256) < 0.075);
-        // Numbers that a scale in fp16 cannot hold, and what is no number: some bytes, but no crash.
+        // Scales beyond fp16, infinity and NaN: the bytes may be anything, but nothing crashes.
         for (float x : {1e-38f, 1e-30f, 1e-8f, 1e30f, float(INFINITY), float(NAN)}) {
             std::vector<float> odd(256, x);
             odd[3] = 1;
@@ -192,7 +192,7 @@ TEST_CASE("half: every half is a float and back; ties go to even") {
         }
         if (float_to_half(x) != h) FAIL_CHECK("half " << h);
         if ((h & 0x7FFF) >= 0x7BFF) continue;
-        // Between it and the next one: the even of the two from the middle, the nearer one beside it.
+        // Between two halves the middle rounds to the even one, other floats to the nearer one.
         const float next = half_to_float(uint16_t(h + 1)), middle = x + (next - x) / 2;
         CHECK(float_to_half(middle) == (h + (h & 1)));
         CHECK(float_to_half(std::nextafter(middle, x)) == h);

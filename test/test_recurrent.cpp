@@ -1,5 +1,4 @@
-// test_recurrent.cpp - models without softmax in all or some layers: their states in generation, at any length, and as
-// options of the commands.
+// test_recurrent.cpp - linear attention in all or some layers: states, lengths, options.
 #include "infer/decode/generate.h"
 #include "toy_run.h"
 #include "model_checks.h"
@@ -12,7 +11,7 @@ Config model_of(LinearAttention kind, int softmax_every = 0) {
     c.position = Position::rope, c.rope_dims = 16, c.linear = kind, c.softmax_every = softmax_every;
     return c;
 }
-PendingHead head;    // what the last call of extend left for the head
+PendingHead head;    // output of the last call of extend
 std::vector<float> logits_of(Model& g, const PendingHead& of = head) {
     std::vector<float> x(size_t(of.pass.B * g.c.V));
     compute_logits(g, of, x.data());
@@ -33,7 +32,7 @@ TEST_CASE("recurrent: copies of a sequence do not disturb each other, and a sequ
             REQUIRE(allocate_cache(g, both, 2, 64).ok());
             REQUIRE(allocate_cache(g, apart, 2, 64).ok());
             CHECK((both.pages == 0) == (every == 0));
-            for (int round = 0; round < 2; round++) {    // the second time over what the first one left
+            for (int round = 0; round < 2; round++) {    // round 2 reuses the memory
                 head = extend(g, both, prompt.data(), 21, {1});
                 both.table.fork(1, 0);
                 for (int which : {0, 1}) head = extend(g, apart, prompt.data(), 21, {which});
@@ -75,7 +74,7 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
         }
         CHECK(at == 300);
     }
-    // A table of positions ends, and softmax layers keep what they see.
+    // Learned positions are a finite table and softmax layers keep keys: no generation without end.
     Config learned = model_of(LinearAttention::gated);
     learned.position = Position::learned, learned.rope_dims = 0;
     CHECK(!cache_limits(learned, {}, 1000).value.evicts);
@@ -86,14 +85,14 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
     CHECK(!cache_type(model_of(LinearAttention::gated), "auto", Element::f32).value);
 }
 
-// A state's rounding depends on where a prompt is cut.
+// Rounding of a state depends on where the prompt is cut, so that must not depend on the load.
 TEST_CASE("recurrent: prompts are cut alike, however many run and whatever the context") {
     for (int context : {100, 2000})
         for (int softmax_every : {0, 3}) {
             Config c = model_of(LinearAttention::gated, softmax_every);
             c.T = context;
             std::vector<int> pieces;
-            for (int B : {1, 4, 100}) {    // 512 rows fill the device
+            for (int B : {1, 4, 100}) {    // at most 512 rows a call
                 Model g(cpu_ops<float>());
                 toy_model(g, c, {RunMode::infer, B, std::min(context, std::max(1, 512 / B))});
                 const CacheLimits limits = cache_limits(c, {}, 1000000).value;
@@ -148,7 +147,8 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
         const std::vector<std::string> sample = {"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens",
                                                  "80",     "--ignore-end",       "--device", "cpu"};
         const ProcessResult r = must(sample);
-        CHECK(contains(r.err, "is full") == (name != "gated"));    // where positions or keys end
+        // Only gated generates without end: it has neither positions nor keys.
+        CHECK(contains(r.err, "is full") == (name != "gated"));
         if (name == "gated") must(with(sample, {"--cache", "32"}), 2, "--cache 32: with --linear-attention");
         must({"convert", toy.dir + "/" + name, toy.dir + "/" + name + ".gguf"}, 2, "linear attention none, ");
     }

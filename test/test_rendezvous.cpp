@@ -1,5 +1,5 @@
-// test_rendezvous.cpp - the meeting of ranks message by message, with one side played by hand: what each side demands
-// of the other, what it counts, and what it says.
+// test_rendezvous.cpp - the rendezvous of ranks message by message, against a peer played by the
+// test: what each side checks, counts and reports.
 #include <future>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 namespace {
 const JobToken TOKEN = job_token("meeting");
-// As comm/rendezvous.cpp writes them.
+// Layouts of the first messages, as in comm/rendezvous.cpp.
 struct Hello {
     char magic[8];
     uint64_t number;
@@ -40,13 +40,13 @@ void say(Link& link, const Frame& frame) {
     link.write();
 }
 double soon() { return now_seconds() + 10; }
-bool ends(Link& link) {    // the other side closes it, whatever it says before
+bool ends(Link& link) {    // reads until the other side closes
     while (poll_link(link, soon())) {}
     const bool closed = link.error != ETIMEDOUT;
     link.close();
     return closed;
 }
-// The next frame's text; its type, 0: the link has ended.
+// Returns the next frame's type and stores its text. 0: the link has ended.
 int next(Link& link, std::string* text = nullptr) {
     for (Frame f;;) {
         const auto got = link.in.next(&f);
@@ -55,7 +55,7 @@ int next(Link& link, std::string* text = nullptr) {
         if (!poll_link(link, soon())) return 0;
     }
 }
-// Rank 0 of so many, in a thread; others connect to it by hand.
+// Rank 0 of `ranks`, in a thread; the test plays the other ranks.
 struct First {
     RankInfo info;
     Listener listener;
@@ -94,7 +94,8 @@ struct First {
         return result.status.message;
     }
 };
-// What rank 1 of 2 makes of a rank 0 that does this with each connection.
+// Runs rank 1 of 2 against a false rank 0 that calls `act` for each connection. Returns rank 1's
+// outcome as text.
 std::string as_other(std::function<void(Link&)> act) {
     Result<Listener> l = Listener::open("127.0.0.1", 0);
     REQUIRE(l.ok());
@@ -124,7 +125,7 @@ std::string as_other(std::function<void(Link&)> act) {
     CHECK(peers.status.code == (peers.ok() ? Exit::ok : Exit::peer));
     return peers.ok() ? "met " + peers.value.names.at(1) : peers.status.message;
 }
-// Takes the hello, gives a welcome with this proof's word, and then says a frame, or bytes.
+// A false rank 0 that reads the hello, proves itself by `word`, then sends a frame or raw bytes.
 template <class T> auto welcomes(const char* word, const T& then, char version = '1') {
     return [=](Link& link) {
         Hello h;
@@ -157,7 +158,8 @@ TEST_CASE("meeting: rank 0 welcomes who knows the token, and starts when all hav
     CHECK(std::string(w.magic, 8) == "flatgpt1");
     CHECK(w.milliseconds > 5000);
     CHECK(w.milliseconds <= 20000);
-    for (const Message wrong : {Message::abort_all, Message::heartbeat, Message::start}) {    // it must be join
+    // Only join may follow a welcome.
+    for (const Message wrong : {Message::abort_all, Message::heartbeat, Message::start}) {
         Link link = first.welcomed(2);
         say(link, Frame{wrong, Collective::none, 0, ""});
         CHECK(ends(link));
@@ -166,7 +168,7 @@ TEST_CASE("meeting: rank 0 welcomes who knows the token, and starts when all hav
     say(broken, std::array<char, 12>{});
     CHECK(ends(broken));
     say(one, Frame{Message::join, Collective::none, 0, ""});
-    Link again = first.joined(1);    // the same number
+    Link again = first.joined(1);    // a second rank 1
     std::string text;
     CHECK(next(again, &text) == int(Message::abort_all));
     CHECK(contains(text, "rank 1 (host, pid 4711) has come, but rank 1 (host, pid 4711) is here already"));
@@ -223,7 +225,7 @@ TEST_CASE("meeting: what rank 0 says of those that did not come, or came otherwi
     First odd(2, 20);
     Link link = odd.guest();
     h = hello(1, 3);
-    memset(h.host, '\x1b', sizeof h.host);    // no end, and no letters
+    memset(h.host, '\x1b', sizeof h.host);    // neither terminated nor printable
     say(link, h);
     CHECK(ends(link));
     const std::string shown = odd.message();

@@ -1,8 +1,8 @@
-// test_resume.cpp - what a run keeps when its data or its origin fails it.
+// test_resume.cpp - runs whose shard or base model fails them; resumed runs have the same bits.
 #include "toy_run.h"
 
 namespace {
-// One token of a shard of uint16 becomes an id that no vocabulary here has.
+// Overwrites a token of a uint16 shard with an id that no vocabulary here has.
 void spoil(const std::string& shard, int64_t token) {
     std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(1024 + 2 * token);
@@ -53,7 +53,7 @@ TEST_CASE("train: a fine-tuned run goes on when the model it came from is gone")
     INFO(r.err);
     CHECK(r.exit_code == 0);
     CHECK(contains(toy.newest("tuned"), "step_00000008"));
-    CHECK(run_flatgpt(tune).exit_code != 0);    // without --resume the base is needed
+    CHECK(run_flatgpt(tune).exit_code != 0);    // the base is needed without --resume
 }
 
 TEST_CASE("train: with bf16 parameters, too, a resumed run has the bits of one that was not interrupted") {
@@ -108,6 +108,7 @@ TEST_CASE("train: an older checkpoint is not resumed beside newer ones") {
     INFO(r.err);
     CHECK(r.exit_code == 2);
     CHECK(contains(r.err, "newer"));
-    CHECK(run_flatgpt(toy.args("b", {"--steps", "30", "--resume", older})).exit_code == 0);    // its own directory
+    // Into a directory of its own the older checkpoint may be resumed.
+    CHECK(run_flatgpt(toy.args("b", {"--steps", "30", "--resume", older})).exit_code == 0);
     CHECK(same_file(toy.newest("a") + "/model.safetensors", toy.newest("b") + "/model.safetensors"));
 }

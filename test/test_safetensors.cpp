@@ -1,4 +1,4 @@
-// test_safetensors.cpp - the format against a file of the Python library, and against hostile ones.
+// test_safetensors.cpp - the format: a file of the Python library, our own files, hostile ones.
 #include "tensors.h"
 
 #include "test.h"
@@ -8,7 +8,7 @@ std::string length_bytes(uint64_t length) { return {reinterpret_cast<const char*
 std::string file_of(const std::string& header, int64_t data_bytes) {
     return length_bytes(header.size()) + header + std::string(size_t(data_bytes), '\x3f');
 }
-// From a heap block of exactly this size, so that AddressSanitizer sees a read past it.
+// Parses a heap block of exactly the file's size, so that AddressSanitizer sees a read past it.
 Result<std::vector<TensorEntry>> parse(const std::string& file, int64_t file_bytes = -1) {
     std::vector<char> exact(file.begin(), file.end());
     return safetensors_parse({exact.data(), exact.size()}, file_bytes < 0 ? int64_t(file.size()) : file_bytes, "x.st");
@@ -37,7 +37,7 @@ std::vector<float> values(const SafetensorsFile& f, const char* name) {
 TEST_CASE("safetensors: a file of the Python library") {
     Result<SafetensorsFile> f = SafetensorsFile::open("test/golden/tiny.safetensors");
     REQUIRE_MESSAGE(f.ok(), f.status.message);
-    CHECK(f.value.entries().size() == 4);    // the ints and bools are left out
+    CHECK(f.value.entries().size() == 4);    // int and bool tensors are left out
     CHECK(values(f.value, "matrix") == std::vector<float>{1.5f, -2.25f, 3.f, 4.f, 5.5f, -0.f});
     CHECK(find_tensor(f.value, "matrix")->shape == std::vector<int64_t>{2, 3});
     CHECK(values(f.value, "brain") == std::vector<float>{1.f, -3.140625f, 0x1.94p99f, INFINITY});
@@ -52,7 +52,7 @@ TEST_CASE("safetensors: a file of the Python library") {
 }
 
 TEST_CASE("safetensors: what is written reads back") {
-    const int64_t n = (1 << 20) + 5;    // more than one piece
+    const int64_t n = (1 << 20) + 5;    // more than one piece of writing
     auto value = [](int64_t i) { return float(i % 4099) / 64 - 30; };
     auto fill = [&](int64_t first, int64_t count, float* out) {
         for (int64_t i = 0; i < count; i++) out[i] = value(first + i);
@@ -67,17 +67,18 @@ TEST_CASE("safetensors: what is written reads back") {
     write_file(path, written({{"z", TensorType::f32, {n}, fill}, {"a", TensorType::bf16, {2, 4}, rounding}}));
     Result<SafetensorsFile> f = SafetensorsFile::open(path);
     REQUIRE_MESSAGE(f.ok(), f.status.message);
-    CHECK(f.value.entries()[0].name == "z");    // in the order given
+    CHECK(f.value.entries()[0].name == "z");    // in the order of writing
     std::vector<float> z = values(f.value, "z"), a = values(f.value, "a");
     bool same = true;
     for (int64_t i = 0; i < n; i++) same &= z[size_t(i)] == value(i);
     CHECK(same);
-    // Ties to even, the rest to nearest, overflow to infinity.
+    // bf16: ties to even, the rest to nearest, overflow to infinity.
     const std::vector<float> expected = {1.f, 0x1.04p0f, -1.f, 0x1.02p0f, INFINITY, INFINITY};
     CHECK(std::vector<float>(a.begin(), a.begin() + 6) == expected);
     CHECK(std::isnan(a[6]));
     CHECK(read_file(path).substr(8, 1) == "{");
-    CHECK((f.value.entries()[0].begin == 0 && read_file(path).size() % 8 == (n * 4 + 16) % 8));    // header padded
+    // The header is padded to a multiple of 8 bytes.
+    CHECK((f.value.entries()[0].begin == 0 && read_file(path).size() % 8 == (n * 4 + 16) % 8));
 }
 
 TEST_CASE("safetensors: cut at every length, with more behind, every bit of the header flipped") {
@@ -98,7 +99,7 @@ TEST_CASE("safetensors: cut at every length, with more behind, every bit of the 
             refused++;
             continue;
         }
-        // A letter of a name, or a type of the same width: still a file whose tensors lie within it.
+        // Accepted with another letter or a type of equal width: all tensors lie within the file.
         const int64_t end = int64_t(file.size() - 8 - header);
         for (const TensorEntry& e : r.value) CHECK((e.begin >= 0 && e.end >= e.begin && e.end <= end));
     }

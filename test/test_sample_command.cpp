@@ -1,4 +1,4 @@
-// test_sample_command.cpp - how tokens are chosen, from the command line: what goes together, and what comes out.
+// test_sample_command.cpp - sampling options of the commands: combinations, results, refusals.
 #include "files/json.h"
 #include "speaker.h"
 
@@ -82,7 +82,7 @@ TEST_CASE("sample: a schema's JSON, logprobs, the best beams") {
         CHECK(t["bytes"][0] == int(t["token"].get<std::string>()[0]));
     }
     CHECK(text == all["text"]);
-    // One beam is greedy; its score is the mean of these.
+    // One beam is greedy search; its score is the mean of the log-probabilities above.
     const Strings beam = {"sample", dir, "--prompt", "x", "--tokens", "5", "--ignore-end", "--beams"};
     const json one = json::parse(out_of(with(beam, {"1", "--json"})));
     CHECK(one["text"] == all["text"]);
@@ -113,7 +113,7 @@ TEST_CASE("sample: a text that --tokens cut off is marked") {
     CHECK(contains(r.err, "note: 1 text of 1 is cut off after 3 tokens, before the grammar's end"));
     r = run_flatgpt(with(three, with(json_of, {"--num", "2", "--logit-bias", "!=-100"})));
     CHECK(contains(r.err, "note: 2 texts of 2 are cut off"));
-    // The last of its tokens ends the text, or a stop string does.
+    // Not cut off: the third token completes the grammar, or a stop string ends the text.
     write_file(grammar, "root ::= [a-z] [a-z] \"!\"");
     CHECK(reason(json_of) == "stop");
     CHECK_FALSE(contains(run_flatgpt(with(three, {"--grammar", grammar})).err, "cut off"));
@@ -155,7 +155,7 @@ TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") 
     const std::string both = out_of(args, {.stdin_text = "u\nu\n"});
     CHECK(both.size() == 12);
     CHECK(both.substr(6, 2) == "he");
-    // An end of text where it may end: after "hello" alone.
+    // The grammar allows an end after "hello", where the model wants to end.
     write_file(dir + "/g", "root ::= \"hello\" [a-z]*");
     CHECK(out_of(args, {.stdin_text = "u\n"}) == "hello\n");
 }
@@ -163,7 +163,7 @@ TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") 
 TEST_CASE("sample: --prompts reads lines, JSON lines or what --format and --field name") {
     const std::string dir = talker(), file = dir + "/p.txt";
     write_file(file, "{\"text\": \"ab\", \"q\": \"cd\"}\n");
-    auto prompt = [&](const Strings& more) {    // and a token
+    auto prompt = [&](const Strings& more) {    // output: prompt and one token
         return out_of(with({"sample", dir, "--prompts", file, "--tokens", "1"}, more));
     };
     CHECK(prompt({}).starts_with("ab"));

@@ -1,4 +1,4 @@
-// test_sampler.cpp - the choice of tokens by hand-made logits.
+// test_sampler.cpp - sampling from hand-made logits.
 #include "infer/sampling/sampler.h"
 #include "base/philox.h"
 
@@ -25,7 +25,7 @@ std::set<int> candidates(const std::vector<float>& logits, const Sampling& s) {
 }    // namespace
 
 TEST_CASE("sampler: the candidates that top-k, top-p and min-p leave") {
-    const std::vector<float> logits = {0, 2, -1, 1, -2};    // probabilities .086 .636 .032 .234 .012
+    const std::vector<float> logits = {0, 2, -1, 1, -2};    // softmax: .086 .636 .032 .234 .012
     using Ids = std::set<int>;
     auto with = [&](const Sampling& s) { return candidates(logits, s); };
     CHECK(with(PLAIN) == Ids{0, 1, 2, 3, 4});
@@ -37,9 +37,9 @@ TEST_CASE("sampler: the candidates that top-k, top-p and min-p leave") {
     CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.62}) == Ids{1});
     CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.65}) == Ids{1, 3});
     CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.9}) == Ids{0, 1, 3});
-    CHECK(with({.temperature = 1, .top_k = 2, .top_p = 0.7}) == Ids{1});          // .731 of what top-k leaves
-    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.2}) == Ids{1, 3});       // against the likeliest: .368
-    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.1}) == Ids{0, 1, 3});    // .135
+    CHECK(with({.temperature = 1, .top_k = 2, .top_p = 0.7}) == Ids{1});          // token 1: .731
+    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.2}) == Ids{1, 3});       // token 3: .368
+    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.1}) == Ids{0, 1, 3});    // token 0: .135
     CHECK(with({.temperature = 2, .top_k = 0, .min_p = 0.2}) == Ids{0, 1, 2, 3});
     CHECK(with({.temperature = 1, .top_k = 0, .min_p = 1}) == Ids{1});
 }
@@ -89,7 +89,7 @@ TEST_CASE("sampler: penalty, greedy ties, NaN, and one id for one (seed, sequenc
     CHECK(draw({1, 0.9f}, penalty) == 0);
     CHECK(draw({1, 0.9f}, penalty, {0}) == 1);
     CHECK(draw({1, 0.9f}, penalty, {1, 0}) == 0);
-    CHECK(draw({1, 0.4f}, penalty, {0, 0, 0}) == 0);    // once, however often it was seen
+    CHECK(draw({1, 0.4f}, penalty, {0, 0, 0}) == 0);    // one penalty, though seen thrice
     CHECK(draw({-1, -1.5f}, penalty, {0}) == 1);
     CHECK(draw({-1, -2.5f}, penalty, {0}) == 0);
 
@@ -113,13 +113,13 @@ TEST_CASE("sampler: penalty, greedy ties, NaN, and one id for one (seed, sequenc
     CHECK(sequence(1, 2, 3) != sequence(1, 2, 4));
 }
 
-// ---- against a plain reference --------------------------------------------------------------------------------------
+// ---- against a plain reference ------------------------------------------------------------------
 
 namespace {
-// The probabilities of all tokens by the definitions, in plain loops over whole vocabularies.
+// Probabilities of all tokens by the definitions, in plain loops over the vocabulary.
 struct Plain {
     std::vector<double> p;
-    static std::vector<size_t> sorted(const std::vector<double>& key) {    // largest first, then by id
+    static std::vector<size_t> sorted(const std::vector<double>& key) {    // ties by id
         std::vector<size_t> order(key.size());
         for (size_t i = 0; i < order.size(); i++) order[i] = i;
         std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key[a] > key[b]; });
@@ -180,8 +180,8 @@ Sampler sampler_of(const Sampling& s, int V, const std::vector<int>& prompt = {}
     made.value.accept_prompt(prompt);
     return made.take();
 }
-// Chi-square of `draws` tokens against what they should be. None of probability 0 may come. The bound is far out: a
-// right sampler passes with any seed but one in some ten thousand.
+// Chi-square test of `draws` tokens against p; none of probability 0 may come. The bound is lax: a
+// correct sampler fails with one seed in some ten thousand.
 void check_frequencies(const Sampler& sampler, const std::vector<float>& logits, const std::vector<double>& p,
                        int draws = 4000) {
     std::vector<int> counts(p.size());
@@ -222,7 +222,7 @@ TEST_CASE("sampler: tokens come as often as a plain reference says, whatever is 
             std::vector<float> logits = random_logits(V, uint64_t(V));
             if (odd == 1 && V > 2) logits[1] = NAN, logits[2] = -INFINITY;
             if (odd == 2)
-                for (float& x : logits) x = std::round(x);    // ties
+                for (float& x : logits) x = std::round(x);    // rounded: ties
             const std::vector<double> exact(logits.begin(), logits.end());
             for (const Sampling& s : rows) {
                 CAPTURE(V);
@@ -263,14 +263,16 @@ TEST_CASE("sampler: presence and frequency count what was generated, repetition 
     CHECK(scores({.presence = 0.5}, {0, 1}, {2, 3, 3}) == Scores{2, 1, -1.5, 0, 3});
     CHECK(scores({.frequency = 0.5}, {0, 1}, {2, 3, 3, 3}) == Scores{2, 1, -1.5, -1, 3});
     CHECK(scores({.presence = 1, .frequency = 0.25}, {}, {4, 4}) == Scores{2, 1, -1, 0.5, 1.5});
-    CHECK(scores({.repetition = 2, .presence = 1}, {0}, {2}) == Scores{1, 1, -3, 0.5, 3});    // -1 * 2 - 1
+    // Token 2: -1 * 2 - 1.
+    CHECK(scores({.repetition = 2, .presence = 1}, {0}, {2}) == Scores{1, 1, -3, 0.5, 3});
     CHECK(scores({.repetition = 2, .last = 2}, {0, 1}, {2, 3}) == Scores{2, 1, -2, 0.25, 3});
     CHECK(scores({.frequency = 1, .last = 2}, {}, {3, 3, 3, 4}) == Scores{2, 1, -1, -0.5, 2});
-    CHECK(scores({.repetition = 2, .last = 3}, {0, 1}, {0, 3}) == Scores{1, 0.5, -1, 0.25, 3});    // 0 is seen again
+    // Token 0 of the prompt has left the window of 3, but was generated again.
+    CHECK(scores({.repetition = 2, .last = 3}, {0, 1}, {0, 3}) == Scores{1, 0.5, -1, 0.25, 3});
     CHECK(scores({.repetition = 2, .last = 1}, {0, 0}, {}) == Scores{1, 1, -1, 0.5, 3});
     CHECK(scores({.bias = {"1=2", "4=-inf"}}, {}, {}) == Scores{2, 3, -1, 0.5, -INFINITY});
     CHECK(scores({.repetition = 2, .bias = {"2=-1", "0=-3"}}, {0, 2}, {}) ==
-          Scores{-2, 1, -4, 0.5, 3});    // bias first
+          Scores{-2, 1, -4, 0.5, 3});    // bias before the penalty
 }
 
 TEST_CASE("sampler: random histories' penalties are those of a plain count") {
@@ -299,7 +301,7 @@ TEST_CASE("sampler: random histories' penalties are those of a plain count") {
             for (size_t i = from; i < n; i++) all += past[i] == id, generated += past[i] == id && i >= prompt;
             if (all) x = x > 0 ? x / p.repetition : x * p.repetition;
             x -= generated * p.frequency + (generated > 0) * p.presence;
-            for (size_t i = 1; i < n; i++) {    // past[i] has followed so many of the last tokens
+            for (size_t i = 1; i < n; i++) {    // length of the repetition before past[i]
                 size_t same = 0;
                 while (past[i] == id && same < i && past[i - 1 - same] == past[n - 1 - same]) same++;
                 longest = std::max(longest, int(same));
@@ -328,12 +330,12 @@ TEST_CASE("sampler: of a token's many places DRY looks at the latest, but follow
     take({5, 6, 1, 2});
     for (size_t i = 1; i < History::MOST; i++) take({1, 3});
     take({1});
-    CHECK(score(2) == -1);    // the place before the last so many
+    CHECK(score(2) == -1);    // oldest of the MOST tracked matches
     CHECK(score(3) == -std::ldexp(1.0, 1 + 2 * (int(History::MOST) - 2) - 1));
     take({3, 1});
     CHECK(score(2) == 0);
     take({7, 5, 6, 1});
-    CHECK(score(2) == -4);    // 5 6 1
+    CHECK(score(2) == -4);    // repeats 5 6 1
     CHECK(score(3) == -1);
 }
 
@@ -349,15 +351,15 @@ TEST_CASE("sampler: DRY's repetitions do not go across breakers, in one token or
             all += std::string(bytes.token(c.id)) + formatted("%g ", c.score);
         return all;
     };
-    CHECK(penalised("abcabx", {}) == "");    // b x is new
+    CHECK(penalised("abcabx", {}) == "");    // x occurs for the first time
     CHECK(penalised("abcxab", {}) == "c-1 ");
-    CHECK(penalised("xabcyxab", {}) == "c-2 ");          // three tokens
-    CHECK(penalised("xabcyxab", {"a"}) == "");           // one token since the breaker
-    CHECK(penalised("xyabczxyab", {"x"}) == "c-2 ");     // yab
-    CHECK(penalised("xyabczxyab", {"xy"}) == "c-1 ");    // ends in y
+    CHECK(penalised("xabcyxab", {}) == "c-2 ");          // repeats xab
+    CHECK(penalised("xabcyxab", {"a"}) == "");           // only b since the breaker
+    CHECK(penalised("xyabczxyab", {"x"}) == "c-2 ");     // repeats yab
+    CHECK(penalised("xyabczxyab", {"xy"}) == "c-1 ");    // repeats ab, after the breaker's y
     CHECK(penalised("xyabczxyab", {"", "zz"}) == "c-4 ");
-    CHECK(penalised("ab:xab", {":"}) == "");    // a breaker itself may be repeated
-    CHECK(penalised("ab:xab", {}) == "");       // by default
+    CHECK(penalised("ab:xab", {":"}) == "");    // breakers may be repeated
+    CHECK(penalised("ab:xab", {}) == "");       // : breaks by default
     CHECK(penalised("ab:xab", {"-"}) == ":-1 ");
     CHECK(penalised("abcabdab", {}) == "c-1 d-1 ");
 }
@@ -433,7 +435,7 @@ TEST_CASE("sampler: biases name a token by its id or its text") {
     CHECK(likeliest({"==1e-3"}) == equals);
     CHECK(likeliest({"<|endoftext|>=2", "x=1"}) == 256);
     CHECK(likeliest({"0=-inf"}) == 1);
-    CHECK(likeliest({"x=1", "x=-1.5", "3=0.1"}) == 3);    // they add up
+    CHECK(likeliest({"x=1", "x=-1.5", "3=0.1"}) == 3);    // biases of a token add up
 }
 
 TEST_CASE("logprobs: a softmax of the logits as they are, and the likeliest") {

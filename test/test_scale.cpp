@@ -1,4 +1,4 @@
-// test_scale.cpp - a dry run among ranks: its bytes are those that the model sends; memory, GPUs that are not here.
+// test_scale.cpp - dry runs: the bytes that ranks send, memory, GPUs that are not here.
 #include "model/cost_table.h"
 #include "train/gpu_plan.h"
 
@@ -22,7 +22,7 @@ Job gpt2(int ranks, int zero) {
     return {h100, config_named("gpt2").value, plan};
 }
 
-// What one rank's step really sends, by the model in double.
+// Communication of one rank in one step, measured on a model in double.
 struct Sent {
     int64_t calls = 0;
     double bytes = 0;
@@ -98,13 +98,13 @@ TEST_CASE("scale: gradients are summed beside the backward") {
 TEST_CASE("scale: bytes halve with bf16; ZeRO-2 sends gradients after every batch") {
     Job job = gpt2(64, 0);
     const double sums = job.messages(4).sums, P = double(config_flat_size(job.c, 64));
-    auto is = [](double x) { return doctest::Approx(x).epsilon(1e-5); };    // totals are sent besides
+    auto is = [](double x) { return doctest::Approx(x).epsilon(1e-5); };    // plus a few totals
     CHECK(sums == is(2 * 63 / 64.0 * 4 * P));
     job.plan.comm_dtype = Element::bf16;
     CHECK(job.messages(4).sums == is(sums / 2));
     job = gpt2(64, 1);
     CHECK(job.messages(4).sums == is(sums / 2));
-    CHECK(job.messages(4).gathers == is(sums / 4));    // bf16
+    CHECK(job.messages(4).gathers == is(sums / 4));    // weights in bf16
     job.plan.zero = 2;
     CHECK(job.messages(4).sums == is(4 * sums / 2));
 }
@@ -148,8 +148,8 @@ TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
             CHECK_MESSAGE(contains(r.out, row), row);
         CHECK(!fs::exists(toy.dir + "/never"));
     }
-    // Each of 8 ranks on 2 machines passes 6 of 8 bytes within its machine, and 1, a quarter of its machine's 4, to the
-    // other one. The slower link counts.
+    // Each of 8 ranks on 2 machines sends 6 of 8 bytes within its machine and 1 to the other one (a
+    // quarter of its machine's 4). The slower link counts.
     auto seconds = [&](const char* bandwidth, const char* node) {
         std::vector<std::string> a =
             toy.args("never", {"--ranks", "8", "--tflops", "1", "--bandwidth", bandwidth, "--node-ranks", node});
@@ -161,10 +161,12 @@ TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
         return std::pair(out.substr(from + 9, at - from - 9), number(out, "each rank sends ") * 8 / 7);
     };
     const auto [out_time, whole] = seconds("0.000001", "4");
-    CHECK_MESSAGE(atof(out_time.c_str()) == doctest::Approx(whole / 8).epsilon(0.01), out_time);    // kB at 1 kB/s
+    // `whole` is in kB, and the link carries 1 kB/s.
+    CHECK_MESSAGE(atof(out_time.c_str()) == doctest::Approx(whole / 8).epsilon(0.01), out_time);
     CHECK(atof(seconds("0.000001", "1").first.c_str()) == doctest::Approx(whole * 7 / 8).epsilon(0.01));
-    CHECK(seconds("1000", "4").first == seconds("1000000", "4").first);    // by the link within the machine
-    // One rank has nobody to send to.
+    // The link within the machine is the slower one.
+    CHECK(seconds("1000", "4").first == seconds("1000000", "4").first);
+    // A single rank sends nothing.
     std::vector<std::string> a = toy.args("never");
     a.push_back("--dry-run");
     ProcessResult r = run_flatgpt(a);
@@ -197,9 +199,9 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     CHECK(contains(said({"--steps", "7"}), "(accumulated); 7 steps = 1.8k tokens\n"));
     CHECK(contains(said({"--steps", "7", "--warmup", "8"}, 2), "--warmup 8 is longer than --steps 7"));
     CHECK(contains(said({"--data", toy.dir + "/train.bin", "--vocab", "257"}), " epochs\n"));
-    // A known size has a vocabulary of its own.
+    // A model named by --model brings its vocabulary.
     CHECK(contains(run_flatgpt({"train", "--model", "qwen3-0.6b", "--dry-run"}).out, "vocabulary 151936, "));
-    // Nobody trains on sequences of 131072 tokens by default.
+    // Sequences have 2048 tokens by default, even if the context is 131072.
     const std::string long_context = run_flatgpt({"train", "--model", "llama-3.2-1b", "--dry-run"}).out;
     CHECK(contains(long_context, "context 131072"));
     CHECK(contains(long_context, "tokens = 8 x 2048 x 1 (accumulated)"));
@@ -235,7 +237,7 @@ TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
     CHECK(contains(r.out, "of work at 445 TFLOP/s"));
     CHECK(contains(plan({"--gpu", "h100", "--ranks", "512"}).out, "data sheet\nmemory of a rank"));
 
-    // The row that is named, however it is written; its memory bounds the plan.
+    // --gpu finds a GPU however its name is written, and its memory bounds the plan.
     r = plan({"--gpu", "RTX 4090", "--model", "gpt2-xl"});
     INFO(r.out << r.err);
     CHECK(r.exit_code == 0);
@@ -263,7 +265,7 @@ TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
     r = run_flatgpt(toy.args("never", {"--gpu", "h100"}), none);
     CHECK(r.exit_code == 2);
     CHECK(contains(r.err, "--gpu needs --dry-run"));
-    r = run_flatgpt(toy.args("never", {"--device", "cuda"}), none);    // to train, a GPU must be here
+    r = run_flatgpt(toy.args("never", {"--device", "cuda"}), none);    // training needs a real GPU
     CHECK(r.exit_code == 5);
     CHECK(!fs::exists(toy.dir + "/never"));
 }

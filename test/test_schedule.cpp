@@ -1,4 +1,4 @@
-// test_schedule.cpp - learning rates at every corner of every schedule; outlier detection that a NaN cannot blind.
+// test_schedule.cpp - learning rates at corners of schedules; the outlier detector despite NaN.
 #include "train/schedule.h"
 
 #include "checkpoint/outlier_detector.h"
@@ -26,7 +26,8 @@ TEST_CASE("schedule: the last step's rate is lr * final_fraction, and nothing go
         for (double f : {0.0, 0.1, 1.0})
             for (int64_t steps : {12, 13, 100, 1000000}) {
                 CHECK(rate(d, 10, steps, steps - 1, f) == doctest::Approx(2 * f));
-                CHECK(rate(d, 10, steps, steps + 5, f) == doctest::Approx(2 * f));    // beyond the end: stays
+                // Beyond the end the rate stays.
+                CHECK(rate(d, 10, steps, steps + 5, f) == doctest::Approx(2 * f));
             }
     CHECK(rate(Decay::constant, 10, 100, 99) == 2.0);
 }
@@ -49,16 +50,16 @@ TEST_CASE("schedule: never up after the warm-up, never out of [lr * final_fracti
             }
 }
 TEST_CASE("schedule: half-way and quarter-way points") {
-    // 11 steps after no warm-up: step 5 is half-way
+    // Without warm-up step 5 of 11 is half-way.
     CHECK(rate(Decay::cosine, 0, 11, 5, 0) == doctest::Approx(1.0));
     CHECK(rate(Decay::linear, 0, 11, 5, 0) == doctest::Approx(1.0));
     CHECK(rate(Decay::cosine, 0, 13, 3, 0) == doctest::Approx(1 + std::sqrt(0.5)));
     CHECK(rate(Decay::linear, 10, 111, 35, 0.5) == doctest::Approx(1 + 1 * (1 - 0.25)));
-    // wsd: flat for four fifths, then 1 - sqrt
+    // WSD (warmup-stable-decay): constant for four fifths, then 1 - sqrt.
     CHECK(rate(Decay::wsd, 10, 100, 10, 0) == 2.0);
     CHECK(rate(Decay::wsd, 10, 100, 80, 0) == 2.0);
     CHECK(rate(Decay::wsd, 10, 100, 81, 0) == doctest::Approx(2 * (1 - std::sqrt(1.0 / 19))));
-    CHECK(rate(Decay::wsd, 95, 100, 95, 0) == 2.0);    // the warm-up reaches into the last fifth
+    CHECK(rate(Decay::wsd, 95, 100, 95, 0) == 2.0);    // warm-up reaches into the last fifth
 }
 
 TEST_CASE("detector: silent until it has 32 values") {
@@ -78,7 +79,8 @@ TEST_CASE("detector: standard deviations from the mean, with a sign") {
 }
 TEST_CASE("detector: NaN and infinity score infinity and never enter the window") {
     OutlierDetector d;
-    for (double x : {double(NAN), double(INFINITY), -double(INFINITY)}) CHECK(d.score(x) == INFINITY);    // cold
+    // No values yet.
+    for (double x : {double(NAN), double(INFINITY), -double(INFINITY)}) CHECK(d.score(x) == INFINITY);
     for (int i = 0; i < 64; i++) d.add(i % 2 ? 1 : 3);
     OutlierDetector before = d;
     for (int i = 0; i < 500; i++) {

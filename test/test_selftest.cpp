@@ -12,7 +12,7 @@
 #include "test.h"
 
 namespace {
-// What a table's selftest prints.
+// Runs the selftest on a table of operations and keeps the output.
 struct Run {
     Selftest test;
     std::string text;
@@ -35,9 +35,9 @@ void wrong_activation(float* dx, const float* dy, const float*, Act, bool, int N
     for (int64_t i = 0; i < int64_t(N) * F; i++) dx[i] = dy[i];
 }
 void lazy_sum(double*, const float*, int64_t) {}
-// Attention as every table of bf16 parameters has it, but for one thing.
+// Entries that call the right bf16 attention and then do one thing wrong.
 const Ops<float, bf16>* right = nullptr;
-void late_sum(bf16* y, float* lse, const float* qkv, int B, int S, Heads h) {    // the sums rounded
+void late_sum(bf16* y, float* lse, const float* qkv, int B, int S, Heads h) {    // lse off by 1e-3
     right->attention_forward(y, lse, qkv, B, S, h);
     for (int64_t i = 0; i < int64_t(B) * h.NH * S; i++) lse[i] += 1e-3f;
 }
@@ -46,11 +46,12 @@ void short_scale(float* dqkv, const float* dy, const bf16* y, const float* qkv, 
     right->attention_backward(dqkv, dy, y, qkv, lse, B, S, h);
     for (int64_t i = 0; i < int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; i++) dqkv[i] *= 0.995f;
 }
-void holes(bf16* y, float* lse, const float* qkv, int B, int S, Heads h) {    // one value in a hundred is missing
+void holes(bf16* y, float* lse, const float* qkv, int B, int S, Heads h) {    // every 100th y: 0
     right->attention_forward(y, lse, qkv, B, S, h);
     for (int64_t i = 0; i < int64_t(B) * S * h.NH * h.HS; i += 100) y[i] = {};
 }
-// test/ops/ holds every instruction set to the reference. This checks the sizes of models, on what a user gets.
+// test/ops/ compares every instruction set with the reference; here a user's instruction set is
+// checked with the sizes of models.
 template <class P> void model_sizes() {
     auto passes = [](const Ops<float, P>& op, const char* filter, int checks) {
         const Run run(op, filter, false, 3000);
@@ -96,7 +97,7 @@ TEST_CASE("selftest: attention in bf16 is held to what it rounds, and no more") 
     right = &cpu_ops_isa<bf16>(cpu_isa());
     Ops<float, bf16> wrong = *right;
     CHECK(Run(wrong, "attention").test.failed == 0);
-    // The filter takes attention without softmax, too.
+    // The filter "attention_forward" also matches linear_attention_forward.
     const int rows = Run(wrong, "attention_forward").test.checks - Run(wrong, "linear_attention_forward").test.checks;
     CHECK(rows > 10);
     wrong.attention_forward = late_sum, wrong.attention_backward = short_scale;
@@ -117,7 +118,7 @@ TEST_CASE("selftest: the command") {
     CHECK(objects == 13);
 }
 TEST_CASE("selftest: the command on every kind of CPU that can be pretended here") {
-    // Each kind runs only what it can change. The best one's loops passed above.
+    // Each kind of CPU runs only operations that it can change; the best one passed all above.
     struct Kind {
         std::vector<std::string> environment;
         std::string filter, dtype = "auto";

@@ -1,4 +1,4 @@
-// test_sentencepiece.cpp - a tokenizer.model field by field: what each flag says, the order of merges, limits.
+// test_sentencepiece.cpp - tokenizer.model field by field: flags, order of merges, limits.
 #include "data/tokenizer_files/sentencepiece.h"
 
 #include "data/bpe.h"
@@ -67,7 +67,7 @@ TEST_CASE("sentencepiece: each flag, and what holds where it is not written") {
     const std::string pieces = piece("<unk>", 2) + piece("<s>", 3) + piece("</s>", 3) + piece("a") + piece("b", 4) +
                                piece("\xE2\x96\x81") + piece("<0x00>", 6);
     const Vocabulary v = read(pieces + trainer() + normalizer());
-    CHECK(v.normalization.size() == 2);    // a prefix, and marks
+    CHECK(v.normalization.size() == 2);    // space prefix; spaces become marks
     CHECK(v.strip == Strip::space);
     CHECK(v.fuse_unknown);
     CHECK_FALSE(v.byte_fallback);
@@ -84,9 +84,10 @@ TEST_CASE("sentencepiece: each flag, and what holds where it is not written") {
         CHECK(v.added[i].user_defined == (i == 3));
     }
     CHECK(Tokenizer(v).encode("a") == std::vector<int>{5, 3});
-    CHECK(Tokenizer(v).encode("é漢a") == std::vector<int>{5, 0, 3});    // one for both
+    CHECK(Tokenizer(v).encode("é漢a") == std::vector<int>{5, 0, 3});    // one <unk> for both
 
-    const Vocabulary bare = read(pieces + trainer() + normalizer(number(3, 0)));    // add_dummy_prefix
+    // add_dummy_prefix is off.
+    const Vocabulary bare = read(pieces + trainer() + normalizer(number(3, 0)));
     CHECK(bare.normalization.size() == 1);
     CHECK(bare.strip == Strip::none);
     CHECK(Tokenizer(bare).encode("a") == std::vector<int>{3});
@@ -112,9 +113,10 @@ TEST_CASE("sentencepiece: each flag, and what holds where it is not written") {
         const std::string found = "found type " + std::to_string(type);
         refused(pieces + bytes(2, number(3, type)) + normalizer(), found.c_str());
     }
-    refused(pieces + trainer() + bytes(3, ""), "changes them");                 // remove_extra_whitespaces
-    refused(pieces + trainer() + normalizer(number(5, 0)), "changes them");     // escape_whitespaces
-    refused(pieces + trainer(number(24, 1)) + normalizer(), "changes them");    // treat_whitespace_as_suffix
+    // remove_extra_whitespaces, escape_whitespaces off, treat_whitespace_as_suffix: not supported.
+    refused(pieces + trainer() + bytes(3, ""), "changes them");
+    refused(pieces + trainer() + normalizer(number(5, 0)), "changes them");
+    refused(pieces + trainer(number(24, 1)) + normalizer(), "changes them");
     refused(pieces + trainer() + normalizer(bytes(2, "map")), "maps characters");
     CHECK(sentencepiece_begins(pieces));
     CHECK_FALSE(sentencepiece_begins(trainer(bytes(1, "x"))));
@@ -136,8 +138,9 @@ TEST_CASE("sentencepiece: fields that are not known are passed over, what is no 
     refused(good + bytes(1, number(3, 1)), "piece 1");
     refused(piece("a") + trainer("\x0A\x7F") + normalizer(), "no field");
     refused(piece("a") + trainer() + normalizer("\x0A\x7F"), "no field");
-    refused(good + varint(2) + varint(1) + "x", "no field");                                   // number 0
-    refused(good + varint((uint64_t(1) << 32 | 1) << 3 | 2) + varint(1) + "x", "no field");    // beyond 29 bits
+    // Field number 0, and one beyond 29 bits.
+    refused(good + varint(2) + varint(1) + "x", "no field");
+    refused(good + varint((uint64_t(1) << 32 | 1) << 3 | 2) + varint(1) + "x", "no field");
     refused(good + varint(1 << 3 | 3), "no field");
     refused(good + varint(4 << 3 | 1) + "1234567", "no field");
     std::string many;
@@ -154,19 +157,19 @@ TEST_CASE("sentencepiece: merges by score, then by the lengths of left and right
     CHECK(merges({{"a"}, {"b"}, {"c"}, {"bc"}, {"ab"}, {"abc"}}) == Merges{{4, 2, 5}, {0, 3, 5}, {1, 2, 3}, {0, 1, 4}});
     CHECK(merges({{"é"}, {"x"}, {"éx"}, {"a"}, {"ab"}, {"abx"}, {"b"}}) == Merges{{4, 1, 5}, {0, 1, 2}, {3, 6, 4}});
     CHECK(merges({{"a"}, {"é"}, {"aé"}, {"b"}, {"xy"}, {"bxy"}}) == Merges{{3, 4, 5}, {0, 1, 2}});
-    // Only normal pieces take part, and none is cut within a character.
+    // Only normal pieces are merged, and none is split within a UTF-8 character.
     CHECK(merges({{"a"}, {"b", 0, ScoredPiece::user_defined}, {"ab"}}).empty());
     CHECK(merges({{"a", 0, ScoredPiece::control}, {"b"}, {"ab"}}).empty());
     CHECK(merges({{"a"}, {"b"}, {"ab", 0, ScoredPiece::user_defined}}).empty());
     CHECK(merges({{"\xC3"}, {"\xA9"}, {"\xC3\xA9"}}).empty());
-    // Ids without a text are no tokens.
+    // Pieces with an empty text are not listed as added tokens.
     const Result<Vocabulary> v = vocabulary_of_pieces({{"a"}, {""}, {"", 0, ScoredPiece::control}}, false, "t");
     REQUIRE(v.ok());
     CHECK(v.value.added.empty());
     CHECK_FALSE(v.value.byte_fallback);
     CHECK(vocabulary_of_pieces({{"<0x0A>", 0, ScoredPiece::byte}}, false, "t").value.byte_fallback);
     Vocabulary outside = vocabulary_of_pieces({{"<unk>", 0, ScoredPiece::unknown}, {"a"}}, false, "t").value;
-    outside.tokens.push_back("b");    // added beside the model: no text is merged to it
+    outside.tokens.push_back("b");    // not in the model: no merge makes it
     outside.added.push_back({.id = 2, .special = true, .in_model = false});
     CHECK(Tokenizer(outside).encode("ab") == std::vector<int>{1, 0});
     CHECK(Tokenizer(outside).encode("ab", true) == std::vector<int>{1, 2});

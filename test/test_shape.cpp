@@ -1,4 +1,4 @@
-// test_shape.cpp - runs of models with grouped heads, a head size of their own and a window, from start to text.
+// test_shape.cpp - runs with grouped heads, --head-size and a window, from training to text.
 #include "toy_run.h"
 
 namespace {
@@ -13,8 +13,8 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
     auto check = [&](const std::string& name, const std::vector<std::string>& flags, const std::string& listed) {
         CAPTURE(name);
         const std::string a = toy.dir + "/" + name, b = a + "-resumed";
-        must(toy.args(name, flags), 0, "transformers");    // says that it cannot load this
-        // Nothing of the shape is said again.
+        must(toy.args(name, flags), 0, "transformers");    // a note: transformers cannot load it
+        // The resumed run does not repeat the options of the shape.
         must({"train",
               "--data",
               toy.dir + "/train.bin",
@@ -69,9 +69,9 @@ TEST_CASE("shape: what cannot be is exit 2, and a checkpoint's shape is not chan
     CHECK(contains(read_file(toy.newest("a") + "/config.json"), "\"model_type\": \"gpt2\""));
     for (auto& [flag, value] : SHAPES)
         must(toy.args("a", {"--steps", "4", "--resume", "auto", flag, value}), 2, "the command line asks for");
-    must(toy.args("a", {"--steps", "4", "--resume", "auto", "--kv-heads", "2"}));    // what it has
+    must(toy.args("a", {"--steps", "4", "--resume", "auto", "--kv-heads", "2"}));    // no change
     must(toy.args("a", {"--steps", "4", "--resume", "auto", "--model", "gpt2-xl", "--layers", "0"}), 2, "48 layers");
-    // 0 is the checkpoint's own, whatever the run began with.
+    // On resume 0 means the checkpoint's own value, whatever run.toml says.
     must(toy.args("b", {"--steps", "2", "--model", "d2", "--window", "5"}));
     std::vector<std::string> resumed = {"train", "--config", toy.dir + "/b/run.toml", "--resume", "auto"};
     for (const char* flag : {"--window", "--heads", "--layers"}) Toy::set(resumed, flag, "0");

@@ -1,4 +1,4 @@
-// test_shard_sets.cpp - shards that were written together are read together, or refused by name; none counts twice.
+// test_shard_sets.cpp - sets of shards are read whole or refused by name; no shard counts twice.
 #include "base/command.h"
 #include "base/console.h"
 #include "base/philox.h"
@@ -68,14 +68,14 @@ TEST_CASE("shard sets: a part of a set and a mixture of two are refused by name;
     refused(dir + "/x_train_*.bin", Exit::input, {x + "1.bin and ", "x_train_copy.bin are the same shard"});
     fs::remove(dir + "/x_train_copy.bin");
 
-    // The same text has the same shards, and another one other shards, fewer of them.
+    // Tokenizing again: an equal text makes equal shards; a shorter one replaces them by fewer.
     const std::string before = read_file(x + "1.bin");
     tokenize(dir + "/x", words(100, 1));
     CHECK(read_file(x + "1.bin") == before);
     tokenize(dir + "/x", words(60, 3));
     CHECK(open(dir + "/x_train_*.bin").ok());
 
-    // ParamStore of llm.c, and older ones of ours, know of no set.
+    // Shards of llm.c, and older ones of ours, name no set: any of them may be read.
     for (int i = 0; i < 3; i++) {
         ShardWriter w;
         const std::vector<int> tokens(100, i);
@@ -125,7 +125,7 @@ TEST_CASE("shard sets: train refuses validation shards among others that it trai
     fs::copy(val, dir + "/copy.bin");
     ShardWriter w;
     const std::vector<int> tokens(100, 1);
-    REQUIRE(w.open(dir + "/unknown.bin", 50257).ok());    // its set is unknown
+    REQUIRE(w.open(dir + "/unknown.bin", 50257).ok());    // a shard of unknown set
     REQUIRE(w.append(tokens.data(), 100).ok());
     REQUIRE(w.commit().ok());
     fs::create_hard_link(dir + "/unknown.bin", dir + "/unknown_too.bin");
@@ -145,7 +145,7 @@ TEST_CASE("shard sets: train refuses validation shards among others that it trai
         CHECK(contains(r.err, "'x_train_*.bin'"));
         CHECK_FALSE(fs::exists(dir + "/run"));
     }
-    // Whoever gives the same shards twice wants to see them learnt by heart.
+    // Training and validating on equal sets of shards is allowed, to see them learnt by heart.
     for (const auto& [data, validation] : {std::pair{val, val}, {dir + "/unknown.bin", dir + "/unknown_too.bin"}}) {
         const ProcessResult r = train(data, validation);
         CHECK_MESSAGE(r.exit_code == 0, r.err);
@@ -178,7 +178,7 @@ TEST_CASE("shard sets: when tokenize is stopped at any point, no part of a set h
             }
         }
     }
-    // A disk that is full leaves the old set.
+    // A full disk (here a limit on the size of files) leaves no shard of a new set.
     const ProcessResult r = run_process({"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 20; exec \"$0\" \"$@\"", args[0],
                                          args[1], args[2], dir + "/z", args[4], dir + "/t.txt"});
     CHECK(r.exit_code == 4);
@@ -201,9 +201,9 @@ TEST_CASE("shard sets: a signal that stops tokenize leaves no temporary file, an
     const std::string dir = temporary_directory(), never = dir + "/never.txt";
     std::string lines;
     const std::string line = "{\"text\":\"a\",\"more\":\"" + std::string(1000, 'a') + "\"}\n";
-    for (int i = 0; i < 18000; i++) lines += line;    // more than the 16 MiB that tokenize holds at a time
+    for (int i = 0; i < 18000; i++) lines += line;    // over the 16 MiB held at a time
     write_file(dir + "/a.jsonl", lines);
-    REQUIRE(mkfifo(never.c_str(), 0600) == 0);    // tokenize waits for its text
+    REQUIRE(mkfifo(never.c_str(), 0600) == 0);    // keeps tokenize waiting
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
         Process p(
             {flatgpt_binary(), "tokenize", "--out", dir + "/x", "--shard-tokens", "10k", dir + "/a.jsonl", never});

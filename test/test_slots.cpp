@@ -1,5 +1,5 @@
-// test_slots.cpp - sequences that come and go in a cache: each has, to the bit, the logits that it has alone. The
-// models have packed weights, whose products of a row do not depend on the other rows.
+// test_slots.cpp - sequences that join and leave a shared KV cache have the bits that they have
+// alone. The models have packed weights, whose products of a row do not depend on the other rows.
 #include "infer/decode/cached_sequences.h"
 #include "base/philox.h"
 
@@ -15,7 +15,7 @@ Ids part(const Ids& all, size_t from, size_t to) {
 }
 bool same_bits(const Row& a, const float* b) { return memcmp(a.data(), b, a.size() * sizeof(float)) == 0; }
 
-// The logits after a prompt of `first` tokens, and after each token that follows, computed alone and one by one.
+// Logits after a prompt of `first` tokens and after each later token, computed alone, one by one.
 std::vector<Row> alone(Model& g, const Ids& tokens, size_t first, const CacheOptions& kind = {}, int positions = 0) {
     CachedSequences sequences(g);
     REQUIRE(sequences.open(1, positions ? positions : int(tokens.size()), kind).ok());
@@ -28,8 +28,8 @@ std::vector<Row> alone(Model& g, const Ids& tokens, size_t first, const CacheOpt
     return rows;
 }
 
-// Sequences join and leave in an order that is drawn; up to `most` tokens of each are computed in a step, some of them
-// drafts that are taken back.
+// Sequences join and leave in random order. A step computes up to `most` tokens of each, some of
+// them drafts that are dropped again.
 void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheOptions& kind = {}) {
     const size_t V = size_t(g.c.V);
     const int positions = 90;
@@ -37,7 +37,7 @@ void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheOption
     REQUIRE(sequences.open(count, positions, kind).ok());
     struct Running {
         Ids tokens;
-        size_t at, first;    // tokens so far
+        size_t at, first;    // tokens computed, tokens of the prompt
         std::vector<Row> want;
     };
     std::vector<Running> running(static_cast<size_t>(count));
@@ -52,7 +52,7 @@ void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheOption
             if (r.at < r.tokens.size() && draw(6)) continue;
             const size_t first = size_t(1 + draw(draw(2) ? 40 : 4));
             r = {toy_tokens(int(first) + 8, g.c.V, ++number), first, first, {}};
-            if (sequences.can_share_prefix() && draw(2)) {    // begins as another one does
+            if (sequences.can_share_prefix() && draw(2)) {    // shares a prefix with another one
                 const Ids& other = running[size_t(draw(count))].tokens;
                 std::copy_n(other.begin(), std::min(other.size(), r.tokens.size()) / 2, r.tokens.begin());
             }
@@ -68,10 +68,10 @@ void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheOption
         size_t rows = 0;
         for (int b = 0; b < count; b++) {
             const Running& r = running[size_t(b)];
-            if (r.at >= r.tokens.size() || (count > 1 && !draw(5))) continue;    // some wait
+            if (r.at >= r.tokens.size() || (count > 1 && !draw(5))) continue;    // others wait
             seqs.push_back(b);
             more.push_back(part(r.tokens, r.at, std::min(r.tokens.size(), r.at + size_t(1 + draw(most)))));
-            if (most > 1 && draw(2)) more.back().push_back(draw(g.c.V));    // a wrong guess
+            if (most > 1 && draw(2)) more.back().push_back(draw(g.c.V));    // a random draft
             rows += more.back().size();
         }
         if (seqs.empty()) continue;
@@ -104,18 +104,19 @@ std::vector<Kind> kinds() {
 TEST_CASE("slots: a sequence among others that come and go has the bits that it has alone") {
     for (const Kind& kind : kinds()) {
         CAPTURE(std::string(kind.name));
-        const bool tiles = std::string(kind.name) == "gpt2";    // a prompt's sums are others then
+        const bool tiles = std::string(kind.name) == "gpt2";    // another order of prefill's sums
         Model g(tiles ? cpu_packed_ops_isa(cpu_isa(), Tiles::emulated) : cpu_packed_ops());
         toy_model(g, kind.c, {RunMode::infer, 9, 48});
         const bool states = kind.c.linear != LinearAttention::none;
         for (int count : {1, 2, 9}) come_and_go(g, count, states ? 1 : 4, uint64_t(count));
     }
     Model g(cpu_packed_ops());
-    toy_model(g, kinds()[0].c, {RunMode::infer, 9, 8});    // prompts in many pieces
+    toy_model(g, kinds()[0].c, {RunMode::infer, 9, 8});    // prompts in chunks of 8
     for (Element type : {Element::bf16, Element::int8, Element::fp8}) come_and_go(g, 5, 3, 1, {type});
 }
 
-// 48 queries are a tile, 256 keys another; beyond 128 keys one position's are split.
+// Cuts lie around the kernels' bounds: tiles of 48 queries and of 256 keys; beyond 128 keys a
+// single position's keys are split.
 TEST_CASE("slots: a prompt has the same bits wherever it is cut") {
     Config base = kinds()[0].c;
     base.L = 1;
@@ -135,7 +136,7 @@ TEST_CASE("slots: a prompt has the same bits wherever it is cut") {
             CAPTURE(cut);
             for (int b : {0, 1}) sequences.empty(b);
             sequences.prefill({0}, {part(tokens, 0, cut)}, got.data());
-            sequences.begin(1, sequences.longest_prefix(part(tokens, 0, 530)));    // which finds so many
+            sequences.begin(1, sequences.longest_prefix(part(tokens, 0, 530)));
             CHECK(sequences.length(1) == int(cut));
             sequences.prefill({1}, {part(tokens, cut, 530)}, got.data());
             CHECK(same_bits(want[0], got.data()));

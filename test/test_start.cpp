@@ -1,5 +1,5 @@
-// test_start.cpp - what `sample` and `eval` read before the first token: the weights once, the optimizer never; which
-// checkpoint of a run they take; how much memory they hold.
+// test_start.cpp - `sample` and `eval` up to the first token: they read the weights once and the
+// optimizer's state never; choice of a run's checkpoint; memory.
 #include "checkpoint/manifest.h"
 #include "files/json.h"
 #include "model/device.h"
@@ -12,7 +12,7 @@
 #include <map>
 
 namespace {
-// A run of three checkpoints, 20, 40 and 60; each has been validated.
+// A run with checkpoints of steps 20, 40 and 60, each with a validation loss.
 std::string three(const Toy& toy) {
     ProcessResult r =
         run_flatgpt(toy.args("run", {"--steps", "60", "--save-every", "20", "--eval-every", "20", "--keep", "0"}));
@@ -35,7 +35,7 @@ void flip(const std::string& path, int64_t from_end) {
     f.seekp(at);
     REQUIRE(f.put(byte));
 }
-// The state of a checkpoint, written again with another best; the MANIFEST follows.
+// Rewrites a checkpoint's state.json with another best step and loss, and its line in MANIFEST.
 void name_best(const std::string& dir, int64_t step, double loss) {
     TrainState s = checkpoint_state(dir).value;
     s.best_step = step, s.best_loss = loss;
@@ -67,9 +67,9 @@ TEST_CASE("start: sample and eval read nothing of the optimizer, and all of the 
     same();
     CHECK(run_flatgpt({"eval", run, "--data", toy.dir + "/val.bin", "--seq-len", "32", "--device", "cpu"}).exit_code ==
           0);
-    CHECK(run_flatgpt({"info", newest}).exit_code == 3);    // which checks everything
+    CHECK(run_flatgpt({"info", newest}).exit_code == 3);    // info checks every file
 
-    // The last byte; one in the middle, of a tensor that is transposed; one of the header.
+    // Damages, in turn, the last byte, one in the middle (a transposed tensor), one of the header.
     const int64_t bytes = int64_t(fs::file_size(newest + "/model.safetensors"));
     for (int64_t from_end : {int64_t(1), bytes / 2, bytes - 9}) {
         flip(newest + "/model.safetensors", from_end);
@@ -109,7 +109,7 @@ TEST_CASE("start: sample and eval take the checkpoint asked for, and say which o
     CHECK(said["20"].starts_with(at(20) + " (as asked"));
     CHECK(sample(run + "/").err.starts_with(at(60) + " (the last"));
     CHECK(sample(run).out == sample(at(60)).out);
-    CHECK(!contains(sample(at(60)).err, "(the last"));    // there was no choice
+    CHECK(!contains(sample(at(60)).err, "(the last"));    // not a run: no choice
     const ProcessResult e =
         run_flatgpt({"eval", run, "--data", toy.dir + "/val.bin", "--device", "cpu", "--checkpoint", "best"});
     CHECK(e.exit_code == 0);
@@ -122,11 +122,12 @@ TEST_CASE("start: sample and eval take the checkpoint asked for, and say which o
     CHECK(sample(at(60), {"--checkpoint", "best"}).exit_code == 2);
     fs::remove_all(at(40));
     CHECK(sample(run, {"--checkpoint", "best"}).exit_code == 3);
-    CHECK(sample(run).err.starts_with(at(60) + " (the last)"));    // nothing that is not there is advised
+    CHECK(sample(run).err.starts_with(at(60) + " (the last)"));    // no hint at a removed one
 }
 
 TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of every type") {
-    const Config c = {.V = 700, .T = 40, .L = 2, .NH = 2, .C = 160, .F = 640};    // tensors of more than one piece
+    // Tensors of more than one piece, which several threads read.
+    const Config c = {.V = 700, .T = 40, .L = 2, .NH = 2, .C = 160, .F = 640};
     const std::string run = temporary_directory();
     Model wrote(cpu_ops<float>());
     REQUIRE(wrote.allocate(c, {RunMode::infer, 1, 1}).ok());
@@ -140,7 +141,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
                     return {};
                 }).ok());
         write_file(run + "/model.safetensors", file);
-        // What the file holds, by the definition.
+        // The weights that the file holds by definition: those written, rounded to its type.
         std::vector<float> expected(static_cast<size_t>(wrote.store.flat));
         for (const Tensor& t : wrote.tensors) {
             wrote.read(StateKind::weights, t.offset, t.size(), expected.data() + t.offset);
@@ -150,7 +151,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
         auto loads = [&](Model& g, auto round) {
             REQUIRE(g.allocate(c, {RunMode::infer, 1, 1}).ok());
             CHECK(g.op.on_host());
-            g.init(6);    // other numbers, in the padded rows zeros
+            g.init(6);    // other weights; zeros in padding rows
             REQUIRE(checkpoint_weights(run, g).ok());
             int64_t wrong = 0;
             for (const Tensor& t : g.tensors) {
@@ -195,7 +196,8 @@ TEST_CASE("safetensors: every half-precision number, to the bit") {
 
 TEST_CASE("start: sample holds the weights once") {
     if (ASAN) SKIP("AddressSanitizer has memory of its own");
-    // 302 MB of zeros in fp32: a hole in the file. The optimizer's file is listed, and not there.
+    // 302 MB of zeros in fp32, a hole in the file. MANIFEST lists an optimizer's file, which is
+    // missing: it must not be read.
     const Config c = {.V = 257, .T = 1024, .L = 6, .NH = 16, .C = 1024, .F = 4096};
     const std::string run = temporary_directory(), dir = run + "/step_00000000";
     fs::create_directory(dir);
@@ -241,7 +243,7 @@ TEST_CASE("start: sample holds the weights once") {
             INFO(r.err);
             CHECK(r.exit_code == 0);
             const double held = double(config_flat_size(c)) * (dtype == std::string("bf16") ? 2 : 4);
-            // 17 MB are a tensor that is being transposed, 15 MB the process.
+            // 17 of the 45 MB allowed are a tensor that is being transposed, 15 MB the process.
             MESSAGE(std::string(dtype) << ": " << peak / 1e6 << " MB, the weights " << held / 1e6 << " MB");
             CHECK(peak > held);
             CHECK(peak < held + 45e6);
