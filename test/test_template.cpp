@@ -1,4 +1,4 @@
-// test_template.cpp - chat templates against jinja2's texts (dev/golden_templates.py); errors; hostile templates.
+// test_template.cpp - chat templates as in jinja2 (dev/golden_templates.py); errors; hostile ones.
 #include <nlohmann/json.hpp>
 
 #include "infer/jinja/chat_template.h"
@@ -24,7 +24,7 @@ json golden(const std::string& name) {
 Result<std::string> render(const std::string& text, const json& context = json::object()) {
     return TRY(ChatTemplate::parse(text)).render(context, NOW);
 }
-// The text, or an error's message without its beginning.
+// The rendered text, or the error's message without "chat template: ".
 std::string shown(const std::string& text, const json& context = json::object()) {
     const Result<std::string> r = render(text, context);
     if (!r.ok()) CHECK(r.status.code == Exit::input);
@@ -93,7 +93,7 @@ TEST_CASE("template: errors say the line and what to expect") {
     CHECK(shown("{% macro m(a) %}{% endmacro %}\n{{ m(b=1) }}") == "line 2: macro m has no parameter b");
     CHECK(shown("{% macro m(a) %}\n{{ a.b.c }}{% endmacro %}\n{{ m({}) }}") == "line 2: 'b' is undefined");
     CHECK(shown("{% set a = 1 %}\n{% set b.c = a %}") == "line 2: cannot assign attribute 'c': not a namespace");
-    // What Python would print an address of has no text; what it has and this interpreter lacks is named.
+    // Objects that Python prints as an address have no text; missing methods and filters are named.
     CHECK(shown("{{ 'a'.title }}") == "line 1: a function has no text: call it with ()");
     CHECK(shown("{{ 'b' ~ ['a'.title] }}") == "line 1: a function has no text: call it with ()");
     CHECK(shown("{{ ['a']|map('upper') }}") == "line 1: a generator has no text: add |list or |join");
@@ -243,7 +243,8 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
         start + tree + "{{ ns.l < ns.l + [1] }}",
         start + "{% for i in range(500) %}{% set ns.l = [ns.l] %}{% endfor %}",
         start + "{% set ns.l = [ns] %}{{ ns }}",
-        // Chains of 99,999 values that hold each other: a method's own value, a loop's items.
+        // Chains of 99,999 values, each of which holds the one before, as a method's object or a
+        // loop's item: recursion along them would overflow the stack.
         start + "{% for i in range(99999) %}{% set ns.l = [ns.l].index %}{% endfor %}",
         start + "{% for i in range(99999) %}{% set ns.l = {1: ns.l}.get %}{% endfor %}",
         start + "{% for i in range(99999) %}{% for x in [ns.l] %}{% set ns.l = loop %}{% endfor %}{% endfor %}",
@@ -272,13 +273,13 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
         const Result<std::string> r = render(text);
         INFO(text.substr(0, 150));
         CHECK_FALSE(r.ok());
-        CHECK(double(clock() - begin) / CLOCKS_PER_SEC < 10);    // on one thread; a machine's load does not count
+        CHECK(double(clock() - begin) / CLOCKS_PER_SEC < 10);    // CPU time, whatever the load
     }
-    // Cycles of macros, frames and namespaces are freed: AddressSanitizer sees to that.
+    // Cycles of macros, frames and namespaces must be freed; AddressSanitizer would report a leak.
     CHECK(shown("{% set ns = namespace(f=none) %}{% macro f() %}{% macro g() %}{% set ns.f = f %}{% endmacro %}"
                 "{{ g() }}{% endmacro %}{{ f() }}{% set ns.me = [ns] %}done") == "done");
-    // So is a chain of macros that hold each other's frames.
+    // A chain of 50,000 macros, each holding the frame of the one before, must be freed, too.
     CHECK(shown("{% set ns = namespace(f=0) %}{% macro m(g) %}{% macro h() %}{{ g }}{% endmacro %}{% set ns.f = h %}"
                 "{% endmacro %}{% for i in range(50000) %}{{ m(ns.f) }}{% endfor %}done") == "done");
-    CHECK(shown("{{ 1" + times(" ~ 1", 1000) + " }}").size() == 1001);    // a long template is none of these
+    CHECK(shown("{{ 1" + times(" ~ 1", 1000) + " }}").size() == 1001);    // long, but harmless
 }

@@ -1,5 +1,5 @@
-// test_template_steps.cpp - what a chat template's work costs: a limit of steps holds nothing back where a
-// construct forgets to count.
+// test_template_steps.cpp - each construct of a chat template counts its steps; one that did not
+// would escape the limit on steps.
 #include <nlohmann/json.hpp>
 
 #include "infer/jinja/interpreter.h"
@@ -7,8 +7,8 @@
 #include "test.h"
 
 namespace {
-// The steps of a template with s and s2, texts of 1600 size bytes, l, t and n, a list, lines and a number of 1000 size,
-// d and few, a dict and a list of 100 size.
+// Steps of a template whose variables grow with `size`: s and s2 are texts of 1600 size bytes; l is
+// a list, t lines, n a number of 1000 size; d is a dict, few a list of 100 size.
 int64_t steps(const std::string& text, int size) {
     nlohmann::ordered_json l, d, few;
     std::string t;
@@ -25,7 +25,7 @@ int64_t steps(const std::string& text, int size) {
 }    // namespace
 
 TEST_CASE("template steps: work twice as large costs what is more of it") {
-    // What it costs today, to a tenth where a sort may compare more or less often.
+    // more: today's additional steps at size 2; a tenth less for sorts, whose comparisons vary.
     const struct {
         const char* text;
         int64_t more;

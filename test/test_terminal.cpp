@@ -1,4 +1,4 @@
-// test_terminal.cpp - what a person sees at a terminal: the width of help, text that nothing breaks into, hints.
+// test_terminal.cpp - output at a terminal: width of help, texts that stay whole, hints.
 #include "base/command.h"
 #include "base/console.h"
 #include "infer/chat/interactive.h"
@@ -16,9 +16,9 @@ using Strings = std::vector<std::string>;
 namespace {
 struct Terminal {
     int exit_code = -1;
-    std::string raw;    // what was written to it, by standard output and standard error
+    std::string raw;    // all output, stdout and stderr
 
-    // As it looks at the end: carriage returns and erased lines done. No line is wrapped.
+    // The final screen: carriage returns and erasures are applied, lines are not wrapped.
     std::string screen() const {
         std::string all, line;
         size_t column = 0;
@@ -31,7 +31,7 @@ struct Terminal {
         return all + line;
     }
 };
-// Runs flatgpt at a terminal of that many columns, where somebody types `typed`.
+// Runs flatgpt at a pseudo-terminal of `columns` columns, where `typed` is typed.
 Terminal at_terminal(Strings args, int columns, const std::string& typed = "") {
     args.insert(args.begin(), {"env", "TERM=xterm", flatgpt_binary()});
     std::vector<char*> argv;
@@ -52,7 +52,7 @@ Terminal at_terminal(Strings args, int columns, const std::string& typed = "") {
     for (ssize_t n; poll(&ready, 1, 60000) > 0 && (n = read(master, piece, sizeof piece)) > 0;)
         t.raw.append(piece, size_t(n));
     int status = 0;
-    bool ended = false;    // its output is closed, or nothing came for a minute
+    bool ended = false;    // after closed output or a silent minute
     for (int i = 0; i < 5000 && !(ended = waitpid(child, &status, WNOHANG) == child); i++) usleep(2000);
     if (!ended) kill(child, SIGKILL), waitpid(child, &status, 0);
     close(master);
@@ -103,7 +103,8 @@ TEST_CASE("terminal: lines break by characters, and two spaces stay two") {
     CHECK(wrap_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 6) == "\u00e4\u00f6\u00fc \u4e2d\u6587");
     CHECK(wrap_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 5) == "\u00e4\u00f6\u00fc\n\u4e2d\u6587");
     CHECK(wrap_line("", 5).empty());
-    const Terminal t = at_terminal({"plot", "no  \u00e4\u00f6\u00fc"}, 54);    // 54 characters, 57 bytes
+    // The message has 54 characters in 57 bytes: characters count.
+    const Terminal t = at_terminal({"plot", "no  \u00e4\u00f6\u00fc"}, 54);
     CHECK(t.exit_code == 3);
     CHECK(t.screen() == "flatgpt plot: no  \u00e4\u00f6\u00fc: no such file or directory\n");
 }
@@ -125,7 +126,7 @@ TEST_CASE("terminal: a text in pieces breaks between words, whatever the pieces 
               std::string(40, 'x') + "\n" + std::string(40, 'x') + "\n" + std::string(10, 'x'));
     }
     CHECK(broken("\u00e4\u00f6\u00fc \u4e2d\u6587\u4e2d", 9, 100) == "\u00e4\u00f6\u00fc \u4e2d\u6587\n\u4e2d");
-    LineBreaker lines(20);    // a word is held back, what lies before it is not
+    LineBreaker lines(20);    // holds back only an unfinished word
     CHECK(lines.push("one tw") == "one");
     CHECK(lines.push("o ") == " two");
     CHECK(lines.push("\u4e2d") == " \u4e2d");
@@ -160,11 +161,11 @@ TEST_CASE("terminal: notes of sample do not break into its text") {
     const std::string text = escape_control(piped.out), seen = "\n" + t.screen();
     const size_t note = seen.find("note: the context of 32 tokens is full");
     REQUIRE(note != std::string::npos);
-    CHECK(contains(seen.substr(0, note), "\n" + text));    // the checkpoint's name may stand before it
+    CHECK(contains(seen.substr(0, note), "\n" + text));    // perhaps after the checkpoint's name
     CHECK(seen.substr(note - text.size(), text.size()) == text);
     CHECK(contains(seen.substr(note), "tokens/s"));
 
-    // What is known before the text is said before it.
+    // Notes that are known before generation are printed before the text.
     Strings lengthy = args;
     lengthy[3] = std::string(40, 'x');
     const std::string both = at_terminal(lengthy, 80).screen();
@@ -195,7 +196,8 @@ TEST_CASE("terminal: eval's result begins a line of its own") {
 
 TEST_CASE("terminal: a progress line with an ETA gets to its end and leaves nothing behind") {
     Toy toy;
-    const std::string mixed = toy.dir + "/mixed", val = toy.dir + "/val.bin";    // one layer of three has softmax
+    // A model of three layers, one of which has softmax.
+    const std::string mixed = toy.dir + "/mixed", val = toy.dir + "/val.bin";
     must(toy.args("mixed", {"--steps", "1", "--layers", "3", "--linear-attention", "gated", "--softmax-every", "2"}));
     const std::pair<Strings, const char*> rows[] = {
         {{"inspect", mixed, "--text", "abc"}, "inspect: 100 %  ETA 0.0 s"},

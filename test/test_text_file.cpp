@@ -1,4 +1,4 @@
-// test_text_file.cpp - compressed and converted text is that of the plain file; what is damaged or no text is named.
+// test_text_file.cpp - compressed and UTF-16 files give the plain text; others are refused by name.
 #include "files/text_file.h"
 #include "base/philox.h"
 
@@ -12,7 +12,7 @@ struct Reading {
     Status status;
     std::string text;
 };
-// In pieces of this size, at most `limit` bytes.
+// Reads pieces of `piece` bytes until the file ends or `limit` bytes are read.
 Reading read_text(const std::string& path, size_t piece, size_t limit = size_t(1) << 30) {
     Result<TextFile> f = TextFile::open(path);
     if (!f.ok()) return {f.status, ""};
@@ -27,7 +27,7 @@ Reading read_text(const std::string& path, size_t piece, size_t limit = size_t(1
     }
     return r;
 }
-std::string sample(size_t bytes) {    // little of it repeats
+std::string sample(size_t bytes) {    // text that compresses poorly
     std::string text;
     for (uint64_t i = 0; text.size() < bytes; i++) {
         uint32_t r = philox(4, 1, i).v[0];
@@ -69,7 +69,7 @@ TEST_CASE("text file: gzip, zstd and UTF-16 give the plain file's text, in piece
         REQUIRE(open.value.read(all.data(), all.size()).ok());
         CHECK(open.value.file_bytes() == int64_t(f.bytes.size()));
     }
-    // Surrogates without their partner, and half a unit at the end.
+    // UTF-16 with lone surrogates and half a unit at its end: each becomes U+FFFD.
     write_file(path, std::string("\xFF\xFE"
                                  "a\0\x00\xD8"
                                  "b\0\x00\xDC"
@@ -97,7 +97,7 @@ TEST_CASE("text file: a compressed file that is cut short or changed is exit 3 w
         for (size_t n = 0; n < good.size(); n += n < 40 || n + 40 > good.size() ? 1 : 997) damaged(good.substr(0, n));
         std::string half = good.substr(0, good.size() / 2);
         CHECK(damaged(half).find("offset " + std::to_string(half.size())) != std::string::npos);
-        for (size_t n = gz ? 10 : 6; n < good.size(); n += 991) {    // after gzip's time and system, which say nothing
+        for (size_t n = gz ? 10 : 6; n < good.size(); n += 991) {    // skips gzip's time and system
             std::string bad = good;
             bad[n] = char(bad[n] ^ 0x10);
             write_file(path, bad);
@@ -106,7 +106,7 @@ TEST_CASE("text file: a compressed file that is cut short or changed is exit 3 w
         }
         damaged(good + "something");
         damaged(good + good.substr(0, good.size() - 1));
-        damaged(text);                            // not what the name says
+        damaged(text);                            // plain, under a compressed file's name
         damaged(gz ? gzip(good) : zstd(good));    // compressed twice
     }
 }
@@ -140,7 +140,8 @@ TEST_CASE("text file: what is no text is said, with what to do") {
                  {utf16("The cat sat on the mat.", true).substr(2), "UTF-16BE"},
                  {std::string("a\0b", 3), "byte 1 is a NUL"},    // too short to be called UTF-16
                  {std::string("a\0b\0c\0d\0", 8), "byte 1 is a NUL"},
-                 {utf16("The cat sat on the mat.").substr(2) + "x", "byte 1 is a NUL"},    // half a unit too long
+                 // Half a unit too long for UTF-16.
+                 {utf16("The cat sat on the mat.").substr(2) + "x", "byte 1 is a NUL"},
                  {read_file("test/golden/tiny.safetensors"), "safetensors"},
                  {"\x7F"
                   "ELF" +

@@ -46,7 +46,7 @@ std::string story(int lines) {
     return text;
 }
 template <class V> V operator+(V a, const V& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
-// What the shards of these documents hold together: <|endoftext|> before each one and at the end.
+// Token stream of the documents' shards: <|endoftext|> before each document and at the end.
 std::vector<int> stream(const Strings& documents) {
     static const Tokenizer t = Tokenizer::gpt2();
     std::vector<int> ids = {t.end_of_text()};
@@ -87,7 +87,8 @@ TEST_CASE("tokenize: the tail of a text is held out") {
     REQUIRE(tokenize({"--out", dir + "/x", "--val-fraction", "0.25", dir + "/a.txt"}).ok());
     Tokenizer t = Tokenizer::gpt2();
     std::vector<int> train = read_shard(dir + "/x_train_000.bin"), val = read_shard(dir + "/x_val_000.bin");
-    CHECK(shard_open(dir + "/x_val_000.bin", false).value.documents == 1);    // the tail is a document of its own
+    // The held-out tail counts as a document.
+    CHECK(shard_open(dir + "/x_val_000.bin", false).value.documents == 1);
     for (std::vector<int>* ids : {&train, &val}) {
         REQUIRE(ids->front() == 50256);
         REQUIRE(ids->back() == 50256);
@@ -114,7 +115,7 @@ TEST_CASE("tokenize: JSON lines, one document each; every so many are held out")
     CHECK(read_shard(dir + "/x_val_000.bin") == stream(val));
     CHECK(shard_open(dir + "/x_train_000.bin", false).value.documents == 950);
 
-    int in = dup(0), fd = open((dir + "/a.jsonl").c_str(), O_RDONLY);    // the same from stdin
+    int in = dup(0), fd = open((dir + "/a.jsonl").c_str(), O_RDONLY);    // equal text from stdin
     dup2(fd, 0);
     CHECK(tokenize({"--out", dir + "/y", "--val-fraction", "0.05", "--field", "body", "-"}).ok());
     dup2(in, 0);
@@ -150,7 +151,8 @@ TEST_CASE("tokenize: what is wrong, and where") {
     check(tokenize({"--out", dir + "/a.txt/z", dir + "/a.txt"}), Exit::io, "cannot create");
     check(line("[1]"), Exit::input, "--skip-bad-lines");
     check(tokenize({"--out", "/dev/null/z", dir + "/a.txt"}), Exit::io, "cannot create");
-    for (auto& entry : fs::directory_iterator(dir)) CHECK(entry.path().extension() != ".bin");    // nothing was written
+    // A command that failed has written no shard.
+    for (auto& entry : fs::directory_iterator(dir)) CHECK(entry.path().extension() != ".bin");
 
     // old shards are never overwritten unasked, nor left beside new ones
     Strings args = {"--out", dir + "/z", "--shard-tokens", "1", dir + "/a.txt"};
@@ -179,7 +181,8 @@ TEST_CASE("tokenize: into a directory; bad lines are counted; a short text has n
     CHECK(again.code == Exit::usage);
     CHECK_MESSAGE(again.message.find("old/train_000.bin exists") != std::string::npos, again.message);
 
-    // Two slashes mean one: what is there is found, and what --overwrite has written is not taken for an old shard.
+    // Double slashes and /./ in --out: existing shards are found, and --overwrite does not take the
+    // shards that it has just written for old ones.
     REQUIRE(tokenize({"--out", dir + "/old/x", dir + "/a.txt"}).ok());
     for (const char* out : {"/old//", "/old//x", "//old/x", "/./old//x"}) {
         Strings args = {"--out", dir + out, dir + "/a.txt"};
@@ -227,7 +230,7 @@ TEST_CASE("tokenize: compressed, UTF-16 and .ndjson input is what it is unpacked
     for (const char* name : {"x.txt.gz", "x.txt.zst", "x16.txt"}) CHECK_MESSAGE(shards(name) == plain, name);
     for (const char* name : {"x.jsonl.gz", "X.JSONL.ZST", "x.ndjson"}) CHECK_MESSAGE(shards(name) == json, name);
 
-    // From stdin, which has no name; its tail cannot be known.
+    // From stdin no tail can be held out, because the length is unknown.
     ProcessOptions options;
     options.stdin_text = gzip(text);
     CHECK(run_flatgpt({"tokenize", "--out", dir + "/in", "-"}, options).exit_code == 0);
@@ -236,7 +239,7 @@ TEST_CASE("tokenize: compressed, UTF-16 and .ndjson input is what it is unpacked
     CHECK(r.exit_code == 2);
     CHECK_MESSAGE(r.err.find("give the file's name") != std::string::npos, r.err);
 
-    // What is no text is refused before anything is written, also as the last of the files.
+    // A file that is no text is refused before anything is written, even as the last input.
     Status s = tokenize({"--out", dir + "/no/x", dir + "/plain.txt", dir + "/in_train_000.bin"});
     CHECK(s.code == Exit::input);
     CHECK_MESSAGE(s.message.find("in_train_000.bin: expected text, but it is a shard") != std::string::npos, s.message);
@@ -254,7 +257,7 @@ TEST_CASE("train-tokenizer: files to tokenizer.json, the same for every way to g
         REQUIRE(t.ok());
         CHECK(t.value.vocab_size() == 290);
         CHECK(t.value.end_of_text() == 289);
-        BpeTraining whole;    // in one stretch
+        BpeTraining whole;    // the whole text in one call
         whole.vocab = 290;
         whole.pattern = pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
         bool given = false;

@@ -1,5 +1,5 @@
-// test_tokenizer_gguf.cpp - tokenizers as GGUF's arrays have them: what those can say and what not, ends of answers,
-// hostile arrays. test_tokenizers.cpp compares their ids.
+// test_tokenizer_gguf.cpp - tokenizers in GGUF's arrays: properties that these cannot hold, end
+// tokens, hostile arrays. test_tokenizers.cpp compares the ids.
 #include "data/tokenizer_files/tokenizer_gguf.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     v = vocabulary("llama3");
     v.before = {v.bos, v.bos};
     refused(v, "tokens put around a text");
-    // A score merges ab and c, too, which this table does not.
+    // GGUF's scores would also merge ab with c, which this table of merges does not.
     v = Vocabulary();
     v.symbols = Symbols::characters, v.pattern = Pattern::none;
     v.tokens = {"a", "b", "c", "ab", "bc", "abc"};
@@ -52,7 +52,7 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     CHECK(beyond_gguf(load(FOLDER + "first.json")) ==
           "no space after added tokens (prepend_scheme first); no space before a text that begins with one "
           "(Metaspace); flatgpt reads it from a key of its own");
-    // The same steps with and without what only a name says.
+    // Only the pre-tokenizer's name says NFC and ignore_merges: equal splits get different names.
     v = vocabulary("qwen2");
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "qwen2");
     v.normalization.clear();
@@ -61,9 +61,9 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "llama-bpe");
     v.ignore_merges = false;
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "dbrx");
-    v.unknown = v.added[0].id, v.ends = {int(v.tokens.size()), 7};    // an end that is no token
+    v.unknown = v.added[0].id, v.ends = {int(v.tokens.size()), 7};    // the first is no token's id
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.eot_token_id == 7);
-    // Gemma's tokens of several marks are found where a text has spaces.
+    // Gemma's added tokens of several space marks match the spaces of a text.
     v = vocabulary("gemma");
     const int mark = int(std::find(v.tokens.begin(), v.tokens.end(), SPACE_MARK) - v.tokens.begin());
     v.added.push_back({.id = int(v.tokens.size()), .special = false});
@@ -73,7 +73,7 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     REQUIRE_MESSAGE(g.ok(), g.status.message);
     CHECK(g.value.tokens.back() == "  ");
     const Tokenizer theirs = tokenizer_from_gguf(g.value, "t").value;
-    for (const Tokenizer& t : {Tokenizer(v), theirs}) {    // as tokenizers 0.23 has them
+    for (const Tokenizer& t : {Tokenizer(v), theirs}) {    // results of tokenizers 0.23
         CHECK(t.encode("a  b")[1] == v.added.back().id);
         CHECK(t.decode(t.encode("a  b")) == "a  b");
     }

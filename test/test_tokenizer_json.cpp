@@ -20,7 +20,7 @@ TEST_CASE("tokenizer.json: what we write reads back; gpt2, ignore_merges, tokens
     CHECK(t.to_json() == gpt2.to_json());
 
     Vocabulary v = Tokenizer::from_merges({{64, 65}, {256, 66}}, Pattern::cl100k, {"<|endoftext|>"}).vocabulary();
-    v.tokens.push_back("dcb");    // no merge makes it
+    v.tokens.push_back("dcb");    // reached by no merge
     CHECK(parsed(Tokenizer(v).to_json()).encode("dcb").size() == 3);
     v.ignore_merges = true;
     Tokenizer whole = parsed(Tokenizer(v).to_json());
@@ -30,14 +30,14 @@ TEST_CASE("tokenizer.json: what we write reads back; gpt2, ignore_merges, tokens
     Tokenizer always = parsed(Tokenizer(v).to_json());
     CHECK(always.encode("xa b") == std::vector<int>{always.encode("x")[0], always.vocab_size() - 1});
     CHECK_FALSE(always.is_special(always.vocab_size() - 1));
-    CHECK(always.safe_cut("xa bz", 3) == 0);    // the cut would fall into it
+    CHECK(always.safe_cut("xa bz", 3) == 0);    // a cut would split "a b"
     CHECK(always.safe_cut("x y z", 3) == 3);
 }
 
 TEST_CASE("tokenizer: the fingerprint is that of the ids it makes, not of the file") {
     Tokenizer gpt2 = Tokenizer::gpt2();
     CHECK(gpt2.fingerprint() == parsed(gpt2.to_json()).fingerprint());
-    CHECK(gpt2.fingerprint() == 11101101988851853793u);    // shards hold it: it must never change
+    CHECK(gpt2.fingerprint() == 11101101988851853793u);    // pinned, because shards hold it
     CHECK(Tokenizer().fingerprint() == 0);
     const Vocabulary base =
         Tokenizer::from_merges({{64, 65}, {66, 67}}, Pattern::gpt2, {"<|endoftext|>", "<|x|>"}).vocabulary();
@@ -48,7 +48,8 @@ TEST_CASE("tokenizer: the fingerprint is that of the ids it makes, not of the fi
         change(v);
         return Tokenizer(v).fingerprint();
     };
-    CHECK(changed([](Vocabulary& v) { std::swap(v.added[0], v.added[1]); }) == first);    // the list has no order
+    // The list of added tokens has no order.
+    CHECK(changed([](Vocabulary& v) { std::swap(v.added[0], v.added[1]); }) == first);
     CHECK(changed([](Vocabulary& v) { v.pattern = Pattern::cl100k; }) != first);
     CHECK(changed([](Vocabulary& v) { std::swap(v.merges[0], v.merges[1]); }) != first);
     CHECK(changed([](Vocabulary& v) { v.merges.pop_back(); }) != first);
@@ -64,12 +65,13 @@ TEST_CASE("tokenizer.json: hostile files are exit 3, at every length and with ev
     REQUIRE(parsed(json).encode("abc") == std::vector<int>{257});
     size_t whole = json.find_last_of('}');
     for (size_t n = 0; n <= whole; n++) REQUIRE(Tokenizer::parse(json.substr(0, n), "t").status.code == Exit::input);
-    for (size_t i = 0; i < json.size(); i++)    // no crash
+    for (size_t i = 0; i < json.size(); i++)    // must not crash
         for (char c : {'"', '9', '\xFF'}) {
             std::string damaged = json;
             damaged[i] = c;
             Result<Tokenizer> t = Tokenizer::parse(damaged, "t");
-            if (t.ok()) REQUIRE(t.value.decode(t.value.encode("abc \xFF")).size() <= 5);    // a byte may be missing
+            // Damage may leave a byte without a token, and encode leaves it out.
+            if (t.ok()) REQUIRE(t.value.decode(t.value.encode("abc \xFF")).size() <= 5);
             else REQUIRE(t.status.code == Exit::input);
         }
     struct {

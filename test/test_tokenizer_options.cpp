@@ -1,6 +1,6 @@
-// test_tokenizer_options.cpp - what dev/compare_tokenizers.py found once: options of tokenizers that
-// change ids or texts. The right values in options.json are those of Hugging Face's tokenizers and of
-// SentencePiece. Files beside a tokenizer, keys of a GGUF, and the time that hostile texts take.
+// test_tokenizer_options.cpp - options of tokenizers that change ids or texts, once found by
+// dev/compare_tokenizers.py. Expected values in options.json come from Hugging Face's tokenizers
+// and from SentencePiece. Files beside a tokenizer, keys of a GGUF, and time on hostile texts.
 #include "base/console.h"
 #include "base/file.h"
 #include "base/philox.h"
@@ -50,9 +50,10 @@ TEST_CASE("tokenizer options: ids and texts of each kind that once differed, als
             for (const Tokenizer& t : {first, again}) {
                 CHECK(t.encode(text) == want["plain"][i].get<Ids>());
                 if (!pieces) CHECK(t.encode(text, true) == want["special"][i].get<Ids>());
-                const json& right = want[pieces ? "decoded_plain" : "decoded"][i];    // null: SentencePiece's unknown
+                // null: a text with SentencePiece's unknown token.
+                const json& right = want[pieces ? "decoded_plain" : "decoded"][i];
                 if (!right.is_null()) CHECK(decoded(t, t.encode(text, !pieces)) == right.get<std::string>());
-                Ids parts;    // a text that is cut where it may be
+                Ids parts;    // ids of the text cut by safe_cut
                 const size_t cut = t.safe_cut(text, text.size() / 2);
                 parts = t.encode(text.substr(0, cut));
                 for (int id : t.encode(text.substr(cut), false, cut > 0)) parts.push_back(id);
@@ -88,7 +89,7 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
                             {{"id", 12}, {"content", "V i"}, {"special", true}, {"normalized", true}}};
     const Tokenizer t = parsed(file.dump());
     CHECK(t.encode("a <x y>", true).back() == 8);
-    CHECK(t.encode("<s><x y>", true) == Ids{9, 8});    // the prefix is of its name
+    CHECK(t.encode("<s><x y>", true) == Ids{9, 8});    // the token's normalized name has the prefix
     CHECK(t.first_special("a <x y>") == 8);
     CHECK(t.first_special("<x y>") == 8);
     CHECK(t.first_special("a<x y>") < 0);
@@ -103,7 +104,7 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
     for (uint64_t i = 0; i < 2000; i++) {
         std::string text;
         for (uint64_t n = 0; n < 8; n++) text += parts[philox(1, i, n).v[0] % std::size(parts)];
-        const size_t known = 1 + philox(1, i, 9).v[0] % text.size();    // what comes behind is not seen
+        const size_t known = 1 + philox(1, i, 9).v[0] % text.size();    // bytes seen so far
         CAPTURE(text);
         for (const bool special : {false, true})
             for (size_t cut = known; (cut = t.safe_cut(text.substr(0, known), cut, special)) > 0; cut--, cuts++) {
@@ -123,17 +124,17 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
     write("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>", "lstrip": false}})");
     write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>", "legacy": true})");
     Tokenizer t = load(dir);
-    CHECK(t.vocabulary().eos == 750);    // the map is read over the config
+    CHECK(t.vocabulary().eos == 750);    // special_tokens_map.json overrides the config
     CHECK(t.end_of_text() == 750);
     CHECK(t.is_special(750));
     CHECK_FALSE(t.is_special(751));
-    CHECK(t.encode("<|im_start|>a<|im_end|>", true).front() == 751);    // without a space before it
+    CHECK(t.encode("<|im_start|>a<|im_end|>", true).front() == 751);    // no space added before it
     CHECK(t.encode("<|im_start|>a<|im_end|>", true).back() == 750);
     CHECK(t.encode("<|im_start|>") == Ids{751});
-    CHECK(t.encode("a<|im_start|>").back() == 751);    // wherever it stands
+    CHECK(t.encode("a<|im_start|>").back() == 751);    // also after text
     CHECK(t.vocabulary().before == Ids{1});
     CHECK(parsed(t.to_json()).fingerprint() == t.fingerprint());
-    // With added_tokens_decoder both files are passed over.
+    // With added_tokens_decoder in the config both other files are ignored.
     write("tokenizer_config.json", R"({"eos_token": "</s>", "added_tokens_decoder": {"750": {"content": "<x>"}}})");
     t = load(dir);
     CHECK(t.vocabulary().eos == 2);
@@ -156,7 +157,7 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
     t = load(dir);
     CHECK_MESSAGE(now_seconds() - start < 10, "quadratic in the tokens: it once took minutes");
     CHECK(t.encode("<49999>") == Ids{50749});
-    write("added_tokens.json", R"({"</s>": 2})");    // as it is in the model
+    write("added_tokens.json", R"({"</s>": 2})");    // the model's own id
     write("special_tokens_map.json", R"({"eos_token": "<none>", "pad_token": "<none>", "bos_token": null})");
     CHECK(load(dir).vocabulary().eos == 2);
     const ProcessResult r = run_flatgpt({"info", dir + "/tokenizer.model"});
@@ -212,12 +213,12 @@ TEST_CASE("tokenizer options: runs of marks are put in order in linear time") {
     const std::vector<Normalization> nfc = {{Normalization::Kind::nfc, "", ""}};
     constexpr int MARKS = 200'000;
     std::string text = "a", want = "\xC3\xA1";
-    for (int i = 0; i < MARKS; i++) text += "\xCC\x96\xCC\x81";    // below, above
+    for (int i = 0; i < MARKS; i++) text += "\xCC\x96\xCC\x81";    // marks below and above
     for (int i = 0; i < MARKS; i++) want += "\xCC\x96";
     for (int i = 1; i < MARKS; i++) want += "\xCC\x81";
     const double begin = now_seconds();
     CHECK(normalized(text, nfc, false) == want);
-    CHECK(now_seconds() - begin < 20);    // pair by pair it took minutes
+    CHECK(now_seconds() - begin < 20);    // swaps of pairs took minutes
 }
 
 TEST_CASE("tokenizer options: an expression that looks ahead over all of a text has bounded time, and says so") {
@@ -230,14 +231,15 @@ TEST_CASE("tokenizer options: an expression that looks ahead over all of a text 
         for (std::string_view piece; s.next(piece);) all.push_back(piece.size());
         return all;
     };
-    std::vector<size_t> groups(2334, 3);    // exact as far as the bound allows, in windows of any size
+    // 7000 digits are within the bound on looking ahead: the groups are exact.
+    std::vector<size_t> groups(2334, 3);
     groups[0] = 1;
     CHECK(lengths(std::string(7000, '1')) == groups);
     CHECK(lengths(std::string(3000, 'x') + "12345") == std::vector<size_t>{3000, 2, 3});
     const std::vector<size_t> many = lengths(std::string(400'000, '1'));
     CHECK(*std::max_element(many.begin(), many.end()) == 3);
     CHECK(many.size() < 150'000);
-    // A match that begins behind the bytes that are seen at first.
+    // A match that begins after the bytes that are seen first.
     p = Pretokenizer::compile({{"b+"}});
     CHECK(lengths(std::string(5000, 'a') + "bb" + std::string(2000, 'a')) == std::vector<size_t>{5000, 2, 2000});
     p = Pretokenizer::compile({{"a+$"}});

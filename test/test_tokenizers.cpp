@@ -1,5 +1,4 @@
-// test_tokenizers.cpp - tokenizers of every kind against Hugging Face's library and SentencePiece
-// (dev/golden_tokenizers.py).
+// test_tokenizers.cpp - every kind as Hugging Face or SentencePiece (dev/golden_tokenizers.py).
 #include "data/added.h"
 #include "data/bpe.h"
 #include "data/normalize.h"
@@ -37,7 +36,7 @@ Tokenizer parsed(const std::string& text) {
 std::vector<std::string> texts() { return cases()["texts"]; }
 uint32_t draw(uint64_t stream, uint64_t i, uint32_t n) { return philox(9, stream, i).v[0] % n; }
 
-// Random text with what the tokenizers' rules turn on.
+// Random text of parts on which the tokenizers' rules depend.
 std::string random_text(uint64_t stream, int length) {
     static const std::vector<std::string> parts = {" ",
                                                    " ",
@@ -83,12 +82,12 @@ std::string random_text(uint64_t stream, int length) {
     return text;
 }
 
-// The ids of a text that comes in pieces, each cut where it may be.
+// Ids of a text that arrives in pieces, cut where safe_cut allows.
 Ids encode_in_pieces(const Tokenizer& t, const std::string& text, uint64_t stream) {
     Ids ids;
     std::string_view rest = text;
     for (uint64_t i = 0; !rest.empty(); i++) {
-        const size_t seen = 1 + draw(stream, i, uint32_t(rest.size()));    // what follows is not known yet
+        const size_t seen = 1 + draw(stream, i, uint32_t(rest.size()));    // bytes arrived
         size_t cut = t.safe_cut(rest.substr(0, seen), 1 + draw(stream, i + 1000, uint32_t(seen)));
         REQUIRE(cut <= seen);
         if (cut == 0 && draw(stream, i + 2000, 4)) continue;
@@ -154,7 +153,8 @@ TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
         for (size_t i = 0; i < texts().size(); i++) {
             const std::string text = texts()[i];
             CAPTURE(i);
-            // Symbols are found before spaces become marks: a mark in the text is none.
+            // Not compared: symbols are found before spaces become marks; a text's own marks match
+            // none.
             if (name == "symbols" && text.find(SPACE_MARK) != text.npos) continue;
             CHECK(t.encode(text) == want["plain"][i].get<Ids>());
             CHECK(again.encode(text) == want["plain"][i].get<Ids>());
@@ -162,7 +162,7 @@ TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
             CHECK(decoder.push(t.decode(t.encode(text))) + decoder.finish() == want["decoded"][i].get<std::string>());
         }
         CHECK(t.encode_prompt("a")[0] == 1);
-        CHECK(t.encode("a", true) == t.encode("a"));    // BOS is the prompt's
+        CHECK(t.encode("a", true) == t.encode("a"));    // BOS only before prompts
         for (uint64_t i = 0; i < 100; i++)
             CHECK(encode_in_pieces(t, random_text(i, 30), i) == t.encode(random_text(i, 30)));
     }
@@ -177,7 +177,7 @@ TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
         Result<Tokenizer> again = tokenizer_from_gguf(g.value, name);
         REQUIRE_MESSAGE(again.ok(), again.status.message);
         CHECK(again.value.vocabulary().before == t.vocabulary().before);
-        // A GGUF does not say which tokens take white space, and finds none in normalized text.
+        // Not compared: a GGUF lacks tokens that take white space or match normalized text.
         if (name == "phi3" || name == "neox") continue;
         for (const std::string& text : texts()) {
             CAPTURE(text);
@@ -213,7 +213,7 @@ TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
     CHECK(pieces(Split::Behavior::contiguous) == "the|-|final|--|countdown|");
     CHECK(pieces(Split::Behavior::merged_with_previous) == "the-|final-|-|countdown|");
     CHECK(pieces(Split::Behavior::merged_with_next) == "the|-final|-|-countdown|");
-    CHECK(safe_cut(Pattern::o200k, "a!\n/b", 4) == 0);    // the slash goes on the punctuation
+    CHECK(safe_cut(Pattern::o200k, "a!\n/b", 4) == 0);    // the slash belongs to the punctuation
     CHECK(safe_cut(Pattern::o200k, "a!\nb", 4) == 3);
 }
 
@@ -260,10 +260,11 @@ TEST_CASE("tokenizers: normal forms leave what is no UTF-8 alone, and equal the 
     CHECK(normalized("e\xCC\x81 \xFF"
                      "e\xCC\x81\xCC",
                      nfc, false) == "\xC3\xA9 \xFF\xC3\xA9\xCC");
-    CHECK(normalized("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");    // Hangul of three parts
-    CHECK(normalized("\xEA\xB0\x80\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");                // two
+    // Hangul of three parts, then of two.
+    CHECK(normalized("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");
+    CHECK(normalized("\xEA\xB0\x80\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");
     CHECK(normalized("\xE3\x81\x8B\xE3\x82\x99", nfc, false) == "\xE3\x81\x8C");
-    CHECK(normalized("a\xCC\xA7\xCC\x81 ", nfc, false) == "\xC3\xA1\xCC\xA7 ");    // marks change places
+    CHECK(normalized("a\xCC\xA7\xCC\x81 ", nfc, false) == "\xC3\xA1\xCC\xA7 ");    // marks sorted
     CHECK(normalized("\xC2\xA0\xEF\xAC\x81", nfkc, false) == " fi");
     CHECK(normalized("\xC2\xA0\xEF\xAC\x81", nfc, false) == "\xC2\xA0\xEF\xAC\x81");
     CHECK_FALSE(is_normalized("e\xCC\x81", nfc, false));
@@ -275,7 +276,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     const std::string dir = temporary_directory();
     const std::string json = read_file(FOLDER + "phi3.json", 1 << 20).value;
     REQUIRE(replace_file(dir + "/tokenizer.json", json).ok());
-    CHECK(load(dir).vocabulary().before == Ids{1});    // the template's
+    CHECK(load(dir).vocabulary().before == Ids{1});    // BOS by tokenizer.json's template
     REQUIRE(replace_file(dir + "/tokenizer_config.json", R"({"add_bos_token": false, "add_eos_token": true,
         "bos_token": "<s>", "eos_token": {"content": "<|end|>"}, "chat_template": [{"name": "x", "template": "1"},
         {"name": "default", "template": "2"}],
@@ -313,7 +314,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     CHECK(ends(R"({"eos_token_id": -1})", R"({"eos_token_id": 2147483647})") == Ids{2147483647});
     for (std::string broken : {R"("</s>")", "[1, null]", "1e30", "18446744073709551615", "[[1]]", "-2", "2147483648"})
         CHECK(ends("{\"eos_token_id\": " + broken + "}", "{}") == Ids{-int(Exit::input)});
-    // What ends a text by its own name is no further end; either flag decides about both sides of a text.
+    // `ends` does not repeat eos_token; either flag decides about both sides of a text.
     std::filesystem::remove(dir + "/config.json");
     std::filesystem::remove(dir + "/chat_template.jinja");
     auto configured = [&](const std::string& text) {
@@ -327,9 +328,9 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     CHECK(configured(R"({"add_eos_token": true, "bos_token": "<s>", "eos_token": "<|end|>"})").before == Ids{});
     CHECK(configured(R"({"add_eos_token": true, "eos_token": "<|end|>"})").after == Ids{v.eos});
     CHECK(configured(R"({"add_bos_token": false, "eos_token": "<|end|>"})").after == Ids{});
-    CHECK(configured("{}").before == Ids{1});    // by the template of tokenizer.json
+    CHECK(configured("{}").before == Ids{1});    // by tokenizer.json's template
     CHECK(configured(R"({"add_bos_token": false})").before == Ids{});
-    CHECK(configured(R"({"add_eos_token": true})").after == Ids{});    // there is none
+    CHECK(configured(R"({"add_eos_token": true})").after == Ids{});    // no eos_token is given
     CHECK(configured(R"({"chat_template": [{"name": "x", "template": "1"}, {"name": "y", "template": "2"}]})")
               .chat_template == "1");
     configured(R"({"bos_token": "<s>", "eos_token": "<|end|>", "pad_token": "<new>", "chat_template": "4",
@@ -348,7 +349,7 @@ TEST_CASE("tokenizers: hostile tokenizer.model files are exit 3, at every length
     REQUIRE(sentencepiece_parse(file, "t").ok());
     CHECK(sentencepiece_begins(file));
     CHECK_FALSE(sentencepiece_begins("{\"a\": 1}"));
-    for (size_t n = 0; n < file.size(); n += 1 + n / 300) {    // a file may end between two fields
+    for (size_t n = 0; n < file.size(); n += 1 + n / 300) {    // between two fields a cut is valid
         Result<Vocabulary> v = sentencepiece_parse(file.substr(0, n), "t");
         if (!v.ok()) REQUIRE(v.status.code == Exit::input);
         std::string damaged = file;

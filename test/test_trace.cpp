@@ -1,4 +1,5 @@
-// test_trace.cpp - --trace: its lines are the operations' outputs, and name the operation at which two tables part.
+// test_trace.cpp - --trace: lines hold the operations' outputs, and the first difference between
+// two backends names an operation.
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -11,18 +12,18 @@
 namespace {
 struct TraceLine {
     std::string layer, operation, output, shape;
-    std::vector<double> numbers;    // mean, standard deviation, the first ones
+    std::vector<double> numbers;    // mean, standard deviation, first elements
     std::string key() const { return layer + " " + operation + " " + output + " " + shape; }
 };
 std::vector<TraceLine> read_lines(const std::string& path) {
     std::ifstream file(path);
     std::vector<TraceLine> lines;
     std::string text;
-    for (std::getline(file, text); std::getline(file, text);) {    // below the head
+    for (std::getline(file, text); std::getline(file, text);) {    // skips the header line
         std::istringstream words(text);
         TraceLine line;
         words >> line.layer >> line.operation >> line.output >> line.shape;
-        for (std::string x; words >> x;) line.numbers.push_back(std::stod(x));    // also of nan
+        for (std::string x; words >> x;) line.numbers.push_back(std::stod(x));    // stod reads nan
         REQUIRE(line.numbers.size() > 2);
         lines.push_back(line);
     }
@@ -35,7 +36,7 @@ Config toy() {
     c.HS = 6;
     return c;
 }
-// The lines of what `run` does with a model over this table.
+// Trace of run(model), where the model uses the operations of `op`.
 template <class Run> std::vector<TraceLine> traced(const Table& op, const Config& c, RunMode mode, Run run) {
     const std::string path = temporary_directory() + "/trace";
     {
@@ -56,7 +57,7 @@ std::vector<TraceLine> traced_step(const Table& op, const Config& c) {
         update(g, 1e-5f, 0.95f, 0);
     });
 }
-// A prompt and two tokens after it.
+// Trace of a prompt and two tokens after it.
 std::vector<TraceLine> traced_generation(const Table& op, const Config& c) {
     const std::vector<int> tok = toy_tokens(B * S, c.V, 1);
     return traced(op, c, RunMode::infer, [&](Model& g) {
@@ -66,7 +67,7 @@ std::vector<TraceLine> traced_generation(const Table& op, const Config& c) {
         for (int n : {S, 1, 1}) compute_logits(g, extend(g, cache, tok.data(), n), logits.data());
     });
 }
-// The first line at which two traces part: other numbers than by rounding, or another operation. Empty: none.
+// First line at which two traces differ by more than rounding, or in the operation. Empty: none.
 std::string first_difference(const std::vector<TraceLine>& a, const std::vector<TraceLine>& b) {
     for (size_t i = 0; i < std::max(a.size(), b.size()); i++) {
         if (i >= a.size() || i >= b.size()) return "one has more lines";
@@ -78,7 +79,7 @@ std::string first_difference(const std::vector<TraceLine>& a, const std::vector<
     }
     return "";
 }
-// Without the operations that the reference lacks.
+// The cpu table without the fused operations that the reference lacks.
 Table plain_cpu() {
     Table op = cpu_ops<float>();
     op.linear_gelu_forward = nullptr, op.linear_gelu_backward = nullptr;
@@ -96,7 +97,8 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
             for (const TraceLine& line : ours) seen.insert(line.operation);
         }
     }
-    // All that write numbers, but what a float model on a CPU does not call.
+    // All operations are seen but these, which write no numbers or which float on a CPU never
+    // calls.
     const std::set<std::string> others = {"zero",
                                           "copy",
                                           "upload",

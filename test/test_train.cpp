@@ -1,4 +1,4 @@
-// test_train.cpp - `flatgpt train` as people use and abuse it: stopped, killed, damaged, poisoned, resumed.
+// test_train.cpp - `flatgpt train`: stopped, killed, resumed, damaged files, poisoned gradients.
 #include "model/cost_table.h"
 #include "base/philox.h"
 #include "train/train.h"
@@ -36,7 +36,7 @@ void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, co
 // A trainer that can be stepped by hand: two micro-batches a step.
 struct Steps : Trainer {
     Ops<float> poisoned = cpu_ops<float>();
-    std::vector<float> weights;    // as remember() found them, like the states
+    std::vector<float> weights;    // copied by remember(), like the states
     std::vector<std::vector<char>> states;
     double last_loss = 0, norm = 0;
     bool skipped = false;
@@ -100,9 +100,9 @@ TEST_CASE("train: two runs, the same bits; then eval and sample") {
     CHECK(sscanf(e.out.c_str(), "{\"loss\":%lf,\"perplexity\":%lf,\"bits_per_byte\":%lf,\"tokens\":%lld}", &loss,
                  &perplexity, &bits, &tokens) == 4);
     CHECK(tokens == 1999 / 32 * 32);
-    CHECK(loss < 3.5);    // log 64 = 4.16 for who has learnt nothing but the alphabet
+    CHECK(loss < 3.5);    // log 64 = 4.16: only the alphabet learnt
     CHECK(perplexity == doctest::Approx(std::exp(loss)));
-    CHECK(bits == doctest::Approx(loss / std::log(2.0)));    // one byte a token
+    CHECK(bits == doctest::Approx(loss / std::log(2.0)));    // one byte per token
 
     auto sample = [&](std::vector<std::string> more) {
         std::vector<std::string> a = {"sample", toy.dir + "/a", "--prompt", "abc", "--ignore-end"};
@@ -133,7 +133,8 @@ TEST_CASE("train: killed at 50 random moments, resumed each time: the same losse
     REQUIRE(unbroken.exit_code == 0);
     const int kills = test_long() ? 500 : 50;
     int killed = 0, saved = 0, round = 0;
-    for (int i = 0; killed < kills; round++) {    // a fast machine is done before 50 kills: it starts over
+    // A fast machine ends a run before 50 kills; then another run begins.
+    for (int i = 0; killed < kills; round++) {
         const std::string out = "killed" + std::to_string(round);
         for (int signal = SIGKILL; signal == SIGKILL && killed < kills; i++) {
             Process p(toy.started(out, flags));
@@ -156,8 +157,8 @@ TEST_CASE("train: killed at 50 random moments, resumed each time: the same losse
         Result<TrainState> a = checkpoint_state(toy.newest(out)), b = checkpoint_state(toy.newest("unbroken"));
         REQUIRE(a.ok());
         REQUIRE(b.ok());
-        a.value.metrics_bytes = b.value.metrics_bytes;    // the clock's digits
-        a.value.config = b.value.config;                  // --out
+        a.value.metrics_bytes = b.value.metrics_bytes;    // differs with the clock's digits
+        a.value.config = b.value.config;                  // differs in --out
         CHECK(a.value == b.value);
         for (auto& entry : fs::directory_iterator(toy.dir + "/" + out)) CHECK(!contains(entry.path().string(), ".tmp"));
     }
@@ -176,7 +177,7 @@ TEST_CASE("train: SIGINT and SIGTERM save and say so; the resumed run has the sa
         p.send(number);
         ProcessResult r = p.wait();
         INFO(r.err);
-        if (r.exit_code == 0) continue;    // it was done already
+        if (r.exit_code == 0) continue;    // it had finished
         CHECK(r.exit_code == code);
         CHECK(contains(r.err, "--resume auto"));
         CHECK(!toy.newest("stopped").empty());
@@ -198,12 +199,12 @@ TEST_CASE("train: a damaged newest checkpoint is named and the one before is use
     CHECK(contains(r.err, "step_00000020"));
     CHECK(contains(r.err, "after step 10"));
     ProcessResult s = run_flatgpt({"sample", weights.substr(0, weights.rfind('/')), "--tokens", "3"});
-    CHECK(s.exit_code == 3);    // asked for by name, it is not silently replaced
+    CHECK(s.exit_code == 3);    // requested by name: not silently replaced
 }
 
 TEST_CASE("train: what cannot be done is said in one line with the right exit code") {
     Toy toy;
-    toy.write("big", 2000, 3, 250);    // ids up to 313 in a vocabulary of 257
+    toy.write("big", 2000, 3, 250);    // ids up to 313, vocabulary of 257
     std::ofstream(toy.dir + "/short.bin") << "abc";
     REQUIRE(run_flatgpt(toy.args("a", {"--steps", "4"})).exit_code == 0);
     auto check = [&](int code, const char* word, std::vector<std::string> args) {
@@ -225,7 +226,7 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
     check(2, "other shards", resumed("--data", toy.dir + "/other.bin"));
     check(2, "multiple", with("b", "--channels", "33"));
     check(2, "--total-batch", with("b", "--total-batch", "100"));
-    for (const char* tokens : {"16", "48"})    // half a sequence of 32, one and a half
+    for (const char* tokens : {"16", "48"})    // 0.5 and 1.5 sequences of 32
         check(2, "--seq-len 32", toy.args("b", {"--steps", "4", "--batch", "auto", "--total-batch", tokens}));
     check(2, "--warmup", with("b", "--warmup", "5"));
     check(2, "gpt3", with("b", "--model", "gpt3"));
@@ -241,7 +242,8 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
 TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
     Ops<float> op = cpu_ops<float>();
     op.free_bytes = [] { return free_memory; };
-    for (int rows : {0, 7, 60, 5000, -60}) {    // rows per step; 0: no --total-batch; negative: two CPU ranks share
+    // Sequences per step. 0: no --total-batch; negative: two CPU ranks share the memory.
+    for (int rows : {0, 7, 60, 5000, -60}) {
         Trainer t;
         t.progress.quiet = true;
         if (rows < 0) t.ranks.info.local_ranks = 2, rows = -rows;
@@ -274,7 +276,7 @@ TEST_CASE("train: one directory, one run") {
     CHECK(contains(second.err, "another flatgpt train"));
     first.send(SIGKILL);
     first.wait();
-    CHECK(run_flatgpt(toy.args("a", {"--steps", "4"})).exit_code == 0);    // the lock dies with its process
+    CHECK(run_flatgpt(toy.args("a", {"--steps", "4"})).exit_code == 0);    // lock freed by death
 }
 
 TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
@@ -299,7 +301,7 @@ TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
     CHECK(same_file(toy.newest("a") + "/model.safetensors",
-                    toy.newest("b") + "/model.safetensors"));    // lr 0 moves nothing
+                    toy.newest("b") + "/model.safetensors"));    // lr 0 changes nothing
     CHECK(same_file(toy.newest("a") + "/tokenizer.json", toy.newest("b") + "/tokenizer.json"));
 }
 
@@ -308,7 +310,8 @@ TEST_CASE("train: a gradient that is not finite never reaches the weights") {
     Steps t;
     t.prepare(toy);
     for (int i = 0; i < 40; i++) t.step();
-    const int calls = 2 * (1 + 2 * 4);    // two micro-batches: the head, and four products in each of two blocks
+    // Two micro-batches: the head, and four products in each of two blocks.
+    const int calls = 2 * (1 + 2 * 4);
     for (int call = 0; call < calls; call++)
         for (float value : {NAN, INFINITY, -INFINITY}) {
             t.remember();
@@ -325,7 +328,7 @@ TEST_CASE("train: a gradient that is not finite never reaches the weights") {
             t.step();
             CHECK(!t.skipped);
             CHECK(t.state.bad_in_a_row == 0);
-            CHECK(t.state.grad_norm.score(100 * t.norm) > 6);    // the detector is alive
+            CHECK(t.state.grad_norm.score(100 * t.norm) > 6);    // the detector still works
         }
 }
 
@@ -367,7 +370,7 @@ TEST_CASE("train: the first update moves each weight by the rate that is reporte
     CHECK(lr == doctest::Approx(0.02 / 4));
     int64_t moved = 0;
     for (size_t i = 0; i < t.weights.size(); i++) {
-        if (std::fabs(t.grads()[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
+        if (std::fabs(t.grads()[i]) < 1e-4f) continue;    // too near AdamW's eps, 1e-8
         moved++;
         const double by = (double(t.weights[i]) - double(t.params()[i])) / std::copysign(lr, double(t.grads()[i]));
         CHECK(std::fabs(by - 1) < 1e-3);
@@ -438,7 +441,7 @@ TEST_CASE("train: a full disk costs a checkpoint, never an older one") {
     const std::string disk = toy.dir + "/disk";
     fs::create_directory(disk);
     if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1500k") != 0) SKIP("no tmpfs may be mounted here");
-    // A checkpoint takes about 500 kB here: room for two with what comes first, not for all of --keep 0.
+    // A checkpoint takes about 500 kB: the disk has room for two, not for all that --keep 0 keeps.
     std::vector<std::string> a = toy.args("disk/run", {"--steps", "60", "--save-every", "10", "--keep", "0"});
     ProcessResult r = run_flatgpt(a);
     INFO(r.err);

@@ -1,4 +1,4 @@
-// test_train_notes.cpp - what `flatgpt train` says about a run's course, and a longer context than the model's.
+// test_train_notes.cpp - notes of `flatgpt train`, and contexts longer than the model's.
 #include "toy_run.h"
 
 namespace {
@@ -46,7 +46,7 @@ TEST_CASE("train notes: a resumed run with another schedule says from what rate 
     ProcessResult r = must(args("20"));
     CHECK(contains(r.err, "the schedule of the learning rate changes: " + rate(toy, "a", 10) + " in step 10, then " +
                               rate(toy, "a", 11) + " in step 11\n"));
-    // One pass over the data, as when --steps is not given.
+    // --steps 156 is one pass over the data, which the first run did by default.
     must(with(toy.args("b", {"--save-every", "20", "--keep", "0"}), THREAD));
     auto back = [&] {
         while (fs::path(toy.newest("b")).filename() > "step_00000100") fs::remove_all(toy.newest("b"));
@@ -86,7 +86,7 @@ TEST_CASE("train notes: --context beyond the model's where its positions turn; l
     must(more("rope", "x", {"--context", "16"}), 2, "--context 16: ");
     must(more("learned", "x", {"--context", "64"}), 2, "the model has --position learned, a table of 32; 32 at most");
     CHECK_FALSE(fs::exists(toy.dir + "/x"));
-    // A new model's own, longer than its sequences.
+    // A new model's context may be longer than its training sequences.
     must(with(toy.args("new", {"--steps", "1", "--context", "512"}), THREAD));
     CHECK(checkpoint_config(toy.newest("new")).value.T == 512);
 }

@@ -1,4 +1,4 @@
-// test_train_objective.cpp - `flatgpt train` and `eval` with documents, prefixes and masked tokens, and eval of texts.
+// test_train_objective.cpp - train and eval: documents, prefixes, masked tokens; eval of texts.
 #include "tensors.h"
 #include "base/philox.h"
 #include "toy_ranks.h"
@@ -64,7 +64,7 @@ TEST_CASE("train objective: each learns; the same for every batch, after a resum
         CHECK(same_file(toy.newest(name) + "/model.safetensors", toy.dir + "/whole" + name + "/model.safetensors"));
     }
     CHECK(toy.losses("o0") != toy.losses("o1"));
-    // What --documents changes: its losses are not those of a run without.
+    // --documents changes the losses.
     must(toy.command("plain", {}));
     CHECK(std::fabs(toy.losses("plain").back() - toy.losses("o0").back()) > 1e-4);
 }
@@ -105,7 +105,7 @@ TEST_CASE("train objective: the mask token is the tokenizer's, a new row of the 
     must({"train", "--dry-run", "--tokenizer", toy.dir + "/masks.json", "--model", "d2", "--objective", "mlm"}, 0,
          "token 257 masks");
 
-    // A causal model goes on as another one.
+    // A causal model is trained on as a masked-token model.
     must(toy.command("causal", {}));
     Words from = {"train",
                   "--data",

@@ -21,13 +21,13 @@ TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO
             CHECK(contains(r.err, std::to_string(ranks) + " ranks by Open MPI and MPI"));
             toy.same_losses(out, "one", 1e-5);
             if (zero[0] == '0') continue;
-            // 16 sequences: 2 ranks take two batches each, which ZeRO-2 reduces one by one.
+            // 16 sequences: with 2 ranks ZeRO-2 reduces two batches one by one, to other bits.
             if (zero[0] == '1' || ranks == 4) {
                 CHECK(toy.metrics(out) == toy.metrics(plain));
                 same_checkpoint(toy, out, plain);
             }
         }
-    // The checkpoint of 4 ranks: for one process a model like any other.
+    // One process evaluates the checkpoint of 4 ranks like any other.
     r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--eval-tokens", "1100", "--batch", "3",
                      "--dtype", "fp32", "--json"});
     INFO(r.err);
@@ -99,7 +99,7 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
         int ranks;
     } parts[] = {{"4", "0", 1}, {"8", "2", 2}, {"12", "1", 4}, {"16", "0", 1}};
     for (auto& part : parts) {
-        // --steps is part of the schedule: the run is cut short by removing what came after.
+        // --steps also sets the schedule: a run is cut short by removing its later checkpoints.
         r = toy.run(part.ranks, "parts", {"--steps", "16", "--zero", part.zero, "--resume", "auto", "--keep", "0"});
         INFO(r.err);
         REQUIRE(r.exit_code == 0);
@@ -108,7 +108,7 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
     }
     toy.same_losses("parts", "whole", 1e-5);
 
-    // Without --total-batch, too: the run goes on with the step that it began with.
+    // Without --total-batch, too, a resumed run keeps the size of step that it began with.
     const std::vector<std::string> own = {"--total-batch", "0"};
     for (const char* out : {"own4", "own1"}) {
         r = toy.run(4, out, own);
@@ -138,9 +138,10 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
 }
 
 namespace {
-// Long enough that a rank is killed while it trains. A sanitized run takes six times as long, so it has fewer steps.
+// Long enough to kill a rank in training. A sanitized run takes six times as long: fewer steps.
 std::vector<std::string> long_run() { return {"--steps", ASAN || TSAN ? "200" : "1000", "--save-every", "100"}; }
-constexpr double WHOLE_RUN = 280;    // seconds, just below FLATGPT_TEST_LIMIT: the limit of a run that nobody kills
+// Limit in seconds for a run without kills, just below FLATGPT_TEST_LIMIT.
+constexpr double WHOLE_RUN = 280;
 
 std::vector<std::string> going_on(std::vector<std::string> more) {
     const std::vector<std::string> run = long_run();
@@ -148,8 +149,8 @@ std::vector<std::string> going_on(std::vector<std::string> more) {
     more.insert(more.end(), {"--resume", "auto"});
     return more;
 }
-// Runs `out` once for each i in [first, end) and kills or stops one of its two ranks; each run resumes the last.
-// Returns how often the survivors named the rank. Called from several threads.
+// Runs `out` once for each i in [first, end) and kills or stops one of its two ranks; each run
+// resumes the last. Returns how often the survivors named the rank. Called from several threads.
 int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) {
     const std::string dir = toy.dir + "/notes_" + out;
     fs::create_directory(dir);
@@ -160,7 +161,7 @@ int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) 
         Killer killer{dir};
         Process p(mpirun(2, noted(dir, toy.program(out, going_on({"--timeout", "2"})))), mpirun_options(60));
         for (int k = 0; k < 4000 && p.running() && numbers(dir + "/pids").size() < 2; k++) usleep(1000);
-        if (i % 8 < 6) wait_for_training(p);    // the others meet it anywhere in the set-up, too
+        if (i % 8 < 6) wait_for_training(p);    // else killed anywhere in the set-up
         usleep(useconds_t(philox_uniform(philox(11, 1, uint64_t(i)).v[0]) * 300e3));
         const int pid = numbers(dir + "/pids")[rank];
         CHECK(pid > 0);
@@ -172,17 +173,17 @@ int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) 
             CHECK(gone(rank_pid));
         }
         for (int k = 0; k < 10000 && p.running(); k++) usleep(1000);
-        p.send(SIGKILL);    // mpirun itself may hang where a rank ends while it starts
+        p.send(SIGKILL);    // mpirun may hang after an early death
         const ProcessResult ended = p.wait();
         INFO("run " << i << ", rank " << rank << ", signal " << sent << "\n" << ended.err);
         std::map<int, int> codes = numbers(dir + "/codes");
-        if (codes.count(1 - rank) && codes[1 - rank] == 0) {    // it was through: it begins anew
+        if (codes.count(1 - rank) && codes[1 - rank] == 0) {    // finished: start over
             fs::remove_all(toy.dir + "/" + out);
         } else if (contains(ended.err, " parameters, ")) {
             CHECK(codes[1 - rank] == 7);
             CHECK(contains(ended.err, "rank " + std::to_string(rank)));
             named++;
-        } else {    // before the ranks have met, MPI's launcher ends them
+        } else {    // before rendezvous: ended by MPI's launcher
             CHECK(ended.exit_code != 0);
         }
     }
@@ -193,10 +194,11 @@ int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) 
 TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the others exit 7; then the same bits") {
     NEED_MPIRUN();
     RanksToy toy;
-    const int runs = test_long() ? 40 : 8;    // in 8 each rank gets each signal, while it trains and while it starts
+    // 8 runs send each rank each signal, while it trains and while it starts.
+    const int runs = test_long() ? 40 : 8;
     const std::string outs[] = {"killed_0", "killed_1"};
     int named[2] = {};
-    // These runs mostly wait, so two series and the uninterrupted run go side by side.
+    // Killed runs mostly wait, so two series and the uninterrupted run go side by side.
     Process whole(mpirun(2, toy.program("whole", long_run())), mpirun_options(WHOLE_RUN));
     std::vector<std::thread> halves;
     for (int h = 0; h < 2; h++)
@@ -249,7 +251,8 @@ TEST_CASE("train ranks: a signal to one saves on all") {
         wait_for_training(p);
         usleep(100000);
         kill(numbers(dir + "/pids")[rank], SIGINT);
-        kill(numbers(dir + "/pids")[rank], SIGTERM);    // a shell's background process ignores SIGINT until it asks
+        // A background process of a shell starts with SIGINT ignored, hence SIGTERM as well.
+        kill(numbers(dir + "/pids")[rank], SIGTERM);
         r = p.wait();
         INFO(r.err);
         const std::map<int, int> codes = numbers(dir + "/codes");
@@ -302,7 +305,7 @@ TEST_CASE("train ranks: who differs in configuration, binary, data or weights is
     CHECK(contains(both(in("a", "--data", "train.bin"), in("b", "--data", "train.bin")), "data"));
     CHECK(contains(both(in("a", "--from", "start"), in("b", "--from", "start")), "weights"));
     CHECK(!fs::exists(toy.dir + "/x/step_00000004"));
-    // An error of one rank alone is told to the others.
+    // An error of one rank alone is reported to the others.
     const std::string text = both(toy.program("x"), toy.program("x", {"--data", toy.dir + "/none.bin"}));
     CHECK(contains(text, "data"));
 }
@@ -326,7 +329,7 @@ TEST_CASE("train ranks: a rank that fails alone in a step ends with its own exit
             "alone", {"--data", "train.bin", "--zero", zero, "--batch", "2", "--steps", "100", "--channels", "128"});
         INFO(r.err);
         CHECK(!r.timed_out);
-        // mpirun does not wait for whom it has lost.
+        // mpirun may end before a rank that it has lost.
         for (int k = 0; k < 3000 && numbers(dir + "/codes").size() < 2; k++) usleep(1000);
         CHECK(numbers(dir + "/codes") == std::map<int, int>{{0, 7}, {1, 3}});
         CHECK(contains(r.err, "rank 0: rank 1"));
@@ -350,7 +353,8 @@ TEST_CASE("train ranks: a full disk on one rank is a warning that names it, and 
     const std::string dir = toy.dir + "/notes";
     fs::create_directory(dir);
     std::vector<std::string> all = mpirun(1, noted(dir, toy.program("full"))), second = toy.program("full");
-    second.insert(second.begin(), {"sh", "-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"});    // 32 KiB
+    // ulimit -f 64 is 32 KiB: too little for the second rank's part of the checkpoint.
+    second.insert(second.begin(), {"sh", "-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"});
     second = noted(dir, second);
     all.insert(all.end(), {":", "-n", "1"});
     all.insert(all.end(), second.begin(), second.end());
@@ -361,7 +365,7 @@ TEST_CASE("train ranks: a full disk on one rank is a warning that names it, and 
     CHECK(contains(r.err, "warning: no checkpoint of step 4"));
     CHECK(contains(r.err, "rank 1"));
     CHECK(toy.newest("full").empty());
-    CHECK(toy.losses("full").size() == 8);    // it went on to the end
+    CHECK(toy.losses("full").size() == 8);    // all steps done
 }
 
 TEST_CASE("train ranks: a rank whose memory breaks is named: its NaN, or at the next checkpoint one flipped bit") {
@@ -369,7 +373,7 @@ TEST_CASE("train ranks: a rank whose memory breaks is named: its NaN, or at the 
     RanksToy toy;
     const std::string dir = toy.dir + "/notes";
     fs::create_directory(dir);
-    // The rate is 0: the weights are those that any run of this seed begins with.
+    // With rate 0 the saved weights are those that any run of this seed begins with.
     ProcessResult r = toy.run(1, "start", {"--steps", "1", "--lr", "0"});
     REQUIRE(r.exit_code == 0);
     Result<SafetensorsFile> file = SafetensorsFile::open(toy.newest("start") + "/model.safetensors");
@@ -401,7 +405,8 @@ TEST_CASE("train ranks: a rank whose memory breaks is named: its NaN, or at the 
         CHECK(codes[1] == (nan ? 6 : 7));
         CHECK(contains(r.err, nan ? "the loss of rank 1" : "the ranks differ: rank 1"));
         if (nan) {
-            CHECK(checkpoint_verify(toy.newest(out)).code != Exit::ok);    // the ranks' weights are apart
+            // None is saved, because the ranks' weights differ.
+            CHECK(checkpoint_verify(toy.newest(out)).code != Exit::ok);
         }
     }
 }
@@ -414,12 +419,12 @@ TEST_CASE("train ranks: by variables alone, one of two that waits in vain, and o
     ProcessResult r = run_flatgpt(args, o);
     CHECK(r.exit_code == 7);
     CHECK(contains(r.err, "127.0.0.1"));
-    o.environment[0] = "RANK=0", o.environment[1] = "WORLD_SIZE=1";    // one rank, and nobody to wait for
+    o.environment[0] = "RANK=0", o.environment[1] = "WORLD_SIZE=1";    // one rank waits for nobody
     r = run_flatgpt(args, o);
     INFO(r.err);
     CHECK(r.exit_code == 0);
     CHECK(contains(r.err, ", 1 rank by torchrun, cpu "));
-    // By flags; who was started where does not go into the run's file.
+    // By flags. run.toml does not hold a rank's identity.
     r = run_flatgpt(toy.args("y", {"--steps", "2", "--rank", "0", "--ranks", "1", "--master", "127.0.0.1:1"}));
     REQUIRE(r.exit_code == 0);
     const std::string toml = read_file(toy.dir + "/y/run.toml");

@@ -1,4 +1,4 @@
-// test_validation.cpp - the validation loss as a measure, what follows from it, and options that are not passed over.
+// test_validation.cpp - validation losses, best checkpoints, --patience, no ignored options.
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
 
@@ -38,7 +38,7 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
     std::vector<double> losses;
     for (const char* batch : {"1", "4", "16"}) {
         const std::string out = std::string("b") + batch;
-        // lr 0: the weights are the same, whatever they have been trained on.
+        // lr 0 keeps the initial weights, so that runs with different batches have equal models.
         must_run(
             toy.args(out, {"--steps", "2", "--batch", batch, "--lr", "0", "--val", both, "--eval-tokens", "8000"}));
         losses.push_back(values(toy.metrics(out), "\"val_loss\":").back());
@@ -49,7 +49,7 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
         CHECK(number(e.out, "\"tokens\":") == 8000);
     }
     ProcessResult all = must_run({"eval", toy.dir + "/b1", "--data", both, "--json"});
-    CHECK(number(all.out, "\"tokens\":") == 30010 / 32 * 32 + 4999 / 32 * 32);    // every whole window
+    CHECK(number(all.out, "\"tokens\":") == 30010 / 32 * 32 + 4999 / 32 * 32);    // whole windows
 }
 
 TEST_CASE("evaluate: the loss of a model does not depend on the batch, a ragged last one included") {
@@ -101,7 +101,7 @@ TEST_CASE("loader: some of an epoch's samples lie evenly over all shards, whatev
     };
     Loader whole = open(1, 0, 1, 0), some = open(1, 0, 1, 32 * 8 - 5);
     CHECK(whole.samples() == 100);
-    CHECK(some.samples() == 8);    // rounded up
+    CHECK(some.samples() == 8);    // 251 tokens: rounded up
     const auto all = windows(whole, 1, 100), chosen = windows(some, 1, 8);
     for (int i = 0; i < 8; i++) CHECK(chosen[size_t(i)] == all[size_t(i * 100 / 8)]);
     for (int rank = 0; rank < 2; rank++) {
@@ -130,15 +130,15 @@ TEST_CASE("train: --patience ends the run, and goes on ending it; --keep-best ke
         must_run({"eval", toy.dir + "/a", "--checkpoint", which, "--data", toy.dir + "/val.bin"}, 0, dir);
     }
     must_run({"sample", toy.dir + "/a", "--checkpoint", "7", "--tokens", "3"}, 2, "7");
-    // Without the wish, the newest alone. A run that learns has its best at the end.
+    // Without --keep-best the newest alone stays. A run that learns has its best at the end.
     std::vector<std::string> plain = toy.args("b", {"--steps", "15", "--lr", "0", "--eval-every", "5", "--keep", "1"});
     plain.push_back("--keep-best=false");
     must_run(plain);
     CHECK(checkpoint_list(toy.dir + "/b") == std::vector{step_dir(toy, "b", 15)});
     r = must_run(toy.args("c", {"--steps", "20", "--eval-every", "5", "--keep", "0"}));
     CHECK(!contains(r.err, "the best by validation"));
-    CHECK(checkpoint_list(toy.dir + "/c").size() == 4);    // each validation was better
-    // The same validation set by another path: its best stays the best.
+    CHECK(checkpoint_list(toy.dir + "/c").size() == 4);    // each validation was the best
+    // A copy of the validation set under another path: the best stays the best.
     const std::string away = toy.dir + "/away";
     fs::create_directory(away);
     fs::copy_file(toy.dir + "/val.bin", away + "/val.bin");
@@ -161,7 +161,7 @@ TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
     ProcessResult r = must_run(a, 0, "no checkpoint of step 5");
     CHECK(contains(r.err, "the best by validation is step 10"));
     must_run({"sample", toy.dir + "/a", "--checkpoint", "best", "--tokens", "3"}, 0, "step_00000010");
-    // The newest checkpoint says which one is the best, also if that is an older one.
+    // The newest checkpoint records which one is the best, even if that is an older one.
     must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0, "the best by validation is step 10");
 }
 
@@ -175,11 +175,12 @@ TEST_CASE("eval: a run is measured in its own type, and has validation's bits") 
         const ProcessResult e =
             must_run({"eval", toy.dir + "/" + name, "--data", toy.dir + "/val.bin", "--json"}, 0, dtype);
         CHECK(number(e.out, "{\"loss\":") == values(toy.metrics(name), "\"val_loss\":").back());
-        CHECK_FALSE(contains(e.err, "weights "));    // packed ones
+        CHECK_FALSE(contains(e.err, "weights "));    // no packed weights
     };
     check("fp32", {});
     if (cpu_has_bf16()) check("bf16", {}), check("bf16", {"--stochastic-rounding"});
-    const char* before = getenv("FLATGPT_AMX");    // tiles' sums of floats are not those of packed weights
+    // With tiles, sums of floats differ from those of packed weights, which eval must not use.
+    const char* before = getenv("FLATGPT_AMX");
     const std::string own = before ? before : "";
     setenv("FLATGPT_AMX", "pretend", 1);
     check("fp32", {});
@@ -218,16 +219,16 @@ TEST_CASE("train: shards of another tokenizer are refused by name before the fir
         CHECK(contains(r.err, "257"));
         CHECK(!contains(r.err, "step 1/"));
     }
-    std::vector<std::string> forgotten = args("x", own, own, "/t.json");    // the default is GPT-2's
+    std::vector<std::string> forgotten = args("x", own, own, "/t.json");    // default: GPT-2's
     forgotten.erase(std::find(forgotten.begin(), forgotten.end(), "--tokenizer"),
                     std::find(forgotten.begin(), forgotten.end(), "--tokenizer") + 2);
     must_run(forgotten, 3, own);
     must_run(args("a", own, own, "/t.json"));
-    must_run(args("a", own, own, "/tok.json"), 2, "/tok.json");    // --resume with another
+    must_run(args("a", own, own, "/tok.json"), 2, "/tok.json");    // resumed with another tokenizer
     fs::remove(toy.dir + "/t.json");
     std::vector<std::string> gone = args("a", own, own, "/t.json");
     Toy::set(gone, "--steps", "3");
-    must_run(gone);    // the checkpoint has it
+    must_run(gone);    // the checkpoint holds the tokenizer
     Toy::set(gone, "--tokenizer", toy.dir + "/mistyped.json");
     must_run(gone, 3, "mistyped.json");
     const std::string run = toy.dir + "/a";
@@ -257,13 +258,13 @@ TEST_CASE("train: no option is passed over in silence") {
     r = must_run(
         toy.args("a", {"--steps", "10", "--resume", "auto", "--lr", "1e-3", "--batch", "2", "--total-batch", "128"}));
     CHECK(contains(r.err, "; changed: steps 8 -> 10\n"));
-    // What is not said again is taken from the checkpoint.
+    // Options that are not given again are taken from the checkpoint.
     must_run({"train", "--data", toy.dir + "/train.bin", "--seq-len", "32", "--out", toy.dir + "/a", "--seed", "5",
               "--dtype", "fp32", "--resume", "auto", "--steps", "11"},
              0, "after step 10");
     must_run({"train", "--config", toy.dir + "/a/run.toml", "--resume", "auto", "--steps", "12"}, 0, "after step 11");
     must_run(with(tune, {"--eval-tokens", "5"}), 2, "--val");
-    // A run that took its shape from a directory goes on without it.
+    // A run whose shape came from a model's directory resumes without that directory.
     std::vector<std::string> shaped = toy.args("shaped", {"--steps", "2"});
     Toy::set(shaped, "--model", toy.dir + "/a");
     for (const char* flag : {"--layers", "--heads", "--channels"})
@@ -300,7 +301,7 @@ TEST_CASE("train: --vocab takes shards without a tokenizer; a model without one 
     CHECK(!fs::exists(toy.newest("chars") + "/tokenizer.json"));
     must_run({"eval", toy.dir + "/chars", "--data", toy.dir + "/val.bin"});
     Toy::set(a, "--vocab", "3"), Toy::set(a, "--out", toy.dir + "/x");
-    must_run(a, 3, "train.bin");    // an id of 3 or more
+    must_run(a, 3, "train.bin");    // the data has ids above 2
     Toy::set(a, "--vocab", "65"), Toy::set(a, "--sample-every", "1");
     must_run(a, 2, "--tokenizer");
     Toy::set(a, "--vocab", "65"), Toy::set(a, "--sample-every", "0"), Toy::set(a, "--tokenizer", "gpt2");
@@ -309,7 +310,8 @@ TEST_CASE("train: --vocab takes shards without a tokenizer; a model without one 
     Toy::set(a, "--vocab", "0"), Toy::set(a, "--steps", "1");
     must_run(a);
     fs::remove(toy.newest("x") + "/tokenizer.json");
-    for (const char* gone : {"/MANIFEST", "/state.json"}) fs::remove(toy.newest("x") + gone);    // as from the Hub
+    // Without these files it is like a model from the Hub.
+    for (const char* gone : {"/MANIFEST", "/state.json"}) fs::remove(toy.newest("x") + gone);
     must_run({"train", "--from", toy.newest("x"), "--data", toy.dir + "/train.bin", "--out", toy.dir + "/y", "--steps",
               "1", "--batch", "4", "--dtype", "fp32"},
              0, "taken for GPT-2's");
@@ -328,8 +330,9 @@ TEST_CASE("train: warns when the data is read too often") {
              "reads its data 21 times (192 tokens, fewer than the "
              "model's 34.7k parameters)");
     CHECK(contains(must_run(toy.args("b", {"--steps", "9", "--data", data})).err, "warning"));
-    CHECK(!contains(must_run(toy.args("c", {"--steps", "6", "--data", data})).err, "warning"));    // 4 times
-    // Weights that have learnt elsewhere are many, as they should be: only repetition counts.
+    // The data is read 4 times: not too often.
+    CHECK(!contains(must_run(toy.args("c", {"--steps", "6", "--data", data})).err, "warning"));
+    // Fine-tuning: most weights were learnt elsewhere, so only repetition counts, not their number.
     std::vector<std::string> tune = {"train",   "--from", toy.dir + "/c", "--data", data,      "--out", toy.dir + "/d",
                                      "--steps", "9",      "--batch",      "4",      "--dtype", "fp32"};
     CHECK(!contains(must_run(tune).err, "warning"));
@@ -342,9 +345,9 @@ TEST_CASE("generate: a text without a prompt begins where documents or lines beg
     const Tokenizer without = Tokenizer::from_merges({}, Pattern::gpt2, {});
     const std::vector<int> line = with.encode("\n"), document = {with.end_of_text()};
     REQUIRE(line.size() == 1);
-    CHECK(beginning_of_text(with, -1) == document);    // a model from elsewhere
+    CHECK(beginning_of_text(with, -1) == document);    // -1: unknown
     CHECK(beginning_of_text(with, 16) == document);
-    CHECK(beginning_of_text(with, 1) == line);    // one beginning teaches nothing
+    CHECK(beginning_of_text(with, 1) == line);    // a single document teaches no beginning
     CHECK(beginning_of_text(with, 0) == line);
     CHECK(beginning_of_text(without, -1) == line);
 }

@@ -68,7 +68,7 @@ TEST_CASE("writers: an SVG's hostile names are text, and its cells a whole PNG f
         const std::string name = svg.substr(at + 1, svg.find_first_of(" >", at) - at - 1);
         CHECK_MESSAGE(contains(" svg rect text /text image /svg ", " " + name + " "), name);
     }
-    for (char c : svg) CHECK((c == '\n' || (c & 0xE0) != 0));    // XML has no other control characters
+    for (char c : svg) CHECK((c == '\n' || (c & 0xE0) != 0));    // XML: no other control characters
 
     const size_t begin = svg.find("base64,") + 7;
     const std::string png = from_base64(svg.substr(begin, svg.find('"', begin) - begin));
@@ -93,6 +93,7 @@ TEST_CASE("writers: an SVG's hostile names are text, and its cells a whole PNG f
         all.resize(bytes);
     }
     CHECK(at == png.size());
-    const std::string row = std::string(5, '\0') + "\xFF\xFF\xFF\xFF\xFE\xFE\xFE\xFE";    // no filter, 0, NaN, 1
+    // A row of pixels: filter 0, then 4 pixels each of value 0, NaN (255) and 1 (254).
+    const std::string row = std::string(5, '\0') + "\xFF\xFF\xFF\xFF\xFE\xFE\xFE\xFE";
     CHECK(all == row + row + row + row);
 }
