@@ -111,7 +111,7 @@ TEST_CASE("slots: a sequence among others that come and go has the bits that it 
         for (int count : {1, 2, 9}) come_and_go(g, count, states ? 1 : 4, uint64_t(count));
     }
     Model g(cpu_packed_ops());
-    toy_model(g, kinds()[0].c, {RunMode::infer, 9, 8});    // prompts in chunks of 8
+    toy_model(g, kinds()[0].c, {RunMode::infer, 9, 8});    // prompts in several chunks
     for (Element type : {Element::bf16, Element::int8, Element::fp8}) come_and_go(g, 5, 3, 1, {type});
 }
 
