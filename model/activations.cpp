@@ -14,7 +14,7 @@ template <class X> struct ActivationRow {
     X* Activations::*instead = nullptr;    // array to use instead; null: none
 };
 
-// Block l's activations. first: the output of the ffn's first product is stored.
+// Arrays of block l. first: the output of the ffn's first product is stored.
 std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, bool first) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
@@ -34,7 +34,8 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::shared_gate, gates, cheap},
             {&A::out2, post, cheap}};
 }
-// own: products read a type of their own, so without a norm before them, ln1 and ln2 are copies.
+// own: products read an element type of their own, so without a norm before them, ln1 and ln2 are
+// copies in this type.
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
@@ -82,7 +83,8 @@ template <class Rows> void lay_out_rows(Layout& at, Gpt& g, int64_t N, Rows rows
             else at.reserve(field, N * most), holder[i] = l;
         }
 }
-// Assigns each block's routes of tokens to experts; shared unless the backward pass reads them.
+// Assigns each block's arrays that route tokens to experts. Blocks share these arrays, unless the
+// backward pass reads them.
 void lay_out_routes(Layout& at, Gpt& g, int64_t N) {
     const Config& c = g.c;
     const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;

@@ -6,8 +6,8 @@
 struct Gpt;
 
 // A block's activations, which its backward pass reads. If the model lacks the step that computes
-// an array, the pointer is that step's input, a copy of it in the products' input type
-// (Table::has_input_type), or null if nothing reads it.
+// an array, the array's pointer is the step's input, or a copy of that input in the products' input
+// type (Table::has_input_type), or null if the array is never read.
 struct Activations {
     Activation* x;                // (N,C): the block's input
     Input* ln1;                   // (N,C): x after the branch's norm

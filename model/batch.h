@@ -13,14 +13,15 @@ class Batch {
     explicit Batch(const Table& table) : op(table) {}
     void configure(const Plan& plan, MaskKind mask);
 
-    // Uploads the next batch, even while the device works on the previous one. tok, target (B,S),
-    // host; target may be null; a target below 0 is ignored. tok null: only sizes are set, for a
-    // CostTable. spans (B,S); null: whole sequences under the model's mask, without prefixes.
+    // Uploads the next batch, even while the device works on the previous one. tok, target (B,S):
+    // on the host. `target` may be null; a target below 0 is ignored. tok null: only sizes are set,
+    // for a CostTable. spans (B,S); null: whole sequences under the model's mask, without prefixes.
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
     // Makes the uploaded batch the one that passes read.
     Sizes use_uploaded();
 
-    // Device memory, ints() each: tok (N), target (N); with spans also keys (N) and queries (N).
+    // Two batches in device memory, the one that passes read (`input`) and the next one (`staged`),
+    // each of ints() ints: tok (N), target (N); with spans also keys (N) and queries (N).
     int *input = nullptr, *staged = nullptr;
     int64_t ints() const { return (may_span ? 6 : 2) * most; }
     int* tok() const { return input; }

@@ -134,7 +134,7 @@ Status config_check(const Config& c) {
                     c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
-        // Bounds are rounded to float, as float fields are; ints' bounds are exact in float.
+        // Bounds are rounded to float, as float fields are; bounds of ints are exact in float.
         if (!(value >= double(float(row.min)) && value <= double(float(row.max))))
             return fail(Exit::usage, "%s: expected %.15g to %.15g, found %.15g", words(row).c_str(), row.min, row.max,
                         value);
@@ -237,7 +237,7 @@ std::vector<Flag> config_flags(ConfigOverrides& overrides) {
     return flags;
 }
 
-// Value given for row i's field by a flag; empty if the flag was not given.
+// Value that a flag gives to row i's field; empty if the flag was not given.
 static std::optional<double> override_value(const ConfigOverrides& overrides, size_t i) {
     const ConfigRow& row = config_rows()[i];
     if (overrides.words[i] != AS_MODEL) {

@@ -21,9 +21,11 @@ enum class NormPlacement {
 enum class RouterKind { softmax, sigmoid };    // how the router scores experts
 enum class Parallel { none, one, two };        // attention and ffn share an input: norms of it
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
-// T5's position bias: buckets; distance from which all share the last one. Raffel et al. 2020.
+// T5's position bias: number of buckets, and the distance from which on all share the last bucket.
+// Raffel et al. 2020.
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
-// Keys that a query attends to: up to its own position; also the whole prefix; the whole text.
+// Keys that a query attends to. causal: those up to its own position; prefix: also the whole
+// prefix; all: the whole text.
 enum class MaskKind { causal, prefix, all };
 // Scaling of RoPE's frequencies for longer contexts; sources: model/position_tables.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
@@ -117,7 +119,8 @@ struct Config {
             .E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid, .normalise = experts_normalised};
     }
     bool pre_norm() const { return norm_placement == NormPlacement::pre || norm_placement == NormPlacement::sandwich; }
-    // A norm follows each branch or its sum with the residual; the last one is then the final norm.
+    // A norm follows each branch or, with sum_norm(), the branch's sum with the residual. The last
+    // norm of a sum is the model's final norm.
     bool post_norm() const { return norm_placement != NormPlacement::pre; }
     bool sum_norm() const { return norm_placement == NormPlacement::post; }
     Config family_defaults() const;    // the family's usual fields for these sizes
@@ -146,7 +149,8 @@ struct ConfigRow {
     const char* help;    // help text of the flag
     // Enumerations: accepted names of each value, the first of which is written.
     std::vector<std::vector<std::string>> choices = {};
-    // Rule (base/command.h) on another row's flag; the model's own value satisfies it, too.
+    // Rule (base/command.h) on another row's flag, which this row's flag needs. A value that the
+    // model itself has satisfies the rule, too.
     const char* needs = "";
 };
 const std::vector<ConfigRow>& config_rows();
@@ -167,9 +171,10 @@ struct ConfigOverrides : Config {
 };
 ConfigOverrides no_overrides();
 std::vector<Flag> config_flags(ConfigOverrides& overrides);
-// Exit 2: a given option would have no effect in c, because another option is missing.
+// Checks flags against the resulting model c. Exit 2: a given option would have no effect in c,
+// because another option is missing.
 Status check_overrides(const ConfigOverrides& overrides, const Config& c);
-// base with the given overrides. Fields derived from a changed field are computed again.
+// Returns `base` with the given overrides. Fields derived from a changed field are computed again.
 Config config_with(const Config& base, const ConfigOverrides& overrides);
 
 // Options to run a model at a context other than the trained one.
@@ -178,7 +183,8 @@ struct ContextExtension {
     std::string scaling = "model";    // a value of --rope-scaling; "model": unchanged
     double factor = 0;                // 0: new context divided by trained context
 };
-// Exit 2: learned positions cannot go beyond the trained context; scaling needs RoPE.
+// Applies the options to c. Exit 2: learned positions would go beyond the trained context, or
+// scaling is given without RoPE.
 Status extend_context(Config* c, const ContextExtension& to);
 std::vector<Flag> context_extension_flags(ContextExtension& to);
 

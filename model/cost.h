@@ -53,7 +53,7 @@ class CostModel {
         return growing > 0 ? triangle(window) - triangle(p) + (S - growing) * window : double(S) * window;
     }
 
-    // Visible pairs with a key before the window, by Heads::stride and global_tokens.
+    // Visible pairs whose keys lie before the window (Heads::stride, Heads::global_tokens).
     static double pattern(int p, int S, const Heads& h) {
         double n = 0;
         for (int i = p; i < p + S && (h.stride || h.global_tokens); i++) {
@@ -100,7 +100,7 @@ class CostModel {
     // Expected number of distinct tokens among N uniformly random ones: V (1 - (1 - 1/V)^N).
     static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }
     static CallSizes heads(int B, int S, const Heads& h) { return {.B = B, .S = S, .heads = h}; }
-    // Bytes of q, k, v and y at one position; row_backward adds dqkv and dy.
+    // Bytes of q, k, v and y at one position. row_backward adds the bytes of dqkv and dy.
     double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
     double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 
@@ -112,7 +112,7 @@ class CostModel {
         const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
     }
-    // One addition per visible pair and head; attention_backward's cost has the rest.
+    // Counts one addition per visible pair and head. attention_backward's cost has all other work.
     Cost bias_gradient(int B, int S, const Heads& h) const {
         const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
@@ -121,7 +121,8 @@ class CostModel {
     static Cost recurrence(int passes, int B, int S, const Heads& h, double bytes) {
         return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
     }
-    // All sequences count as long as the first, whose position is read. Cached keys are read once.
+    // All sequences count with the first one's position, because only that is read. Cached keys
+    // count as read once.
     Cost cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
         int first = cache.width * cache.SIZE - S;    // a full cache, if pos is unavailable
         (void)read_device(&first, pos, sizeof first);

@@ -8,8 +8,9 @@
 #include "model/model.h"
 #include "model/cost.h"
 
-// A table like `real` that passes each operation to call(). It captures no graphs. Operations take
-// no context, so the observer is thread-local: the last one made is used, and is destroyed first.
+// A table like `real` that passes each operation to call(). It captures no graphs. Operations have
+// no argument for the observer, so a thread-local variable points to it: of several observers, the
+// last one made is used, and must be destroyed first.
 class Observer {
   public:
     Table table;    // to build a Model with
@@ -23,8 +24,8 @@ class Observer {
 
   private:
     const CostModel cost_model;
-    // Uploaded data by device address: batches whole (for their spans), else the first int (a
-    // position).
+    // Data uploaded to the device, by address: whole batches, because spans are read from them; of
+    // any other upload, the first int, which may be a position.
     std::map<const char*, std::vector<char>> uploads;
     Observer* const outer;
     // Adds the formats of a call's packed weights.
@@ -85,7 +86,7 @@ struct CostComm : Comm {
     void join(int64_t) override {}
 
   private:
-    // A rank sends all parts of n elements but its own: once, or twice in an all-reduce.
+    // Bytes that a rank sends of n elements: all but its own part. An all-reduce sends them twice.
     double sent(int64_t n, Element type, Element comm_dtype) {
         calls++;
         return double(n * element_bytes(type == Element::f32 ? comm_dtype : type)) * (ranks - 1) / ranks;
@@ -97,13 +98,14 @@ struct CostComm : Comm {
 // Runs a step of `batches` batches of plan.B x plan.S tokens, each sequence one document. The
 // model's table must be a CostTable's.
 void run_counted_step(Model& model, int batches = 1);
-// Cost of a step of B sequences of S tokens, without recomputation; FLOPs per token.
+// Cost of a step of B sequences of S tokens, without recomputation. training_flops: such a step's
+// FLOPs per token.
 Cost training_cost(const Table& like, const Config& c, int B, int S);
 inline double training_flops(const Table& like, const Config& c, int S) {
     return training_cost(like, c, 1, S).flops() / S;
 }
 // Device memory of a model by purpose: its allocations, and the scratch of a step (RunMode::train)
-// or a forward pass. exit 2: impossible sizes
+// or a forward pass. Exit 2: impossible sizes.
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);
 // Messages that a rank of plan.ranks sends in a step of `batches` batches. Exit 2: impossible

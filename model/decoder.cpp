@@ -42,8 +42,8 @@ void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args
         blocks(g, &cache, S == 1);
         if (sample_args) draw(g, cache, *sample_args);
     };
-    // Operation sample increments cache_pos on the device, and also pos, unless the cache evicts:
-    // then pos is a row of this call's cos_sin table and stays.
+    // Operation sample increments cache_pos on the device. It also increments pos, unless the cache
+    // evicts: pos is then a row of this call's cos_sin table.
     for (int i = 0; sample_args && i < (cache.kind.evicts ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
     if (!g.op.begin_capture || S > 1 || g.pass.spans || g.after_attention) return step();
     auto graph = cache.graphs.find({B, cache.sampled});
@@ -70,7 +70,7 @@ void upload_prefixes(Model& g, const std::vector<int>& lengths) {
     g.op.upload(g.batch.queries(), prompts.queries.data(), bytes);
 }
 
-// Moves these rows to the front. As `rows` ascends, none is overwritten before it is read.
+// Moves the given rows of x to its front. Rows ascend, so none is overwritten before it is read.
 template <class X> void to_front(const Table& op, X* x, int width, const std::vector<int>& rows) {
     for (int i = 0; i < int(rows.size()); i++)
         if (rows[size_t(i)] != i)

@@ -14,17 +14,17 @@ struct PendingHead {
 // Allocates a cache, which must be destroyed before the model. Exit 5: not enough memory.
 Status allocate_cache(Model& model, KvCache& cache, int sequences, int positions, const CacheOptions& kind = {});
 
-// Appends S tokens to each of B sequences of the cache (empty: all of them) and runs these tokens.
-// lengths (B): number of tokens of each sequence, the rest being padding; empty: all have S. tok
-// (B,S), host; null: the tokens sampled for the same sequences by the last step. sample_args, with
-// S = 1: samples the next tokens into cache.tok (B). The caller uploads sample_args.at before the
-// first step.
+// Appends S tokens to each of B sequences of the cache, and runs these tokens. sequences: their
+// numbers; empty: all of the cache. lengths (B): each sequence's number of tokens, before padding;
+// empty: all have S. tok (B,S): on the host; null: the tokens that the last step sampled for these
+// sequences. sample_args, with S = 1: samples the next tokens into cache.tok (B). The caller
+// uploads sample_args.at before the first step.
 PendingHead extend(Model& model, KvCache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                    const std::vector<int>& lengths = {}, Pages::SumOrder sum_order = Pages::SumOrder::by_length,
                    const SampleArgs* sample_args = nullptr);
-// For compute_logits after Gpt::forward: all positions of the batch.
+// PendingHead with all positions of the batch, for compute_logits after Gpt::forward.
 PendingHead whole_batch(const Model& model);
-// Computes the logits of the given rows of (B,S), which ascend; without rows, of each sequence's
-// last position. Overwrites activations, so at most one call per pass.
+// Computes the logits of the given rows of (B,S), which must ascend; if `rows` is empty, of each
+// sequence's last position. Overwrites activations, so it can be called only once per pass.
 void compute_logits(Model& model, const PendingHead& head, float* out,
                     const std::vector<int>& rows = {});    // (rows,V), host

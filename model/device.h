@@ -27,7 +27,8 @@ struct Device {
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 const char* dtype_name(Dtype dtype);         // value of --dtype
 Dtype gpu_dtype(const std::string& name);    // "auto": bf16
-// Fails with `code` if a GPU of this capability (89: sm_89) has no products of this dtype.
+// Checks that a GPU of this capability (89: sm_89) has products of this dtype; if not, fails with
+// `code`.
 Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code);
 double measure_peak(const Device& d);    // FLOP/s of a large product; CPU: 0
 

@@ -34,7 +34,8 @@ void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
         page = own;
     }
     s.pos += more;
-    // Each sequence begins in a range of its own, so that its pages are consecutive.
+    // The search for a sequence's first page begins at a different page for each sequence, so that
+    // a sequence's pages are consecutive.
     const int begin = int(int64_t(ref_counts.size()) * b / sequences());
     for (; !ref_counts.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
         s.pages.push_back(allocate_page(s.pages.empty() ? begin : s.pages.back() + 1));
@@ -96,13 +97,14 @@ static int64_t layer_bytes(const Config& c, Element type) {
 }
 static int paged_layers(const Config& c) { return c.L - c.recurrent_layers_below(c.L); }
 int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * layer_bytes(c, type); }
-// Elements of a sequence's states.
+// Number of floats in one sequence's states, in all layers with linear attention.
 static int64_t state_numbers(const Config& c) { return c.recurrent_layers_below(c.L) * c.heads(0).state(); }
 int64_t cache_bytes(const Config& c, Element type) {
     return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
 }
 
-// Positions in a table end with the context. A stride counts from the first position.
+// Sequences that evict grow beyond the context, where a table of positions ends. A stride selects
+// keys by position, which eviction changes.
 const char* why_no_eviction(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";

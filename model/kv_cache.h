@@ -48,12 +48,12 @@ class PageTable {
     bool states = false;         // the model has linear attention's states
     std::vector<Copy> forked;    // copies of states to make, in order
 
-    // Allocates pages for `more` positions. If the last page is shared, a new one replaces it, and
-    // `copies` lists the contents for the caller to copy.
+    // Allocates pages for `more` positions. If the last page is shared, a new one replaces it; the
+    // caller must then copy the contents, as listed in `copies`.
     void grow(int b, int more, std::vector<Copy>& copies);
     void fork(int from, int to);    // `to` becomes a copy of `from`
     // Drops pos and all later positions. Not allowed once a position after pos was evicted or
-    // caused an eviction; with states, only pos 0 and the present end are allowed.
+    // caused an eviction. With states (linear attention), pos must be 0 or the sequence's length.
     void rewind(int b, int pos);
     void evict(int b, int page);    // page: index in Sequence::pages
     // Replaces the first n pages by copies, whose keys the caller then rotates.
@@ -68,22 +68,24 @@ class PageTable {
 };
 
 constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / Pages::SIZE; }
-// Most tokens of a sequence that one call appends if the cache evicts.
+// Most tokens that one call appends to a sequence if the cache evicts.
 constexpr int MAX_CHUNK = 512;
 // Reason why this model's cache cannot evict; null: it can.
 const char* why_no_eviction(const Config& c);
-// Number of positions that a sequence's pages must hold: the context. If the cache can evict and
-// each layer has a window: the widest window, one chunk and one page, since no query sees more.
+// Number of positions that a sequence's pages must hold. In general, this is the context. If the
+// cache can evict and each layer has a window, it is the widest window, one chunk and one page,
+// because no query attends to earlier keys.
 int cache_positions(const Config& c);
 // Bytes of one page of this element type, in all layers with softmax attention.
 int64_t page_bytes(const Config& c, Element type);
-// Bytes of a full sequence, its states included.
+// Bytes of a full sequence in the cache, including its states (linear attention).
 int64_t cache_bytes(const Config& c, Element type);
 // Text of cache_bytes: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8, for 1024
 // tokens".
 std::string cache_text(const Config& c);
 
-// Arguments of operation sample, which draws each sequence's next token, below V. Device pointers.
+// Arguments of operation sample, which draws each sequence's next token, below V. Pointers are
+// device memory.
 struct SampleArgs {
     int* counts = nullptr;    // Ops::sample's token_counts
     const double* bias = nullptr;

@@ -16,7 +16,7 @@ struct OptimizerState {
     StateSize size = StateSize::parameter;
     Element type = Element::f32;
 };
-// A range of n elements in device memory. Nothing may change if step->skipped.
+// Arguments for a range of n elements in device memory. If step->skipped, nothing may change.
 struct OptimizerRange {
     const Table& op;
     int64_t n;
@@ -49,12 +49,13 @@ struct Optimizer {
 extern const Optimizer ADAMW;
 const std::vector<const Optimizer*>& optimizers();
 
-// A matrix of a block, each expert's by itself.
+// One matrix of a block. The matrices of experts, which share a tensor, count separately.
 struct BlockMatrix {
     int bucket;
     int64_t offset, rows, cols;    // offset: in a full buffer
     int64_t first_row;             // offset in states per row
 };
 std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors);
-// The rows of tensors.h for a state: offsets and shapes of its tensors in memory and in files.
+// Rows as in tensors.h for one optimizer state: offsets and shapes of its tensors in memory and in
+// files.
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, StateSize size);

@@ -9,7 +9,7 @@
 namespace {
 bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
 
-// Merges consecutive rows of one format into a part. Each expert's parts are separate, because a
+// Joins consecutive rows of one format to one part. Rows of two experts stay separate, because a
 // panel of packed rows must not span two experts.
 std::vector<PackedPart> parts_of(const Tensor& t, const WeightFormats& stored) {
     std::vector<FormatRows> rows = stored ? stored(t) : std::vector<FormatRows>{};

@@ -26,7 +26,8 @@ class PackedWeights {
     void assign(char* memory);    // memory: `bytes`, zeroed
     bool any() const { return !entries.empty(); }
     Parameter* at(int64_t offset) { return parameter(entry(offset).weight); }
-    // Position embeddings from row `first` on: wpe, or the computed table; null: neither exists.
+    // Position embeddings from row `first` on: rows of wpe or of the computed table. Null: neither
+    // exists.
     Parameter* positions(int first);
     float* position_table() { return beside.floats; }
 

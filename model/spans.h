@@ -10,8 +10,8 @@ struct Text {
 };
 struct Spans {
     std::vector<Span> keys, queries;    // (B,S)
-    // Adds a sequence of S positions that consists of these texts, the first beginning at 0. A
-    // query attends within its own text: to positions up to its own; with MaskKind::prefix also to
-    // the whole prefix; with MaskKind::all to the whole text.
+    // Adds a sequence of S positions that consists of these texts; the first begins at 0. A query
+    // attends within its own text: to positions up to its own; with MaskKind::prefix also to the
+    // whole prefix; with MaskKind::all to the whole text.
     void add(const std::vector<Text>& texts, int S, MaskKind mask_kind);
 };

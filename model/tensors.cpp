@@ -68,7 +68,7 @@ template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
             {!c.sum_norm() && c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
-// Tensor of a row, with the family's names in files. block: -1 outside of blocks.
+// Makes the tensor of a row, with the family's names in files. block: -1 outside of blocks.
 template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name,
@@ -81,7 +81,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;
     t.rows = t.file_rows + row.padding;
-    // A matrix's file name is its stem's ("qkv" of "qkvw") or its own ("wte"), then ".weight".
+    // A matrix's name in files is found by its stem ("qkv" of "qkvw") or its own name ("wte"), and
+    // ends with ".weight".
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
@@ -111,8 +112,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     return t;
 }
 
-// Visits every row in memory order: visit(tensor with bucket and offset, pointer to member,
-// struct). Returns the flat buffer's size.
+// Visits every row in memory order by visit(tensor with bucket and offset, pointer to member,
+// struct with this member). Returns the flat buffer's size.
 template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
     int64_t offset = 0;
     auto step = [&](const auto& row, auto* owner, int block, int bucket) {

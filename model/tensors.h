@@ -18,8 +18,8 @@ template <class T> struct Params {
 };
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
-// Layout of a tensor in files: as in memory; (cols, rows); or rows (NH,3,HS), with a head's query,
-// key and value together.
+// Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows
+// (NH,3,HS), with a head's query, key and value together.
 enum class FileLayout { straight, transposed, by_head };
 // Consecutive rows of our tensor that are a tensor of their own in a file.
 struct Piece {
@@ -45,8 +45,9 @@ struct Tensor {
 };
 // Pointers by name: pointer_to(tensor), or null if the model lacks it. T: Parameter or Gradient.
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to);
-// Tensors that are reduced, partitioned and saved together: one bucket of embeddings and head, one
-// per block, the last with ln_f. Ranks get equal parts, for which buckets are padded.
+// Tensors that are reduced, partitioned and saved together. The first bucket has embeddings and
+// head; each block is a bucket, the last one with ln_f. Ranks get equal parts, for which buckets
+// are padded.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };

@@ -48,7 +48,7 @@ void TrainStep::update(const OptimizerParams& params, const Limits& limits, uint
     for (const Partition& s : store.updates()) store.update(s, verdict, params, seed);
     char* to = results + updates % 2 * result_bytes();
     op.download_async(to, verdict, int64_t(sizeof(Step)));
-    // The reports and, behind them, the router totals.
+    // Downloads the ranks' reports, and the router totals that follow them in memory.
     op.download_async(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
     marks[updates++ % 2] = op.mark();
 }

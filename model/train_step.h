@@ -11,12 +11,13 @@ class TrainStep {
     void lay_out(Layout& at);    // in device memory
     bool allocate();             // host memory; false: out of memory
 
-    // targets: counted targets of the whole step on all ranks; 0: every rank has as many as this
-    // one. positions, seed, number: as in StepState (gpt.h).
+    // targets: number of targets in the whole step, on all ranks, without ignored ones; 0: every
+    // rank has as many as this rank. positions, seed, number: as in StepState (gpt.h).
     void begin(int64_t targets = 0, uint64_t seed = 0, int64_t number = 0, int64_t positions = 0);
     double grad_norm();    // global norm; one rank only
     // Runs the optimizer, unless the step exceeds its limits. seed: for stochastic rounding.
-    // signal: sent to all ranks in their reports. At most two updates may be pending.
+    // signal: a number that this rank's report brings to all ranks. At most two updates may be
+    // pending.
     void update(const OptimizerParams& params, const Limits& limits, uint64_t seed, int signal = 0);
     // Waits for the oldest pending update and returns its outcome and every rank's report.
     // router_totals (L,E+2): router_forward's totals of the step

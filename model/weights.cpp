@@ -58,8 +58,8 @@ void ParamStore::clear_gradients() {
         if (e.size) op.zero(op.at(grads, e.first), op.bytes(grads, e.size));
 }
 
-// Zero 2 computes in a cleared work buffer. This rank first copies its partition's sum so far into
-// it, so that the next sum over the ranks includes it.
+// With zero 2, gradients are computed in a cleared work buffer. This rank first copies its
+// partition's sum so far into the buffer, so that the next sum over the ranks includes it.
 void ParamStore::gradients_begin(int k) {
     if (zero < 2) return;
     if (comm) comm->join(work_mark[work_buffer(k)]);
@@ -97,7 +97,7 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     return n;
 }
 
-// Each state's element `first`, or null for a state of another size.
+// For each optimizer state, the address of its element `first`; null if its size is not `size`.
 std::vector<void*> ParamStore::states_at(StateSize size, int64_t first) const {
     std::vector<void*> at;
     for (size_t i = 0; i < states.size(); i++) {
@@ -127,8 +127,8 @@ void ParamStore::update(const Partition& s, const Step* step, const OptimizerPar
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
 }
-// Replaces the directions of a partition, which `dw` holds, by their matrices' transforms. The
-// whole bucket is gathered in the buffer in which its gradients were computed.
+// Replaces a partition's directions (OptimizerRange::dw) by their matrices' transforms. With ZeRO,
+// the whole bucket is first gathered in the buffer in which its gradients were computed.
 void ParamStore::transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings) {
     Gradient *whole = grads, *mine = partition_gradients(s);
     int64_t begin = 0;
@@ -240,8 +240,9 @@ void ParamStore::collect() {
         }
     }
 }
-// A matrix's rows have their state on the ranks whose partitions cut the matrix. The first of them
-// contributes it, and the sum of all ranks' contributions is complete on every rank.
+// Collects an optimizer state with one value per row of a matrix. All ranks whose partitions cut a
+// matrix have the state of its rows. The first of these ranks keeps it and the others set zeros, so
+// the sum over ranks is the complete state.
 void ParamStore::collect_row_state(size_t i) {
     const Element type = optimizer->states[i].type;
     for (const BlockMatrix& m : matrices) {

@@ -16,8 +16,9 @@
 #include "model/optimizers.h"
 #include "model/packed_weights.h"
 
-// The flat buffers, for files and tests: as floats, whatever their type. weights: masters, if any.
-// The optimizer's states follow: see optimizer_state.
+// The model's flat buffers, which files and tests access as floats, whatever their type. weights:
+// the master copies, if there are any. The next values are the optimizer's states: see
+// optimizer_state.
 enum class StateKind : int { gradients = -2, weights = -1 };
 constexpr StateKind optimizer_state(size_t i) { return StateKind(int(i)); }    // i-th of Optimizer::states
 
@@ -66,11 +67,13 @@ struct ParamStore {
     void set_layout(const Config& c, const Optimizer* optimizer, int rank, int ranks, int zero, Element comm_dtype);
     int64_t state_elements(size_t i) const;    // on this rank
     Partition partition(int bucket) const;
-    // This rank's updates: everything in one piece; with ZeRO its partition of each bucket.
+    // Partitions that this rank updates: one of all parameters; with ZeRO, its partition of each
+    // bucket.
     std::vector<Partition> updates() const;
     Gradient* gradients(int bucket) const;                      // buffer in which they are computed
     Gradient* partition_gradients(const Partition& s) const;    // buffer of the sum over ranks
-    // A product's gradient (Tensor::product): assigned in a step's first batch, so never cleared.
+    // Gradient of a weight that a matrix product uses (Tensor::product): a step's first batch
+    // assigns it, later ones add, so it is never cleared.
     GradTarget<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
     // Zero 2's work buffers: one for the embeddings, two that the blocks use alternately.
     static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
@@ -80,8 +83,8 @@ struct ParamStore {
     void clear_gradients();                        // except gradients that the first batch assigns
     void gradients_begin(int bucket);              // before they are computed
     void gradients_done(int bucket, bool last);    // after; last: the step's last batch
-    // After all gradients: waits for them, computes squares and this rank's report, and sums them
-    // over the ranks. Returns the number of squares.
+    // Called after all gradients. Waits for them, computes their sums of squares and this rank's
+    // report, and adds both over the ranks. Returns the number of sums of squares.
     int sum(const StepTotals& totals, int signal);
     // Runs the optimizer on a partition, and gathers the parameters of its bucket.
     void update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed);
@@ -97,8 +100,8 @@ struct ParamStore {
     bool sharded(StateKind part) const;                             // this rank has only its partitions
     bool holds(StateKind part, int64_t offset, int64_t n) const;    // write would store part of it
     // Sharded parts can be read only between collect and forget, and only in buckets that this rank
-    // owns. All ranks call collect together, between steps; it overwrites the gradients. Packed
-    // weights are written as fp32 and read in whole rows.
+    // saves (config_owners). All ranks call collect together, between steps; it overwrites the
+    // gradients. Packed weights are written as fp32 and read in whole rows.
     void read(StateKind part, int64_t offset, int64_t n, float* to) const;
     void write(StateKind part, int64_t offset, int64_t n, const float* from);
     void collect();

@@ -125,7 +125,7 @@ static std::string letters(const std::string& name) {
         if (!strchr("-_.", c)) text += char(tolower(static_cast<unsigned char>(c)));
     return text;
 }
-// Family that a name "FAMILY:dN" begins with; null: unknown.
+// Finds a family by its name, the part of "FAMILY:dN" before the colon; null: unknown.
 static const Family* family_named(const std::string& name) {
     for (const Family* family : families()) {
         if (letters(name) == letters(family->type)) return family;

@@ -42,7 +42,8 @@ struct Family {
     void (*sized)(Config& c) = nullptr;    // sets fields that depend on the sizes
     std::vector<ConfigKey> keys = {};
 
-    // RoPE in config.json: key rope_parameters, and older keys named here. theta null: neither.
+    // Keys of config.json for RoPE: rope_parameters, and the older keys named here. theta null: the
+    // family has neither.
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // rotated fraction of a head
@@ -72,25 +73,26 @@ struct Family {
     };
     std::vector<Fixed> fixed = {};
 
-    // Our tensor names and the files', without .weight and .bias: "ln1" covers ln1w and ln1b,
-    // "shared_fc" is fcw in a layer with experts. `file`: one name, or one for each part that the
-    // file stores separately (tensors.cpp). # stands for the block's number, @ for the expert's.
-    // Tensors without a row keep our name in files.
+    // Our name of a tensor and its names in files, without .weight and .bias: "ln1" covers ln1w and
+    // ln1b, "shared_fc" is fcw in a layer with experts. `file` has one name, or one for each part
+    // that files store separately (tensors.cpp). # stands for the block's number, @ for the
+    // expert's. Tensors without a row keep our name in files.
     struct Name {
         const char* ours;
         std::vector<const char*> file;
         FileLayout layout = FileLayout::straight;
     };
     std::vector<Name> names = {};
-    // Prefixes of tensor names. Written files have the first, others any or none.
+    // Prefixes of tensor names. Files that flatgpt writes use the first; files that it reads use
+    // any of them, or none.
     std::vector<const char*> prefixes = {"model."};
     // Tensors of other exporters to ignore, by their names' end or beginning ("vision_tower.*").
     std::vector<const char*> redundant = {".rotary_emb.inv_freq"};
     std::vector<Preset> presets = {};
 };
 const std::vector<const Family*>& families();
-// For a model_type that cannot be loaded: the feature that flatgpt lacks; null: unknown model_type.
+// Feature that flatgpt lacks for a model_type that it cannot load; null: the model_type is unknown.
 const char* missing_for(const std::string& type);
-// Two groups of rows, which families() joins.
+// Families like Llama, and families like GPT-2. families() joins both.
 const std::vector<Family>& llama_families();
 const std::vector<Family>& gpt_families();

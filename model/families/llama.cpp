@@ -41,7 +41,8 @@ Keys without(Keys keys, const char* key) {
     std::erase_if(keys, [&](const ConfigKey& k) { return std::string_view(k.key) == key; });
     return keys;
 }
-// kv: number of key/value heads that transformers' class assumes if the key is absent.
+// Keys of models like Llama. kv: number of key/value heads that transformers' class assumes if
+// their key is absent.
 Keys llama_keys(const Keys& more = {}, double kv = NAN) {
     return with<ConfigKey>({{"vocab_size", &C::V},
                             {"max_position_embeddings", &C::T},
@@ -58,7 +59,7 @@ const ConfigKey HEAD_DIM = {"head_dim", &C::HS}, RMS_EPS = {"rms_norm_eps", &C::
                 LAYER_EPS = {"layer_norm_eps", &C::norm_eps},
                 WINDOW = {"sliding_window", &C::window, ConfigKey::or_none},
                 QWEN_WINDOW = {"sliding_window", &C::window, ConfigKey::or_none, 4096};
-// One key that sets several fields.
+// Adds one key that sets several fields.
 Keys biases(const Keys& keys, const char* key, std::initializer_list<bool Config::*> fields) {
     Keys all = keys;
     for (bool Config::*field : fields) all.push_back({key, field});
@@ -90,7 +91,7 @@ Names branch_names() {
                         {"post2", {"model.layers.#.post_feedforward_layernorm"}}});
 }
 
-// Names of experts and router in `mlp`, and of the shared expert in the same layers.
+// Names of router and experts in `mlp`. `more` replaces names or adds those of a shared expert.
 Names expert_names(const Names& more = {}) {
     return llama_names(with<Family::Name>(
         {{"router", {"model.layers.#.mlp.gate"}},
@@ -98,7 +99,8 @@ Names expert_names(const Names& more = {}) {
          {"expert_down", {"model.layers.#.mlp.experts.@.down_proj"}}},
         more, &Family::Name::ours));
 }
-// Keys of the experts' number and width. count, per_token, of_each: transformers' values if absent.
+// Adds keys of the experts' number, of the experts per token and of an expert's width. count,
+// per_token, of_each: transformers' values if a key is absent.
 Keys expert_keys(Keys keys, const char* number, double count, double per_token, const char* width, double of_each) {
     keys.push_back({number, &C::experts, ConfigKey::as_is, count});
     keys.push_back({"num_experts_per_tok", &C::experts_used, ConfigKey::as_is, per_token});
