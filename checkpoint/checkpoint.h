@@ -85,27 +85,30 @@ struct Disk {
 };
 const Disk& real_disk();
 
-// Writes a checkpoint of state.step. Exit 4: the reason; then the temporary directory is removed,
-// and older checkpoints stay untouched. coordinator: with several ranks, which all call this (after
-// ParamStore::collect). If one rank fails, all fail, the others with exit 7 naming that rank.
+// Writes a checkpoint of state.step. Exit 4: writing failed; the temporary directory is then
+// removed, and older checkpoints stay untouched. coordinator: null for one rank; with several
+// ranks, all call this, after ParamStore::collect. If one rank fails, all fail, the others with
+// exit 7 naming that rank.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk = real_disk(), Coordinator* coordinator = nullptr,
                         const GenerationConfig& generation = {});
-// Writes the model alone in Hugging Face's layout, model.safetensors and the files beside it, to a
-// new directory, or in place of a directory that holds such files and no others. readme: text of
-// README.md; empty: none. Exit 2: the directory exists; 3; 4.
+// Writes the model alone in Hugging Face's layout (model.safetensors and the files beside it) to a
+// new directory; with Overwrite::yes also in place of a directory that holds such files and no
+// others. readme: text of README.md; empty: none. Exit 2: `dir` exists, or holds other files; 3, 4:
+// reading or writing failed.
 Status checkpoint_export(const std::string& dir, const WeightsReader& weights, const Tokenizer& tokenizer,
                          const GenerationConfig& generation, const std::string& readme = "",
                          Overwrite overwrite = Overwrite::no, const Disk& disk = real_disk());
 Status check_export(const std::string& dir, Overwrite overwrite);    // exit 2, 4: dir cannot be written
-// Removes leftovers of interrupted writes, and all checkpoints older than the newest `keep` valid
-// ones (0: removes none), except the newest one's best_step. Reads the checkpoints that it keeps.
+// Removes leftovers of interrupted writes, and every checkpoint older than the newest `keep` valid
+// ones, except the best_step that the newest valid checkpoint records. keep 0: removes leftovers
+// only. Reads all files of the checkpoints that it keeps, to know whether they are valid.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
 // Compares every file with MANIFEST. Exit 3: names the file and the difference. A directory without
 // MANIFEST and state.json (from the Hub) is valid if config.json and the weights' headers parse.
 Status checkpoint_verify(const ModelSource& m);
-// checkpoint_verify without reading tensor data: of the weights only sizes, of the optimizer
-// nothing. checkpoint_weights(verify) checks the data while it loads.
+// Like checkpoint_verify, but reads no tensor data: checks only the sizes of the weights' files,
+// and skips the optimizer's files. checkpoint_weights(verify) checks the data while it loads.
 Status checkpoint_verify_headers(const ModelSource& m);
 // Selects a checkpoint if path is a run, or checks path if it is a checkpoint. which: "last", the
 // newest valid one; "best", the best_step of the last one; or a step. Damaged checkpoints skipped
@@ -131,7 +134,8 @@ Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);      // empty if the model has no tokenizer
 std::string checkpoint_tokenizer_file(const std::string& path);    // the file in path with the tokenizer, else path
 Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty if there is none: GGUF
-// A flat buffer of the model as files have it: prefix of its tensors' names, and their shapes.
+// One of the model's flat buffers (weights, or an optimizer state) in the form of files: the prefix
+// of its tensors' names, and the tensors' shapes.
 struct SavedState {
     StateKind part;
     std::string prefix;    // "" for weights, "m." for the state m
@@ -142,18 +146,19 @@ std::vector<SavedState> optimizer_states(const Model& g);
 // Tensors that this rank saves, in the files' layout.
 std::vector<TensorSource> checkpoint_tensors(const Model& g, const std::vector<SavedState>& states);
 std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
-// Name of a rank's tensor file (stem "model" or "optimizer"), and text of the index over all ranks'
-// files.
+// Name of one rank's tensor file; `stem` is "model" or "optimizer". checkpoint_index: text of the
+// index over all ranks' files.
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<SavedState>& states);
 
 // Files of weights (stem "model") or the optimizer's states (stem "optimizer"): one file, or all of
 // the index.
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
-// Parses the header of every weights file. Exit 3.
+// Parses the headers of all weights files. Exit 3.
 Status checkpoint_weight_headers(const ModelSource& m, const Family& family);
 
-// Parsers of a text, which fuzzers call. name: for messages.
+// Parse the texts of config.json and state.json. Fuzzers call these parsers, too. name: the file's
+// name in messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);
 Result<TrainState> state_parse(std::string_view json, const std::string& name);
 std::string config_json(const Config& c, const std::vector<int>& ends,

@@ -186,7 +186,8 @@ double json_shortest(float x) {
     return wide;
 }
 
-// A field is beyond the class if writing and reading the class's keys loses its value.
+// Lists the fields that the class cannot express: those whose values change if the class's keys are
+// written and read again.
 std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
     const json j = json::parse(class_json(c).dump());
     const Result<Config> read = class_parse({j, "config.json"}, *c.family);

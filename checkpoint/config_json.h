@@ -3,7 +3,7 @@
 #include "files/json.h"
 #include "model/families/families.h"
 
-// The double with the float's shortest decimal form: 1e-05, not 9.999999747378752e-06.
+// Converts x to the double with x's shortest decimal form: 1e-05, not 9.999999747378752e-06.
 double json_shortest(float x);
 
 nlohmann::json ids_json(const std::vector<int>& ids);    // null, one id or a list

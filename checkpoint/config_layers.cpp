@@ -147,7 +147,8 @@ void layers_json(const Config& c, ordered_json* j) {
 namespace {
 // Names of RopeScaling's values in transformers.
 constexpr const char* SCALINGS[] = {"default", "linear", "dynamic", "yarn", "llama3"};
-// transformers has no ntk, the last value; a changed theta expresses it.
+// The enumeration's last value, ntk, has no name in transformers; a changed theta expresses it
+// there.
 bool has_name(RopeScaling s) { return size_t(s) < std::size(SCALINGS); }
 
 Status number(const JsonFields& f, const char* key, float Config::*field, Config* c) {

@@ -75,7 +75,7 @@ Status file_kind(const std::string& path) {
     return {};
 }
 
-// Recognises a directory that has the file `holds` and not the file `but`. what: the message.
+// Recognises a directory that has the file `holds` and lacks the file `but`. what: the message.
 struct DirectoryKind {
     const char *holds, *but, *what;
 };

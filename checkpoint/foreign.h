@@ -4,6 +4,7 @@
 
 #include "base/common.h"
 
-// Exit 3: path has a recognised format, with a hint. Files are recognised by first bytes or name,
-// directories by content. Ok: not recognised, so that the caller's own message applies.
+// Recognises formats that flatgpt does not read. Exit 3: `path` has such a format; the message has
+// a hint. Files are recognised by their first bytes or name, directories by content. Ok: the format
+// is unknown, so that the caller's own message applies.
 Status check_foreign(const std::string& path);

@@ -16,7 +16,8 @@ struct GenerationConfig {
     std::vector<std::string> stop;    // key stop_strings
     bool operator==(const GenerationConfig&) const = default;
 };
-// Exit 3: the message has the field, the expected and the found value.
+// Parses generation_config.json. On exit 3 the message gives the field, the expected and the found
+// value.
 Result<GenerationConfig> generation_config_parse(std::string_view json, const std::string& name);
 // Returns "" if there are no settings.
 std::string generation_config_json(const GenerationConfig& g, const Vocabulary& v, const std::vector<int>& ends);

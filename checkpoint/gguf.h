@@ -26,10 +26,10 @@ struct GgufFileType {
 const std::vector<GgufFileType>& gguf_file_types();
 const GgufFileType* find_gguf_file_type(const std::string& name);    // null: unknown name
 
-// Exit 3: the model is not supported, because of its architecture, a key, or a tensor that is
-// missing, superfluous or of another shape. On success, the file has every tensor of the model.
-// unknown: keys of the file's architecture that neither llama.cpp nor flatgpt knows; both ignore
-// them.
+// Derives the model's Config from the file. Exit 3: the model is not supported, because of its
+// architecture, a key, or a tensor that is missing, superfluous or of another shape. On success,
+// the file has every tensor of the model. unknown: gets the keys of the file's architecture that
+// neither llama.cpp nor flatgpt knows; both ignore such keys.
 Result<Config> gguf_config(const GgufFile& file, std::vector<std::string>* unknown = nullptr);
 // Formats, by row, of the model's matrices in the file, which must outlive the result.
 WeightFormats gguf_stored(const GgufFile& file, const Config& c);
@@ -41,16 +41,16 @@ ReadElements gguf_reader(const GgufFile& file, const Config& c);
 Status gguf_weights(const GgufFile& file, Model& g);
 
 // Writes the whole file. All threads encode its tensors, some rows at a time. vocabulary: the keys
-// tokenizer.* and known general.* keys; name: used if general.name is not among them. Exit 2: no
-// GGUF architecture can express the model, and why; 1: a weight is out of the type's range; 3, 4:
-// reading the weights failed.
+// tokenizer.* and known general.* keys. name: used if general.name is not among these keys. Exit 2:
+// no GGUF architecture can express the model, and the message gives the reason; 1: a weight is out
+// of the type's range; 3, 4: reading the weights failed.
 Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const FileSink& sink);
 
 // ---- shared by gguf_config.cpp and gguf_tensors.cpp ---------------------------------------------
 
-// Keys that llama.cpp reads, and its assumptions, for a value of general.architecture, and the
-// file's layout.
+// One value of general.architecture: the keys that llama.cpp reads for it, llama.cpp's assumptions,
+// and the file's layout.
 struct GgufArchitecture {
     const char* name;
     // model_types that share this architecture. If the file has a sliding window, the first type
@@ -67,23 +67,26 @@ struct GgufArchitecture {
     bool window_unused = false;    // transformers uses the window, llama.cpp ignores it
     int global_every = 0;          // global_every if the file has no pattern
     bool one_theta = false;        // windowed layers use rope.freq_base without scaling
-    // Expert fields with keys in this architecture. A missing width is feed_forward_length.
-    // normalises: llama.cpp always divides a token's expert factors by their sum, else never.
+    // Expert fields for which this architecture has keys. expert_ffn is feed_forward_length if it
+    // is not among them. normalises: llama.cpp always divides a token's expert factors by their
+    // sum; false: it never does.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
     bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
     int wide_layers = 0;            // 27B models' layers: score scale 1 / sqrt(C / NH)
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
-// Checks the architecture's keys outside of `read`, and returns unknown ones. Exit 3: a key changes
-// the model in a way that flatgpt lacks.
+// Checks the architecture's keys that are not in `read`, and returns those that are unknown. Exit
+// 3: a key changes the model in a way that flatgpt lacks.
 Result<std::vector<std::string>> gguf_unread_keys(const GgufMetadata& m, const std::set<std::string>& read,
                                                   const Config& c, const GgufArchitecture& a);
-// Exit 2: no architecture expresses c, or llama.cpp would run another model; names the fields.
+// Returns the architecture that expresses c. Exit 2: none does, or llama.cpp would run another
+// model; the message names the fields that differ.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 
-// A tensor of a file. Without experts it has the model's rows [first, first + rows). With experts
-// it has `run` rows of each expert; those of expert e begin at our tensor's row first + e * stride.
+// A tensor of a file, and the rows that it holds of the model's tensor: without experts, rows
+// [first, first + rows); with experts, `run` rows of each expert, those of expert e from row first
+// + e * stride on.
 struct GgufPiece {
     std::string name;
     int64_t first, rows;
@@ -91,7 +94,8 @@ struct GgufPiece {
     float add = 0;                  // file's values = model's values + add
     int64_t run = 0, stride = 0;    // 0: no experts
 };
-// Tensors that hold t in files. fused_qkv, fused_up: q, k and v, or gate and up, are one tensor.
+// Tensors of a file that together hold t. fused_qkv: the file has q, k and v as one tensor;
+// fused_up: it has gate and up as one.
 std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufArchitecture& a, bool fused_qkv,
                                    bool fused_up);
 std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p);

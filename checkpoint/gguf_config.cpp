@@ -82,7 +82,8 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-// Returns the architecture's first family with equal use of a window and of experts.
+// Returns the architecture's first family whose use of a window and of experts is as given; if
+// there is none, its first family.
 const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
     for (const char* type : a.families)
         if (const Family* f = find_family(type); bool(f->kinds.window) == window && bool(f->kinds.experts) == experts)
@@ -91,7 +92,7 @@ const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
 }
 typedef ConfigRow::Member Member;
 bool reads(const GgufArchitecture& a, const Member& m) { return std::count(a.experts.begin(), a.experts.end(), m); }
-// Whether every architecture has this field's key.
+// True if every architecture has a key for this field.
 bool for_all(const ConfigRow& row) {
     return row.gguf && row.member != Member(&Config::window) && !std::string_view(row.gguf).starts_with("expert_");
 }
@@ -138,9 +139,10 @@ struct Reader {
     }
 };
 
-// Recovers llama3's fields from divisors. A pair with less than `low` rotations over the old
-// context has the largest divisor f, a pair with more than `high` has 1; between them 1 / f is
-// linear in the rotations. Llama 3's models have low = 1, high = 4.
+// Recovers llama3's fields from rope_freqs.weight, which has a divisor of each pair's frequency.
+// The divisor is the factor for a pair with less than `low` rotations over the original context,
+// and 1 for a pair with more than `high`; between them, 1 / divisor is linear in the rotations.
+// Llama 3's models have low = 1, high = 4.
 Status read_divisors(const std::string& name, const std::vector<float>& given, Config* c) {
     const int pairs = c->rope_dims / 2;
     const float factor = *std::max_element(given.begin(), given.end());
@@ -224,8 +226,8 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// Widths may be missing: an expert's is then the ffn's width divided by the experts per token, and
-// the shared expert's the ffn's width.
+// Keys of the widths may be missing. An expert's width is then the ffn's divided by the experts per
+// token, and the shared expert's width is the ffn's.
 Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->experts = 0;
     if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));

@@ -1,7 +1,7 @@
 // gguf_keys.cpp - checks the GGUF keys from which no field of Config is read.
 //
 // llama.cpp ignores unknown keys. A key that it knows (src/llama-arch.cpp, and load_hparams in
-// src/llama-model.cpp and src/models/*.cpp) must have the value by which flatgpt computes, or a
+// src/llama-model.cpp and src/models/*.cpp) must have the value with which flatgpt computes, or a
 // value without an effect.
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,9 @@
 #include "checkpoint/gguf.h"
 
 namespace {
-// A key of the architecture and its accepted values: `value`, `other`, and `own`, which depends on
-// the model. NaN: any value is accepted.
+// A key of the architecture, and the values that it may have: `value`, `other`, and the result of
+// `own`, which depends on the model. If that result (`value` if there is no `own`) is NaN, any
+// value is accepted.
 struct NeutralKey {
     const char* key;
     double value, other = value;
@@ -73,8 +74,8 @@ const std::vector<NeutralKey>& neutral_keys() {
     };
     return keys;
 }
-// Keys that have no effect where no field is read from them: notes for users; sizes that tensors
-// also have; and norm, rotation, window or experts of a kind that the architecture lacks.
+// Keys that have no effect if flatgpt reads no field from them: notes for users; sizes that tensors
+// also have; and properties (norm, rotation, window, experts) that the architecture lacks.
 constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
                                                "attention.layer_norm_rms_epsilon",
                                                "attention.sliding_window_pattern",

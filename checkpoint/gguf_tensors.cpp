@@ -64,7 +64,8 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows converted together, about `numbers` elements: whole heads if permuted, one expert's only.
+// Rows that are converted together, about `numbers` elements. Permuted tensors are divided between
+// heads, tensors of experts between experts.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -97,7 +98,7 @@ const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const st
     return block_format(fits(b) ? b : BlockType::f16);
 }
 
-// Exit 1: an element is beyond the format's range.
+// Checks that the n elements of x fit the format. Exit 1: an element exceeds the format's range.
 Status check_range(const std::string& name, const BlockFormat& f, const float* x, int64_t n) {
     if (f.type == BlockType::f32 || f.type == BlockType::bf16) return {};
     const float most = largest_size(x, n);
@@ -120,13 +121,13 @@ Status encode(const WeightsReader& w, const Tensor& t, const GgufPiece& p, const
     quantise(format, x.data(), n, blocks->data());
     return {};
 }
-// Parts of the tensors of a file that is written, in the file's order. All threads encode AT_ONCE
-// parts together, which may belong to several tensors; meanwhile one thread writes earlier parts.
+// Writes tensors to a file in parts, in the file's order. All threads together encode AT_ONCE
+// parts, which may belong to several tensors; meanwhile one thread writes the parts encoded before.
 class TensorParts {
   public:
     explicit TensorParts(const WeightsReader& weights) : w(weights) {}
     size_t add(const Tensor& t, const GgufPiece& p, const BlockFormat& format) {
-        // Rows of a transposed tensor take one read per column, so its parts are larger.
+        // A part of a transposed tensor takes one read per column, so such parts are larger.
         const int64_t numbers = t.layout == FileLayout::transposed ? 1 << 18 : 1 << 15;
         for (const Rows& rows : rows_of(p, t.cols, w.c.HS, numbers)) parts.push_back({&t, p, &format, rows});
         ends.push_back(int64_t(parts.size()));
@@ -191,7 +192,7 @@ std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Co
     const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
     return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
 }
-// Row in memory of row r of these rows, with the permutation within heads undone.
+// Row in memory of row r of `rows` in the file. Undoes the permutation of rows within heads.
 int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
     const int64_t in_head = r % HS;
     return rows.memory + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);

@@ -8,14 +8,15 @@
 #include "checkpoint.h"
 #include "files/gguf.h"
 
-// Values by their names in README.md; only names that have a GGUF key.
+// Values of README.md's head by name. Names that have no GGUF key are left out.
 typedef std::map<std::string, std::vector<std::string>> ModelCard;
 
-// m: a directory, a run's checkpoint or a GGUF. An unreadable card counts as empty, since nothing
-// computed depends on it.
+// Reads the card of a directory, a run's checkpoint or a GGUF. An unreadable card counts as empty,
+// because no computation depends on it.
 ModelCard checkpoint_card(const ModelSource& m);
 GgufKeys card_keys(const ModelCard& card);         // general.*
 std::string card_readme(const ModelCard& card);    // "" for an empty card
 
-// Parses the YAML subset of README.md's heads: names with a text or a list of texts. For tests.
+// Parses the YAML at the head of README.md, a subset in which names have a text or a list of texts.
+// For tests.
 ModelCard card_parse(const std::string& readme);

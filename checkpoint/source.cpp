@@ -24,8 +24,8 @@ Result<Config> checkpoint_config(const ModelSource& m) {
     if (m.gguf) return gguf_config(*m.gguf);
     const std::string path = m.path + "/config.json";
     const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
-    // Compared with the files' bytes before memory for the claimed sizes is allocated: an element
-    // has at least two bytes. (A config.json without weights is valid, too.)
+    // The claimed sizes are compared with the files' bytes before memory is allocated for them: an
+    // element has at least two bytes. A config.json without weights is valid, too.
     int64_t least = 2 * config_parameters(c), found = 0;
     struct stat file;
     for (const std::string& weights : TRY(checkpoint_tensor_files(m.path, "model")))

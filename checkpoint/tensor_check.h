@@ -14,14 +14,15 @@ struct ExpectedTensor {
     std::string name, key;
     std::vector<int64_t> shape;
 };
-// Checks names and shapes before any tensor is read: every wanted tensor exists, and no other
-// unless `allowed`. Exit 3. For messages: location, file or directory; as, end of a missing
-// tensor's message.
+// Checks names and shapes before any tensor is read: every wanted tensor exists, and no other one,
+// unless allowed(key) returns true. Exit 3. For messages: `location` is the file or directory, and
+// `as` ends the message of a missing tensor.
 Status check_tensors(const std::string& location, const std::vector<ExpectedTensor>& wanted,
                      const std::map<std::string, std::vector<int64_t>>& held, const char* as = "",
                      const std::function<bool(const std::string& key)>& allowed = nullptr);
 
-// Exit 3: a NaN or infinity, which would make every generated text one repeated token.
+// Error (exit 3) for a NaN or infinity in a tensor, which would make every generated text one
+// repeated token.
 Status not_finite(const std::string& location, const std::string& tensor);
 
 // Keeps the error with the lowest (file, offset), so that a damaged file gives the same message

@@ -53,7 +53,7 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 // ---- writing ------------------------------------------------------------------------------------
 
 namespace {
-// Appends the tensors that files have for tensor t.
+// Appends a source for each tensor in which files hold tensor t.
 void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
                  const std::function<Status(int64_t first, int64_t count, float* out)>& read,
                  std::vector<TensorSource>* sources) {
@@ -157,11 +157,11 @@ using SafetensorsFiles = std::vector<SafetensorsFile>;
 struct Weights {
     std::shared_ptr<const SafetensorsFiles> files;
     std::map<std::string, Found> tensors;    // by name without prefix
-    // For messages: the only file, or else the directory.
+    // File or directory that messages name: the only file, or else the directory.
     const std::string& location(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
-// Strips the family's longest prefix that matches; the Hub's own gpt2 has none.
+// Strips the family's longest matching prefix from a name. The Hub's own gpt2 has no prefix.
 std::string bare_name(const std::string& name, const Family& family) {
     size_t longest = 0;
     for (const std::string_view prefix : family.prefixes)
@@ -314,7 +314,7 @@ struct Loading {
         std::vector<char> bytes(size_t(4 * PIECE));
         std::vector<float> floats(static_cast<size_t>(PIECE));
         for (const Rows& rows : rows_of(g.c, t, p)) {
-            // Rows that pad the vocabulary follow the last piece.
+            // In memory, the rows that pad the vocabulary follow the tensor's last row from a file.
             const int64_t held = rows.count * t.cols, end = rows.memory + rows.count;
             const int64_t all = stays ? held : ((end == t.file_rows ? t.rows : end) - rows.memory) * t.cols;
             const int64_t at = t.offset + rows.memory * t.cols, from = rows.file * t.cols;
