@@ -17,9 +17,9 @@
 #include "layers/cpu.h"
 
 namespace {
-// If one of the three standard files is closed, a command's first file would get its number, and
-// messages would be written into it. A closed standard output still refuses results: it becomes a
-// read-only null device.
+// Opens /dev/null for each standard file that is closed. Otherwise a command's first file would get
+// that number, and messages would be written into it. Standard output becomes read-only, so that
+// results written to it still fail.
 void open_standard_files() {
     for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);

@@ -20,7 +20,8 @@
 struct CommOptions {
     int rank = -1, ranks = 0, local_rank = -1;    // defaults: the launcher's values
     std::string master;                           // HOST:PORT or [IPv6]:PORT of rank 0's rendezvous
-    // Limit in seconds on the rendezvous, and on the time without heartbeats or progress.
+    // Time limit in seconds for the rendezvous, and later for a rank without heartbeats or
+    // progress.
     double timeout = 60;
 };
 struct RankInfo {
@@ -66,7 +67,7 @@ struct Listener {
     // host "": listens on every address of this machine, IPv6 and IPv4; port 0: on any free port.
     // Exit 7: the port is taken or forbidden.
     static Result<Listener> open(const std::string& host, int port);
-    // Addresses of this machine for other machines, comma-separated, loopback last.
+    // Addresses at which other machines reach this one, comma-separated, loopback last.
     static std::string addresses();
 };
 typedef std::string JobToken;                  // 16 bytes; peers with another are dropped
@@ -102,10 +103,12 @@ class Coordinator {
 
     // Ends this process because of `why`; the other ranks end with exit 7 naming it.
     [[noreturn]] void abort_ranks(const Status& why);
-    // Runs before the coordinator ends the process, for at most 2 seconds. Null: no action.
+    // `action` runs before the coordinator ends the process, for at most 2 seconds. Null: no
+    // action.
     void exit_hook(std::function<void()> action);
-    // Polled by the coordinator's thread several times a second; must not block. A text that
-    // persists for half a second ends the run as its reason; "": healthy. Null: no check.
+    // The coordinator's thread calls `failure` several times a second; it must not block. If it
+    // returns a text for half a second, the run ends with this text as the reason; "" means
+    // healthy. Null: no check.
     void health_check(std::function<std::string()> failure);
 
   private:
@@ -131,12 +134,12 @@ struct Comm {
 
     virtual ~Comm() = default;
     virtual std::string name() const = 0;    // "MPI (Open MPI 4.1.4)", "NCCL 2.28.9"
-    // x = sum over ranks of x.                                     x (n)
+    // x (n) = sum over ranks of x.
     virtual void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) = 0;
-    // out = sum over ranks of x[rank,:]; x becomes scratch.        x (ranks,n)  out (n): x[rank,:]
-    // or no part of x
+    // out (n) = sum over ranks of x[rank,:]. x (ranks,n) becomes scratch. `out` is x[rank,:], or
+    // does not overlap x.
     virtual void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) = 0;
-    // x[r,:] of rank r to all ranks.                               x (ranks,n)
+    // Sends x[r,:] of each rank r to all ranks. x (ranks,n).
     virtual void all_gather(void* x, int64_t n, Element type) = 0;
     virtual int64_t mark() = 0;
     virtual void join(int64_t mark) = 0;
@@ -150,15 +153,16 @@ inline int64_t mpi_chunk(int64_t row, int ranks, int64_t element_bytes) {
     const int64_t bytes = std::max<int64_t>((4 << 20) / ranks, 256 << 10);
     return std::min(round_up(row, 64), bytes / element_bytes / 64 * 64);
 }
-// comm/mpi.cpp. Exit 7: the library is missing, or its world differs from info.
+// Defined in comm/mpi.cpp. Exit 7: MPI's library is missing, or MPI's world differs from `info`.
 Status mpi_available();                                                // compiled in, and the library is installed
 Result<std::unique_ptr<Comm>> mpi_open(const RankInfo& info);          // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before a coordinator exists
-// comm/nccl.cu; without CUDA model/device.cpp returns an error. Requires an open device; the id is
-// sent through the coordinator.
+// Defined in comm/nccl.cu; without CUDA, model/device.cpp's definition returns an error. Requires
+// an open device. The coordinator sends NCCL's id from rank 0 to the other ranks.
 Result<std::unique_ptr<Comm>> nccl_open(Coordinator& coordinator);
 void nccl_abort(Comm& nccl);    // from any thread
-// The two steps: rank 0 makes an id of 128 bytes (no GPU needed), then all ranks join with it.
+// Both steps of nccl_open: rank 0 makes an id of 128 bytes (no GPU needed), then all ranks join
+// with it.
 Result<std::string> nccl_new_id();
 // timeout: seconds until all ranks have joined.
 Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Activity* activity, double timeout);
@@ -168,7 +172,7 @@ Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ran
 struct Ranks {
     RankInfo info;
     std::unique_ptr<Coordinator> coordinator;    // null: a single process
-    // Null: a single process, or one rank without NCCL. Opened by start.
+    // Null for a single process, and for one rank without NCCL. Ranks::start opens it.
     std::unique_ptr<Comm> comm;
     std::string nccl_error;    // why a single GPU rank has no comm
     int rank() const { return info.rank; }

@@ -50,7 +50,7 @@ struct Coordinator::State {
     int epoll = -1, wake_fd = -1;
     std::thread thread;
 
-    // called by the main thread
+    // Functions for the main thread.
     Status start(Peers peers);
     void wake();
     Frame receive_frame(int r, Collective collective);
@@ -60,7 +60,7 @@ struct Coordinator::State {
     std::string broadcast(Collective collective, const std::string& text);
     void end(const Frame& last, double seconds);
 
-    // called by the thread
+    // Functions of the coordinator's thread.
     void run();
     void flush(int r);
     void receive(int r);
@@ -384,7 +384,7 @@ void Coordinator::barrier() {
     s->broadcast(Collective::barrier, "");
 }
 
-// If all ranks are ok, only empty frames are sent.
+// Failed ranks send their messages; if all ranks are ok, all frames are empty.
 Status Coordinator::agree(const Status& mine) {
     s->sequence_number++;
     const auto all = s->gather(Collective::agree, mine.ok() ? "" : "-" + mine.message);

@@ -134,8 +134,8 @@ template <class To, class From> void convert(To* to, const From* x, int64_t n) {
 }
 
 // out (n) = sum over ranks, in rank order. own (n): this rank's terms, may alias out; stage
-// (ranks,stride): the other ranks' rows. One thread, because the others compute, and received rows
-// are still in this core's cache.
+// (ranks,stride): the other ranks' rows. One thread adds, because the other threads compute, and
+// because received rows are still in this core's cache.
 template <class T, class W>
 void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, int rank, int ranks) {
     constexpr int64_t BLOCK = 1024;
@@ -230,7 +230,8 @@ class CollectiveRunner {
             }
         }
     }
-    // out = the sum of all ranks' chunks of this rank's row.
+    // Adds one chunk of this rank's row over all ranks, from `column` on, and writes the sum to
+    // `out`.
     template <class T, class W> void scatter(T* out, const Rows<T>& rows, int64_t column) {
         const int64_t n = rows.length(rank, column), padded = ranks * rows.chunk;
         W* from = staged<W>(std::is_same_v<T, W> ? padded : 2 * padded);
@@ -245,7 +246,8 @@ class CollectiveRunner {
         }
         sum_rows(out, rows.at(rank, column), from, rows.chunk, n, rank, ranks);
     }
-    // Sends each rank's chunk of its own row to all ranks.
+    // Sends one chunk of this rank's row to all other ranks, and receives the same chunk of each
+    // other rank's row.
     template <class T> void gather(const Rows<T>& rows, int64_t column) {
         exchange([&](int) { return rows.piece(rank, column); }, [&](int r) { return rows.piece(r, column); });
     }
@@ -256,7 +258,7 @@ class CollectiveRunner {
         exchange([&](int) { return piece(rank); }, piece);
         for (int r = 0; r < ranks; r++) convert(rows.at(r, column), moved + r * rows.chunk, rows.length(r, column));
     }
-    // Sends span send(r) to each other rank r, and receives from each rank r into receive(r).
+    // Sends buffer send(r) to each other rank r, and receives from rank r into buffer receive(r).
     template <class Send, class Receive> void exchange(Send send, Receive receive) {
         requests.clear();
         for (int s = 1; s < ranks; s++) {

@@ -31,8 +31,9 @@ void nccl_abort(Comm&) {}
 #include "base/console.h"
 
 namespace {
-// Number of CUDA events for mark(), reused in a ring; a join with an overwritten mark waits for a
-// newer one. A step of ZeRO has two collectives for each of up to 512 blocks.
+// Number of CUDA events, which mark() reuses in a ring. If a mark's event was recorded again, a
+// join with this mark waits for the newer one. A step of ZeRO has two collectives for each of up to
+// 512 blocks.
 constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class NcclComm final : public Comm {
     void close();
 };
 
-// Gets the state of the calls so far. Returns false if the communicator has been aborted.
+// Sets *state to the result of the calls so far. Returns false if the communicator was aborted.
 bool NcclComm::poll_state(ncclResult_t* state) {
     const std::lock_guard lock(comm_mutex);
     if (aborted) return false;
@@ -148,11 +149,11 @@ std::string NcclComm::async_error() {
     return state == ncclSuccess || state == ncclInProgress ? "" : "a collective has failed: " + reason(state);
 }
 
-// The communicator is non-blocking: each call continues in the background, and the next one must
-// wait for its end. This is mostly shorter than a sleep, unless ranks connect. `opening`: all ranks
-// connect, which may exceed the coordinator's timeout, so this rank counts progress. Later waits
-// count none, so that the coordinator can find the stalled rank; only the coordinator, if any, ends
-// the wait.
+// Waits for the end of an NCCL call. The communicator is non-blocking: each call continues in the
+// background, and must end before the next one. The wait is mostly shorter than a sleep, except
+// while ranks connect. opening: all ranks connect, which may exceed the coordinator's timeout, so
+// this rank counts progress. Later waits count none, so that the coordinator can find the stalled
+// rank; if there is a coordinator, it alone ends such a wait.
 ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();
@@ -239,7 +240,8 @@ void NcclComm::begin() {
     CUDA_CHECK(cudaStreamWaitEvent(stream, before, 0));
 }
 
-// collective(communicator) makes NCCL's call.
+// Makes NCCL's call, collective(communicator), and waits for its end. Does not return if the call
+// failed.
 template <class F> void NcclComm::enqueue(const char* what, F collective) {
     ncclResult_t r;
     {
@@ -263,7 +265,7 @@ bf16* NcclComm::staging(int64_t n) {
     return staged;
 }
 
-// A sum of n floats or doubles of each rank. out: null if it replaces x. collective(x, out, type,
+// Adds n floats or doubles of all ranks. out: null if the sum replaces x. collective(x, out, type,
 // communicator) makes NCCL's call.
 template <class F>
 void NcclComm::sum(const char* what, void* x, int64_t n, void* out, Element type, Element comm_dtype, F collective) {

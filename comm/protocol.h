@@ -84,9 +84,9 @@ RankState current_state(const Activity& p);
 std::string heartbeat_text(const RankState& s);
 bool heartbeat_parse(const std::string& text, RankState* s);
 
-// Names the rank that keeps the others from continuing, as text for abort_all; "": none. names[r]:
-// rank r's name. A rank that waits for a departed one would wait forever, but has 5 s to finish
-// their last collective.
+// Finds the rank that keeps the others from continuing. Returns a text with its name for abort_all;
+// "": none. names[r]: rank r's name. A rank that waits for a departed rank would wait forever; this
+// counts as a failure after 5 s, in which their last collective can finish.
 std::string find_stalled(const std::vector<RankState>& rank_states, const std::vector<std::string>& names, double now,
                          double timeout);
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout);

@@ -30,7 +30,7 @@ struct Environment {
         return {};
     }
     int64_t id(const char* name, const char* other) const { return atoll(text(has(name) ? name : other).c_str()); }
-    // Rank and ranks; both variables must be set.
+    // Reads the rank and the number of ranks; both variables must be set.
     Status pair(const char* rank, const char* ranks, RankInfo* p) const {
         for (auto [set, missing] : {std::pair(rank, ranks), std::pair(ranks, rank)})
             if (has(set) && !has(missing))
@@ -39,8 +39,8 @@ struct Environment {
         TRY(number(ranks, 1, MOST_RANKS, &p->ranks));
         return number(rank, 0, p->ranks - 1, &p->rank);
     }
-    // The local rank. Without a launcher's value: the rank itself if all ranks are on this machine,
-    // else 0, because ranks started by hand are usually one on each machine.
+    // Sets the local rank. Without a launcher's value, it is the rank if all ranks are on this
+    // machine, else 0, because ranks started by hand are usually one on each machine.
     Status local(const char* name, bool one_machine, RankInfo* p) const {
         if (has(name)) return number(name, 0, MOST_RANKS, &p->local_rank);
         p->local_rank = one_machine ? p->rank : 0;
@@ -98,7 +98,7 @@ Status from_torchrun(const CommOptions&, const Environment& env, RankInfo* p) {
     if (p->ranks > 1 && (p->host.empty() || p->port == 0))
         return fail(Exit::usage, "WORLD_SIZE is %d, and %s is not set: it must name rank 0's machine or port", p->ranks,
                     p->host.empty() ? "MASTER_ADDR" : "MASTER_PORT");
-    // Excludes the restart count, which torchrun counts per machine.
+    // The restart count is left out, because torchrun counts restarts per machine.
     p->job = env.text("TORCHELASTIC_RUN_ID") + " port " + std::to_string(p->port);
     // torchrun's own store listens on MASTER_PORT.
     if (env.text("TORCHELASTIC_USE_AGENT_STORE") == "True") p->port += p->port < 65535 ? 1 : -1;
@@ -135,8 +135,8 @@ void slurm_rendezvous(const Environment& env, RankInfo* p) {
 
 Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("PMI_RANK") && !env.has("PMI_SIZE")) return {};
-    // The PMI is Slurm's own, often its default. The step's variables contain more, and an MPI
-    // library without this PMI would end the process.
+    // This PMI is Slurm's own, often its default. Slurm's variables are used instead: they contain
+    // more, and an MPI library without this PMI would end the process.
     if (env.has("PMI_JOBID") && env.text("PMI_JOBID") == env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID"))
         return {};
     TRY(env.pair("PMI_RANK", "PMI_SIZE", p));
@@ -149,8 +149,9 @@ Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     return env.local(env.has("MPI_LOCALRANKID") ? "MPI_LOCALRANKID" : "SLURM_LOCALID", one_machine, p);
 }
 
-// Only a step has ranks. A batch script, too, has SLURM_PROCID, but is one process; so is an
-// interactive shell, which newer versions run as a step with one of the reserved, highest numbers.
+// In Slurm, only a step has ranks. A batch script also has SLURM_PROCID, but is one process; so is
+// an interactive shell, which newer versions run as a step with one of the reserved, highest step
+// numbers.
 Status from_slurm(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("SLURM_PROCID") || !env.has("SLURM_STEP_NUM_TASKS")) return {};
     if (env.id("SLURM_STEP_ID", "SLURM_STEPID") >= 0xfffffff0) return {};

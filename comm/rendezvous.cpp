@@ -65,7 +65,8 @@ Result<Listener> Listener::open(const std::string& host, int port) {
     Listener l;
     int error = EADDRNOTAVAIL;
     std::vector<Address> all = resolve(host, port, &why);
-    // An IPv6 socket on every address takes IPv4 connections, too.
+    // IPv6 comes first, because an IPv6 socket that listens on every address takes IPv4
+    // connections, too.
     auto is_six = [](const Address& a) { return a.s.ss_family == AF_INET6; };
     if (host.empty()) std::stable_partition(all.begin(), all.end(), is_six);
     for (const Address& a : all) {
