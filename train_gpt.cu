@@ -52,8 +52,8 @@ Status Trainer::run() {
 
 // ---- the step loop --------------------------------------------------------------------------------------------------
 
-// Part of a rank's stop_flags, beside a signal's number and larger than any. Rank 0 sets it when
-// its clock says that a checkpoint is due; all ranks then write the checkpoint.
+// Flag in a rank's stop_flags, added to a signal's number, which is always smaller. Rank 0 sets it
+// when a checkpoint is due by its clock; all ranks then write the checkpoint.
 constexpr int SAVE_DUE = 1024;
 
 int Trainer::stop_flags() const {
@@ -133,8 +133,8 @@ double Trainer::busiest_expert() const {
     return most;
 }
 
-// Adds each layer with experts: each expert's fraction of the rows, and the means over positions of
-// the balance loss and of the router's squared log-sum-exp.
+// Adds to `row`, for each layer with experts: each expert's fraction of the rows, and the means
+// over positions of the balance loss and of the router's squared log-sum-exp.
 void Trainer::add_experts(Json& row) const {
     Json load = Json::list(), balance = Json::list(), z = Json::list();
     const double rows = double(o.total_batch) * config.experts_used;
@@ -164,7 +164,8 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
         device_bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops_per_token / ranks.count();    // FLOP/s of each device
-    // Fractions of the device's nominal peak, and of a large product's speed measured at the start.
+    // MFU is a fraction of the device's nominal peak; the second number is a fraction of a large
+    // product's speed, measured at the start.
     const std::string speed =
         device.gpu && device.peak > 0
             ? formatted("MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak, 100 * work / measured_peak)
@@ -280,7 +281,8 @@ bool Trainer::due_after(int64_t steps) const {
     return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every);
 }
 
-// Validates and samples when due and at the end. Weights do not change, so both can be repeated.
+// Validates and samples when due and at the end. If either fails, a resumed run repeats both
+// (catch_up), since they do not change the weights.
 Status Trainer::validate_and_sample() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
@@ -370,7 +372,7 @@ Status Trainer::loop() {
     while (goes_on() || issued > state.step) {    // also waits for queued steps
         if (ranks.coordinator)
             ranks.coordinator->activity.enter("a step"), ranks.coordinator->activity.step = state.step + 1;
-        // If no next batch can be read, the steps before it are saved first.
+        // If the next batch cannot be read, a checkpoint of the steps before it is written first.
         if (issued == state.step) {
             last_step_end = now_seconds();
             if (Status s = issue(); !s.ok()) return save_before_exit(s);

@@ -26,7 +26,8 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     for (const Tensor& x : config_tensors(t.config))
         if (x.layout == FileLayout::transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
-    // Libraries allocate on first use, so a toy model runs before this process is measured.
+    // Libraries allocate memory on first use. A toy model runs first, so that this process's
+    // measured memory includes theirs.
     Device toy = TRY(open_device(t.o.device, true));
     Model& g = *toy.model;
     TRY(g.allocate({256, 256, 1, 4, 256}, {RunMode::train, 1, 256}));
@@ -68,7 +69,7 @@ void advise_memory(const Trainer& t, int64_t total) {
 
 // ---- ranks ----------------------------------------------------------------------------------------------------------
 
-// Rates of a rank, assumed where no option has them.
+// Rates that a rank is assumed to have unless options set them.
 struct Rates {
     int node = 8;                             // ranks per machine
     double inside = 370e9, outside = 50e9;    // bytes/s within a machine, between machines
@@ -107,9 +108,10 @@ Rates assumed_rates(const Trainer& t) {
     return r;
 }
 
-// Least seconds in which each rank sends `bytes`. A machine has as many rings through all ranks as
-// it has ranks, and each leaves it at another rank, so a rank sends 1 / node of its machine's bytes
-// out and the rest within. Both kinds of links work at once, so the slower one counts.
+// Least seconds in which each rank sends `bytes`. A machine has `node` ranks and as many rings
+// through all ranks. Each ring leaves the machine at another rank, so a rank sends 1 / node of its
+// machine's outgoing bytes, and its other bytes stay within the machine. Both kinds of links work
+// at once, so the slower one counts.
 double sending_seconds(const Rates& r, int ranks, double bytes) {
     const double node = std::min(r.node, ranks), whole = bytes * ranks / (ranks - 1);
     const double within = whole * (node - 1) / node, out = whole * (ranks - node) / ranks / node;

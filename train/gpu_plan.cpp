@@ -36,7 +36,7 @@ const Gpu GPUS[] = {
     {"rtx3090", "GeForce RTX 3090 24 GB", 86, 82, 24 * GB, 71 * TFLOPS, 936 * GB, 32 * GB},
     {"rtx4090", "GeForce RTX 4090 24 GB", 89, 128, 24 * GB, 165.2 * TFLOPS, 1008 * GB, 32 * GB},
     {"rtx5090", "GeForce RTX 5090 32 GB", 120, 170, 32 * GB, 209.5 * TFLOPS, 1792 * GB, 64 * GB},
-    // Too old for the CUDA backend; listed to give a message of their own.
+    // These GPUs are too old for the CUDA backend, and are listed for a message of their own.
     {"v100", "V100", 70, 80, 32 * GB, 0, 900 * GB, 150 * GB},
     {"t4", "T4", 75, 40, 16 * GB, 0, 320 * GB, 16 * GB},
 };

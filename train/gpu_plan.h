@@ -19,6 +19,7 @@ std::string gpu_names();    // "h100, h200, ..."
 // The CUDA backend's table for this GPU. Only sizes can be read: its operations must not be called.
 Table planned_table(const Gpu& gpu, Dtype dtype);
 
-// The device for which a dry run plans: the named GPU, else open_device's; for --device cuda on a
-// machine without a GPU, an H100. Exit 2, or open_device's.
+// Opens the device for which a dry run plans: the named GPU, else open_device's; for --device cuda
+// on a machine without a GPU, an H100. Exit 2: the named GPU is unknown, too old or lacks the
+// dtype; or an exit of open_device.
 Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int local_rank);

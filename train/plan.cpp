@@ -33,7 +33,7 @@ Trainer::~Trainer() {
     if (lock >= 0) close(lock);
 }
 
-// Removes the rows of some keys from a TOML text.
+// Returns a TOML text without the rows of the given keys.
 static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
     std::istringstream rows(toml);
     std::string rest;
@@ -43,7 +43,7 @@ static std::string without(const std::string& toml, const std::vector<std::strin
     return rest;
 }
 
-// Process that holds a run's directory, as its lock file names it.
+// Process that holds a run's directory, according to the lock file.
 static std::string lock_holder(const std::string& path) {
     const Result<std::string> text = read_file(path, 4096);
     return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
@@ -149,8 +149,8 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
 }
 
 Status Trainer::set_up() {
-    // Flags that identify ranks are no part of the run: it may resume under a launcher, or alone.
-    // Nor is a trace, which a resumed run would write again.
+    // Flags that identify ranks are no part of the run, which may resume under a launcher, or
+    // alone. A trace is no part of it either, because a resumed run would write it again.
     o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master", "trace"});
     TRY(check_same_config());
     TRY(find_start());
@@ -195,7 +195,7 @@ Status Trainer::set_up() {
     return {};
 }
 
-// "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher.
+// Text such as "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher.
 std::string Trainer::launcher_text() const {
     if (ranks.info.launcher.empty()) return "";
     return counted(ranks.count(), "rank") + " by " + ranks.info.launcher +
@@ -382,7 +382,8 @@ Status Trainer::lock_run() {
                     lock_holder(path).c_str());
     // main.cpp's out-of-memory handler calls quick_exit, which runs remove_empty_run.
     if (made) made_directory = o.out, std::at_quick_exit(remove_empty_run);
-    // A run's lock names its holder. Otherwise, files of these names are another program's.
+    // The lock file of a run names the process that holds it. Without such a lock, files of these
+    // names are another program's.
     const std::string last = lock_holder(path);
     for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&

@@ -64,8 +64,8 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 }
 }    // namespace
 
-// Config of --model. there: the name is an existing directory or GGUF. base: gets the model's
-// source for the tokenizer, unless --from has a tokenizer.
+// Config that --model names. there: o.model is an existing directory or GGUF. base: gets that
+// directory or GGUF as the tokenizer's source, unless --from has a tokenizer.
 Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     if (o.model.empty() || (there && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
     if (!there) return config_named(o.model);
@@ -110,9 +110,9 @@ Status Trainer::choose_model() {
     config = TRY(base.path.empty() ? named : checkpoint_config(base));
     if (!start.empty()) TRY(extend_context());
     Config asked = config;
-    // With --from, older run.toml files have model = "gpt2" if no --model was given. --model is not
-    // compared if its files are gone or if the run began with it, as other options then changed its
-    // shape.
+    // Older versions wrote model = "gpt2" to run.toml if --from was given without --model. The
+    // model is not compared if its files are gone, or if the run began with it, because other
+    // options then changed its shape.
     auto began_with_it = [&] {
         const Result<TrainState> before = checkpoint_state(start);
         return before.ok() && toml_rows(before.value.config)["model"] == toml_rows(o.resolved)["model"];
@@ -238,8 +238,9 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-// Number of the shards' documents that begin with end-of-text; -1: a shard does not record it.
-// Shards of older versions do not; 0 if such a shard does not begin with end-of-text.
+// Number of the shards' documents that begin with end-of-text; -1: unknown. Shards of older
+// versions do not record this number; the result is then 0 if the first token of such a shard is
+// another one, else -1.
 static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {
@@ -336,7 +337,8 @@ Status Trainer::resume() {
     return {};
 }
 
-// A schedule spans all steps of a run, so the rate jumps here if --lr, --steps or the like changed.
+// Returns a note if the rate jumps here. A schedule spans all steps of a run, so the rate of a
+// resumed run jumps if --lr, --steps or the like changed.
 std::string Trainer::new_rate(const TrainState& before) const {
     std::map<std::string, std::string> rows = toml_rows(before.config);
     for (const char* key : {"lr", "final-lr-frac", "warmup", "steps", "lr-schedule", "total-batch"})

@@ -83,7 +83,7 @@ struct Trainer {
     ~Trainer();
     Status run();
 
-    // train/plan.cpp
+    // Functions of train/plan.cpp.
     Status set_up();    // everything before the step loop
     Status agreed(const Status& mine);
     // Compares a text between ranks, line by line. Exit 7: names a rank and the line that differs.
@@ -104,7 +104,7 @@ struct Trainer {
     static void remove_empty_run();    // removes a directory made here, if without steps
     Status open_metrics();
 
-    // train/start.cpp
+    // Functions of train/start.cpp.
     Result<ModelSource> newest(const std::string& path);
     Status find_start();    // on rank 0: checkpoint to resume, or --from
     Status look_for_start();
@@ -118,10 +118,10 @@ struct Trainer {
     Status resume();
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
-    // train/dry_run.cpp
+    // Function of train/dry_run.cpp.
     Status dry_run();
 
-    // train_gpt.cu
+    // Functions of train_gpt.cu.
     Status loop();
     Status issue();                         // queues one more step on the device
     bool due_after(int64_t steps) const;    // work is due between this step and the next
