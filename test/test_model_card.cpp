@@ -28,9 +28,10 @@ TEST_CASE("model card: name, licence and languages go from a GGUF through a run 
         CHECK(q["general.languages"].texts == languages);
         CHECK(q["general.languages"].array);
     }
-    write_file(run + "/README.md", "my own");    // a user's own text stays
+    const std::string own = "---\nlicense: mit\n---\nmy own\n";    // stays, though it has a card
+    write_file(run + "/README.md", own);
     must(toy.args("next", {"--steps", "2", "--from", first, "--resume", "auto"}));
-    CHECK(read_file(run + "/README.md") == "my own");
+    CHECK(read_file(run + "/README.md") == own);
 }
 
 TEST_CASE("model card: the head of a README.md as people write it") {
