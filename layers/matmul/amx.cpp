@@ -49,9 +49,9 @@ template <class Planes> struct Operand {
     int64_t offset(int i, int k) const {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
     }
-    // Packs the rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along,
-    // else pairs of k) of 16 words. transposed: swaps lines and words. In one plane a pair is two
-    // neighbours along k, in several planes k and k + 16.
+    // Packs one tile of each plane, from `from` on: 16 lines of 16 words. A line is a row of memory
+    // if lies_along, else a pair of rows. transposed: swaps lines and words. With one plane a word
+    // is two neighbours along k, with several planes k and k + 16.
     template <bool lies_along, bool transposed, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)
@@ -97,7 +97,8 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // Packs both tiles at once, if B is bf16 and not along k: it loads lines once, not twice.
+    // Packs both tiles of a panel's step at once, for bf16 B that is not contiguous along k: each
+    // cache line is loaded once, not twice.
     [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
         for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
             for (int j = 0; j < SIDE; j += 2 * VW) {
@@ -106,7 +107,8 @@ template <class Planes> struct Operand {
                 for (int i = 0; i < 2; i++) store(to + (j + i * VW) / 16 * TILE + (j + i * VW) % 16, r[i]);
             }
     }
-    // Packs the step of a panel that begins at element k0 of k. sums: null, or row sums to add to.
+    // Packs 32 k, from k0 on, of the panel that begins at row or column i0. sums: null, or sums of
+    // A's rows, to which these 32 k are added.
     [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
         if (Planes::PLANES == 1 && half && !is_a && !along && !panel && i0 + SIDE <= n && k0 + 32 <= K)
             return pack_lines(to, static_cast<const bf16*>(p) + offset(i0, k0), ld);
@@ -156,10 +158,11 @@ struct Panels {
     int from, to;
     static Panels share(int n, int i, int of) { return {int(int64_t(n) * i / of), int(int64_t(n) * (i + 1) / of)}; }
 };
-// A thread's part of the result. Threads form a grid over the result, M x N panels; each has some
-// rows and some columns of it, and all k. Grid and resident operand are chosen so that the busiest
-// thread multiplies least, then packs least; in a draw B is resident. most: panels that can be
-// resident; more are packed in parts, and for each part the streamed panels are packed again.
+// A thread's part of the result. Threads form a grid over the result's M x N panels; each computes
+// some rows and some columns of panels, over all k. Grid and resident operand are chosen so that
+// the busiest thread multiplies least and, among equals, packs least; if both operands cost the
+// same, B is resident. most: panels that can be resident at once; more are packed in parts, and for
+// each part the streamed panels are packed again.
 struct ThreadShare {
     bool a_resident = false, sums = false;    // sums: adds up its rows of A
     Panels resident = {}, streamed = {};
@@ -189,7 +192,7 @@ struct ThreadShare {
         part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
     }
 };
-// Applied to a sum before it is stored: nothing but bias and residual, GELU's derivative, or GELU.
+// Epilogue besides bias and residual: none (add), times GELU's derivative (slope), or GELU.
 enum class Then { add, slope, gelu };
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
@@ -222,7 +225,8 @@ template <Then then, class X, class Y> struct Product {
         const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    // Resident panels, streamed panels, and finished blocks: one per resident panel if k is cut.
+    // Words for resident panels, streamed panels, and the sums of finished blocks: one block, or
+    // one for each resident panel if a block of k is divided.
     static int64_t own_words(int M, int N, int K) {
         const int steps = least(steps_of(K), MOST);
         return resident_words(M, N, K) + GROUP * steps * STEP +
@@ -263,7 +267,8 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
-    // Stores rows row..end of `l` and prefetches the same rows of this block.
+    // Stores rows row..end-1 of the finished block `l`, and prefetches what the epilogue of the
+    // current block `here` needs for the same rows. Returns the next row.
     INLINE_MEMBER int store_rows(const FinishedBlock& l, const FinishedBlock& here, const Depth& k, int row,
                                  int end) const {
         for (; row < end; row++) {
@@ -281,8 +286,8 @@ template <Then then, class X, class Y> struct Product {
         if constexpr (past) tiles.template load_past_l1<tile>(p, 64);
         else tiles.template load<tile>(p, 64);
     }
-    // Adds a step's products; calls between(n) after the n-th product of planes, except the last. A
-    // plane that the previous product used stays loaded.
+    // Adds the products of one step (32 k) to the four tiles of sums. Calls between(n) after the
+    // n-th product of planes, except the last. A plane that the previous product used stays loaded.
     template <bool a_past, class Set, class F>
     static INLINE_MEMBER void step(Set& tiles, const float* x, const float* y, F between) {
         constexpr int PLANE = Operand<Planes>::PLANE;
@@ -300,7 +305,8 @@ template <Then then, class X, class Y> struct Product {
         });
     }
 
-    // out (four tiles) = the sums of `steps` steps, with `more` +=, while `finished` is written.
+    // Computes the sums of a block over `steps` steps into `out` (four tiles); with `more` it adds
+    // to them. Meanwhile the block `finished` is written to C.
     template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
                                                       float* out, const Depth& k, const FinishedBlock& here,
                                                       const FinishedBlock& finished, Prefetch& asked) const {
@@ -328,8 +334,8 @@ template <Then then, class X, class Y> struct Product {
         for (int r = 0; r < rows; r++) store_row<false>(l, k, r, columns);
     }
 
-    // Multiplies the streamed panel at row or column t0 by the n resident panels from r0 on.
-    // blocks: memory of their sums before the epilogue.
+    // Multiplies the streamed panel that begins at row or column t0 by n resident panels, which
+    // begin at row or column r0. blocks: memory for the sums of blocks before the epilogue.
     template <class Set> void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0,
                                     int n, float* blocks, FinishedBlock& finished, Prefetch asked) const {
         const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
@@ -361,7 +367,7 @@ template <Then then, class X, class Y> struct Product {
                    a_resident && share.sums ? g.row_sums : nullptr);
         }
     }
-    // Packs the n streamed panels from p0 on. sums: also adds up their rows.
+    // Packs the n streamed panels from panel p0 on. With `sums`, adds up their rows to row_sums.
     void pack_streamed(float* to, int p0, int n, const Depth& k, bool sums) const {
         for (int step = 0; step < k.steps; step++)
             for (int p = 0; p < n; p++)

@@ -44,8 +44,8 @@ template <class Time> std::vector<float> least_times(int ways, Time time, float 
     return least;
 }
 
-// The first way that no other is clearly faster than: the heuristic lists the likely ones first,
-// and noise must not decide. Returns -1 if none can run.
+// Returns the first way whose time is not clearly above the least: the heuristic lists the likely
+// ones first, and noise must not decide. Returns -1 if no way can run.
 inline int pick(const std::vector<float>& times) {
     const float least = times.empty() ? INFINITY : *std::min_element(times.begin(), times.end());
     for (size_t way = 0; way < times.size() && least < INFINITY; way++)

@@ -60,7 +60,7 @@ struct Operands {
 // cuBLASLt lacks or computes slowly. For fp8 it computes in bf16.
 typedef std::function<void(const Operands&)> Steps;
 void multiply(Form f, const Operands& x, const Steps& steps);
-// Whether multiply will certainly use the steps: then operands that only cuBLASLt reads are not
-// needed. Only the pointers' values matter.
+// Whether multiply will certainly use the steps: operands that only cuBLASLt reads are then not
+// needed. Of x only the pointers' alignment matters.
 bool takes_steps(Form f, const Operands& x);
 void multiply(const Form& f, const Operands& x);    // bf16 or fp32, no epilogue

@@ -8,7 +8,7 @@
 #include "layers/matmul/matmul.h"
 
 namespace ISA {
-// Calls f(expert, its first permuted row, its rows) for experts that have any.
+// Calls f(expert, first permuted row, number of rows) for each expert that has rows.
 template <class F> INLINE void each_expert(const Routes& routes, const Router& r, F f) {
     for (int i = 0; i < r.E; i++) {
         const int from = routes.offsets[i], n = routes.offsets[i + 1] - from;
@@ -16,7 +16,7 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
     }
 }
 
-// Bytes of scratch for one expert with all rows, which are enough for any division of rows.
+// Bytes of scratch if one expert has all rows: enough for every division of rows among experts.
 template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
     return max_matmul_scratch(output<P, tiles>(nullptr, w, w, rows, C, OC));

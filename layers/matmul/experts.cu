@@ -21,7 +21,7 @@ struct Vectors {
     }
     Launch over(int64_t rows) const { return {unsigned(rows * per_row), threads}; }
 };
-// Calls f(integral constant W): elements of a vector.
+// Calls f(W), W an integral constant: elements of a vector, or 1 if rows of C are not aligned.
 template <class T, class F> void for_width(int C, F f) {
     if (rows_align<T>(C)) f(std::integral_constant<int, VEC<T>>());
     else f(std::integral_constant<int, 1>());

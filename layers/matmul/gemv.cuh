@@ -12,7 +12,7 @@ namespace {
 // Products of generation. Bound by reading w once, OC C elements; x comes from L1. A warp has R
 // rows of w; for long C, 2 or 4 warps share them, so that a lane has about four 16-byte loads of w
 // in flight. A weight costs N multiply-adds and its conversion. Per clock, a multiprocessor of an
-// H200 reads 10 bf16 weights and does 128 operations: with N = 8 these would be the bound.
+// H200 reads 10 bf16 weights and does 128 operations: with N = 8 operations would be the bound.
 //
 // The first loads of w overlap the previous kernel, which writes x, never w (Launch::overlaps).
 constexpr int GEMV_WARPS = 4;
@@ -52,7 +52,7 @@ template <class T, int W, int N, int R> struct GemvLane {
                         for (int i = 0; i < W; i++) sum[r][n] += v[k][n][i] * weight[k][r][i];
         from += FLIGHT * stride;
     }
-    // Writes the warp's sums and resets, for the next rows of w.
+    // Writes the warp's sums, and goes back to the lane's first column for the next rows of w.
     __device__ void finish(float (&sums)[R][N]) {
 #pragma unroll
         for (int r = 0; r < R; r++)

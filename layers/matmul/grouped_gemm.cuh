@@ -22,7 +22,7 @@
 #include "layers/ptx/mma_tile.cuh"
 
 namespace {
-// Whether a factor is stored by k: a row of it has one k, for all rows or columns of the product.
+// Whether a factor is stored by k: each row in memory is one k of all the result's rows or columns.
 template <Product P> constexpr bool A_BY_K = P == Product::dw;
 template <Product P> constexpr bool B_BY_K = P != Product::y;
 
@@ -34,8 +34,9 @@ template <class T> struct Groups {
     bool add;    // out +=, not =
     int rows;    // all experts' rows
 };
-// A block's task: a tile of out (M,N), from element `out` on, is the sum over k < K of a and b, or
-// is added to. M, N: rows and columns of the result from the tile's first ones on.
+// A block's task: one tile of the result, whose first element has index `out`. The tile becomes the
+// sum over k < K of the products of a and b or, with Groups::add, gains it. M, N: rows and columns
+// of the result from the tile's first ones on.
 template <class T> struct Task {
     const T *a, *b;
     int64_t out;
@@ -111,7 +112,7 @@ constexpr int BN = 128, BK = 32, STAGES = 4, TENSOR_THREADS = 128;
 template <bool BY_K, int SIZE> struct Factor {
     static constexpr int ROWS = BY_K ? BK : SIZE, COLUMNS = BY_K ? SIZE : BK;
     sm80::Tile<ROWS, COLUMNS> tile;
-    // Starts copying the tile, with zeros beyond `size` and k.
+    // Starts copying the tile. Elements beyond `size` (rows or columns) and k become zeros.
     __device__ void load(const bf16* from, int stride, int size, int k) {
         constexpr int CHUNKS = COLUMNS / 8, STEP = TENSOR_THREADS / CHUNKS;
         const int column = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
@@ -121,8 +122,8 @@ template <bool BY_K, int SIZE> struct Factor {
         for (int i = 0; i < ROWS; i += STEP, source += int64_t(STEP) * stride)
             cp_async_16(tile.chunk(row + i, column), source, row + i < rows);
     }
-    // Reads the 16x16 elements from `at` on for step k of 16: f[0], f[1] have k 0..7 of `at` 0..7
-    // and 8..15; f[2], f[3] have k 8..15.
+    // Reads 16 rows or columns of the result, from `at` on, by 16 values of k: step k. f[0] and
+    // f[2] have the first eight rows or columns, f[0] and f[1] the first eight k.
     __device__ void get(uint32_t (&f)[4], int at, int k) const {
         if constexpr (BY_K) {
             uint32_t x[4];

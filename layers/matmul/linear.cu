@@ -58,8 +58,8 @@ struct Plan {
 std::map<Form, Plan> plans;
 // cuBLAS 12.9's modes, by value because older headers lack them.
 constexpr auto VEC128 = cublasLtMatmulMatrixScale_t(4), BLK128x128 = cublasLtMatmulMatrixScale_t(5);
-// Key: Form::text. Value: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices
-// writes the map, cuda_choose reads it.
+// Key: Form::text. Value: the algorithm in hex; "-" if the product's steps are used, "own" if own
+// kernels are. cuda_choices writes the map, cuda_choose reads it.
 std::map<std::string, std::string> chosen;
 constexpr double STAYS_WARM = 0.1;    // seconds
 double last_choice = -STAYS_WARM;     // time of the last choice
@@ -199,7 +199,7 @@ struct Stopwatch {
     }
 };
 
-// Gives a trial its own memory for outputs that it would add to. False: out of memory.
+// Gives a timed trial its own memory for outputs that it would add to. False: out of memory.
 bool trial_operands(const Form& f, Operands& x, char** memory) {
     const int64_t d = f.add && x.c == x.d ? round_up(int64_t(f.m) * f.n * f.out_size(), 256) : 0, sums = f.sums() * 4;
     *memory = nullptr;
@@ -218,7 +218,7 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
             const std::function<void()>& steps) {
     const int algorithms = int(found.size());
     const Stopwatch stopwatch;
-    // A new prompt length brings several forms at once: only the first choice warms up the GPU.
+    // A new prompt length leads to several choices in a row: only the first warms up the GPU.
     const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
     const auto times = least_times(
         algorithms + (steps != nullptr),
@@ -231,10 +231,10 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
     return pick(times);
 }
 
-// Sets the plan's algorithm: the known one if cuBLASLt offers it (its bytes, from a file, are only
-// compared), else the fastest on the call's operands or, not by time, the first that runs. Sets
-// none if the steps are faster or no algorithm runs; last_status then has the reason. Steps are not
-// timed for plain products and for a bias alone.
+// Sets the plan's algorithm: the known one if cuBLASLt offers it (its bytes come from a file and
+// are only compared), else the fastest on the call's operands or, without by_time, the first that
+// runs. Sets none if the steps are faster or no algorithm runs; last_status then has the reason.
+// The steps are not timed for products without epilogue or with a bias alone.
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known,
             cublasStatus_t* last_status) {
     if (known == f.other_way()) return;
@@ -264,7 +264,8 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
     CUDA_CHECK(cudaFree(memory));
 }
 
-// A plan is made once in a process, so the message appears once.
+// Reports that cuBLASLt has no algorithm for a product, and what computes it instead. A plan is
+// made once in a process, so the message appears once.
 void tell_other_way(const Form& f, const char* why) {
     const std::string form = f.text();
     if (f.fp8()) {

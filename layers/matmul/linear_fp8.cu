@@ -80,8 +80,8 @@ __global__ void largest_kernel(uint32_t* largest, const bf16* x, int64_t n) {
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
-// straight (R,C), transposed (C,R) = x (R,C), with one scale. R, C: multiples of 16. A block has a
-// tile; a thread has 8 neighbours of two rows, then 16 of a column.
+// Casts x (R,C), with one scale, to `straight` (R,C) and `transposed` (C,R). R, C: multiples of 16.
+// A block casts a tile. A thread casts 8 neighbours of two rows, then writes 16 of one column.
 template <class F> __global__ void cast_kernel(Cast<F> straight, Cast<F> transposed, const bf16* x,
                                                const uint32_t* largest, int parts, int R, int C) {
     SHARED(uint32_t[CAST_TILE][CAST_TILE / 4 + 1], tile);    // [column][four rows], padded against bank conflicts
@@ -117,8 +117,8 @@ template <class F> __global__ void cast_kernel(Cast<F> straight, Cast<F> transpo
     store<4>(reinterpret_cast<uint32_t*>(transposed.to + int64_t(c0 + c) * R + r0 + r), out);
 }
 
-// Sets the 128x128 scale of block row `row` and block `column` along k. The last column also zeroes
-// the padding, because cuBLAS's guide does not exclude that it is read.
+// Sets the scale of the 128x128 block in block row `row` and, along k, block `column`. The last
+// column also zeroes the padding, because cuBLAS's guide does not exclude that it is read.
 __device__ inline void set_square(float* scales, int row, int column, int k, float scale) {
     const int blocks = (k + BLOCK - 1) / BLOCK, padded = (blocks + 3) / 4 * 4;
     float* const at = scales + int64_t(row) * padded;
@@ -141,8 +141,8 @@ __device__ inline uint32_t rows_largest(uint32_t (&most)[8]) {
     return larger(most[0], __shfl_xor_sync(0xffffffff, most[0], 8));
 }
 
-// Scales of a tile's columns, from 8 columns of 8 rows in each thread: factors for the casts,
-// inverses for cuBLASLt.
+// Computes the scales of a tile's columns from v, 8 columns of 8 rows in each thread: `factors` for
+// the cast, `inverses` for cuBLASLt.
 __device__ inline void column_scales(float (&factors)[BLOCK], float* inverses, const Vec<bf16, 8> (&v)[8],
                                      int columns_left) {
     constexpr int GROUPS = BLOCK / 8, WARPS = CAST_THREADS / 32;
@@ -168,9 +168,9 @@ __device__ inline void column_scales(float (&factors)[BLOCK], float* inverses, c
     __syncthreads();
 }
 
-// straight (R,C), transposed (C,R) = x (R,C), each with a scale for 128 neighbours in its rows;
-// with SQUARE, a scale for each tile. R, C: multiples of 16. A block reads a tile of 128 x 128
-// once; a thread has 8 neighbours of 8 rows, so also 8 neighbours of 8 columns.
+// Casts x to `straight` (R,C) and `transposed` (C,R), each with a scale for every 128 neighbours of
+// its rows or, with SQUARE, for every tile of 128 x 128. R, C: multiples of 16. A block reads a
+// tile of 128 x 128 once; a thread has 8 neighbours of 8 rows, so also 8 neighbours of 8 columns.
 template <bool SQUARE>
 __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> transposed, const bf16* x, int R, int C) {
     typedef Vec<e4m3, 8> Group;

@@ -30,7 +30,7 @@ struct Strip {
     int last;
 };
 
-// C (ROWS, nv vectors) = A B, with `add` +=. Row k of B begins at b[k*MICRO].
+// C (ROWS, nv vectors) = A B; with `add`, C += A B. Row k of B begins at b[k*MICRO].
 template <int nv, bool pairs> static void micro(int words, Strip a, const float* b, float* c, int64_t rc, bool add) {
     vf s[ROWS][nv];
     const float* r[ROWS];
@@ -111,7 +111,8 @@ template <class X, class Y> struct Product {
     int tall() const { return even(shared_all(), TALL, WIDE); }
     // Words for `count` (a multiple of WIDE) packed rows or columns of the largest block of k.
     int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
-    // Two blocks of the shared operand, one read while the next is packed; a panel for each thread.
+    // Two blocks of the shared operand, as one is read while the next is packed. Each thread has a
+    // panel.
     int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
     int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
     int64_t scratch() const {
@@ -123,7 +124,8 @@ template <class X, class Y> struct Product {
         return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
     }
 
-    // Offset of row m in A's packed block, of column n in B's. m: multiple of ROWS; n: of MICRO.
+    // Offset of row m in A's packed block (m: a multiple of ROWS), and of column n in B's packed
+    // block (n: a multiple of MICRO).
     int64_t a_at(int m, Block k) const { return m * int64_t(k.words) + (a_in_rows() ? m : m / ROWS) * PAD; }
     int64_t b_at(int n, Block k) const { return n * int64_t(k.words) + n / MICRO * PAD; }
 
@@ -173,7 +175,8 @@ template <class X, class Y> struct Product {
         else epilogue<Then::add>(g, m, rows, n, columns);
     }
 
-    // Multiplies the panel at o0 by strips [first, end) of the shared operand, which begins at s0.
+    // Multiplies the panel from row or column o0 on by strips [first, end) of the shared operand,
+    // whose packed part begins at row or column s0.
     void panel(Block k, int o0, const float* own, int s0, const float* shared, int first, int end) const {
         for (int s = first; s < end; s++)
             if (own_a()) {
@@ -206,7 +209,7 @@ template <class X, class Y> struct Product {
                             if (mine_a) pack_b(shared + b_at(i, k), s0 + i, MICRO, k);
                             else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
                     }
-                    // A unit of work is one strip times one row or column of a panel.
+                    // Threads divide the work in units of one strip times one row or column.
                     const int64_t strips = blocks_of(size, unit), all = strips * own_all();
                     const int64_t from = all * id / threads, to = all * (id + 1) / threads;
                     for (int o0 = 0; o0 < own_all(); o0 += WIDE) {

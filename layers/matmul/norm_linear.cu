@@ -22,15 +22,15 @@
 
 namespace {
 constexpr int BLOCKS = 6;    // per multiprocessor
-// Kernels of one sequence leave registers for a block of the next kernel, which otherwise cannot
+// Kernels for one sequence leave registers for a block of the next kernel, which otherwise cannot
 // begin early. That is the likely reason why a token of GPT-2 took 290 us on an H200 (2026-11-27)
-// when these had 77 registers, and 263 when they had 72.
+// when these kernels had 77 registers, and 263 us when they had 72.
 template <int N> constexpr int RESIDENT = BLOCKS + (N == 1);
 constexpr int64_t MAX_SHARED = int64_t(46) << 10;    // bytes; with the sums below 48 KiB
 
 enum class Finish { none, activated, gated };
 
-// y (N,O)  w (O,C), gated (2*O,C)
+// y (N,O) = norm(x) w^T + b, then the activation if F says so.    w (O,C), gated (2*O,C)
 template <class T, int W, int N, Finish F> __global__ void __launch_bounds__(GEMV_WARPS * 32, RESIDENT<N>)
     normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int shift) {
     constexpr int R = F == Finish::gated || N > 1 ? 2 : 1, OUTPUTS = F == Finish::gated ? 1 : R;    // per warp

@@ -1,9 +1,9 @@
-// norm_rows.cuh - norms of rows within a block that goes on to use them; norm_forward's bits.
+// norm_rows.cuh - norms of rows within a block that then uses them; bits equal norm_forward's.
 #pragma once
 #include "layers/ptx/ptx.cuh"
 
 namespace {
-// Without weights the norm's factor becomes 0 + 1.
+// Without weights the kernels read w as 0: plus = 1 then makes the norm's factor 1.
 inline Norm with_weights(Norm norm, const void* w) {
     if (!w) norm.plus = 1;
     return norm;
