@@ -41,12 +41,12 @@ template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alig
     static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
     bf16 chunk[COLUMNS / WIDTH][ROWS][WIDTH];
 
-    // ALONG_K operand: k are 16 columns from `column` on; rows begin at `row`, a multiple of 8.
+    // ALONG_K operand: 16 columns from `column` on are the k; rows begin at `row`, a multiple of 8.
     __device__ uint64_t columns_as_k(int row, int column) const {
         return wgmma_operand<WIDTH>(&chunk[0][row], from(0, column), 16);
     }
-    // ALONG_MN operand: k are 16 rows from `row` (a multiple of 8) on; columns begin at `column`, a
-    // multiple of WIDTH.
+    // ALONG_MN operand: 16 rows from `row` (a multiple of 8) on are the k; columns begin at
+    // `column`, a multiple of WIDTH.
     __device__ uint64_t rows_as_k(int row, int column) const {
         return wgmma_operand<WIDTH>(this, from(row, column), int(sizeof(chunk[0])));
     }
@@ -175,7 +175,8 @@ __device__ inline void order_pass(int* dq_order, int next) {
 
 // ---- registers ----------------------------------------------------------------------------------
 
-// Must be called by all warps of a warpgroup: release registers, or wait for more.
+// All warps of a warpgroup must call these functions. registers_give lowers the thread's registers
+// to `count`; registers_take waits until it can raise them to `count`.
 template <int count> __device__ inline void registers_give() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
@@ -210,8 +211,8 @@ template <int but, class... R> __device__ inline void wgmma_wait(R&... registers
 
 // d (64 x N, float) = a b, or d + a b; a (64 x 16) and b (16 x N) are bf16, and d has N/2
 // registers. Warp w has rows 16 w to 16 w + 15: d[4 j + e] is d[e] of mma_m16n8k16 for the columns
-// from 8 j on. An a in registers has mma_m16n8k16's layout, too: elements of a d from 8 k on,
-// packed in pairs, are the a of columns from 16 k on.
+// from 8 j on. An `a` in registers has mma_m16n8k16's layout, too: d[8 k] to d[8 k + 7] of another
+// product, packed in pairs, are the `a` of columns 16 k to 16 k + 15.
 #define WGMMA_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA_D8(d, i) WGMMA_D4(d, i), WGMMA_D4(d, i + 4)
 #define WGMMA_D16(d) WGMMA_D8(d, 0), WGMMA_D8(d, 8)
@@ -233,7 +234,7 @@ template <int but, class... R> __device__ inline void wgmma_wait(R&... registers
 #define WGMMA_N112 WGMMA_N96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define WGMMA_N128 WGMMA_N112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// d has D registers; the operands after it have numbers x0 and following.
+// Defines wgmma for N columns. D: registers of d. x0 to x5: numbers of the asm operands after d's.
 #define WGMMA(N, D, x0, x1, x2, x3, x4, x5)                                                                    \
     template <Along A, Along B> __device__ inline void wgmma(float(&d)[D], uint64_t a, uint64_t b, bool add) { \
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #x2                                              \

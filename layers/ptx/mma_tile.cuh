@@ -15,8 +15,8 @@ template <int ROWS, int D> struct alignas(128) Tile {
     bf16 at[ROWS * D];
     __device__ static int swizzled(int r, int c) { return r * D + (c ^ (D % 64 == 0 ? r % 8 : r / 2 % 4)) * 8; }
     __device__ bf16* chunk(int r, int c) { return at + swizzled(r, c); }
-    // This lane's address for ldmatrix of the 16 by 16 elements from row r, column 16 k on: rows
-    // 0..7 and 8..15 of the left half, then of the right.
+    // This lane's address for ldmatrix of the 16 by 16 elements from row r, column 16 k on. The
+    // four matrices are rows 0..7 and 8..15 of the left half, then of the right half.
     __device__ const bf16* piece(int r, int k) const {
         const int lane = threadIdx.x % 32;
         return at + swizzled(r + lane % 16, k * 2 + lane / 16);

@@ -57,8 +57,8 @@ __device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.globa
 
 // For overlapping kernels (Launch::overlaps). Waits until the previous kernel of the stream has
 // ended and its writes are visible; returns at once if nothing overlaps. Kernels must call
-// let_next_start after this wait (the emulator checks it): when a kernel begins, all but the
-// previous one have then ended.
+// let_next_start after this wait (the emulator checks it). When a kernel begins, all earlier
+// kernels except the previous one have then ended.
 __device__ inline void wait_for_previous() {
     NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))
 }
@@ -74,8 +74,9 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Barrier of a cooperative grid. An arrival raises *count by 1, and from `last` to 0. Writes before
-// a block barrier and the arrival are visible after the wait and a block barrier.
+// Barrier of a cooperative grid. An arrival raises *count by 1, or resets it to 0 if it is `last`.
+// A thread that passes grid_wait and then a block barrier sees all writes that other blocks made
+// before a block barrier and their arrival.
 __device__ inline void grid_arrive(unsigned* count, unsigned last) {
     asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(count), "r"(last) : "memory");
 }

@@ -3,9 +3,9 @@
 #include "layers/cuda.cuh"
 
 namespace {
-// a (a_columns), b (b_columns): += the sum over p of partial[p,:] (parts,stride); b's columns begin
-// at b_from; a or b may be null. A block has 32 columns; each of its 32 warps adds every 32nd part,
-// then the warps' sums are added in order. Bound by reading partial.
+// Adds to a (a_columns) and b (b_columns) the sums over p of partial[p,:] (parts,stride); b's
+// columns begin at b_from, and a or b may be null. A block has 32 columns; each of its 32 warps
+// adds every 32nd part, then the warps' sums are added in order. Bound by reading partial.
 template <class G> __global__ void add_parts_kernel(G* a, int a_columns, G* b, int b_columns, const float* partial,
                                                     int b_from, int parts, int stride) {
     SHARED(float[32][32], warp_sums);
