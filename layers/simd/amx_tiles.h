@@ -108,7 +108,7 @@ struct Amx {
     template <int t> static INLINE_MEMBER void load(const void* p, int64_t stride) {
         __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(t) : "memory");
     }
-    // Keeps L1 for other data.
+    // Loads a tile with the hint not to keep it in L1, which then holds other data.
     template <int t> static INLINE_MEMBER void load_past_l1(const void* p, int64_t stride) {
         __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(t) : "memory");
     }
@@ -125,7 +125,7 @@ struct Amx {
 #endif
 }    // namespace
 
-// Takes the place of a set of tiles where products are computed by vectors.
+// Template argument in place of a set of tiles (Amx, Pretended): products are computed by vectors.
 struct Vectors {};
 template <class Set> constexpr bool TILED = true;
 template <> constexpr bool TILED<Vectors> = false;
@@ -136,10 +136,10 @@ template <int n> struct Index { static constexpr int is = n; };
 template <int from, int to, class F> INLINE void each_index(F f) {
     if constexpr (from < to) f(Index<from>()), each_index<from + 1, to>(f);
 }
-// C (16, columns*16) (+)= A B, as kernel() of micro_kernel.h with half: word k of A's row i is at
-// a[i*ra + k], word k of B's column j at b[k*rb + j]. K: words, rounded up to whole tiles; words
-// beyond K must add zero. ahead, if not 0: B comes from memory, dense, and is prefetched this many
-// words ahead; these prefetches alternate with tiles, because many at once gain nothing.
+// C (16, columns*16) (+)= A B, like kernel() of micro_kernel.h with half: word k of A's row i is at
+// a[i*ra + k], word k of B's column j at b[k*rb + j]. K counts words, rounded up to whole tiles;
+// words beyond K must add zero. If `ahead` is not 0, B is contiguous in memory and is prefetched
+// this many words ahead, alternating with tiles, because many prefetches at once gain nothing.
 template <int columns, bool add, class Set> INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra,
                                                                     const float* b, int64_t rb, float* c, int64_t rc,
                                                                     int ahead = 0) {
@@ -160,7 +160,7 @@ template <int columns, bool add, class Set> INLINE void tile_kernel(Set& set, in
     }
     each_index<0, columns>([&](auto v) { set.template store<v.is>(c + 16 * v.is, 4 * rc); });
 }
-// tile_kernel for N columns, in whole tiles. With Vectors: MR rows, by strip() of micro_kernel.h.
+// tile_kernel for N columns, in whole tiles. With Vectors: strip() of micro_kernel.h, for MR rows.
 template <bool add, bool half, class Set> static void strip_by(Set& set, int N, int K, const float* a, int64_t ra,
                                                                const float* b, int64_t rb, float* c, int64_t rc) {
     if constexpr (!TILED<Set>) return strip<add, half>(N, K, a, ra, 1, b, rb, c, rc);

@@ -10,8 +10,8 @@ constexpr int RESIDENT = 800 << 8;    // words; 800 KiB, the reliable half of L2
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
-// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order.
-// DEEP and MOST are block_steps'; a part of a block of k has SUB steps of 32, or SUB_PAST_CACHES if
+// The number of bf16 planes of an operand, and the planes of A and B that are multiplied, in order.
+// block_steps uses DEEP and MOST. A part of a block of k has SUB steps of 32, or SUB_PAST_CACHES if
 // results bypass the caches. Each step prefetches PREFETCH_LINES lines of the next panel.
 struct OnePlane {    // bf16, or floats rounded to it
     static constexpr int PLANES = 1, PRODUCTS = 1, A[] = {0}, B[] = {0};
@@ -20,23 +20,25 @@ struct OnePlane {    // bf16, or floats rounded to it
 struct ThreePlanes {    // floats
     static constexpr int PLANES = 3, PRODUCTS = FLOAT_PRODUCTS, A[] = {2, 1, 1, 0, 0, 0}, B[] = {0, 0, 1, 1, 0, 2};
     static constexpr int DEEP = 6, MOST = 6, SUB = 6, SUB_PAST_CACHES = 6, PREFETCH_LINES = 6;
-    // Removes a plane from x: the nearest number with 8 bits. The last plane is the exact rest.
+    // Returns the next plane of x, the nearest number with 8 bits, and subtracts it from x. The
+    // last plane is the exact rest.
     static INLINE_MEMBER vu take(vf& x, int plane) {
         const vu part = (reinterpret_cast<vu>(x) + (plane + 1 < PLANES ? 0x8000 : 0)) & 0xffff0000;
         x -= reinterpret_cast<vf>(part);
         return part;
     }
-    // Planes of two floats, as pairs: k and k + 16 of a step.
+    // One plane of two vectors, as pairs: low has k of a step, high has k + 16.
     static INLINE_MEMBER vf take(vf& low, vf& high, int plane) {
         return reinterpret_cast<vf>(take(low, plane) >> 16 | take(high, plane));
     }
 };
 
-// Steps of 32 in a block of k. A block's sums begin at zero and are then added to earlier blocks'
-// sums. More than DEEP steps are cut so that all columns fit into the resident memory. If this
-// leaves too few steps, a block has MOST, as each further block reads and writes all results again
-// (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both gradients take 8
-// to 12 % less time). Neither rows nor threads count: they must not change a row's sums.
+// Number of steps (of 32 k) in a block of k. A block's sums begin at zero and are then added to
+// earlier blocks' sums. More than DEEP steps are divided so that all columns fit into the resident
+// memory. If this leaves less than SUB, a block has MOST: each further block reads and writes all
+// results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both
+// gradients take 8 to 12 % less time). Rows and threads must not matter: they would change a row's
+// sums.
 template <class Planes> INLINE int block_steps(int N, int K) {
     const int all = parts(K, 32), fits = RESIDENT / (parts(N, SIDE) * Planes::PLANES * 2 * TILE);
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;

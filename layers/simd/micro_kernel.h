@@ -14,7 +14,7 @@
 
 namespace ISA {
 constexpr bool NATIVE_BF16 = true;
-// Rounds to nearest, in memory order: 16 numbers of first, then of second.
+// Rounds the 16 numbers of first, then the 16 of second, to the nearest bf16; in memory order.
 INLINE vf to_pairs(vf first, vf second) {
     return reinterpret_cast<vf>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
 }
@@ -90,7 +90,7 @@ static void kernel(int K, const float* a, int64_t ra, int64_t ca, const float* b
         for (int v = 0; v < nv; v++) store(c + i * rc + v * VW, s[i][v]);
 }
 
-// kernel() for N columns, a multiple of VW, split evenly into kernels.
+// Computes kernel() for N columns, a multiple of VW, in parts of nearly equal width.
 template <bool add, bool half = false> static void strip(int N, int K, const float* a, int64_t ra, int64_t ca,
                                                          const float* b, int64_t rb, float* c, int64_t rc) {
     int left = N / VW, parts = (left + NV - 1) / NV;
@@ -155,8 +155,8 @@ template <bool half, class F> INLINE void each_words(int D, F f) {
     for (; w < words<half>(D); w += VW) f(w, Flag<false>());
 }
 
-// to[d*ldt + j] = word d of row j for j < n, else 0 for j < columns, d < padded(words of D).
-// columns: a multiple of VW.
+// Writes word d of row j to to[d*ldt + j], for d < padded(words of D). Words beyond a row's end,
+// and rows n..columns-1, are zero. columns: a multiple of VW.
 template <bool half = false>
 static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int columns, int D) {
     for (int j = 0; j < columns; j += VW)
@@ -188,7 +188,8 @@ template <bool half> static void pack_rows(float* to, const float* from, int64_t
     for (int i = 0; i < (rows - n) * P; i += VW) store(to + i, vf{});
 }
 
-// to (words of rows, padded(D)) = the rows as right factor of a sum over rows, zero beyond n.
+// Packs n rows as the right factor of a sum over rows: to (words of rows, padded(D)). With half, a
+// word is column d of two neighbouring rows. Rows n..rows-1 are zero.
 template <bool half> static void pack_sum(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     if constexpr (!half) return pack_rows<false>(to, from, ldf, n, rows, D);
     const int P = padded(D);
@@ -203,8 +204,8 @@ template <bool half> static void pack_sum(float* to, const float* from, int64_t 
         for (int d = 0; d < P; d += VW) store(to + d, vf{});
 }
 
-// to (padded(D), pairs of rows), with rows ldt apart = the transposed words of pack_sum; zero up to
-// `rows`, and further on to a multiple of 2*VW.
+// Writes the transposed words of pack_sum to `to` (padded(D), pairs of rows), whose rows are ldt
+// apart. Rows from n on are zero, up to `rows` rounded up to a multiple of 2*VW.
 INLINE void pack_turned(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int rows, int D) {
     for (int i = 0; i < rows; i += 2 * VW)
         for (int d = 0; d < D; d += VW) {

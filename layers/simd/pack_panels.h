@@ -33,7 +33,7 @@ INLINE vf pairs_across(const bf16* p, const bf16* q, int n) {    // widened bf16
     const vu low = reinterpret_cast<vu>(load_most(p, n)), high = reinterpret_cast<vu>(q ? load_most(q, n) : vf{});
     return reinterpret_cast<vf>(low >> 16 | high);
 }
-// pairs_across of 2*VW columns, as two vectors.
+// Writes pairs_across of 2*VW columns to two vectors: each word holds p's element, then q's.
 INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     typedef uint16_t halves __attribute__((vector_size(4 * VW)));
     halves low, high, first, second;
@@ -57,19 +57,20 @@ template <class E, bool pairs, bool rounds> struct Words {
     static INLINE_MEMBER vf floats(const E* p, int n) {
         return rounds && sizeof(E) == 4 ? rounded_bf16(load_most(p, n)) : load_most(p, n);
     }
-    // VW words of neighbouring k from p on; only n elements exist.
+    // VW words along k, from element p on. Only n elements exist; the others count as zeros.
     static INLINE_MEMBER vf along(const E* p, int n) {
         if constexpr (pairs) return pairs_along(p, n);
         else return floats(p, n);
     }
-    // One word of each of n columns, from row p of the operand and, for pairs, row q (or null).
+    // One word of each of n columns. p points to a row of the operand, q to the next row (for
+    // pairs; null after the last row).
     static INLINE_MEMBER vf across(const E* p, const E* q, int n) {
         if constexpr (pairs) return pairs_across(p, q, n);
         else return floats(p, n);
     }
 };
 
-// Packs a row of K elements into its words, dense.
+// Packs a row of K elements into its words, which are contiguous.
 template <class Words, class E> INLINE void pack_row(float* to, const E* p, int K) {
     constexpr int PER = Words::PER;
     for (int k = 0; k < K; k += VW * PER, to += VW) {
@@ -89,7 +90,8 @@ template <int W> INLINE void put_words(float* to, int64_t panel, int j, int k, v
                          reinterpret_cast<const char*>(&v) + 4 * i, 4 * S);
 }
 
-// Packs VW of n columns, from j on, of an operand in which k is contiguous: column j is p[j*ld ..].
+// Packs columns j to j + VW - 1 (n is the number that exist in all) of an operand in which k is
+// contiguous: column j begins at p + j*ld.
 template <class Words, int W, class E>
 static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64_t ld, int K) {
     constexpr int PER = Words::PER;
@@ -108,8 +110,9 @@ static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64
     }
 }
 
-// Packs columns of an operand in which columns are contiguous: word k comes from p[k*PER*ld ..]; n
-// columns exist. sums, if not null: += each column's sum over k, before rounding.
+// Packs columns of an operand that stores all columns of one k contiguously: word k holds elements
+// from p + k*PER*ld on. n columns exist. If `sums` is not null, each column's sum over k, before
+// rounding, is added to it.
 // columns: a multiple of VW, <= PACKED
 template <class Words, int W, class E>
 static void pack_across(float* to, int64_t panel, int columns, int n, const E* p, int64_t ld, int K, float* sums) {

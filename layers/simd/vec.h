@@ -235,9 +235,9 @@ INLINE Range my_share(int64_t n, int64_t unit) {
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
 }
 
-// Gradients of weights that all rows share (a norm's) are first summed by ranges of rows: at most
-// RANGES, a number that depends only on the rows. Each range has n sums, `stride` from the next.
-// This thread adds its share of these sums to d, range after range.
+// A gradient of weights that all rows share (a norm's) is first summed over ranges of rows. There
+// are at most RANGES of them; their number depends only on the number of rows. Range j has n sums
+// from sums + j * stride on. This thread adds its share of them to d, range after range.
 constexpr int RANGES = 32;
 INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
     const Range r = my_share(n, 16);
