@@ -22,7 +22,8 @@ struct Packed {
     int64_t v(int b, int s, int i) const { return k(b, s, i) + int64_t(h.NKV) * h.HS; }
 };
 
-// Whether the query at position i of sequence b attends to the key at j. S: positions with spans.
+// Whether the query at position i of sequence b attends to the key at position j. S: positions of a
+// sequence, by which h.keys is indexed.
 bool is_visible(Heads h, int S, int b, int i, int j) {
     const Span span = h.keys ? h.keys[b * S + i] : Span{0, i + 1};
     const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
@@ -30,15 +31,15 @@ bool is_visible(Heads h, int S, int b, int i, int j) {
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
-// Index in bias, and bias, for head i and a distance (the key's position minus the query's).
+// Offset in the bias table, and the bias, for head i and a distance: key's minus query's position.
 int bias_at(Heads h, int i, int distance) {
     return i * (2 * h.max_distance + 1) + h.max_distance + std::clamp(distance, -h.max_distance, h.max_distance);
 }
 T bias_of(Heads h, int i, int distance) {
     return h.bias ? reinterpret_cast<const T*>(h.bias)[bias_at(h, i, distance)] : 0;
 }
-// Head i's score of a key `back` positions before the query, from their product. *slope: dscore /
-// dproduct.
+// Score of head i for a key `back` positions before the query. product: their q . k. *slope: the
+// score's derivative by `product`.
 T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     T s = product * scale_of(h), capped = h.softcap != 0 ? T(h.softcap) * std::tanh(s / T(h.softcap)) : s;
     if (slope) *slope = scale_of(h) * (h.softcap != 0 ? 1 - capped * capped / (T(h.softcap) * T(h.softcap)) : 1);

@@ -8,7 +8,7 @@
 namespace {
 using T = double;
 
-// A position's scores of all experts and, for the balance, their shares of the scores' sum.
+// A position's score of each expert and, for the balance, its share of the sum of all scores.
 struct Scores {
     std::vector<T> score, share;
     T lse, all = 0;    // lse of the logits; sum of the scores
