@@ -5,8 +5,8 @@
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {
-// Blocks start at multiples of BLOCK for any number of threads: an element in a loop's scalar tail
-// is always in one, so its bits do not change.
+// Blocks start at multiples of BLOCK for any number of threads. So the elements in a loop's scalar
+// tail are always the same ones, and no bit depends on the number of threads.
 constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
 // Eight sums for every instruction set: a square is exact in double, so all give the same bits.

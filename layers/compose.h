@@ -1,7 +1,7 @@
 // compose.h - steps of a block for which a table may have one fused operation. This file alone,
 // never gpt.cpp, decides whether a step is fused or composed. A step is fused if the table has the
-// operation and nothing else reads the intermediate results. Both ways round alike
-// (test/test_fused_steps.cpp).
+// operation and nothing else reads the intermediate results. Both ways have
+// the same roundings (test/test_fused_steps.cpp).
 #pragma once
 #include <utility>
 
@@ -103,8 +103,8 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
     if (f.row_gate_w) op.linear_forward(f.row_gate, x, f.row_gate_w, nullptr, nullptr, N, f.C, 1, {});
     ffn_activate(op, f, N);
 }
-// Gradients of an ffn's weights; then scratch with the shapes of pre, y, row_gate and x. dy may be
-// dpre if nothing is gated.
+// Targets of an ffn's weight gradients, and scratch memory with the shapes of pre, y, row_gate and
+// x. `dy` may be `dpre` if nothing is gated.
 struct FfnGradients {
     GradTarget<Gradient> first_w;
     Gradient* first_b;
@@ -175,7 +175,8 @@ struct Branch {
     Dropout dropout;
     bool has_norm() const { return norm.kind == NormStep::Kind::norm; }
 };
-// Does nothing if out is null.
+// Computes `out`, the residual stream after the branch, from x, the stream before it (formula:
+// Branch). Does nothing if `out` is null.
 inline void branch_add(const Table& op, Activation* out, const Activation* x, const Branch& b, int N, int C) {
     if (!out) return;
     Activation* product = b.has_norm() ? b.product : out;
@@ -196,9 +197,9 @@ inline void branch_add(const Table& op, Activation* out, const Activation* x, co
 struct ResidualGradients {
     Activation *&x, *&branch, *t;
 };
-// Given d.x, the gradient of branch_add's out, returns the gradient of the branch's product. Then
-// d.x is the gradient of branch_add's x, and may have been swapped with d.branch. dw, db: the
-// norm's, add.
+// Backward pass of branch_add. At first d.x is the gradient of `out`; afterwards it is the gradient
+// of x, and d.x and d.branch may have been swapped. Returns the gradient of the branch's product.
+// The gradients of the norm's weights are added to dw and db.
 inline const Activation* branch_backward(const Table& op, ResidualGradients d, Gradient* dw, Gradient* db,
                                          const Branch& b, int N, int C) {
     const bool norm_first = b.has_norm() && !b.norm_of_sum;

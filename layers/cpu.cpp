@@ -160,7 +160,8 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
     ops.wait = plain.wait;
     ops.add_losses = plain.add_losses;
     ops.step_verdict = plain.step_verdict;
-    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte.
+    // These are 1333 rows of GPT-2. Smaller chunks would be more chunks, and each one reads wte
+    // three times and adds to dwte.
     ops.logits_bytes = 256 << 20;
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);

@@ -34,9 +34,9 @@ int cpu_prefetch_bytes();
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
 
-// Unit that multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX
-// tiles, or an emulation of these in plain C++, with the same bits. Tiles multiply bf16: a product
-// of floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
+// The unit that multiplies matrices, and bytes of packed weights: vectors of the instruction set
+// (none), AMX tiles, or an emulation of AMX tiles in plain C++, with the same bits. Tiles multiply
+// bf16: a product of floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
 enum class Tiles { none, amx, emulated };
 constexpr int FLOAT_PRODUCTS = 6;
 
@@ -55,7 +55,8 @@ Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx);
 Status cpu_check();
 const CpuChoice& cpu_chosen();
 Isa cpu_isa();    // cpu_chosen().isa
-// Table of one instruction set with these tiles; the CPU must have both. cpu_ops(): as cpu_chosen.
+// Table of one instruction set with these tiles; the CPU must have both. cpu_ops() is the table for
+// cpu_chosen().
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles = Tiles::none);
 // The table for packed weights, which are only read: operations that need gradients are null.
 const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles = Tiles::none);
@@ -70,10 +71,10 @@ void cpu_scratch_release();
 float cpu_alibi_slope(int head, int NH);    // alibi_slope(), for the CPU kernels
 float cpu_retention_decay(int i, int n);    // retention_decay()
 
-// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. If Y is
-// bf16, A is rounded to it. Then the fields below that are not null are applied, in this order.
-// panel, if not 0: B lies in panels of this many columns, K*panel elements each, and n is a column
-// within one. Only tiles support it, with cb = 1.
+// C (M,N) = A B with A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb]; A and B each have one stride
+// of 1. If Y is bf16, A is rounded to bf16. Then the fields from `bias` on that are not null are
+// applied, in their order. If `panel` is not 0, B lies in panels of this many columns, K*panel
+// elements each, and n counts columns within a panel. Only tiles support panels, with cb = 1.
 template <class X, class Y> struct Matmul {
     static constexpr bool is_bf16 = sizeof(Y) == 2;
     int M, N, K;
@@ -130,7 +131,7 @@ template <class P> struct CpuKernels : Ops<float, P> {
         l.name = function, l.scratch[int(Operation::name)] = bytes; \
     }
 #define REGISTER_CPU(name, function) REGISTER_CPU_WITH_SCRATCH(name, function, nullptr)
-// Enters function<P, tiles> and bytes<P, tiles> for the table's tiles.
+// Enters function<P, tiles> and its scratch bytes<P, tiles>, with the tiles that the table has.
 #define REGISTER_CPU_TILES(name, function, bytes)                                       \
     template <class P, Tiles tiles> static void enter_##name(CpuKernels<P>& l) {        \
         l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>; \

@@ -3,7 +3,8 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// REGISTER_CPU defines these in the kernels' files. Weak, because operations of cpu.cpp have none.
+// REGISTER_CPU defines these functions in the kernels' files. They are weak, because operations
+// that cpu.cpp defines have no such function.
 #define OPERATION(name, ...) [[gnu::weak]] void name##_entry(CpuKernels<float>&), name##_entry(CpuKernels<bf16>&);
 #include "layers/operations.inc"
 #undef OPERATION

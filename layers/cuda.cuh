@@ -32,8 +32,8 @@ bool attention_has_sm90();    // attention/sm90.cu is compiled in and fits this 
 Status cublaslt_load();       // exit 5: not found; see matmul/cublaslt.h
 // One scratch buffer serves all operations, because they run one after the other. It is 256-byte
 // aligned, grows to the largest request and never shrinks; its content does not outlive the
-// operation. A later request of one operation keeps the first `kept` bytes and must not be larger
-// than the first.
+// operation. If an operation requests scratch again, the first `kept` bytes are preserved; this
+// request must not be larger than the operation's first request.
 void* cuda_scratch(int64_t bytes, int64_t kept = 0);
 
 // ---- the table's parts --------------------------------------------------------------------------
@@ -70,16 +70,16 @@ struct Launch {
 };
 
 // Most rows for which generation's kernels (matmul/gemv.cuh) are used. On an H200 (2026-11-27) a
-// token of GPT-2 124M takes 393 us with 4 rows by them, and 507 with 8 by cuBLASLt; 8 by them are
-// not timed.
+// token of GPT-2 124M takes 393 us with 4 rows by these kernels, and 507 us with 8 rows by
+// cuBLASLt; 8 rows by these kernels are not timed.
 constexpr int GEMV_ROWS = 4;
 
 // Percent of a multiprocessor's largest shared memory that all overlapping kernels prefer. CUDA's
 // manual (cudaFuncSetCacheConfig): a kernel that prefers another split of L1 than the kernel before
 // it may have to wait. The driver's own choice may differ between kernels with dynamic shared
-// memory (matmul/norm_linear.cu) and without. The cost in time is a guess, and so is the number: 7
-// blocks of normed_kernel fit with a row of 8192 in bf16, 5 of 6 with four rows of 4096, and 60 KB
-// of L1 remain for loads in flight. No GPU has run it.
+// memory (matmul/norm_linear.cu) and without. The length of the wait is a guess, and so is the
+// percentage. With it, 7 blocks of normed_kernel fit with a row of 8192 in bf16, 5 of 6 blocks with
+// four rows of 4096, and 60 KB of L1 remain for loads in flight. No GPU has run it.
 constexpr int OVERLAP_CARVEOUT = 75;
 
 template <class... P> cudaError_t prepare_launch(void (*kernel)(P...), const Launch& c) {
@@ -200,8 +200,8 @@ template <int LANES = 32> __device__ inline float warp_max(float x) {
     for (int bit = LANES / 2; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
     return x;
 }
-// Every thread of the block gets the result. blockDim.x must be a multiple of 32; `none` is neutral
-// to of_warp. Two barriers.
+// Reduces x over all threads of the block, each of which gets the result. of_warp reduces over a
+// warp, with `none` as its neutral element. blockDim.x must be a multiple of 32. Two barriers.
 template <class X, class F> __device__ inline X block_reduce(X x, X none, F of_warp) {
     SHARED(X[32], parts);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

@@ -109,7 +109,7 @@ __device__ inline unsigned peers_of(int digit, bool used) {
     return peers;
 }
 
-// Writes each position of the tile behind the earlier ones with its digit.
+// Sorts the tile: writes each position to `to`, behind the earlier ones with its digit.
 __global__ void __launch_bounds__(DIGITS)
     scatter(int* to, const int* digit_offset, const int* order, const int* tok, int shift, int N) {
     SHARED(int[WARPS][DIGITS], at);    // per warp and digit: counts, then target indices
@@ -188,8 +188,8 @@ template <int W, bool ADD> __device__ inline void put(float* to, const float (&x
     }
 }
 
-// Sums one piece of `length` sorted rows, W columns per thread. heads (pieces,C): sum of a run that
-// began in an earlier piece. tails (pieces,C): sum of a run that begins here but ends later.
+// Sums one piece of `length` sorted rows, W columns per thread. A run: all rows of one key. heads,
+// tails (pieces,C): sums of a run that began in an earlier piece, or that ends in a later one.
 template <class T, int W, class Rows>
 __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, Rows rows, int length, int N, int C) {
     SHARED(int[STAGED], row);
@@ -230,7 +230,8 @@ __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, R
     else put<W, true>(dw + int64_t(run) * C + c, sum);
 }
 
-// Sums the run that begins in piece p and continues after it: its tail and the heads that follow.
+// Completes the run (rows of one key) that begins in piece p and continues after it: adds p's tail
+// and the heads of the pieces that follow to dw.
 template <int W, class Rows>
 __global__ void join_pieces(float* dw, const float* heads, const float* tails, Rows rows, int length, int N, int C) {
     const int p = blockIdx.x, pieces = gridDim.x, begin = p * length, end = begin + length;

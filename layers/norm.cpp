@@ -88,7 +88,7 @@ template <class P> static void norm_backward(float* dx, float* dw, float* db, co
              : backward<false>(dx, dw, db, dy, x, w, mean, rstd, norm, N, C);
 }
 
-// Adds n <= ONE_THREAD elements with dropout.
+// y = x + scale * drop(b) for n <= ONE_THREAD elements; x null: 0.
 static void add_with_dropout(float* y, const float* x, const float* b, float scale, int n, Dropout drop) {
     const float factor = scale * drop.factor();
     const vu keep_threshold = vu{} + drop.keep_threshold();

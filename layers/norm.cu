@@ -42,7 +42,7 @@ template <Kind K, int W, class T> __device__ inline Vec<T, W> load_any(const T* 
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// A row by a warp or a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
+// A warp, or a block if BLOCK, norms a row: VECS vectors a thread, VECS * threads * VEC<T> >= C.
 template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
     norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C,
                         float inv_C) {
@@ -91,13 +91,13 @@ template <class T, int VECS, bool BLOCK, Kind K> __global__ void __launch_bounds
     if (thread == 0 && !is_rms<K>(norm)) mean[n] = m;
 }
 
-// Element c of w + plus, and of b.
+// Element c of the norm's factor w + plus, and of the bias b. A null w or b counts as zeros.
 template <class T> __device__ inline float factor_at(const T* w, int c, Norm norm) {
     return (w ? to_float(w[c]) : 0.0f) + norm.plus;
 }
 template <class T> __device__ inline float bias_at(const T* b, int c) { return b ? to_float(b[c]) : 0; }
 
-// A row by a warp, for any C. x is read three times, but from memory only once.
+// A warp norms a row, for any C. x is read three times, but from memory only once.
 template <class T> __global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w,
                                                            const T* b, Norm norm, int N, int C, float inv_C) {
     wait_for_previous();
@@ -147,7 +147,7 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
 // ---- backward -----------------------------------------------------------------------------------
 
 constexpr int PARTS = NORM_PARTS;    // blocks
-// Threads per block; its shared memory fits every GPU's 99 KB.
+// Largest number of threads per block: a block's shared memory then fits every GPU's 99 KB.
 constexpr int MAX_THREADS = 224;
 
 // A thread's columns of dy, x and dx, for the R rows that its block works on and the next R, which
@@ -221,7 +221,7 @@ template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // per multip
 template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks on 128 multiprocessors
 static_assert(ROW_PARTS<1> <= PARTS);
 
-// partial: see norm_backward_kernel.   32 * V * VEC<T> >= C
+// Shape of partial: see norm_backward_kernel. Required: 32 * V * VEC<T> >= C.
 template <class T, int V, Kind K> __global__ void __launch_bounds__(ROW_WARPS * 32, ROW_BLOCKS<V>)
     norm_backward_row_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
                              const float* rstd, Norm norm, int N, int C, float inv_C) {
@@ -308,7 +308,8 @@ template <class T, int VECS, Kind K> __global__ void __launch_bounds__(MAX_THREA
     for (int k = 0; k < VECS; k++)
         if (int c = H::column(k); c < C) weight[k] = load_any<K, W>(w, c);
     float dw[VECS][W] = {}, db[VECS][W] = {};
-    // warp_sums has two phases, too: a warp may write the next sums while another reads.
+    // Like `held`, warp_sums has two phases: a warp may write the next step's sums while another
+    // reads this step's sums.
     for (int phase = 0; first < N; first += step, phase ^= 1) {
         held.fetch(phase ^ 1, first + step, dy, x, dx, N, C);
         float m[R], r[R], sums[2 * R] = {};    // per row: sums of w dy, w dy (x-mean)

@@ -155,7 +155,7 @@ struct QkNormRope {
     int rstd_count(int NH, int NKV) const {    // floats of rstd per position
         return norm == QkNorm::none ? 0 : norm == QkNorm::all ? 2 : NH + NKV;
     }
-    // Weights of the norm of `heads` query heads, or of as many key heads.
+    // Number of the norm's weights for `heads` query heads, or for as many key heads.
     int weights(int heads, int HS) const { return norm == QkNorm::none ? 0 : norm == QkNorm::all ? heads * HS : HS; }
 };
 // The ffn's activation function. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new);
@@ -284,7 +284,7 @@ struct Backend {
     bool fp8 = false;    // Precision::fp8 really rounds to 8 bits
 };
 
-// All operations (read operations.inc next). For a null optional one, callers use others.
+// All operations (read operations.inc next). If an optional operation is null, callers use others.
 template <class T, class P = T> struct Ops : Backend {
     typedef InputType<T, P> I;
 #define OPERATION(name, need, arguments, ...) void(*name) arguments = nullptr;

@@ -47,8 +47,8 @@ const Random& random_numbers() {
     return numbers;
 }
 
-// n rounds of rows x vectors independent vector multiply-adds: a product's inner loop, as registers
-// allow. The sum of all is returned so that the compiler keeps them.
+// Defines a function of n steps of rows x vectors independent vector multiply-adds: a product's
+// inner loop, as wide as registers allow. It returns a sum, so that the compiler keeps them.
 #define PRODUCT_LOOP(name, target_name, width, rows, vectors, multiply_add)                                       \
     __attribute__((target(target_name))) float name(int64_t n) {                                                  \
         typedef float vec __attribute__((vector_size(4 * width)));                                                \
@@ -100,8 +100,8 @@ struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
 };
 alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // filled by tile_peak
 
-// n rounds of four products of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), loaded from
-// L1 in each round: the form of every real product.
+// Runs n rounds of four products: two tiles of A (tmm4, tmm5) times two of B (tmm6, tmm7), which
+// are loaded from L1 in each round, as in every real product.
 float tile_loop(int64_t n) {
     TileConfig config;
     for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;

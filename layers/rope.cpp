@@ -18,8 +18,8 @@ INLINE int sums_of(Group q, Group k, QkNormRope t) {
     return t.norm == QkNormRope::QkNorm::none ? 0 : q.count + k.count;
 }
 
-// Calls f(i, lanes, u, v) for the pairs of a head, its elements u = x[i..] and v; f replaces them
-// through the references.
+// Calls f(i, lanes, u, v) for vectors of a head's pairs, from pair i on. u has the first elements,
+// v the second ones; f replaces them through references.
 template <bool interleaved, class F> INLINE void each_pair(float* y, const float* x, int dims, F f) {
     const int half = dims / 2;
     if constexpr (!interleaved)
@@ -48,7 +48,7 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
     }
 }
 
-// Rotates a head of x, or rotates it back, to y. y may be x.
+// Writes a head of x to y, rotated or, with `back`, rotated back. y may be x.
 template <bool interleaved, bool back>
 INLINE void rotate(float* y, const float* x, const float* cos_sin, int dims, int HS) {
     const float *cosines = cos_sin, *sines = cos_sin + dims / 2;

@@ -20,7 +20,7 @@ typedef RopeCall Call;
 
 // ---- forward, and backward without a norm -------------------------------------------------------
 
-// Calls f(slot) for this lane's pieces but the first. With vectors (W > 1) a lane has only one.
+// Calls f(slot) for this lane's pieces of a head after the first. With vectors (W > 1), none.
 template <int W, class F> __device__ inline void other_slots(const Call& c, int lane, F f) {
     if constexpr (W == 1)
         for (int slot = lane + c.lanes; slot < c.slots; slot += c.lanes) f(slot);
@@ -148,14 +148,14 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     if (NORM == QkNorm::head) fold_heads(own, c);
 }
 
-// For heads of any number and size. The block's sums are in scratch.
+// Backward pass for any number and size of heads. A block keeps its weights' sums in scratch.
 template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bounds__(MAX_THREADS)
     rope_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd,
                              const Call c) {
     typedef RopeVector<1, INTERLEAVED> P;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
-    // Calls f(g, x, w + plus) for this lane's pieces of a head.
+    // Calls f(g, x, w + plus) for this lane's pieces of a head; g: gradient, rotated back.
     auto pieces = [&](int64_t n, int head, auto f) {
         const int64_t at = n * c.width + head * c.h.HS;
         for (int slot = lane; slot < c.slots; slot += c.lanes) {
@@ -199,8 +199,8 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
 
 // ---- launchers ----------------------------------------------------------------------------------
 
-// Calls f(W, norm, interleaved), all constant: vectors if channels, pairs and cos_sin align and a
-// head's lanes have one piece each.   threads: the most, if each has one piece of one head; 0: any
+// Calls f(W, norm, interleaved), all integral constants. W is VEC<T> if rope_by_vectors allows it
+// and a thread for each lane of all heads makes at most `threads` (0: any number); else W is 1.
 template <class T, class F> void choose(Heads h, QkNormRope t, int threads, F f) {
     const Call wide = Call::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     const bool vectors = rope_by_vectors<T>(h, t) && (!threads || wide.heads * wide.lanes <= threads);

@@ -43,8 +43,9 @@ struct RopeCall {
     }
 };
 
-// A piece: 2 W channels of a head, x[0..W-1] at at[0], the others at at[1]; none beyond the head's
-// end. Pair i is (x[i], x[W + i]), or (x[2 i], x[2 i + 1]) if interleaved.
+// A piece: 2 W channels of a head, x[0..W-1] from channel at[0] on, the others from at[1] on;
+// channels beyond the head's end are left out. Pair i is (x[i], x[W + i]), or (x[2 i], x[2 i + 1])
+// if interleaved.
 template <int W, bool INTERLEAVED> struct RopeVector {
     int at[2], HS, slot;
     bool rotates;
@@ -54,7 +55,7 @@ template <int W, bool INTERLEAVED> struct RopeVector {
         at[0] = !rotates ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
         at[1] = rotates && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
     }
-    // Calls f(i, at[k]) for both vectors; element i is the first of the k-th.
+    // Calls f(i, at[k]) for both halves k of the piece: x[i] is the half's first element.
     template <class F> __device__ void vectors(F f) const {
 #pragma unroll
         for (int k = 0; k < 2; k++)

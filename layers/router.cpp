@@ -53,8 +53,8 @@ static void choose(int* expert, const float* z, const Router& r) {
     }
 }
 
-// Sums of a piece of a sequence: of shares, and of lse^2; and its number of rows of each expert,
-// later its first permuted row of each.
+// Sums over a piece of a sequence: the shares, lse^2, and the number of rows of each expert, which
+// later becomes the first permuted row of these rows.
 struct Piece {
     double* lse;
     float* shares;    // (E)

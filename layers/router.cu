@@ -71,7 +71,7 @@ template <int R> struct Scores {
         return __shfl_sync(0xffffffff, s, expert % 32);
     }
 };
-// Calls f(integral constant R) with 32 R >= E.
+// Calls f(R), R an integral constant with 32 R >= E.
 template <class F> void for_experts(int E, F f) {
     CHECK(E <= Router::MAX_EXPERTS, "%d experts: at most %d", E, Router::MAX_EXPERTS);
     if (E <= 32) f(std::integral_constant<int, 1>());

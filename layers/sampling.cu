@@ -67,8 +67,9 @@ template <class X> __device__ inline Sums<X> block_sums(X x) {
     return {earlier + x, all};
 }
 
-// Data between the kernels (SampleScratch). A part's list: its tokens in order, and prefix sums of
-// their weights. By ids, the sum at a token without weight is -inf, so it is never drawn.
+// Data between the kernels (SampleScratch). Each part has a list: its tokens, by likelihood or by
+// id, and the prefix sums of their weights. In a list by id, the sum at a token without weight is
+// -inf, so the token is never drawn.
 struct Lists {
     double *score, *sum, *top, *base, *all;    // base: reference score of weights; all: their sum
     int *id, *first, *length;                  // first: the likeliest token
@@ -94,7 +95,8 @@ __device__ inline void sort(Token* tokens, int n) {
         }
 }
 
-// again: counts only tokens with at least min_p times the largest weight, to which weights relate.
+// Computes the lists of all parts. again: the second pass, for min-p; weights are then relative to
+// the row's largest score, and weights below min_p count as 0.
 template <class T, Way way> __global__ void __launch_bounds__(THREADS)
     parts_kernel(Lists to, const T* logits, const int* token_counts, const double* bias, const SampleState* at,
                  SampleParams d, Logits z, int V, int Vp, bool again) {
@@ -166,13 +168,14 @@ struct List {
     __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // weight of the first n
 };
 
-// Pivot: the n-th token of a list. Lists are in the order of their tokens' ids.
+// Pivot: token n of the list of thread `list`. At equal scores the token of the earlier list comes
+// first, because lists are in the order of their tokens' ids.
 struct Pivot {
     double score;
     int list, n;
 };
-// n[i]: number of this thread's tokens, between early and late, that come before pivot i. All
-// searches step together, so that a step waits for memory once.
+// n[i]: number of this thread's tokens that come before pivot i, known to lie between early and
+// late. All binary searches advance together, so that each step waits for memory once.
 template <int P>
 __device__ inline void count_before(int (&n)[P], const List& list, int early, int late, const Pivot (&pivots)[P]) {
     const int t = int(threadIdx.x);
@@ -192,7 +195,8 @@ __device__ inline void count_before(int (&n)[P], const List& list, int early, in
     for (int i = 0; i < P; i++)
         if (pivots[i].list == t) n[i] = pivots[i].n;
 }
-// Cuts off tokens that are not among the k likeliest because k lists begin with likelier ones.
+// Shortens the list for top-k: cuts off tokens behind the k-th likeliest of the lists' first
+// tokens, because k likelier tokens precede them.
 __device__ inline void cut_by_firsts(List& list, int k) {
     SHARED(Token[1024], firsts);
     const int lists = blockDim.x;
@@ -209,10 +213,10 @@ __device__ inline void cut_by_firsts(List& list, int k) {
     list.length = n[0] + (pivot[0].list == int(threadIdx.x));
 }
 
-// Each thread has a sorted list; value(n) is the weight, or number, of its first n tokens. Finds
-// the first token, by likelihood over all lists, at which the sum of values is enough(), and cuts
-// off all behind it. Returns its id, or -1 if no sum is enough. If the sum before a token is not
-// enough, the result is that token or a later one; else an earlier one.
+// Each thread has a sorted list; value(n) is the weight, or the number, of its first n tokens.
+// Finds the first token, by likelihood over all lists, at which the sum of values is enough(), and
+// cuts off all tokens behind it. Returns its id, or -1 if no sum is enough. If the sum before a
+// pivot is enough, the result comes before the pivot; else it is the pivot or a later token.
 constexpr int PIVOTS = 7;    // with 8, registers spill on sm_100
 struct PivotSums {
     double x[PIVOTS];
@@ -322,8 +326,8 @@ template <Way way> __global__ void __launch_bounds__(1024, 1)
         count = count_token(count);
     }
     // Kernels of the next step read these positions before they wait for the previous kernel
-    // (Launch::overlaps). None begins too early: the embedding lets them start after this kernel's
-    // end.
+    // (Launch::overlaps). They do not read them too early: the embedding lets these kernels start
+    // only after this kernel's end.
     at[n].pos++;
     if (cache_pos) cache_pos[n]++;
     if (pos) pos[n]++;

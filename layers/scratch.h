@@ -31,9 +31,9 @@ struct EmbeddingScratch {
     int64_t bytes() const { return 2 * order + digit_offset + partial; }
 };
 
-// router_forward's scratch. For each part of a sequence and each expert: the part's rows for it,
-// then the first permuted row of these; the sum of its shares. For each part: the sum of lse^2. For
-// each expert: its rows, and its term of the balance.
+// Scratch of router_forward. For each part of a sequence and each expert: the number of the part's
+// rows for the expert, later the first permuted row of these; the sum of the expert's shares. For
+// each part: the sum of lse^2. For each expert: its number of rows and its term of the balance.
 struct RouterScratch {
     static constexpr int PART = 128;    // positions per part
     int per_sequence, parts;
@@ -77,8 +77,8 @@ struct Fp8Scratch {
     };                              // k is the contiguous dimension
     int64_t scales[3], casts[3];    // offsets
     int64_t kept = PARTS * 4;       // bytes before the workspace
-    // Sized for scales of blocks of 1x128. Blocks of 128x128 have fewer scales, and even these
-    // padded fit, because there are 16 rows or more.
+    // Sized for scales of 1x128 blocks. 128x128 blocks have fewer scales, which fit even with their
+    // padding, because there are 16 rows or more.
     explicit Fp8Scratch(const Factor (&factors)[3]) {
         for (int i = 0; i < 3; i++) {
             scales[i] = kept;
@@ -93,9 +93,9 @@ struct Fp8Scratch {
     int64_t bytes() const { return kept + WORKSPACE; }
 };
 
-// sample's scratch. For each part of the vocabulary in some rows: its tokens' scores, sums of
-// weights, and ids; its largest score, the score that weights are relative to, the sum of weights;
-// the likeliest token, and the number of tokens in its list.
+// Scratch of `sample`, for up to ROWS rows at once. For each part of the vocabulary: the scores,
+// sums of weights, and ids of its tokens; its largest score; the score to which its weights are
+// relative; the sum of its weights; its likeliest token; the number of tokens in its list.
 struct SampleScratch {
     static constexpr int PART = 1024, ROWS = 16;    // tokens per part; rows sampled at once
     int parts;
@@ -111,7 +111,7 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares; each writes 
 // whole tiles of queries. sm90: dq in float, lse and delta per query tile, and counters that order
 // the additions to dq.
 struct Sm90Scratch {
-    // sm80 has sparse masks, biases and dropout: here they would cost all calls registers.
+    // Sparse masks, biases and dropout, which sm80 supports, would cost registers in every call.
     static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
         return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
@@ -129,7 +129,7 @@ struct Sm90Scratch {
 enum class AttentionKernels { simt, sm80, sm90 };
 inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
 // The newest kernels that support these heads; or, for measurements and tests, the kernels that
-// FLATGPT_ATTENTION=sm90, sm80 or plain selects. sm90: the GPU can run the sm_90 kernels.
+// FLATGPT_ATTENTION=sm90, sm80 or plain (simt) selects. sm90: the GPU can run the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     typedef AttentionKernels K;
     if (type_bytes != 2) return K::simt;    // sm80 and sm90 multiply bf16
@@ -175,7 +175,8 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
 // With S > 1, lse is stored, too, for a prompt's first chunk.
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: per multiprocessor
-    // From 17 positions on, a prompt's tile of 64 queries does more work per key that it reads.
+    // From 17 positions on, the prompt's kernels do more work for each key that they read: their
+    // tiles have 64 queries.
     static constexpr int MAX_POSITIONS = 16;
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
     bool takes;    // false: the prompt's kernels compute it
