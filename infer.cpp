@@ -143,7 +143,7 @@ Status shorten(CacheFlags& cache, const Config& c, int context) {
     return {};
 }
 
-// A token in the form of OpenAI's API.
+// Returns a token as JSON in the form of OpenAI's API.
 Json logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     const std::string_view text = tokenizer.token(t.id);
     Json bytes = Json::list();
@@ -173,7 +173,7 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
     return line.text() + "\n";
 }
 
-// Generates and prints: a single sample while it grows, several in their order.
+// Generates and prints samples: a single sample as it is generated, several samples in order.
 Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOptions options,
                      const std::vector<std::string>& prompts) {
     const int64_t all = int64_t(prompts.size()) * o.num;

@@ -33,7 +33,8 @@ Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const 
 // 200, 4.19: --checkpoint best)".
 std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
     const std::vector<std::string> dirs = checkpoint_list(run);
-    // The newest checkpoint knows the whole run's best step, an older one only up to its own.
+    // The newest checkpoint's state has the whole run's best step, an older one only the best step
+    // up to its own.
     if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
@@ -67,7 +68,8 @@ Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions
                     Plan plan, bool pack, bool as_trained, const std::string& dtype) {
     if (pack) {
         plan.stored = TRY(wanted_formats(found, model_options, config, dtype));
-        // Packed weights change sums, so fp32 models stay unpacked for training's results.
+        // Packed weights change the order of sums. With `as_trained`, fp32 models stay unpacked, so
+        // that results equal those of training.
         pack = !as_trained || !all_fp32(config_tensors(config), plan.stored);
     }
     if (pack) m.model = std::make_unique<Model>(Table(cpu_packed_ops()));
@@ -148,8 +150,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
-        // The tokenizer is parsed beside the weights only if that needs, at 10 times its file's
-        // size, less than 5 % of the weights' memory.
+        // The tokenizer is parsed while the weights are read only if parsing needs less than 5 % of
+        // the weights' memory. It needs about 10 times the file's size.
         std::error_code none;
         const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));

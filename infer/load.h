@@ -40,7 +40,8 @@ std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options,
 int longest_context(const ModelOptions& model_options, const Config& c);
 // Sequence length for --seq-len, where 0 means that the option was not given.
 int sequence_length(const ModelOptions& model_options, const Config& c, int seq_len);
-// Exit 2: seq_len exceeds the context. may_extend: the message names --context.
+// Checks that `seq_len` is within the context; exit 2 if it is not. `may_extend`: the message names
+// --context.
 Status check_length(const ModelOptions& model_options, const Config& c, int seq_len, bool may_extend = true);
 
 // Loads a run's checkpoint or a model, without optimizer state. capacity(config, gpu) returns the
@@ -54,8 +55,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
 // also if its tokenizer differs from m's.
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest);
-// Opens shards on which the model is evaluated, unshuffled. `what` names them; their vocabulary is
-// the model's. Exit 3 also if they were made with another tokenizer.
+// Opens shards on which the model is evaluated, unshuffled. `what` gives the shards; their
+// vocabulary size is the model's. Exit 3 also if they were made with another tokenizer.
 Result<Loader> open_shards(const LoadedModel& m, const ModelOptions& model_options, LoaderConfig what);
 Status check_tokenizer(const LoadedModel& m);                // exit 3: no tokenizer, or one with too many tokens
 std::vector<int> beginning_of_text(const LoadedModel& m);    // empty if check_tokenizer fails

@@ -97,7 +97,7 @@ void Trace::start(const Model& g) {
              FIELD(a, expert_act), FIELD(a, expert_out), FIELD(a, shared_gate), FIELD(a, shared_act), FIELD(a, out2)});
     }
     add(-1, {FIELD(g.a[0], x), FIELD(g, embedded), FIELD(g, lnf), FIELD(g, head), FIELD(g, losses)});
-    // Gradients of the parameters: "dqkvw" of the tensor "0.qkvw".
+    // Gradients of the parameters: tensor "0.qkvw" has gradient "dqkvw".
     for (const Tensor& t : g.tensors) {
         if (g.plan.mode != RunMode::train) break;
         const size_t dot = t.name.find('.');

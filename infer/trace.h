@@ -12,7 +12,7 @@
 class Trace {
   public:
     Table table;    // to build a Model with; the Trace must outlive it
-    // exit 2: no file can have this name; 4: it cannot be written
+    // Opens the file at `path`. Exit 2: no file can have this name; 4: the file cannot be written.
     static Result<std::unique_ptr<Trace>> open(const std::string& path, const Table& real);
     ~Trace();
     Trace(const Trace&) = delete;

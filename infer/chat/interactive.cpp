@@ -48,8 +48,8 @@ std::atomic<int> interrupts = 0;    // Ctrl-C presses since the last reset
 const char* shown_prompt = "";
 }    // namespace
 
-// libedit's interface by constants copied from histedit.h, so the build needs neither header nor
-// library.
+// Interface of libedit. Its constants are copied from histedit.h, so that the build needs neither
+// the header nor the library.
 struct LineReader::Editor {
     struct Event {
         int number;
@@ -179,8 +179,8 @@ std::string LineBreaker::push(std::string_view piece) {
 // ---- the conversation -----------------------------------------------------------------------------------------------
 
 namespace {
-// Counts Ctrl-C while it exists, instead of ending the process. Only at a terminal; with a pipe
-// Ctrl-C ends the process as usual.
+// While this object exists, Ctrl-C is counted and does not end the process. If `counts` is false
+// (input from a pipe), Ctrl-C ends the process as usual.
 class InterruptCounter {
   public:
     explicit InterruptCounter(bool counts) : on(counts) {
@@ -196,8 +196,9 @@ class InterruptCounter {
     bool on;
     struct sigaction before = {};
 };
-// Disables the terminal's echo while it exists; typed keys wait for the next line. A fatal signal,
-// or running out of memory, restores the terminal first.
+// While this object exists, the terminal does not echo; keys typed meanwhile stay in the input and
+// belong to the next line read. A fatal signal, or running out of memory, restores the terminal
+// first.
 class EchoOff {
   public:
     explicit EchoOff(bool terminal) {

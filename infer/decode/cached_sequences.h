@@ -34,8 +34,8 @@ class CachedSequences {
                                  : model.c.linear == LinearAttention::none && model.c.mask_kind == MaskKind::causal;
     }
 
-    // The cached sequence that shares the longest prefix with `tokens`. Their last token is never
-    // part of it, because its logits must be computed.
+    // The cached sequence that shares the longest prefix with `tokens`. The prefix never includes
+    // the last of `tokens`, because its logits must be computed.
     struct Prefix {
         int seq = -1;
         size_t length = 0;

@@ -185,7 +185,7 @@ Status Generator::open_cache(size_t longest) {
 
 // ---- admission ------------------------------------------------------------------------------------------------------
 
-// Makes the next sequence, with as much of its prompt's end as the context holds.
+// Makes the next sequence. Of a prompt that is longer than the context, it keeps the last tokens.
 Sequence Generator::next_sequence() {
     const int n = int(next++), sample = n % options.num;
     const Ids& prompt = options.prompts[size_t(n / options.num)];
@@ -261,7 +261,8 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
 
 // ---- decoding -------------------------------------------------------------------------------------------------------
 
-// Computes the next logits of all running sequences. A full context may be fed again, in part.
+// Computes the next logits of all running sequences. If a context is full and cannot evict, its
+// last half is fed again.
 void Generator::decode_step() {
     const int positions = sequences.cache.positions,
               keep = std::max(1, positions / 2);    // tokens that a full context keeps

@@ -15,7 +15,8 @@ using TextOut = std::function<bool(std::string_view)>;    // receives text; fals
 struct StreamedText {
     std::string text;
     bool stopped = false;    // a stop string was found
-    // Both pass new final text to `out`, which may be empty. False: `out` returned false.
+    // `push` and `finish` pass new final text to `out`, which may be empty. They return false if
+    // `out` returned false.
     bool push(std::string_view bytes, const std::vector<std::string>& stop, const TextOut& out);
     bool finish(const std::vector<std::string>& stop, const TextOut& out);    // call after the last token
 
@@ -32,7 +33,8 @@ struct CacheFlags {
     int positions = 0;            // positions per sequence; 0: the model's context
     int sinks = -1;               // first positions, never evicted, in whole pages; -1: 4
 };
-// A model's cache for sequences of `length` positions. Exit 2: these options are impossible for it.
+// Limits of a model's cache for sequences of `length` positions. Exit 2: the model's cache cannot
+// have these options.
 struct CacheLimits {
     int positions, sinks;
     bool evicts, lossless;    // lossless: no layer's window reaches evicted positions
@@ -66,7 +68,7 @@ struct GenerationOptions {
     std::vector<std::string> stop = {};    // stop strings, cut off the text
     bool end_of_text = true;               // stops at the tokenizer's end tokens too
     int logprobs = 0;                      // number of likeliest tokens to report per token
-    // Receives a sequence's text as StreamedText::out does. Returning false stops all sequences.
+    // Receives each new piece of a sequence's final text. Returning false stops all sequences.
     std::function<bool(int sequence, std::string_view text)> text = {};
     // Receives each sample when it and all earlier ones have ended. Returning false stops all
     // sequences.
@@ -87,6 +89,6 @@ Status output_failed();
 // only on its prompt and on its number among the prompt's samples. When the context is full, the
 // oldest positions except the sinks are evicted, page by page, and generation goes on without end.
 // Models with learned positions, strided attention or bidirectional prompts cannot evict: for them
-// the last half of the context is fed again. A note reports either. Exit 2: the cache is
-// impossible, or drafts cannot be rolled back; 5: not enough memory.
+// the last half of the context is fed again. A note reports the eviction or the feeding. Exit 2:
+// the cache is impossible, or drafts cannot be rolled back; 5: not enough memory.
 Result<GenerationResult> generate(Model& model, const Tokenizer& tokenizer, const GenerationOptions& options);

@@ -21,7 +21,7 @@ struct Speculation {
 std::vector<Flag> speculation_flags(Speculation& speculation);
 Status can_speculate(const Model& model,
                      const Speculation& speculation);    // exit 2: drafts cannot be rolled back
-// "; drafted 40 tokens, 31 accepted (78 %)"; "" without speculation.
+// Returns text such as "; drafted 40 tokens, 31 accepted (78 %)"; "" without speculation.
 std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted);
 
 // Finds the longest suffix (2 tokens or more) that occurs earlier, at its latest earlier place, and

@@ -12,11 +12,11 @@ struct Evaluation {
     int64_t tokens = 0;          // targets
     double bits_per_byte = 0;    // over the target tokens' bytes; 0: tokenizer unknown
 };
-// Mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens.
-// Losses are summed in the loader's order, so B and the number of ranks change the result only
-// through the matrix products' rounding. coordinator: the ranks split the batches as their loaders
-// do. The objective draws its random numbers by a window's index in the epoch. progress and each
-// may be empty; each receives every batch's losses and targets (rows,S).
+// Returns the mean loss over every window of the loader's epoch, in forward passes of B windows of
+// S tokens. Losses are summed in the loader's order, so B and the number of ranks change the result
+// only through the matrix products' rounding. With a `coordinator`, the ranks split the batches as
+// their loaders do. The objective draws its random numbers by a window's index in the epoch.
+// `progress` and `each` may be empty; `each` receives every batch's losses and targets (rows,S).
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress = {},
                             Coordinator* coordinator = nullptr, const Objective& objective = {},

@@ -26,7 +26,7 @@ constexpr int64_t TEXT_GROUP = 32 << 20;    // bytes of lines held in memory
 // All lines; exit 3 if they exceed 64 MiB.
 Result<std::vector<Line>> read_lines(const CorpusConfig& config);
 
-// Tokenizes lines: `begin` precedes each, or the tokenizer's BOS where it adds one.
+// Tokenizes lines. `begin` or, if the tokenizer adds a BOS token, that token precedes each line.
 class TextEncoder {
   public:
     // tokens: whether the name of a special token in a line becomes that token, not ordinary text.

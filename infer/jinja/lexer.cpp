@@ -49,8 +49,8 @@ class Lexer {
     }
     void skip_spaces() { at = after_spaces(s, at); }
 
-    // A tag's end. + keeps and - strips the whitespace after it; without a sign a block's end drops
-    // one newline.
+    // Reads a tag's end. A sign - before it strips the whitespace after the tag, + keeps it;
+    // without a sign a block's end drops one newline.
     bool take_end(const std::string& end, bool block) {
         if (take("-" + end)) skip_spaces();
         else if (block && take("+" + end)) return true;

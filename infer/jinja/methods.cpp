@@ -34,7 +34,8 @@ Value Interpreter::path(Value v, const Value& path) {
 }
 
 namespace {
-// View of a dict, whose items are keys and values in turn: its keys (FIRST 0) or values (FIRST 1).
+// Returns a view of a dict's keys (FIRST 0) or values (FIRST 1); the dict's items alternate between
+// keys and values.
 template <size_t FIRST, Kind VIEW> Value every_other(Call& c) {
     Items some;
     for (size_t i = FIRST; i < c.self.items().size(); i += 2) some.push_back(c.self.items()[i]);

@@ -117,8 +117,8 @@ std::string replaced(const std::string& text, const std::string& from, const std
 
 namespace {
 template <bool LEFT, bool RIGHT> Value stripped(Call& c) { return strip(c.self.text(), c.args[0], LEFT, RIGHT); }
-// The slice between the arguments start and end, in code points. inside is false if start lies
-// after end.
+// The slice between the arguments `start` and `end`, in code points. `inside` is false if `start`
+// lies after `end`.
 struct Part {
     std::string text;
     int64_t from = 0;
@@ -150,8 +150,8 @@ template <bool AT_END> Value remove_affix(Call& c) {
     if (!(AT_END ? s.ends_with(affix) : s.starts_with(affix))) return s;
     return AT_END ? s.substr(0, s.size() - affix.size()) : s.substr(affix.size());
 }
-// Splits a text into words at whitespace. After `most` splits the rest stays whole, without the
-// space at the split.
+// Splits a text into words at whitespace. After `most` splits the rest of the text is one word,
+// without the whitespace at the split.
 Items words(const std::string& text, int64_t most, bool from_right) {
     const std::u32string s = to_utf32(text);
     Items parts;

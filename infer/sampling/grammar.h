@@ -1,8 +1,7 @@
 // grammar.h - constrained decoding: a context-free grammar over bytes, and its tokens.
 //
 // Grammars are written in GBNF, as in llama.cpp: name ::= alternatives, which consist of literals
-// "a
-// ", classes [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and
+// "a\n", classes [a-z^"\u00e9], . for any character, names, groups ( ), * + ? {m} {m,} {m,n}, and
 // comments after #. Every text derives from `root`. Characters become their UTF-8 bytes, so that a
 // token may end within a character.
 #pragma once

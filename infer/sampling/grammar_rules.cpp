@@ -7,7 +7,8 @@
 namespace {
 using Kind = Grammar::Kind;
 
-// By rule: edges (rule with which an alternative begins, whether elements follow it).
+// edges[rule]: for each alternative that begins with a rule, that rule and whether elements follow
+// it.
 using Edges = std::vector<std::vector<std::pair<int, bool>>>;
 // Index of each rule's strongly connected component (Tarjan 1972), without recursion.
 std::vector<int> components(const Edges& edges) {

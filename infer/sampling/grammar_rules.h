@@ -2,7 +2,8 @@
 #pragma once
 #include "grammar.h"
 
-// By rule: whether it derives the empty text; with `bytes`, whether it derives any finite text.
+// Returns for each rule whether it derives the empty text; if `bytes` is set, whether it derives
+// any finite text.
 std::vector<char> derivable(const Grammar& g, bool bytes);
 
 // Returns the first left-recursive rule; -1: none. A rule is left-recursive if it derives itself

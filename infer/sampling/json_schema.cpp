@@ -67,8 +67,8 @@ class Compiler {
             line += static_cast<unsigned char>(c) < ' ' ? formatted("\\x%02X", c) : std::string(1, c);
         return fail(Exit::input, "%s: %s", name.c_str(), line.c_str());
     }
-    // For a schema without valid values. Returns "", which removes the schema from alternatives;
-    // keeps the message in case no alternative remains.
+    // Handles a schema without valid values: returns "", which removes the schema from
+    // alternatives, and keeps the message in case no alternative remains.
     std::string none(const std::string& path, const std::string& what) {
         if (no_value.empty()) no_value = refuse(path, what).message;
         return "";

@@ -13,5 +13,6 @@
 
 #include "base/common.h"
 
-// Returns GBNF. Untrusted input. Exit 3: path in the schema, expected and found.
+// Returns the grammar as GBNF. The schema may be untrusted. On exit 3 the message gives the path in
+// the schema, what was expected and what was found.
 Result<std::string> json_schema_grammar(std::string_view schema, const std::string& name);

@@ -66,6 +66,7 @@ class Schemas {
                        int depth) const;
     bool may_hold(const nlohmann::ordered_json& value, const nlohmann::ordered_json& schema, int depth) const;
     const nlohmann::ordered_json& root;
-    // Remaining steps, as schemas that refer to each other can take exponentially many.
+    // Remaining steps. They are limited, because schemas that refer to each other can take
+    // exponentially many.
     mutable int flat_left = 200000, apart_left = 20000;
 };

@@ -288,8 +288,8 @@ class Automaton {
 
 // ---- rules ----------------------------------------------------------------------------------------------------------
 
-// A point in a text of a given length so far: at its start, before the match begins, at a node of
-// the automaton, or after the match.
+// State of matching after `length` characters of the text: at the text's start, before the match
+// begins, at a node of the automaton, or after the match.
 struct Place {
     enum Kind { start, before, node, behind } kind;
     int at;

@@ -30,13 +30,13 @@ class History {
   public:
     static constexpr size_t MOST = 1024;    // limit on matches that DRY tracks per token
     History() = default;
-    // V: tokens to choose from. Exit 2: a malformed bias.
+    // `V`: number of tokens to choose from. Exit 2: a bias is malformed.
     static Result<History> open(const Penalties& p, const Tokenizer& tokenizer, int V);
     void accept(int id, bool generated);
     // Candidates with new logits, by ascending id: tokens whose logits are changed by bias,
     // repetition, presence, frequency or DRY. NaN counts as -inf.
     std::vector<Candidate> changes(const float* logits) const;
-    // Arguments of operation `sample`: (V) each; empty: not used.
+    // Arguments of operation `sample`, of shape (V); empty: not used.
     std::vector<int> counts() const;
     std::vector<double> bias() const;
 
