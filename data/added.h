@@ -8,7 +8,7 @@
 
 #include "vocabulary.h"
 
-// The token's text, as the text has it or, if token.normalized, the normalized text.
+// Returns the text to search for: the token's text or, if token.normalized, its normalized form.
 std::string search_text(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {

@@ -79,7 +79,8 @@ Result<Counts> count_all(const BpeTraining& training) {
 class Merger {
   public:
     explicit Merger(const Counts& counts);
-    // Turns the next pair (order: bpe.h) into the next token; false: no pair is left.
+    // Merges the next pair, in the order that bpe.h defines, into a new token; false: no pair is
+    // left.
     bool step(std::pair<int, int>& merged);
 
   private:

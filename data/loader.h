@@ -47,8 +47,9 @@ struct TokenizerSource {
 };
 Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                              const TokenizerSource& whose);
-// Exit 3: names the file if a shard occurs twice, or (unless allow_partial_set) a set lacks a shard
-// or has one of another set. Shards that record no set are accepted.
+// Checks that the shards belong together. Exit 3, with the file's name: a shard occurs twice, or
+// (unless `allow_partial_set`) a set lacks a shard or has one of another set. Shards that record no
+// set are accepted.
 Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set);
 bool shard_begins(std::string_view head);    // whether head begins with a shard's magic
 // Reads tokens [first, first+count) into out. Exit 3: the file is missing or was changed since
@@ -61,7 +62,8 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 // Writes one shard as a NewFile (base/file.h). The header, which has counts, comes last. Exit 4.
 class ShardWriter {
   public:
-    // vocab > 65536: tokens are uint32. tokenizer: its fingerprint; 0: not recorded.
+    // Tokens are stored as uint32 if `vocab` > 65536. `tokenizer` is the tokenizer's fingerprint;
+    // 0: not recorded.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
     void count_document();                      // call before appending the document's end-of-text

@@ -1,5 +1,5 @@
-// merge.h - byte-pair encoding of one piece: while any pair can merge, merges the one that is first
-// in the merge order, and of equal ones the leftmost.
+// merge.h - byte-pair encoding of one piece: while any pair can merge, the pair that is first in
+// the merge order is merged, of equal pairs the leftmost.
 //
 // Most pieces are tokens, which costs one look-up in a hash table. Short pieces are merged in an
 // array, O(n^2) in registers and one cache line, long ones with a heap, O(n log n) for any text.
@@ -66,7 +66,8 @@ class PairTable {
     }
 };
 
-// Maps texts to ids: texts of up to 15 bytes by PieceKey, longer ones by a map. Holds views.
+// Maps texts to ids: texts of up to 15 bytes by PieceKey, longer ones by a map of views, which do
+// not own the texts.
 class TextTable {
   public:
     explicit TextTable(size_t entries);

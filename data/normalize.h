@@ -6,9 +6,11 @@
 
 #include "vocabulary.h"
 
-// Applies `steps`; invalid UTF-8 stays. follows: text continues another, so it gets no prefix.
+// Applies `steps`; invalid UTF-8 stays. `follows`: the text continues another one, so it gets no
+// prefix.
 std::string normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
 // Checks cheaply whether `steps` leave text unchanged; false: unknown.
 bool is_normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
-// Marks spaces. beginning: text is at the start of the whole text. follows: text continues another.
+// Marks spaces as `spaces` requires. `beginning`: the text is at the start of the whole text.
+// `follows`: the text continues another one.
 std::string marked(std::string_view text, Spaces spaces, bool beginning, bool follows);

@@ -27,7 +27,7 @@ struct Objective {
     uint64_t seed = 0;
 
     bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0; }
-    // Number of targets in n sequences, of which the first has number `first`.
+    // Returns the number of targets in `n` sequences whose indices start at `first`.
     int64_t targets(int64_t first, int64_t n, int S) const;
     // In: n tokens of a sequence, and the tokens after them. Out: the model's inputs and targets.
     // Appends the spans of the sequence and of S - n padding positions, unless is_plain_causal().

@@ -16,8 +16,7 @@ namespace {
 #define OTHER "[^" SPACES "\\p{L}\\p{N}]"
 
 // Faster regular expressions that give equal pieces without backtracking. The published `\s+(?!\S)`
-// and `\s*[\r
-// ]+` try every length of a run again, so they become
+// and `\s*[\r\n]+` try every length of a run again, so they become
 //   \s+(?!\S)|\s+   a run of spaces without its last one before text  ->  (?:\s(?!\S))++|\s
 //   \s*[\r\n]+      a run of spaces up to its last line end           ->  (?:[^\S\r\n]*+[\r\n]++)++
 // and every other repetition is possessive if its class is disjoint from whatever may follow.
@@ -57,7 +56,7 @@ const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OT
     "\u2CEE\u2CF2\u2CF3\uA640-\uA66D\uA680-\uA69B\uA722-\uA76F\uA771-\uA787\uA78B-\uA78E\uAB70-\uABBF\uFB00-"  \
     "\uFB06\uFB13-\uFB17\uFF21-\uFF3A\uFF41-\uFF5A\U00010400-\U0001044F\U000104B0-\U000104D3\U000104D8-"       \
     "\U000104FB\U00010C80-\U00010CB2\U00010CC0-\U00010CF2\U000118A0-\U000118DF\U0001E900-\U0001E943"
-// Escapes, because editors may compose some of these characters.
+// The characters are written as escapes, because editors may compose some of them.
 #define CJK "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]"
 
 // One regex for several steps. The published first step splits off punctuation, so that GPT-2's

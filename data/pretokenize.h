@@ -61,7 +61,7 @@ extern const char* const GPT2_REGEX;
 // A pre-tokenizer's compiled steps.
 class Pretokenizer {
   public:
-    // Exit 3: PCRE2 cannot compile a step, or reads it differently from Oniguruma.
+    // Compiles the steps. Exit 3: PCRE2 cannot compile one, or reads it differently from Oniguruma.
     static Result<Pretokenizer> compile(const std::vector<Split>& splits);
     static const Pretokenizer& known(Pattern pattern);    // compiled once per process
 

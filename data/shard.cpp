@@ -27,7 +27,8 @@ int32_t word(std::string_view head, size_t i) {
     memcpy(&value, head.data() + 4 * i, 4);
     return value;
 }
-// Whether magic, version, count and file size agree: never by chance in a file without header.
+// Whether magic, version, count and file size agree with a header. In a file without a header they
+// never agree by chance.
 bool has_header(std::string_view head, int64_t file_bytes) {
     for (const Kind& k : KINDS)
         if (int64_t(head.size()) >= HEADER_BYTES && word(head, 0) == k.magic && word(head, 1) == k.version &&
@@ -163,7 +164,8 @@ Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set
 
 Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
     CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
-    // The file is opened for each read, for any number of shards, and to detect replaced files.
+    // The file is opened for each read, so that the limit on open files does not limit the number
+    // of shards, and so that a replaced file is detected.
     const File file = TRY(File::open(s.path));
     int64_t offset = s.data_offset + first * s.token_bytes;
     if (file.bytes() != s.file_bytes || file.modified() != s.modified)

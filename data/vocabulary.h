@@ -21,7 +21,8 @@ struct AddedToken {
     bool rstrip = false;         // strips white space after it
     bool single_word = false;    // found only without a letter or digit beside it
     bool normalized = false;     // found in the normalized text
-    // SentencePiece finds user-defined symbols after the text got its prefix, so they get none.
+    // SentencePiece finds user-defined symbols after the text got its prefix, so these symbols get
+    // no prefix of their own.
     bool user_defined = false;
     bool in_model = true;     // the model has it, so merging may produce it
     std::string name = {};    // text to find; empty: the token's text
@@ -70,8 +71,8 @@ struct Vocabulary {
     std::vector<Split> splits;    // if pattern is Pattern::other
     std::vector<Normalization> normalization;
     Spaces spaces = Spaces::kept;
-    // By id. Symbols::bytes: the token's bytes; characters: UTF-8 with marks for spaces, or <0xAB>
-    // for a byte. Empty: unused id.
+    // tokens[id]. Symbols::bytes: the token's bytes; characters: UTF-8 with marks for spaces, or
+    // <0xAB> for a byte. Empty: unused id.
     std::vector<std::string> tokens;
     std::vector<Merge> merges;    // in merge order; id's text is left's + right's
     std::vector<AddedToken> added;

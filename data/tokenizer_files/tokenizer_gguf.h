@@ -23,10 +23,11 @@ struct GgufTokenizer {
     // Metaspace's prepend_scheme; "user_defined": no space comes after user-defined tokens.
     std::string space_prefix = {};
 };
-// Exit 3: the arrays do not fit together, or the model or pre is unknown; name: the file.
+// Makes a tokenizer from the keys. Exit 3: the arrays do not fit together, or `model` or `pre` is
+// unknown. `name`: the file's name, for messages.
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name);
-// Exit 2 naming the property that GGUF lacks, if tokenizer_from_gguf would encode ordinary text
-// differently.
+// Returns the tokenizer's keys. Exit 2: tokenizer_from_gguf would encode ordinary text differently;
+// the message names the property that GGUF lacks.
 Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t);
 // Describes behaviour next to added tokens that GGUF cannot express; "": none.
 std::string beyond_gguf(const Tokenizer& t);

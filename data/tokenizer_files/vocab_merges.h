@@ -10,9 +10,9 @@
 // special.
 typedef std::vector<std::pair<std::string, int>> Unspelled;
 // Reads vocab.json at path `vocab`, and merges.txt beside it. Other properties follow from
-// tokenizer_class in tokenizer_config.json; without one the pattern is GPT-2's. The reader of that
-// file adds the added tokens. Exit 3: also an unsupported class, with a way to make a
-// tokenizer.json.
+// tokenizer_class in tokenizer_config.json; without a class the pattern is GPT-2's. The reader of
+// tokenizer_config.json adds the added tokens. Exit 3: also an unsupported class, with a way to
+// make a tokenizer.json.
 Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspelled);
 
 // Names the unsupported tokenizer at path (tekken.json or .tiktoken, also in a directory) and how
