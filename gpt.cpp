@@ -16,7 +16,8 @@ Precision Gpt::precision_of(int l) const {
     return fp8 ? Precision::fp8 : pass.precision;
 }
 
-// first: index within the step of the first element, or in attention of the first sequence.
+// `first`: index within the step of the first element; for attention probabilities, of the first
+// sequence.
 static Dropout site_dropout(float rate, const StepState& step, int site, int64_t first) {
     constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"; at least 3*L + 1 sites
     const Philox4 seed = philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(site));
@@ -208,7 +209,7 @@ void Gpt::experts_forward(int l, bool counts) {
     CHECK(B <= plan.B || plan.mode == RunMode::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
     counts &= pass.training && step.router_totals;
     double* totals = counts ? step.router_totals + l * (r.E + 2) : nullptr;
-    // Router: each token's K experts and their factors.
+    // Router: chooses K experts for each token and computes the factors of their outputs.
     op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E, {});
     op.router_forward(t.factors, t.routes, totals, t.router_logits, r, B, S);
     // The experts' ffn, on rows ordered by expert.
@@ -330,14 +331,16 @@ void Gpt::block_backward(int l) {
     norm_backward(op, dx, d.ln1w, d.ln1b, dt, t.x, norm1(l), N, C);
 }
 
-// to: gradient of the ffn's input. Adds to what the shared expert wrote, if any.
+// Computes the experts' backward pass. `to` receives the gradient of the ffn's input; if there is a
+// shared expert, its gradient is already in `to` and is added to.
 void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int B = pass.B, S = pass.S, C = c.C, F = c.expert_ffn, N = B * S;
-    // The experts' ffn: their sum, the second product, the activation, the first product.
+    // Backward through the experts' ffn: their sum, the second product, the activation, the first
+    // product.
     op.experts_combine_backward(dgathered, dfactors, dy, t.expert_out, t.factors, t.routes, r, N, C);
     op.experts_backward(dactivated, store.into(d.expert_downw), dgathered, t.expert_act, p.expert_downw, t.routes, r, N,
                         F, C);
