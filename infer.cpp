@@ -22,7 +22,7 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
 }
 
-// Options for reading the lines of `option`'s file.    unit: a line's content
+// Options for reading the lines of `option`'s file. `unit` names a line's content.
 FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
                      std::string& format, int& longest) {
     return {heading,
@@ -63,7 +63,7 @@ FlagGroup grammar_flags(GrammarFiles& files) {
               "a file with a JSON Schema: only JSON that it allows is "
               "generated"}}};
 }
-// Null: neither was given.
+// Reads the grammar or the JSON schema of the options; null: neither was given.
 Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
     if (!files.grammar.empty()) return Grammar::parse(TRY(read_file(files.grammar, 64 << 20)), files.grammar);
     if (files.json_schema.empty()) return std::shared_ptr<const Grammar>();

@@ -1,5 +1,5 @@
 // trace.h - --trace FILE: a line of text for each array that an operation writes, to find the first
-// operation at which two types, devices or implementations part.
+// operation whose results differ between two types, devices or implementations.
 #pragma once
 #include <map>
 #include <memory>

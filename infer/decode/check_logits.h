@@ -4,5 +4,5 @@
 
 #include "base/common.h"
 
-// Exit 6: a logit is NaN or infinite.
+// Checks that all logits are finite. Exit 6: a logit is NaN or infinite.
 Status check_logits(const std::vector<float>& logits);

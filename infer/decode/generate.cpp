@@ -210,7 +210,8 @@ int Generator::acquire_seq(int wish) {
     return seq;
 }
 
-// Prefills new sequences while cache sequences are free. False: there was none to prefill.
+// Prefills new sequences while cache sequences are free. Returns false if there was no new
+// sequence.
 bool Generator::admit() {
     std::vector<Sequence> waiting;
     while (next < total() && running.size() + waiting.size() < busy.size()) waiting.push_back(next_sequence());
@@ -303,8 +304,9 @@ void Generator::decode_step() {
     if (!full.empty()) sequences.prefill(seqs, more, &logits[of_full * V]);
 }
 
-// Drafts tokens for these sequences. Limits: the activations (all sequences are padded to the
-// longest draft), and so does the cache, which must not evict for tokens that may be rejected.
+// Drafts tokens for these sequences. The draft's length is limited by the activations (all
+// sequences are padded to the longest draft) and by the cache, which must not evict for tokens that
+// may be rejected.
 void Generator::draft(const std::vector<Sequence*>& on) {
     const Speculation& speculation = options.speculation;
     std::vector<DraftModel::Request> requests;

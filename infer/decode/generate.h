@@ -81,7 +81,7 @@ std::vector<int> ends_of_text(const Tokenizer& tokenizer);
 // tokenizer has no end-of-text, or fewer than 16 training documents began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
-// Exit 4: standard output could not be written; the reason is errno's.
+// Returns the error of a failed write to standard output: exit 4, with errno's reason.
 Status output_failed();
 
 // Runs at most `batch` sequences together; when one ends, the next is prefilled in its place.

@@ -28,13 +28,13 @@ std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t
 // returns at most `most` tokens that followed there. A draft that reaches the text's end repeats.
 Ids lookup_draft(const Ids& tokens, int most);
 
-// Chooses a sequence's next tokens, the first of them for step_index. logits (1 + draft,V): after
-// the last token, and after each drafted one. Ends after the first token that differs from the
-// draft. The sampler accepts the chosen tokens.
 struct VerifiedDraft {
     std::vector<Sampler::Choice> chosen;
     size_t accepted;    // number of leading tokens equal to the draft
 };
+// Chooses a sequence's next tokens, the first of them for `step_index`, up to and including the
+// first token that differs from the draft. logits (1 + draft,V) are those after the last token and
+// after each drafted one. The sampler accepts the chosen tokens.
 VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int step_index, const Ids& draft);
 
 // A draft model with its own cache. It samples with the sequence's sampler and random numbers, so

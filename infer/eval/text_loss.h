@@ -47,11 +47,11 @@ class TextEncoder {
 // tokenizer is unknown.
 std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
 
-// Each text's loss. By the objective, it is over all tokens but the first, over the masked ones, or
-// over the suffix after a prefix; mask and prefix are drawn by the chunk's number in the file.
-// Texts longer than the model's plan are split into independent chunks. Chunks of similar length
-// are padded into one batch: up to rounding, each has the loss it would have alone. *chunks: number
-// of chunks before these in the file; updated.
+// Returns each text's loss. The objective decides which tokens are targets: all but the first, the
+// masked ones, or the suffix after a prefix; mask and prefix are drawn by the chunk's number in the
+// file. Texts longer than the model's plan are split into independent chunks. Chunks of similar
+// length are padded into one batch: up to rounding, each has the loss it would have alone.
+// `*chunks` is the number of chunks before these in the file and is updated.
 std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
                                        const std::vector<std::vector<int>>& texts, const Objective& objective,
                                        int64_t* chunks);

@@ -17,11 +17,12 @@ struct Node;
 
 class ChatTemplate {
   public:
-    // Exit 3 with the line: a syntax error, or a feature that this interpreter lacks.
+    // Parses a template. Exit 3, with the line: a syntax error, or a feature that this interpreter
+    // lacks.
     static Result<ChatTemplate> parse(const std::string& text);
-    // context: an object with messages, add_generation_prompt, bos_token, eos_token, tools, ... in
-    // their order. now: seconds since 1970, for strftime_now. Exit 3 with the line: the template
-    // fails or rejects the conversation (raise_exception).
+    // Renders a conversation. `context` is an object with messages, add_generation_prompt,
+    // bos_token, eos_token, tools, ... in their order. `now`: seconds since 1970, for strftime_now.
+    // Exit 3, with the line: the template fails or rejects the conversation (raise_exception).
     Result<std::string> render(const nlohmann::ordered_json& context, int64_t now) const;
 
   private:

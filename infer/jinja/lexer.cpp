@@ -58,7 +58,8 @@ class Lexer {
         else if (block) take("\n");
         return true;
     }
-    // Adds the text before a tag that begins at `begin` with this sign.
+    // Adds the text between `from` and a tag that begins at `begin`. `sign` is the tag's whitespace
+    // sign (+ or -).
     void add_data(size_t from, size_t begin, char sign, bool block) {
         std::string text = s.substr(from, begin - from);
         if (sign == '-') text = strip(text, {}, false, true);

@@ -20,9 +20,9 @@ struct Error {
 };
 [[noreturn, gnu::format(printf, 1, 2)]] void raise(const char* format, ...);
 
-// The work that a template may still do, in units: an evaluated node, an item touched, or 16 bytes
-// of text touched. This also bounds memory: every allocation is charged, and before it is made if
-// the template chooses its size.
+// Work that a template may still do, in units: an evaluated node, an item touched, or 16 bytes of
+// text touched. The limit also bounds memory, because every allocation is charged. An allocation
+// whose size the template chooses is charged before it is made.
 struct Meter {
     int64_t steps;
     void charge(int64_t n = 1) {
@@ -118,7 +118,7 @@ void assign(const Value& space, const std::string& name, const Value& value, Met
 bool equal(const Value& a, const Value& b, Meter& meter, int depth = 0);
 int order(const Value& a, const Value& b, Meter& meter, int depth = 0);    // < 0, 0, > 0; raises if not comparable
 bool contains(const Value& container, const Value& item, Meter& meter);
-// a op b. op: one of == != < <= > >= in, not in
+// Compares a op b, where `op` is one of == != < <= > >= in, not in.
 bool compare(std::string_view op, const Value& a, const Value& b, Meter& meter);
 
 std::string str(const Value& v, Meter& meter);
@@ -137,7 +137,7 @@ Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& met
 
 // ---- text ----------------------------------------------------------------------------------------------------------
 
-// Code points. Invalid UTF-8 bytes become lone surrogates and are restored by to_utf8.
+// Converts UTF-8 to code points. Invalid bytes become lone surrogates, which to_utf8 restores.
 std::u32string to_utf32(std::string_view text);
 std::string to_utf8(std::u32string_view text);
 int64_t length(const std::string& text);    // number of code points

@@ -78,8 +78,8 @@ class Compiler {
         rules += rule + " ::= " + body + "\n";
         return rule;
     }
-    // Compiles a schema. Returns a rule's name, or "" if no value is valid. The functions below
-    // return likewise a name, or the body of a rule.
+    // Compiles a schema. Returns a rule's name, or "" if no value is valid. The functions below,
+    // too, return a rule's name or body.
     Result<std::string> value(const ordered_json& schema, const std::string& path);
     Result<std::string> of_type(const std::string& type, const ordered_json& s, const std::string& path, Keys& used);
     Result<std::string> object(const ordered_json& s, const std::string& path);

@@ -48,8 +48,8 @@ struct Limit {
     bool exclusive = false;
     std::string rest() const { return digits.empty() ? "" : digits.substr(1); }
 };
-// GBNF for up to n digits (at least one if `some`) between the bounds. high null: no upper bound.
-// Each alternative begins with |.
+// Returns GBNF for up to `n` digits (at least one if `some`) between the bounds `low` and `high`;
+// high null: no upper bound. Each alternative begins with |.
 std::string fractions(const Limit& low, const Limit* high, size_t n, bool some) {
     const bool free = low.digits.empty() && !low.exclusive;
     if (some && n == 0) return "";

@@ -58,9 +58,9 @@ class History {
     std::vector<std::pair<int, double>> biases;    // by ascending id
     std::vector<TokenCount> token_counts;          // by ascending id
     std::vector<PastToken> past;                   // kept only for a window or for DRY
-    // DRY: earlier occurrences of the last token, latest first, with the length of the suffix that
-    // is repeated there; none after a breaker. Of more than MOST, matches that were extended are
-    // kept first, then the latest ones.
+    // Matches for DRY: earlier occurrences of the last token, latest first, each with the length of
+    // the suffix that is repeated there. After a breaker there are none. If there are more than
+    // MOST, matches that were extended are kept first, then the latest ones.
     struct Match {
         int at, length;
     };
