@@ -1,4 +1,5 @@
-// added.h - finds added tokens in a text: the leftmost first, and of several there the longest.
+// added.h - finds added tokens in a text: the leftmost token first, and of several tokens that
+// begin there the longest.
 #pragma once
 #include <bitset>
 #include <string>

@@ -32,9 +32,9 @@ class Tokenizer {
     std::string to_json() const;        // tokenizer.json
     std::string config_json() const;    // tokenizer_config.json
 
-    // A tokenizer for a model with V embedding rows: without added tokens with ids >= V, which the
-    // model cannot have been trained on (Gemma 3's <image_soft_token>), but with an equal
-    // fingerprint. If ordinary tokens have ids >= V, too, returns a plain copy.
+    // Returns a tokenizer for a model with V embedding rows. Added tokens with ids >= V, on which
+    // the model cannot have been trained (Gemma 3's <image_soft_token>), are removed; the
+    // fingerprint stays equal. If ordinary tokens have ids >= V, too, returns a plain copy.
     Tokenizer of_model(int V) const;
     Status fits(int V, Exit code, const std::string& advice) const;    // fails with `code` if an id is V or more
 
@@ -77,8 +77,8 @@ class StreamDecoder {
 // Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens, or no pair
 // occurs twice. Each merge takes the most frequent pair, of equally frequent ones the lowest pair
 // of ids. `read` gets the next part of the text (cut by safe_cut) and returns false at the end;
-// only counts of pieces are kept. progress(phase, done, total) may be empty: phase "count" in bytes
-// with total 0, then "merge" in merges.
+// only counts of pieces are kept. `progress` may be empty. It is called with (phase, done, total):
+// in phase "count" with bytes and total 0, then in phase "merge" with numbers of merges.
 struct BpeTraining {
     int vocab = 4096;
     Pattern pattern = Pattern::gpt2;

@@ -23,8 +23,8 @@ inline const std::vector<std::string> TEXT_FORMATS = {"auto", "text", "jsonl"};
 TextFormat text_format(const std::string& name);    // name: one of TEXT_FORMATS
 
 struct CorpusConfig {
-    // JSON lines: each line is a document; other files: each file; "-": stdin. All may be
-    // compressed.
+    // Each line of a file of JSON lines is a document; any other file is one document. "-" is
+    // stdin. All files may be compressed.
     std::vector<std::string> files;
     std::string field = {};     // JSON key of the text; implies JSON lines; empty: "text"
     double val_fraction = 0;    // share held out: documents, or part of each text file

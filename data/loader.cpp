@@ -159,7 +159,8 @@ uint64_t Loader::fingerprint() const {
         for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
     };
     for (const Shard& shard : s->shards) {
-        // Without the directory (data may move before a resume), with the NUL (a separator).
+        // The hash takes the file's name without the directory (data may move before a resume), and
+        // with its NUL as a separator.
         const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
         add(name, std::char_traits<char>::length(name) + 1);
         add(&shard.file_bytes, 8);

@@ -37,14 +37,15 @@ struct Shard {
 };
 // Reads and checks the header. Exit 3: names file, field and offset; 4: reading fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
-// shard_open for bytes in memory. head: the file's first 1024 bytes, or all of a shorter file.
+// Parses a shard like shard_open, from bytes in memory. `head`: the file's first 1024 bytes, or all
+// of a shorter file.
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
-// Exit 3: names the first shard that was made with another tokenizer, if shards record theirs. With
-// an empty `tokenizer`: the first shard whose tokenizer has more than vocab tokens. whose: for the
-// message.
 struct TokenizerSource {
     std::string name, advice;
 };
+// Checks that the shards were made with this tokenizer, if they record theirs. Exit 3 names the
+// first other shard or, with an empty `tokenizer`, the first shard whose tokenizer has more than
+// `vocab` tokens. `whose` is for the message.
 Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                              const TokenizerSource& whose);
 // Checks that the shards belong together. Exit 3, with the file's name: a shard occurs twice, or

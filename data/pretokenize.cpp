@@ -31,7 +31,8 @@ Status wrong_regex(const std::string& regex, const std::string& what) {
     return fail(Exit::input, "the regular expression %s: %s", json_string(regex.substr(0, 60)).c_str(), what.c_str());
 }
 
-// A class of `items` and \W, written as the complement of \w without them.
+// Returns a class that matches `items` and \W. It is written as the complement of \w without
+// `items`.
 std::string with_outside(const std::string& items) {
     const bool negated = items.starts_with("[^"), alone = items == "[]" || items == "[^]";
     if (alone) return (negated ? "[" : "[^") + WORD + "]";
@@ -211,7 +212,8 @@ struct Splitter::State {
                   ": parts of it are cut every 1024 bytes first, so their "
                   "tokens may differ from other programs'");
     }
-    // Finds the next match from `from` on; false: none. With groups, rc is 0: none is stored.
+    // Finds the next match from `from` on; false: none. The match data has room for the whole match
+    // only, so PCRE2 returns rc = 0 if the regex has groups.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
         const int rc = steps->trusted ? run(code, in, from, 0) : run_bounded(code, in, from);
         CHECK(rc >= 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,

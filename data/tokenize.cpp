@@ -218,7 +218,7 @@ class Shards {
         if (documents) TRY(end_document());
         return close();
     }
-    // Completes all shards under their temporary names. text: hash of all tokens of this run.
+    // Completes all shards under their temporary names. `text`: hash of all tokens of this run.
     Status finish(uint64_t text) {
         const uint64_t id = mix(text, hash) | 1;
         for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
@@ -276,7 +276,7 @@ std::string shard_prefix(const std::string& out) {
     return out + (fs::is_directory(out, error) ? "/" : "_");
 }
 
-// Existing files PREFIX{train,val}_N.bin.
+// Returns the existing files PREFIX{train,val}_N.bin.
 std::vector<std::string> existing_shards(const std::string& prefix) {
     std::vector<std::string> found;
     // Splits by hand, because fs::path would change dir//x_ to dir/x_, unlike the written names.

@@ -265,8 +265,8 @@ std::string Tokenizer::config_json() const {
         if (id >= 0) all.set(key, v.name(id));
     };
     token("bos_token", v.bos);
-    // Omitted if only config.json names tokens that end a text, so that the tokenizer reads back
-    // unchanged.
+    // eos_token is omitted if only config.json names tokens that end a text, so that the tokenizer
+    // reads back unchanged.
     token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
     token("pad_token", v.pad);
     token("unk_token", v.unknown);

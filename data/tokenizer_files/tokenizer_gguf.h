@@ -6,7 +6,7 @@
 #include "data/bpe.h"
 #include "files/gguf.h"
 
-// Each field holds the key of its name after "tokenizer.ggml."; chat_template holds
+// Each field holds the value of the key "tokenizer.ggml." + its name; chat_template holds
 // tokenizer.chat_template. -1: the file has no such key.
 struct GgufTokenizer {
     // model: "gpt2" with a pre-tokenizer's name in pre, "llama" (SentencePiece), or "gemma4".

@@ -168,7 +168,8 @@ struct Reader : JsonReader {
         if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
         return {};
     }
-    // Runs before added_tokens, so that a name in both gets its vocabulary id.
+    // Reads the vocabulary. It runs before added_tokens, so that a name in both gets its vocabulary
+    // id.
     Status vocabulary() {
         const json& vocab = at(at(root, "model"), "vocab");
         if (!vocab.is_object() || vocab.empty()) return wrong("model.vocab", "an object of ids", vocab);
@@ -315,7 +316,8 @@ struct Reader : JsonReader {
 }    // namespace
 
 Result<Vocabulary> tokenizer_json_parse(std::string_view text, const std::string& name) {
-    // Freed before the tables are made, because the document takes more memory than the tokenizer.
+    // The document is freed before the tokenizer's tables are made, because it takes more memory
+    // than the tokenizer.
     const json document = TRY(json_parse(text, name, 64));
     Reader reader(name, document);
     TRY(reader.read());
