@@ -50,8 +50,8 @@ struct Gpt {
 
     // Runs the uploaded batch through the blocks and the final norm.
     void forward(bool training = false);
-    // Computes the losses; train: also the head's gradients, times scale = 1 / the step's targets.
-    // Works on head_rows positions at a time, so that (N,Vp) logits never exist.
+    // Computes the losses and, if `train`, the head's gradients, times scale = 1 / the step's
+    // targets. Works on head_rows positions at a time, so that (N,Vp) logits never exist.
     void loss(bool train, float scale);
     // Adds the gradients of all parameters; call after forward(true) and loss(true). last: the
     // step's last batch, which also reduces each finished bucket of gradients over the ranks.
