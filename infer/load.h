@@ -51,8 +51,8 @@ Status check_length(const ModelOptions& model_options, const Config& c, int seq_
 // tokens than the model.
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
                   const std::function<Capacity(const Config& c, bool gpu)>& capacity);
-// Loads the model of --draft to draft for m: `count` sequences of at most `longest` tokens. Exit 3
-// also if its tokenizer differs from m's.
+// Loads the model of --draft, which drafts for `m`: `count` sequences of at most `longest` tokens.
+// Exit 3 also if its tokenizer differs from the tokenizer of `m`.
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,
                         const DeviceOptions& device, const std::string& path, int count, int64_t longest);
 // Opens shards on which the model is evaluated, unshuffled. `what` gives the shards; their

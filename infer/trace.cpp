@@ -43,7 +43,8 @@ Trace::Trace(const Table& observed, std::string name, FILE* stream)
         };
 #include "layers/operations.inc"
 #undef OPERATION
-    // Bytes have no lines, and a table's upload and copy tell where its memory is (Table::on_host).
+    // upload and copy are not traced, because bytes have no lines and because Table::on_host
+    // compares these two entries.
     table.upload = real.upload;
     table.copy = real.copy;
     const std::vector<Cell> titles = {"layer", "operation", "output", "shape", "mean", "std", "first four"};

@@ -39,5 +39,5 @@ class Trace {
 // Replaces a model that is not allocated by one over a table that writes lines. An empty path
 // changes nothing.
 Status open_trace(const std::string& path, std::unique_ptr<Model>& model, std::unique_ptr<Trace>& trace);
-// The row of --trace.    passes: which of them it writes
+// Returns the option --trace. `passes` says in its help which passes are written.
 Flag trace_flag(std::string& path, const std::string& passes, const std::vector<std::string>& excludes = {});

@@ -1,4 +1,4 @@
-// beam.h - beam search by transformers' rules: each step keeps the most probable beginnings.
+// beam.h - beam search by transformers' rules: each step keeps the most probable partial texts.
 #pragma once
 #include "generate.h"
 

@@ -20,7 +20,7 @@ inline size_t common_length(const Ids& a, const Ids& b) {
 // prompt for which a prefix was computed.
 class CachedSequences {
   public:
-    // shares_decoded: positions from decode steps may be reused too, although their bits differ
+    // `shares_decoded`: positions from decode steps may be reused, too, although their bits differ
     // from those of prefill.
     explicit CachedSequences(Model& g, bool shares_decoded = false) : model(g), share_decoded(shares_decoded) {}
     Status open(int count, int positions, const CacheOptions& kind);    // exit 5: not enough memory

@@ -24,16 +24,17 @@ Status can_speculate(const Model& model,
 // Returns text such as "; drafted 40 tokens, 31 accepted (78 %)"; "" without speculation.
 std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted);
 
-// Finds the longest suffix (2 tokens or more) that occurs earlier, at its latest earlier place, and
-// returns at most `most` tokens that followed there. A draft that reaches the text's end repeats.
+// Finds the longest suffix (2 tokens or more) that also occurs earlier and returns at most `most`
+// tokens that followed its latest earlier occurrence. A draft that reaches the text's end continues
+// with its own first tokens.
 Ids lookup_draft(const Ids& tokens, int most);
 
 struct VerifiedDraft {
     std::vector<Sampler::Choice> chosen;
     size_t accepted;    // number of leading tokens equal to the draft
 };
-// Chooses a sequence's next tokens, the first of them for `step_index`, up to and including the
-// first token that differs from the draft. logits (1 + draft,V) are those after the last token and
+// Chooses a sequence's next tokens, the first of them for `step_index`, until a token differs from
+// the draft or the grammar is complete. logits (1 + draft,V) are those after the last token and
 // after each drafted one. The sampler accepts the chosen tokens.
 VerifiedDraft verify_draft(Sampler& sampler, const float* logits, int V, int step_index, const Ids& draft);
 

@@ -83,7 +83,8 @@ Result<Evaluation> eval_shards(const EvalOptions& o, LoadedModel& m, const Objec
     return evaluate(*m.model, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
 }
 
-// Haystack tokens from --data or --text. longest: length of the longest sequence in tokens
+// Returns the haystack's tokens from --data or --text. `longest`: length of the longest sequence in
+// tokens.
 Result<std::vector<int>> haystack(const EvalOptions& o, const LoadedModel& m, int longest) {
     const size_t MOST = std::max<size_t>(1 << 20, size_t(longest));
     std::vector<int> all;

@@ -41,9 +41,9 @@ class Sampler {
         double surprise = 0;    // in bits; for mirostat
     };
     Sampler() = default;
-    // A sampler for sequence 0, without tokens yet. V: number of tokens to choose from; the model
-    // may have more logits. ends: tokens allowed where the grammar may end. Exit 2: a bias names no
-    // token.
+    // Returns a sampler for sequence 0, without tokens yet. `V`: number of tokens to choose from;
+    // the model may have more logits. `ends`: tokens allowed where the grammar may end. Exit 2: a
+    // bias names no token.
     static Result<Sampler> open(const Sampling& sampling, const Tokenizer& tokenizer, int V,
                                 const std::vector<int>& ends = {});
     Sampler for_sequence(uint64_t sequence) const;    // in the initial state
