@@ -32,8 +32,8 @@ class AddedTokens {
     size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // length of the longest name in bytes
     bool any(bool special) const { return special ? !names.empty() : always; }
     bool any_special() const { return sometimes; }
-    // Whether no token can cross offset `at`, whatever follows text. special: special tokens count,
-    // too. A name that begins with `optional` may also occur without that beginning.
+    // Whether no token can cross offset `at`, whatever follows the text. If `special`, special
+    // tokens count, too. A name that begins with `optional` may also occur without that beginning.
     bool may_cut(std::string_view text, size_t at, bool special, std::string_view optional = {}) const;
 
   private:

@@ -45,9 +45,10 @@ class Tokenizer {
     bool is_special(int id) const;
     // Hash of everything that determines a text's ids, whatever the file format; 0: no vocabulary.
     uint64_t fingerprint() const;
-    // special: names of special tokens in the text become these tokens, else ordinary text.
-    // follows: the text continues another one that was cut by safe_cut. Large texts use all cores
-    // (unless called in a parallel region); the ids do not depend on it. BOS and EOS are not added.
+    // If `special`, names of special tokens in the text become these tokens, else ordinary text.
+    // `follows`: the text continues another one that was cut by safe_cut. Large texts use all cores
+    // (unless called in a parallel region); the ids do not depend on the number of cores. BOS and
+    // EOS are not added.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
     // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS
     // is added if the tokenizer's files require it.

@@ -35,7 +35,8 @@ struct Shard {
     int64_t documents = 0;    // documents that begin here with end-of-text
     ShardSet set;
 };
-// Reads and checks the header. Exit 3: names file, field and offset; 4: reading fails.
+// Reads and checks the header. Exit 3, with file, field and offset: the header is wrong; 4: reading
+// fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
 // Parses a shard like shard_open, from bytes in memory. `head`: the file's first 1024 bytes, or all
 // of a shorter file.
@@ -102,8 +103,9 @@ int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 class Loader {
   public:
     static Result<Loader> open(const LoaderConfig& config);
-    // tokens, targets (B,S); targets are the next tokens. A thread reads batches in advance; next
-    // waits only if that thread is behind. An error of shard_read is returned again until seek.
+    // Gets the next batch: tokens and targets (B,S); a target is the next token. A thread reads
+    // batches in advance; `next` waits only if that thread is behind. An error of shard_read is
+    // returned again until `seek`.
     Status next(int* tokens, int* targets);
     struct Position {
         int64_t epoch = 0, index = 0;

@@ -43,7 +43,7 @@ struct Objective {
     void mask_out(int64_t number, int* tokens, int* targets, int S) const;
 };
 
-// Objective for a model. documents: positions attend only within their document. Exit 2: flags
-// conflict.
+// Returns the objective for a model. `documents`: positions attend only within their document. Exit
+// 2: flags conflict.
 Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
                                uint64_t seed);

@@ -15,8 +15,8 @@
 namespace {
 using View = std::string_view;
 constexpr uint32_t MOST_STEPS = 10'000'000;    // limit on a match's steps for a file's regex
-// Bytes that one match of a regex from a file may look at; four times as many whenever the result
-// depends on bytes beyond. These additional bytes are limited to WIDENED + 32 per byte of text;
+// Bytes that one match of a regex from a file may look at; whenever the result depends on bytes
+// beyond, four times as many. These additional bytes are limited to WIDENED + 32 per byte of text;
 // after that, the rest of the text is first cut every AHEAD bytes, which keeps the time linear.
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;

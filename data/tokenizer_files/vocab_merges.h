@@ -6,8 +6,8 @@
 
 #include "data/vocabulary.h"
 
-// Tokens whose names spell no bytes. No text is encoded as one unless another file marks it
-// special.
+// Tokens whose names do not spell bytes in GPT-2's byte alphabet. The encoder never yields such a
+// token unless another file marks it special.
 typedef std::vector<std::pair<std::string, int>> Unspelled;
 // Reads vocab.json at path `vocab`, and merges.txt beside it. Other properties follow from
 // tokenizer_class in tokenizer_config.json; without a class the pattern is GPT-2's. The reader of
