@@ -53,12 +53,14 @@ struct Gpt {
     // Computes the losses and, if `train`, the head's gradients, times scale = 1 / the step's
     // targets. Works on head_rows positions at a time, so that (N,Vp) logits never exist.
     void loss(bool train, float scale);
-    // Adds the gradients of all parameters; call after forward(true) and loss(true). last: the
-    // step's last batch, which also reduces each finished bucket of gradients over the ranks.
+    // Adds the gradients of all parameters; call after forward(true) and loss(true). `last` marks
+    // the step's last batch, whose backward pass also reduces each finished bucket of gradients
+    // over the ranks.
     void backward(bool last = true);
-    // Parts of a forward pass, called by model/decoder.cpp too. cache: the generation's keys,
-    // values and positions; null in training. recomputed: a whole block runs again for the backward
-    // pass, without counting router statistics twice. out null: no last product.
+    // Parts of a forward pass, called by model/decoder.cpp too. `cache`: the generation's keys,
+    // values and positions; null in training. `recomputed`: a whole block runs again for the
+    // backward pass, without counting router statistics twice. If `out` is null, the last product
+    // is left out.
     enum class BlockPart { whole, attention, after_attention, recomputed };
     void embed_forward(const KvCache* cache);
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
