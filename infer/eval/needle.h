@@ -37,6 +37,6 @@ Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& 
 
 Json needle_json(const std::vector<NeedleCell>& cells);
 void print_needles(const std::vector<NeedleCell>& cells);
-// Exit 2, 4: see replace_file.
+// Writes the cells to a file. Errors are those of replace_file (exit 2, 4).
 Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& cells);
 Status write_needle_picture(const std::string& path, const std::vector<NeedleCell>& cells);

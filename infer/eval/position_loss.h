@@ -27,6 +27,6 @@ class LossByPosition {
 
 Json positions_json(const std::vector<PositionBin>& bins);    // a list
 void print_positions(const std::vector<PositionBin>& bins);
-// Exit 2, 4: see replace_file.
+// Writes the bins to a file. Errors are those of replace_file (exit 2, 4).
 Status write_positions_csv(const std::string& path, const std::vector<PositionBin>& bins);
 Status write_positions_picture(const std::string& path, const std::vector<PositionBin>& bins);

@@ -68,7 +68,7 @@ const ordered_json* property(const ordered_json& s, const std::string& key) {
     return &s["properties"][key];
 }
 bool closed(const ordered_json& s) { return s.contains("additionalProperties") && s["additionalProperties"] == false; }
-// Schema for members that are not in `properties`; null: none given.
+// Returns the schema for members that are not in `properties`; null: none given.
 const ordered_json* others(const ordered_json& s) {
     return s.contains("additionalProperties") ? &s["additionalProperties"] : nullptr;
 }
