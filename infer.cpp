@@ -187,10 +187,9 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
     bool begun = false;
     int64_t cut = 0;    // texts cut off by --tokens
     auto notify = [](const std::string& text) { Progress().note("note: " + text); };
-    if (o.sampling.temperature == 0 && !truncation_flags(o.sampling).empty() && !o.search.beams)
-        notify(
-            "--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
-            "--top-n-sigma change nothing");
+    const std::vector<std::string> truncations = truncation_flags(o.sampling);
+    if (o.sampling.temperature == 0 && !truncations.empty() && !o.search.beams)
+        notify("--temperature 0 always takes the likeliest token and ignores " + join(truncations, ", "));
     options.note = [&](const std::string& text) { begun ? notes.push_back(text) : notify(text); };
     auto begin = [&] { return std::exchange(begun, true) || put(o.no_echo ? "" : prompts[0]); };
     Countdown countdown = {"sample", "samples"};

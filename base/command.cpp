@@ -206,7 +206,7 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
 }
 
 namespace {
-// Corrects three habits of CLI11. It accepts an option's name as the value of the previous option,
+// Corrects three habits of CLI11, which accepts an option's name as the value of the previous option,
 // treats `--text=` as `--text`, and does not know that `--a_b` means `--a-b`.
 Status mend(const CLI::App& app, Strings& args) {
     auto option = [&](const std::string& word) {

@@ -35,6 +35,7 @@ std::string wrap(const std::string& text, int width, int indent) {
 }
 std::string shell_quoted(const std::string& word) {
     const bool plain =
+        !word.empty() &&
         word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/=+,:@%") == word.npos;
     std::string text = "'";
     for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);

@@ -137,8 +137,7 @@ void layers_json(const Config& c, ordered_json* j) {
     if (layers & Family::types)
         (*j)["layer_types"] = list([&](int l) { return c.windowed(l) ? TYPES.local : TYPES.global; });
     // transformers' classes of these families require a number even if no layer has a window.
-    if ((layers & Family::types) && !(layers & (Family::use_window | Family::rope_if_windowed)) && !c.window)
-        (*j)["sliding_window"] = c.T;
+    if ((layers & Family::types) && !(layers & Family::use_window) && !c.window) (*j)["sliding_window"] = c.T;
     if (layers & Family::no_rope_layers) (*j)["no_rope_layers"] = list([&](int l) { return int(c.has_rope(l)); });
 }
 

@@ -32,8 +32,8 @@ void nccl_abort(Comm&) {}
 
 namespace {
 // Number of CUDA events, which mark() reuses in a ring. If a mark's event was recorded again, a
-// join with this mark waits for the newer one. A step of ZeRO has two collectives for each of up to
-// 512 blocks.
+// join with this mark waits for the newer one. These are enough for a step of ZeRO with 512 blocks,
+// two collectives each.
 constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to those that are started here
 export EMU_CC=90    # all kernels
 export WARN=-w    # a mutant may leave a variable unused
-export EXTRA="-g0 -Wl,-s$(command -v ld.lld >/dev/null && echo " -fuse-ld=lld")"    # takes less time to link
+export EXTRA="-g0 -Wl,-s$(command -v ld.lld >/dev/null && echo " -fuse-ld=lld")"    # shorter linking: no symbols, and lld
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 export OMP_WAIT_POLICY=passive    # more threads than cores: those that wait make room
 cd "$(dirname "$0")/.."
@@ -28,7 +28,8 @@ cpu avx2 && best=avx2
 cpu avx512bw && best=avx512
 cpu avx512_bf16 && best=avx512bf16
 
-compile() {    # tree, arguments of make. All but the layers is compiled with -O1: half the seconds.
+# All files but the layers' are compiled with -O1, which takes less time.
+compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= TOTAL=0 LONG_LOOPS=layers/% "${@:2}" >"$1/build/log" 2>&1
 }
 remove_binaries() {    # tree: so that make links again

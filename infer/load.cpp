@@ -63,7 +63,8 @@ Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOption
     const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
     return WeightFormats([format](const Tensor& t) { return std::vector<FormatRows>{{t.rows, format}}; });
 }
-// Packs weights where `pack` allows it, in the formats of the file or of --quantize.
+// Allocates the model and reads its weights. pack: weights are packed where that is possible, in the
+// formats of the file, of --quantize or of --dtype.
 Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions& model_options, const Config& config,
                     Plan plan, bool pack, bool as_trained, const std::string& dtype) {
     if (pack) {
@@ -150,8 +151,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
-        // The tokenizer is parsed while the weights are read only if parsing needs less than 5 % of
-        // the weights' memory. It needs about 10 times the file's size.
+        // The tokenizer is parsed while the weights are read only if parsing, which needs about 10
+        // times the file's size, takes less than 5 % of the weights' memory.
         std::error_code none;
         const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));

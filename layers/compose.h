@@ -1,7 +1,7 @@
 // compose.h - steps of a block for which a table may have one fused operation. This file alone,
 // never gpt.cpp, decides whether a step is fused or composed. A step is fused if the table has the
-// operation and nothing else reads the intermediate results. Both ways have
-// the same roundings (test/test_fused_steps.cpp).
+// operation and nothing else reads the intermediate results. Both ways have the same roundings
+// (test/test_fused_steps.cpp).
 #pragma once
 #include <utility>
 

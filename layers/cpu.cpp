@@ -160,8 +160,8 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
     ops.wait = plain.wait;
     ops.add_losses = plain.add_losses;
     ops.step_verdict = plain.step_verdict;
-    // These are 1333 rows of GPT-2. Smaller chunks would be more chunks, and each one reads wte
-    // three times and adds to dwte.
+    // 256 MiB are 1344 rows of GPT-2's logits. Each further chunk reads wte three times and adds to
+    // dwte.
     ops.logits_bytes = 256 << 20;
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);

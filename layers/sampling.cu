@@ -326,8 +326,8 @@ template <Way way> __global__ void __launch_bounds__(1024, 1)
         count = count_token(count);
     }
     // Kernels of the next step read these positions before they wait for the previous kernel
-    // (Launch::overlaps). They do not read them too early: the embedding lets these kernels start
-    // only after this kernel's end.
+    // (Launch::overlaps), but never too early: the embedding lets these kernels start only after
+    // this kernel's end.
     at[n].pos++;
     if (cache_pos) cache_pos[n]++;
     if (pos) pos[n]++;

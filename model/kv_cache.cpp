@@ -97,7 +97,7 @@ static int64_t layer_bytes(const Config& c, Element type) {
 }
 static int paged_layers(const Config& c) { return c.L - c.recurrent_layers_below(c.L); }
 int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * layer_bytes(c, type); }
-// Number of floats in one sequence's states, in all layers with linear attention.
+// Number of elements in one sequence's states, in all layers with linear attention.
 static int64_t state_numbers(const Config& c) { return c.recurrent_layers_below(c.L) * c.heads(0).state(); }
 int64_t cache_bytes(const Config& c, Element type) {
     return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);

@@ -73,8 +73,8 @@ constexpr int MAX_CHUNK = 512;
 // Reason why this model's cache cannot evict; null: it can.
 const char* why_no_eviction(const Config& c);
 // Number of positions that a sequence's pages must hold. In general, this is the context. If the
-// cache can evict and each layer has a window, it is the widest window, one chunk and one page,
-// because no query attends to earlier keys.
+// cache can evict and each layer with softmax has a window and no global tokens, no query attends to
+// keys before the widest window: that window, one chunk and one page then suffice, if they are fewer.
 int cache_positions(const Config& c);
 // Bytes of one page of this element type, in all layers with softmax attention.
 int64_t page_bytes(const Config& c, Element type);

@@ -232,7 +232,8 @@ struct Typist {
         close(master);
     }
     // Waits until the process sleeps (S) in its read of a key: an earlier Ctrl-C would be seen only
-    // with the next key. Of a process that ended (Z) until() shows the output.
+    // with the next key. For a process that ended (Z), until()
+    // shows the output.
     void type(const std::string& text) {
         for (int asleep = 0; asleep < 3; usleep(5000)) {
             const std::string stat = read_file("/proc/" + std::to_string(child) + "/stat");

@@ -108,6 +108,12 @@ TEST_CASE("family config: keys that a class passes over, and those that win, as 
     CHECK(parsed(smallest("llama", {{"rope_scaling", yarn}, {"original_max_position_embeddings", 30}})).rope_original ==
           30);
     CHECK(parsed(smallest("cohere2", {{"head_dim", 10}})).HS == 10);
+    // A model without windowed layers has no RoPE in this family, and its class requires a number.
+    const Config global = parsed(smallest("cohere2", {{"layer_types", none}}));
+    CHECK((global.window == 0 && !global.has_rope(0)));
+    const json written = json::parse(config_json(global, {0}));
+    CHECK(written["sliding_window"] == global.T);
+    CHECK(parsed(written) == global);
     json bloom = smallest("bloom");
     bloom.erase("num_attention_heads");
     CHECK(parse(bloom).status.code == Exit::input);

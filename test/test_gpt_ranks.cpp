@@ -27,7 +27,7 @@ struct Run {
 };
 
 struct Job {
-    int ranks = 1, zero = 0, batches = 1;    // a step's batches: B / ranks / batches sequences
+    int ranks = 1, zero = 0, batches = 1;    // batches per step, of B / ranks / batches
     Config config = TOY;
     const Optimizer* optimizer = &ADAMW;
     float dropout = 0;

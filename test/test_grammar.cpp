@@ -330,7 +330,8 @@ TEST_CASE("grammar: after each of many tokens exactly those that fit are allowed
         int64_t wrong = -1;
         const int64_t bytes = memory_growth([&] { return run(uint64_t(depth), V, often); }, &wrong);
         CHECK(wrong == 0);
-        if (!ASAN && !TSAN) CHECK(bytes < 10 << 20);    // below 12,000 x 1 KiB and 600 x 32 KiB
+        // The limit lies below 12,000 x 1 KiB and 600 x 32 KiB.
+        if (!ASAN && !TSAN) CHECK(bytes < 10 << 20);
     }
 }
 

@@ -161,7 +161,7 @@ TEST_CASE("json schema edges: schemas that hold together") {
     const std::string none = R"({"allOf": [{"type": "string"}, {"type": "null"}]})";
     CHECK(verdicts("{\"properties\": {\"a\": " + none + ", \"b\": " + none + ", \"c\": {\"const\": 1}}}",
                    {R"({"c":1})", R"({"a":1,"c":1})"}) == "+x");
-    std::string many;    // 60 side by side; nesting is limited to 40
+    std::string many;    // 60 side by side; nesting's limit is 40
     for (int i = 0; i < 60; i++)
         many += formatted(R"(%s"p%d": {"allOf": [{"type": "string"}, {"maxLength": %d}]})", i ? ", " : "", i, i);
     CHECK(json_schema_grammar("{\"properties\": {" + many + "}}", "s").ok());

@@ -54,6 +54,8 @@ TEST_CASE("sample: options that do not go together are refused by their names") 
     for (const char* other : {"--temperature", "--top-k", "--dry", "--logit-bias", "--stop", "--logprobs", "--seed"})
         refused("sample", 2, {"--beams", "2", other, "2", "--json"},
                 {std::string("--beams and ") + other + " exclude each other: beams are"});
+    const ProcessResult greedy = run_flatgpt({"sample", dir, "--temperature", "0", "--min-p", "0.2", "--tokens", "1"});
+    CHECK(contains(greedy.err, "always takes the likeliest token and ignores --min-p\n"));
     write_file(dir + "/generation_config.json", "{\"do_sample\": false}");
     refused("sample", 2, {"--mirostat", "5"}, {"--mirostat: the model's generation_config.json asks"});
 }

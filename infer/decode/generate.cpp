@@ -185,7 +185,7 @@ Status Generator::open_cache(size_t longest) {
 
 // ---- admission ------------------------------------------------------------------------------------------------------
 
-// Makes the next sequence. Of a prompt that is longer than the context, it keeps the last tokens.
+// Makes the next sequence. If a prompt is longer than the context, only its last tokens are kept.
 Sequence Generator::next_sequence() {
     const int n = int(next++), sample = n % options.num;
     const Ids& prompt = options.prompts[size_t(n / options.num)];

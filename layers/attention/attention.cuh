@@ -84,8 +84,8 @@ void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, 
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// sm90.cu: wgmma and TMA, sm_90 only, without sparse patterns and biases. Sm90Scratch::takes
-// decides which head sizes are supported.
+// sm90.cu: wgmma and TMA, sm_90 only, without sparse patterns, biases and dropout.
+// Sm90Scratch::takes decides.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);

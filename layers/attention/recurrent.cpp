@@ -233,8 +233,8 @@ INLINE float dot_row(const float* x, const float* y, int P) {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// Writes n num to the row of y at `to` and returns n: the inverse of the root mean square of num
-// or, for elu, of `weight`.
+// Writes n num to the row of y at `to` and returns n: 1 / (root mean square of num) or, for elu,
+// 1 / `weight`.
 INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, const Call& c) {
     vf squares = {};
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });

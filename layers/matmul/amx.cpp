@@ -343,8 +343,8 @@ template <Then then, class X, class Y> struct Product {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
                 const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
-                float* out = blocks +
-                             (pieces > 1 ? r : 0) * SIDE * SIDE;    // written after the previous block is stored
+                // Written after the previous block is stored.
+                float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;
                 const int at = r0 + r * SIDE;
                 const FinishedBlock here = {out, a_resident ? at : t0, a_resident ? t0 : at};
                 block(tiles, a_resident ? from_resident : from_streamed, a_resident ? from_streamed : from_resident,

@@ -61,6 +61,6 @@ struct Operands {
 typedef std::function<void(const Operands&)> Steps;
 void multiply(Form f, const Operands& x, const Steps& steps);
 // Whether multiply will certainly use the steps: operands that only cuBLASLt reads are then not
-// needed. Of x only the pointers' alignment matters.
+// needed. Only the alignment of x's pointers matters.
 bool takes_steps(Form f, const Operands& x);
 void multiply(const Form& f, const Operands& x);    // bf16 or fp32, no epilogue

@@ -62,7 +62,8 @@ template <int N, int LO> float find_scale(const float* x, const QuantiseSearch& 
     const float most = largest_magnitude(x, N);
     if (!(std::fabs(most) > 0)) return 0;
     best = 0;
-    // The largest number maps to LO + step / 8 or, with the other sign, to -LO - step / 8.
+    // The largest number maps to LO + step / 8 or, with the other sign, to -LO - step / 8, before
+    // it is clamped to LO .. -LO - 1.
     for (const float side : {-1.0f, 1.0f})
         for (int step = -6; step <= 10; step += 2) {
             float inv = side * (float(-LO) - float(step) / 8) / most;

@@ -6,8 +6,8 @@
 #include "layers/cpu.h"
 
 namespace {
-// Operations for packed weights. Those without a matrix are the operations of fp32, because vectors
-// of parameters are floats here, too.
+// Operations for packed weights. Operations without a matrix are fp32's, because vectors of
+// parameters are floats here, too.
 template <Isa isa, Tiles tiles> struct PackedOps {
     typedef PackedWeight P;
     static const Ops<float>& own() { return cpu_ops_isa<float>(isa); }

@@ -204,8 +204,8 @@ TEST_CASE("cuda linear: recorded choices are taken again") {
     all_fused(op, Dtype::fp32, 20, 64, 96);
     CHECK(cuda_choices() == choices);
     if (!cuda_emulated()) return;
-    // Rows of 95 elements got another algorithm, which rounds differently. It is given to rows of
-    // 96.
+    // Rows of 95 elements got another algorithm, which rounds differently. The product is computed
+    // with rows of 96.
     const auto odd = forward_bits(op, 20, 95, 64);
     const std::string other = choice_of(cuda_choices(), "64 x 20 x 95");
     CHECK(other != choice_of(choices, "64 x 20 x 96"));

@@ -125,7 +125,7 @@ TEST_CASE("activation: the same bits in any order, in place too") {
 TEST_CASE("activation: NaN stays where it is") {
     const int N = 3, F = 40;
     Numbers numbers = random_normal(N * 2 * F, 1);
-    numbers[2 * F + 7] = NAN, numbers[5 * F + 9] = NAN;    // row 1: gate 7; row 2: second half, 9
+    numbers[2 * F + 7] = NAN, numbers[5 * F + 9] = NAN;    // row 1, gate; row 2, second half
     auto in_y = [](int64_t i) { return i == F + 7 || i == 2 * F + 9; };
     auto in_dx = [](int64_t i) { return i == 2 * F + 7 || i == 3 * F + 7 || i == 4 * F + 9; };
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
