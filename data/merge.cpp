@@ -176,9 +176,9 @@ void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
 }
 
 // Merges in the order of merge_short, by a heap of (rank, cell) whose entries are skipped if their
-// pair no longer exists. A merged symbol has its id in its first cell and -length in its second and
-// last cells, so that one array also serves as a linked list. Before the heap grows, stale entries
-// are dropped: memory is at most 14 bytes per symbol.
+// pair no longer exists. A merged symbol has its id in its first cell, and -length in its second
+// cell, for steps forward, and its last, for steps back. Stale entries are dropped before the heap
+// grows, so cells and heap take at most 14 bytes per initial symbol.
 void PieceMerger::merge_long(std::vector<int>& cell, std::vector<int>& out) const {
     const auto n = uint32_t(cell.size());
     CHECK(cell.size() < INT32_MAX, "a piece of %zu symbols", cell.size());

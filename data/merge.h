@@ -102,8 +102,8 @@ class PieceMerger {
     }
     // Splits a piece into its first symbols, without merging.
     void symbols(std::string_view piece, std::vector<int>& out) const;
-    // For Symbols::characters: returns the end of a prefix of text that no merge crosses, decided
-    // by two bytes at a time.
+    // For Symbols::characters: returns the length of a prefix of text whose end no merge crosses. A
+    // cut is safe between two neighbouring bytes that no merge joins.
     size_t word(std::string_view text) const;
     // Whether a space mark that follows byte `before` begins a word, which no merge crosses.
     bool mark_ends(unsigned char before) const { return marks && !joined[before]; }

@@ -54,8 +54,8 @@ __global__ void rope_kernel(const Call c, int64_t all) {
     const bool normed = i % c.heads < c.normed;
     c.finish(i, int(at % c.HS), normed ? c.rstd[i / c.heads * c.normed + i % c.heads] : 1);
 }
-// 1: one pass. A lane has every 32nd channel, 2 bytes at a time; cos_sin is read again for every
-// head.
+// Rung 1: one pass. Lane l has channels l, l + 32, ..., and loads one number at a time. cos_sin is
+// read again for every head.
 __global__ void warp_kernel(const Call c, int64_t all) {
     const int64_t i = blockIdx.x * int64_t(4) + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;

@@ -137,7 +137,7 @@ template <bool ACROSS> struct Stream {
         return warp_sum(sum);
     }
     // Calls finish(o, sum, other) in one lane for each of the warp's outputs of product i. other is
-    // the product with the second part's row (gated ffn), or 0.
+    // the product with the same row of the matrix's second half (gated ffn), or 0.
     template <class F> __device__ void multiply(int i, const bf16* x, const bf16* b, F finish) {
         const Product p = Product::of(c, i);
         begin(i);

@@ -13,7 +13,7 @@
 // none.
 std::string apply_generation_defaults(const GenerationConfig& file, const std::vector<std::string>& given,
                                       Sampling* sampling, int* tokens);
-// Rows for all fields of Sampling except the grammar and the seed.
+// Flags for all fields of Sampling except the grammar and the seed.
 std::vector<Flag> sampling_flags(Sampling& sampling);
 std::vector<Flag> penalty_flags(Penalties& p);
 // The options that drop candidate tokens and are not at their default. Mirostat excludes them.

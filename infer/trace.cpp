@@ -43,8 +43,8 @@ Trace::Trace(const Table& observed, std::string name, FILE* stream)
         };
 #include "layers/operations.inc"
 #undef OPERATION
-    // upload and copy are not traced, because bytes have no lines and because Table::on_host
-    // compares these two entries.
+    // upload and copy are not traced: they move bytes without shape or type, and Table::on_host
+    // recognises a table of the host by the equality of these two entries.
     table.upload = real.upload;
     table.copy = real.copy;
     const std::vector<Cell> titles = {"layer", "operation", "output", "shape", "mean", "std", "first four"};

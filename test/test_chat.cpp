@@ -109,7 +109,8 @@ TEST_CASE("chat: an old turn that changes is computed again") {
               9);
 }
 
-// A recurrent state drops no tokens: it returns to the last prompt's end (a copy) or to the start.
+// A recurrent state cannot forget some tokens. It can only return to the copy that is kept at the
+// last prompt's end, or to the start.
 TEST_CASE("chat: without softmax an old turn that changes is computed again, and nothing else") {
     Talker talker(512, LinearAttention::gated);
     ChatOptions o = Heard::plain();

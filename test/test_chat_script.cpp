@@ -6,7 +6,8 @@
 namespace fs = std::filesystem;
 
 namespace {
-// A copy of the script and a package with a model that answers "hello". Stand-ins log their calls.
+// A copy of the script and a package with a model that answers "hello". Stand-ins
+// for the programs that the script runs log how they are called.
 struct Tree {
     std::string dir = temporary_directory(), folder = dir + "/build/chat";
     const std::string name = "SmolLM2-135M-Instruct.Q4_1.gguf";

@@ -117,7 +117,8 @@ TEST_CASE("gguf model: there and back in every type") {
             CHECK(again.g->c.norm_eps == m.g->c.norm_eps);
             const std::vector<float> after = again.weights();
             REQUIRE(after.size() == before.size());
-            // Weights are bf16. Rows of C are no whole blocks and take F16, rows of F do not.
+            // The weights are bf16. Rows of length C are not a multiple of a block and become F16;
+            // rows of length F are, and are quantised.
             const double error = relative_error(after.data(), before.data(), int64_t(before.size()));
             if (type.matrices == BlockType::f32 || type.matrices == BlockType::bf16) CHECK(error == 0);
             else CHECK(error < (type.matrices == BlockType::f16 ? 1e-3 : 0.06));

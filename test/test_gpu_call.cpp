@@ -153,7 +153,7 @@ time.sleep(300)
     ~Tree() {
         for (int pid : pids())
             if (lives(pid)) kill(pid, SIGKILL);
-        // A killed script leaves a folder in /dev/shm: the --out of a training run in the log.
+        // A killed script leaves its training run's --out folder in /dev/shm; the log names it.
         const std::string work = "/dev/shm/tmp", text = log();
         const size_t at = text.find(work), end = text.find("/run ", at);
         if (at != std::string::npos && end != std::string::npos) fs::remove_all(text.substr(at, end - at));

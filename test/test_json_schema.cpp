@@ -282,7 +282,8 @@ TEST_CASE("json schema: oneOf is what exactly one of its schemas allows, or refu
         CHECK(s.message.find("#/oneOf: expected schemas of which exactly one allows a value, found that 0 and 1") !=
               s.message.npos);
     }
-    // The first branch's texts may hold k, too, a member beside oneOf, so both branches allow them.
+    // Properties beside oneOf apply to both branches. So a text that matches the first branch may
+    // also have k, and then it matches the second branch, too.
     const char* beside = R"({"properties": {"k": {}, "x": {}}, "oneOf": [{"required": ["x"]}, {"required": ["k"]}]})";
     CHECK(json_schema_grammar(beside, "s").status.message.find("0 and 1 may allow the same") != std::string::npos);
     CHECK(verdicts(one_of(R"({"const": 1}, {"type": "string"})"), {"1", "\"1\"", "2"}) == "++x");

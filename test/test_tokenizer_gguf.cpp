@@ -63,7 +63,7 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "dbrx");
     v.unknown = v.added[0].id, v.ends = {int(v.tokens.size()), 7};    // the first is no token's id
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.eot_token_id == 7);
-    // Gemma's added tokens of several space marks match the spaces of a text.
+    // Gemma has added tokens of several space marks (U+2581). They match runs of spaces in a text.
     v = vocabulary("gemma");
     const int mark = int(std::find(v.tokens.begin(), v.tokens.end(), SPACE_MARK) - v.tokens.begin());
     v.added.push_back({.id = int(v.tokens.size()), .special = false});

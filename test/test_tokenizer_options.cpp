@@ -96,7 +96,7 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
     CHECK(t.first_special("<s> a") == 9);
     CHECK(t.safe_cut("a <x y>", 7, true) == 1);
     CHECK(t.safe_cut("<s><x y>", 8, true) == 0);
-    // Here no unknown character keeps a cut away: the tokens alone do.
+    // These texts have no unknown characters, so only the added tokens forbid a later cut.
     CHECK(t.safe_cut("<s>V i", 4, true) == 0);
     CHECK(t.safe_cut("<s>t! b", 5, true) == 0);    // the token takes the space behind it
     const char* const parts[] = {"a", "b", " ", " ", "<x y>", "<x ", "y>", "<s>", "b a", "x", "V i", "t!", "V"};

@@ -95,7 +95,8 @@ template <class F> __device__ inline void fill(float* to, int pitch, int n, int 
         to[i * pitch + c] = i < n ? f(i, c) : 0;
     }
 }
-// First row and columns of the thread's t-th tile of ROWS rows by E columns.
+// The thread's t-th tile of ROWS rows by E columns: its first row, and its j-th column. A tile's
+// columns are ACROSS apart.
 __device__ inline int tile_row(int t) { return t / ACROSS * ROWS; }
 __device__ inline int tile_column(int t, int j) { return t % ACROSS + ACROSS * j; }
 typedef float Sums[ROWS][COLUMNS];
@@ -371,7 +372,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     for (int d = lane; d < HS; d += 32) y[row * HS + d] = from_float<T>(there ? from[d] * n : 0);
     if (norms && lane == 0) norms[(position / c.S * c.h.NH + head) * c.S + position % c.S] = n;
 }
-// Computes g: gradients of num and, for elu, of the denominator.
+// Computes g: gradients of the numerator of y and, with the feature map elu, of the denominator.
 template <class T> __global__ void __launch_bounds__(THREADS)
     gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> c) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;

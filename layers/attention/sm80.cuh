@@ -1,6 +1,6 @@
-// sm80.cuh - shared by attention's mma.sync kernels: masks, the order of blocks, and the two
-// products. A warp has 16 M rows of a result with all their columns, so that no kernel reduces
-// across warps. Results are laid out as in ptx/mma_tile.cuh.
+// sm80.cuh - shared by attention's mma.sync kernels: masks, the order in which blocks run, and the
+// two products. A warp computes 16 * M rows of a result (M mma tiles of 16 rows) with all their
+// columns, so that no kernel reduces across warps. Results are laid out as in ptx/mma_tile.cuh.
 #pragma once
 #include "base/philox.h"
 #include "attention.cuh"
@@ -172,7 +172,8 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
 
 // ---- masks --------------------------------------------------------------------------------------
 
-// A tile of keys: keys number `first` and following of one stream.
+// A tile of keys: from the `first`-th key on, of one of the block's streams (visible_keys.h: every
+// step-th key of the sequence).
 struct KeyTile {
     int stream, first;
 };

@@ -63,7 +63,8 @@ template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     for (int k = 0; k < 16; k += 4) m.copy(m.block + at + k, quads + quarter(k, o), 4);
 }
 
-// Moves a block's scales and offsets of 6 bits, 12 bytes in the file (decode.cpp: unpack_scales).
+// Packs (in) or unpacks a block's scales and offsets of 6 bits, which take 12 bytes in the file
+// (layout: unpack_scales in decode.cpp).
 template <bool in> void six_bits(Mover<in> m, const BlockLayout& l, int o) {
     const int scales = 4;    // in the block
     for (int j = 0; j < 8; j++) {

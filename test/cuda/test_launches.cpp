@@ -49,8 +49,8 @@ struct Drawn {
             ids.insert(ids.end(), drawn, drawn + 2);
         }
     }
-    // Two settings of sampling, one after the other. After 14 steps of each, another text replaces
-    // the second one.
+    // Two settings of sampling, one after the other. After 14 steps of each, a new text takes the
+    // place of sequence 1.
     void run(int last) {
         prompt({0, 1}, 5);
         for (const Sampling& s : {Sampling{.temperature = 1.5, .top_k = 0, .top_p = 0.95},

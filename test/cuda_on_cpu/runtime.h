@@ -132,8 +132,8 @@ struct DeviceAccess {
     DeviceAccess(const DeviceAccess&) = delete;
 };
 // A test's journal: all work that the host hands to the streams, in order; a graph's launch is one
-// entry. event, number: the record of an event ("record"), or the record that is waited for
-// ("wait").
+// entry. event and number name one cudaEventRecord, the number-th of this event: the one done here
+// ("record"), or the one that is waited for ("wait").
 struct Entry {
     cudaStream_t stream;
     std::string what;

@@ -28,7 +28,7 @@ void expect_rows(const Rows& got, const Rows& expected, double tolerance = 1e-12
             CHECK(std::fabs(got[i][j] - expected[i][j]) <= tolerance);    // also fails for NaN
         }
 }
-// Checks attention of the three tokens in every table.
+// Checks attention of the textbook's three tokens with every operation table.
 void expect_attention(const Rows& expected, TrueSpans::Kind kind) {
     auto expect = [&]<class T, class P>(const Ops<T, P>& op) {
         const TrueSpans spans(3, {{}}, kind);

@@ -1,10 +1,10 @@
-// rows.h - shared by the rows of operations: buffers, the clock. Private to tools/bench/rows.cpp
+// rows.h - shared by the rows of the benchmark's table: buffers, the clock. Private to tools/bench/rows.cpp
 // and tools/bench/attention.cpp.
 //
 // On the CPU all buffers are flushed from the caches before each repetition. Output may still be in
-// a cache when the clock stops, so an operation that adds to its output can be a little above
-// 100 % of its floor. On a GPU a captured graph of calls cycles through sets of buffers
-// that exceed its L2.
+// a cache when the clock stops, so an operation that adds to its output can be a little faster
+// than its lower bound. On a GPU a captured graph of calls cycles through sets of buffers that
+// exceed its L2.
 #pragma once
 #include <array>
 #include <tuple>

@@ -156,8 +156,8 @@ template <class P> constexpr Dtype DTYPE = sizeof(P) == 2 ? Dtype::bf16 : Dtype:
 // The limit for outputs whose only error is rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;
 
-// Pointers for a call on the reference (on_host) and on the tested table (on_device). is false:
-// null
+// Pointers for a call on the reference (on_host) and on the tested table (on_device). Both are null
+// if `is` is false.
 inline constexpr auto on_host = [](auto& dual, bool is = true) { return is ? dual.host() : decltype(dual.host()){}; };
 inline constexpr auto on_device = [](auto& dual, bool is = true) {
     return is ? dual.device() : decltype(dual.device()){};
