@@ -3,8 +3,8 @@
 //
 // All are bound by memory. A thread moves 16 bytes of an fp32 array per access. Bytes:
 //   sum_of_squares   4 per element
-//   adamw            28 per parameter for fp32 (w, m, v, dw read; w, m, v written); 24 for bf16;
-//                    30 for bf16 with an fp32 master, read instead of w and written beside it
+//   adamw            28 per parameter for fp32 (w, m, v, dw read; w, m, v written); 24 with bf16
+//                    w; 30 with an fp32 master of it, which is read instead of w and also written
 //   from_floats, to_floats   6 per element for bf16
 // adamw's square root and division are IEEE's: memory leaves time for about 180 instructions per
 // parameter on an H200. Sums are in double, in an order that depends only on n.

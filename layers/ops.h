@@ -131,8 +131,8 @@ struct Pages {
     }
 };
 
-// A layer's states of linear attention in generation: sequence b of the call has Heads::state()
-// floats (doubles in the reference) from p + of[b] * stride on.
+// A layer's states of linear attention in generation. Sequence b of the call has Heads::state()
+// floats (doubles in the reference), at element of[b] * stride of p.
 struct States {
     void* p;
     int64_t stride;

@@ -117,8 +117,9 @@ struct KvCache {
     // before the call.
     std::vector<int> grow(const int* tok, int S, std::vector<int> sequences, const std::vector<int>& lengths);
 
-    // Device memory. `memory` has pages by layer, `state` states by sequence. cos_sin is as in Gpt:
-    // all positions or, if the cache evicts, this call's. sink_cos_sin rotates sinks.
+    // Device memory. memory: the pages, by layer. state: states of linear attention, by sequence.
+    // cos_sin is as in Gpt, for all positions or, if the cache evicts, for this call's. sink_cos_sin
+    // rotates sinks.
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;

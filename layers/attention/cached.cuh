@@ -286,7 +286,8 @@ template <int G, int E> __device__ inline bool add_splits(State<E> (&s)[G], Stat
     return true;
 }
 
-// Writes a lane's part of a row of y; 0 for padding. Only a block's first `lanes` threads call it.
+// Writes a lane's part of a row of y; zeros if !there, which marks padding. Only the block's first
+// threads call it, one for each lane of a row.
 template <int W, class T, int E> __device__ inline void put_out(T* y, const State<E>& s, bool there, int lane, int HS) {
     Piece<T, E, W> out;
 #pragma unroll

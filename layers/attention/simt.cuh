@@ -56,7 +56,8 @@ struct PagedRows {
         return r;
     }
 };
-// Rows, and the tile that they are loaded into. kept: the tile already holds their first columns.
+// Rows, and the tile that they are loaded into. kept: the rows' first columns, as many as a tile has,
+// are in the tile already and are not loaded again.
 template <class T, class R = Rows<T>> struct Operand {
     Tile& tile;
     R rows;

@@ -49,9 +49,10 @@ template <class Planes> struct Operand {
     int64_t offset(int i, int k) const {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
     }
-    // Packs one tile of each plane, from `from` on: 16 lines of 16 words. A line is a row of memory
-    // if lies_along, else a pair of rows. transposed: swaps lines and words. With one plane a word
-    // is two neighbours along k, with several planes k and k + 16.
+    // Packs one tile of each plane (bf16_planes.h) from `from` on: 16 lines of 16 words, each two
+    // bf16 numbers. lies_along: k is contiguous, and a line is a row of memory; else it comes from a
+    // pair of rows. transposed: swaps lines and words. A word has elements k and k + 1 of bf16, or k
+    // and k + 16 of a plane of floats.
     template <bool lies_along, bool transposed, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)

@@ -1,4 +1,5 @@
-// grouped_gemm.cuh - products of rows ordered by expert, whose numbers only the device has.
+// grouped_gemm.cuh - products of rows ordered by expert. Only the device knows each expert's number
+// of rows.
 //
 // Each expert has n permuted rows and its own w (OC,C). Products of a and b, (rows,columns):
 //   y    y (n,OC)   = x (n,C) w^T      a = x, b = w: contiguous along k, the summed dimension
@@ -10,10 +11,10 @@
 // number of row tiles; a block finds its expert by scanning the offsets, and ends if there is none.
 // dw: the block's index gives the expert; one without rows adds nothing, or assigns zeros.
 //
-// tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each. 2
-// rows C OC FLOPs; with n rows of an expert, n FLOPs for each byte of w. An H200 does 206 in the
-// time that it reads a byte: below about 200 rows for each expert y and dx are bound by reading w,
-// and use tiles of 32 rows.
+// tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each.
+// An expert with n rows has 2 * n * C * OC FLOPs, which are n for each byte of w. An H200 does 206
+// FLOPs in the time that it reads a byte, so below about 200 rows for each expert y and dx are bound
+// by reading w, and use tiles of 32 rows.
 // plain: all other cases, in float by FMAs, 8 x 8 results a thread.
 #pragma once
 #include <algorithm>

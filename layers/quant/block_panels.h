@@ -58,7 +58,8 @@ template <BlockType F> struct BlockScales {
         return p;
     }
 };
-// Adds a block to sum. s: products of integers; dx: the row's scale; mx: scale times sum of x.
+// Adds a block's products to sum. s: sums of products of integers; scale, offset: the weights'. dx:
+// the scale of the row of x; mx: dx times the sum of the row's integers in the block.
 template <BlockType F>
 INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float* dx, const float* mx) {
     constexpr BlockLayout L = block_layout(F);

@@ -145,7 +145,8 @@ void decode_q6_k(const uint8_t* b, float* out) {
     }
 }
 
-// Offsets of a block's one or two fp16 numbers, by BlockType; all its other numbers are integers.
+// Offsets of a block's fp16 numbers, by BlockType: none, two, or one given twice. All its other
+// numbers are integers.
 constexpr int SCALES[][2] = {{},     {},       {},         {0, 0}, {0, 2}, {0, 0},     {0, 2},
                              {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2}, {208, 208}, {0, 0}};
 static_assert(std::size(SCALES) == std::size(BLOCK_FORMATS));

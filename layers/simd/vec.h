@@ -33,8 +33,9 @@ INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 INLINE vf set1(float s) { return s - vf{}; }
 INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
-// Widens VW 16-bit numbers to 32 bits: one instruction, where GCC 12's __builtin_convertvector
-// needs five with AVX-512. A template, as compilers for other instruction sets lack these names.
+// Extends VW 16-bit numbers with zeros to 32 bits in one instruction, where GCC 12's
+// __builtin_convertvector needs five with AVX-512. A template, so that a compilation for another
+// instruction set never looks up the builtins that it lacks.
 template <class V> INLINE vi wide_words(V words) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd512_mask(words, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd256(words));

@@ -7,8 +7,8 @@
 #include "rope.h"
 
 // A KV cache of B sequences of `width` pages, for the tested table and for the reference. Pages are
-// in shuffled order. T: the activations' type. type: the cache's; f64 stands for T on the tested
-// table and for double in the reference.
+// in shuffled order. T: the activations' type. type: the cache's; f64 means not converted, thus T
+// on the tested table and double in the reference.
 template <class T> struct CacheArrays {
     // Sequence b's first held[b] rows are random, the others NaN.
     CacheArrays(Memory m, Element type, int NKV, int HS, int width, const std::vector<int>& held, double scale = 1);
