@@ -259,7 +259,8 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
     return {};
 }
 
-// Reads the fields that metadata gives; whether there are biases and a head depends on tensors.
+// Reads the fields that metadata gives. Biases and a separate LM head are none of them: they follow
+// from the tensors that are there.
 // divisors: rope_freqs.weight, or empty.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));

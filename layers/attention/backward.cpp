@@ -51,8 +51,8 @@ INLINE int pairs_held(int S) { return padded(S / 2) + QUERY_TILE; }
 
 struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: bf16 ds, left factor of dq
-    // The group's queries as left factors. q_sum, dy_sum: with half also as right factors or
-    // transposed, for sums over queries.
+    // q, dy: the group's queries and their gradients as left factors. q_sum, dy_sum: the same for sums
+    // over queries, transposed for AMX tiles or, in bf16, as right factors.
     float *q, *dy, *q_sum, *dy_sum, *delta;
     float* dq;
     int packed;    // rows of q and dy packed so far

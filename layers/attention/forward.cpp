@@ -169,7 +169,7 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
 struct Queries {
     int b, head, i0, m;
 };
-// A stream of keys. panel: index of its first key among the packed keys, at the start of a panel.
+// A stream of keys. panel: index of its first key among the packed keys, where a panel begins.
 struct PackedStream {
     Stream stream;
     int panel;

@@ -354,8 +354,9 @@ struct Gradients {
     Results y;
 };
 
-// The sweep forward: computes dq, with the transposed states in r.s. If there are gates, it also
-// writes q dq, summed over heads, to dgates.
+// The backward pass's sweep from the first position to the last: computes dq, with the transposed
+// states in r.s. If there are gates, it also writes the elementwise product of q and dq, summed over
+// heads, to dgates.
 void backward_queries(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const float scale = scale_or_one(c);

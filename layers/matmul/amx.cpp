@@ -344,7 +344,7 @@ template <Then then, class X, class Y> struct Product {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
                 const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
-                // Written after the previous block is stored.
+                // With one piece all blocks share this memory: the previous one is stored first.
                 float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;
                 const int at = r0 + r * SIDE;
                 const FinishedBlock here = {out, a_resident ? at : t0, a_resident ? t0 : at};

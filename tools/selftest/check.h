@@ -123,7 +123,8 @@ struct Check {
         std::vector<unsigned char> bits;    // the output's, without comparison
     };
     std::vector<Output> outputs;    // each with its error over its limit
-    // False if only the bits of the outputs are wanted; `both` does not run the reference then.
+    // False: outputs are only recorded, so that the bits of two runs can be compared; `both`, which
+    // runs the operation and its reference, then leaves the reference out.
     static inline bool compares = true;
     Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }

@@ -24,7 +24,8 @@ struct ReferenceRoutes {
     }
     Routes in() { return {expert.data(), permuted_row.data(), row.data(), counts.data(), offsets.data()}; }
 };
-// Routes for the tested table and the reference, filled or only allocated.
+// Two copies of the routes: for the operations under test and for the reference. One constructor
+// fills them, the other only allocates.
 struct DualRoutes {
     Integers expert, permuted_row, row, counts, offsets;
     DualRoutes(const Memory& m, const ReferenceRoutes& from)
