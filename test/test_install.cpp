@@ -32,7 +32,7 @@ ProcessOptions with_binary() {
 std::string bash_offers(const std::string& file, const std::string& words) {
     const char* script =
         "source \"$0\" || exit 9; COMP_WORDS=($1 ''); [ \"${1: -1}\" = ' ' ] || COMP_WORDS=($1); "
-        "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _flatgpt; echo \" ${COMPREPLY[*]} \"; "
+        "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _flatgpt \"$COMP_WORDS\"; echo \" ${COMPREPLY[*]} \"; "
         "complete -p flatgpt";
     const ProcessResult r = run_process({"bash", "-c", script, file, words}, with_binary());
     CHECK(r.exit_code == 0);
