@@ -10,7 +10,10 @@
 void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int own_rank, int rank_count,
                             int zero_stage, Element comm_element) {
     optimizer = optimizer_row;
-    rank = own_rank, ranks = rank_count, zero = zero_stage, comm_dtype = comm_element;
+    rank = own_rank;
+    ranks = rank_count;
+    zero = zero_stage;
+    comm_dtype = comm_element;
     buckets = config_buckets(c, ranks);
     owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);

@@ -74,7 +74,8 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
         toy_model(g, c, {RunMode::infer, 4, 24});
         const std::vector<Ids> prompts = some_prompts(12);
         GenerationOptions what = asked(prompts, 30, 16);
-        what.num = 2, what.stop = {"a", "Q"};    // texts of many lengths
+        what.num = 2;
+        what.stop = {"a", "Q"};    // texts of many lengths
         const GenerationResult all = run(g, what);
         std::set<size_t> lengths;
         for (const std::string& text : all.texts) lengths.insert(text.size());

@@ -49,7 +49,8 @@ TEST_CASE("chat: each turn is what a new conversation with the same past gives, 
     ChatOptions o = Heard::plain();
     o.tokens = 24;
     for (double temperature : {0.0, 1.0}) {
-        o.sampling.temperature = temperature, o.sampling.top_k = 5;    // answers in ASCII
+        o.sampling.temperature = temperature;
+        o.sampling.top_k = 5;    // answers in ASCII
         o.system = "be kind";
         Heard heard(talker.g, o);
         const std::string file = temporary_directory() + "/past.json";

@@ -265,7 +265,9 @@ TEST_CASE("watch: a rank twice, and other numbers of ranks, are told") {
     unequal.add(0);
     unequal.add(1);
     Task t = unequal.task;
-    t.rank = 2, t.ranks = 8, t.delay = 1500;    // last: later ranks would get no message
+    t.rank = 2;
+    t.ranks = 8;
+    t.delay = 1500;    // last: later ranks would get no message
     unequal.add(t);
     for (size_t i = 0; i < 3; i++) unequal.expect(i, 7, {named(2), "one of 8 ranks, rank 0 (", "as one of 3"});
 }

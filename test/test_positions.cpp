@@ -41,7 +41,8 @@ TEST_CASE("positions: dynamic scaling of a longer context is that of transformer
             CHECK(cos_sin[255 * 16 + i] == doctest::Approx(std::cos(255 * expected[i])).epsilon(3e-5));
     };
     check();
-    c.rope_scaling = RopeScaling::ntk, c.rope_factor = 2 * 256 / 64 - 1;    // dynamic's factor
+    c.rope_scaling = RopeScaling::ntk;
+    c.rope_factor = 2 * 256 / 64 - 1;    // dynamic's factor
     check();
     c.rope_scaling = RopeScaling::dynamic, c.rope_factor = 2, c.T = 64;    // no scaling
     const std::vector<float> same = rope_cos_sin(c, 0, 64);

@@ -53,7 +53,8 @@ TEST_CASE("cuda sampling: texts that the device draws are the host's") {
             what.sampling = s;
             expect_same_texts(rope_table_of(half), toy, what);
         }
-    what.num = 2, what.batch = 5;    // contexts that fill; rows beyond fused kernels
+    what.num = 2;
+    what.batch = 5;    // contexts that fill; rows beyond fused kernels
     what.sampling = {.temperature = 1.5, .top_k = 20, .penalties = {.repetition = 1.2}};
     toy.T = 12;
     expect_same_texts(rope_table_of(true), toy, what);
