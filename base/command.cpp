@@ -206,8 +206,8 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
 }
 
 namespace {
-// Corrects three habits of CLI11, which accepts an option's name as the value of the previous option,
-// treats `--text=` as `--text`, and does not know that `--a_b` means `--a-b`.
+// Corrects three habits of CLI11, which accepts an option's name as the value of the previous
+// option, treats `--text=` as `--text`, and does not know that `--a_b` means `--a-b`.
 Status mend(const CLI::App& app, Strings& args) {
     auto option = [&](const std::string& word) {
         return word[0] == '-' ? app.get_option_no_throw(dashed(word)) : nullptr;

@@ -37,8 +37,8 @@ WeightFormats gguf_stored(const GgufFile& file, const Config& c);
 WeightFormats gguf_stored(const GgufFileType& type, const Config& c);
 // Reads elements of the model's tensors from the file, which must outlive the returned function.
 ReadElements gguf_reader(const GgufFile& file, const Config& c);
-// Loads the model's weights as floats; all threads do so if the model is in host memory. Exit 3: the
-// file is damaged. Exit 4: it cannot be read.
+// Loads the model's weights as floats; all threads do so if the model is in host memory. Exit 3:
+// the file is damaged. Exit 4: it cannot be read.
 Status gguf_weights(const GgufFile& file, Model& g);
 
 // Writes the whole file. All threads encode its tensors, some rows at a time. vocabulary: the keys

@@ -74,8 +74,8 @@ const std::vector<NeutralKey>& neutral_keys() {
     };
     return keys;
 }
-// Keys that are ignored for the architectures that have no field for them. They are notes for users,
-// sizes that tensors also have, or properties (norm, rotation, window, experts) that such an
+// Keys that are ignored for the architectures that have no field for them. They are notes for
+// users, sizes that tensors also have, or properties (norm, rotation, window, experts) that such an
 // architecture lacks.
 constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
                                                "attention.layer_norm_rms_epsilon",

@@ -15,10 +15,10 @@
 namespace {
 using View = std::string_view;
 constexpr uint32_t MOST_STEPS = 10'000'000;    // limit on a match's steps for a file's regex
-// A match of a regex from a file first sees AHEAD bytes. While its result depends on bytes beyond, it
-// is tried again with four times as many. All repetitions together may see WIDENED bytes and 32 more
-// per byte of text. After that, the rest of the text is cut every AHEAD bytes before it is matched,
-// which keeps the time linear.
+// A match of a regex from a file first sees AHEAD bytes. While its result depends on bytes beyond,
+// it is tried again with four times as many. All repetitions together may see WIDENED bytes and 32
+// more per byte of text. After that, the rest of the text is cut every AHEAD bytes before it is
+// matched, which keeps the time linear.
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
 constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;

@@ -63,8 +63,8 @@ Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOption
     const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
     return WeightFormats([format](const Tensor& t) { return std::vector<FormatRows>{{t.rows, format}}; });
 }
-// Allocates the model and reads its weights. pack: weights are packed where that is possible, in the
-// formats of the file, of --quantize or of --dtype.
+// Allocates the model and reads its weights. pack: weights are packed where that is possible, in
+// the formats of the file, of --quantize or of --dtype.
 Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions& model_options, const Config& config,
                     Plan plan, bool pack, bool as_trained, const std::string& dtype) {
     if (pack) {

@@ -189,8 +189,8 @@ template <int W, bool ADD> __device__ inline void put(float* to, const float (&x
 }
 
 // Sums one piece of `length` sorted rows, W columns per thread. A run: all rows of one key.
-// heads (pieces,C): sum of a run that began in an earlier piece. tails (pieces,C): sum of a run that
-// begins here and ends in a later piece.
+// heads (pieces,C): sum of a run that began in an earlier piece. tails (pieces,C): sum of a run
+// that begins here and ends in a later piece.
 template <class T, int W, class Rows>
 __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, Rows rows, int length, int N, int C) {
     SHARED(int[STAGED], row);

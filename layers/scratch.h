@@ -93,9 +93,10 @@ struct Fp8Scratch {
     int64_t bytes() const { return kept + WORKSPACE; }
 };
 
-// Scratch of `sample`, for up to ROWS rows at once. Each part of the vocabulary has a list of tokens:
-// their scores, prefix sums of weights, and ids. Each list has its largest score, the score to which
-// its weights are relative, their sum, the likeliest token, and the number of tokens.
+// Scratch of `sample`, for up to ROWS rows at once. Each part of the vocabulary has a list of
+// tokens: their scores, prefix sums of weights (exponentials), and ids. Each list has its largest
+// score, the score to which its weights are relative, their sum, the likeliest token, and the
+// number of tokens.
 struct SampleScratch {
     static constexpr int PART = 1024, ROWS = 16;    // tokens per part; rows sampled at once
     int parts;

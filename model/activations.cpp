@@ -34,8 +34,8 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::shared_gate, gates, cheap},
             {&A::out2, post, cheap}};
 }
-// own: matrix products read another element type than the activations'. A norm converts as it writes
-// ln1 and ln2; without a norm, they are converted copies of the branch's input.
+// own: matrix products read another element type than the activations'. A norm converts as it
+// writes ln1 and ln2; without a norm, they are converted copies of the branch's input.
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;

@@ -73,8 +73,9 @@ constexpr int MAX_CHUNK = 512;
 // Reason why this model's cache cannot evict; null: it can.
 const char* why_no_eviction(const Config& c);
 // Number of positions that a sequence's pages must hold. In general, this is the context. If the
-// cache can evict and each layer with softmax has a window and no global tokens, no query attends to
-// keys before the widest window: that window, one chunk and one page then suffice, if they are fewer.
+// cache can evict and each layer with softmax has a window and no global tokens, no query attends
+// to keys before the widest window: that window, one chunk and one page then suffice, if they are
+// fewer.
 int cache_positions(const Config& c);
 // Bytes of one page of this element type, in all layers with softmax attention.
 int64_t page_bytes(const Config& c, Element type);
@@ -118,8 +119,8 @@ struct KvCache {
     std::vector<int> grow(const int* tok, int S, std::vector<int> sequences, const std::vector<int>& lengths);
 
     // Device memory. memory: the pages, by layer. state: states of linear attention, by sequence.
-    // cos_sin is as in Gpt, for all positions or, if the cache evicts, for this call's. sink_cos_sin
-    // rotates sinks.
+    // cos_sin is as in Gpt, for all positions or, if the cache evicts, for this call's.
+    // sink_cos_sin rotates sinks.
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;

@@ -266,7 +266,8 @@ const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true}
                                  // two threads that each stream all of A
                                  {410, 830, 1000, true, true, false, false, false, false, false, true},
                                  {30, 960, 1000, true, true, false, false, false, false, false, true},
-                                 // The operand A is the resident one; A and B are contiguous along k.
+                                 // The operand A is the resident one; A and B are contiguous along
+                                 // k.
                                  {40, 1000, 1000, false, false, false, true}};
 }    // namespace
 

@@ -7,8 +7,9 @@
 #include "test.h"
 
 namespace {
-// Steps of a template whose variables grow with `size`: s and s2 are texts of 1600 * size bytes, l is
-// a list, t a text of lines, n the number 1000 * size, d a dict, and few a list of 100 * size items.
+// Steps of a template whose variables grow with `size`: s and s2 are texts of 1600 * size bytes, l
+// is a list, t a text of lines, n the number 1000 * size, d a dict, and few a list of 100 * size
+// items.
 int64_t steps(const std::string& text, int size) {
     nlohmann::ordered_json l, d, few;
     std::string t;

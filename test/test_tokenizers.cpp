@@ -153,8 +153,8 @@ TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
         for (size_t i = 0; i < texts().size(); i++) {
             const std::string text = texts()[i];
             CAPTURE(i);
-            // Not compared: user-defined symbols are searched before spaces become marks (U+2581), so
-            // a mark that is already in the text matches no symbol.
+            // Not compared: user-defined symbols are searched before spaces become marks (U+2581),
+            // so a mark that is already in the text matches no symbol.
             if (name == "symbols" && text.find(SPACE_MARK) != text.npos) continue;
             CHECK(t.encode(text) == want["plain"][i].get<Ids>());
             CHECK(again.encode(text) == want["plain"][i].get<Ids>());

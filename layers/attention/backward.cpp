@@ -51,8 +51,9 @@ INLINE int pairs_held(int S) { return padded(S / 2) + QUERY_TILE; }
 
 struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: bf16 ds, left factor of dq
-    // q, dy: the group's queries and their gradients as left factors. q_sum, dy_sum: the same for sums
-    // over queries, transposed for AMX tiles or, in bf16, as right factors.
+    // q, dy: queries of the heads that share this k and v, and gradients of their outputs, packed
+    // as left factors. q_sum, dy_sum: the same packed for products that sum over queries (dk, dv):
+    // for AMX tiles transposed, for vectors of bf16 as right factors; with floats q and dy serve.
     float *q, *dy, *q_sum, *dy_sum, *delta;
     float* dq;
     int packed;    // rows of q and dy packed so far

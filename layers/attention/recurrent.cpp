@@ -355,8 +355,8 @@ struct Gradients {
 };
 
 // The backward pass's sweep from the first position to the last: computes dq, with the transposed
-// states in r.s. If there are gates, it also writes the elementwise product of q and dq, summed over
-// heads, to dgates.
+// states in r.s. If there are gates, it also writes the elementwise product of q and dq, summed
+// over heads, to dgates.
 void backward_queries(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const float scale = scale_or_one(c);

@@ -56,8 +56,8 @@ struct PagedRows {
         return r;
     }
 };
-// Rows, and the tile that they are loaded into. kept: the rows' first columns, as many as a tile has,
-// are in the tile already and are not loaded again.
+// Rows, and the tile that they are loaded into. kept: the rows' first columns, as many as a tile
+// has, are in the tile already and are not loaded again.
 template <class T, class R = Rows<T>> struct Operand {
     Tile& tile;
     R rows;

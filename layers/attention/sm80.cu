@@ -9,8 +9,8 @@
 // y costs 2 bytes of memory traffic: 256 FLOPs per byte at S = 1024. So tensor cores are the bound,
 // unless shared memory is too slow: an element of a right factor, 2 bytes, serves 16 M rows, which
 // makes 16 M FLOPs per byte read, and sm_80 computes 16 FLOPs in the time of a byte. As M = 1 only
-// balances both, M is 2 wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks per
-// multiprocessor (HS = 256: 96 KB, one block).
+// balances both, M is 2 wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89
+// run two blocks per multiprocessor (HS = 256: 96 KB, one block).
 #include "sm80.cuh"
 
 namespace {

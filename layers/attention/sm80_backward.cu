@@ -161,8 +161,8 @@ template <int D> __device__ void load_queries(typename KeyTiles<D>::Stage& stage
     if (j < Tiles::QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
 }
 
-// Returns the block's tile of keys. Tiles of a sparse pattern come first: they take longest, because
-// most queries see them.
+// Returns the block's tile of keys. Tiles of a sparse pattern come first: they take longest,
+// because most queries see them.
 template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
     if constexpr (SPARSE)
         for (int stream = c.streams.count - 1; stream > 0; stream--) {

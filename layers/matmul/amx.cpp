@@ -50,9 +50,9 @@ template <class Planes> struct Operand {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
     }
     // Packs one tile of each plane (bf16_planes.h) from `from` on: 16 lines of 16 words, each two
-    // bf16 numbers. lies_along: k is contiguous, and a line is a row of memory; else it comes from a
-    // pair of rows. transposed: swaps lines and words. A word has elements k and k + 1 of bf16, or k
-    // and k + 16 of a plane of floats.
+    // bf16 numbers. lies_along: k is contiguous, and a line is a row of memory; else it comes from
+    // a pair of rows. transposed: swaps lines and words. A word has elements k and k + 1 of bf16,
+    // or k and k + 16 of a plane of floats.
     template <bool lies_along, bool transposed, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)
@@ -344,7 +344,8 @@ template <Then then, class X, class Y> struct Product {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
                 const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
-                // With one piece all blocks share this memory: the previous one is stored first.
+                // If k is one piece, all blocks share this memory: the previous block is stored
+                // first.
                 float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;
                 const int at = r0 + r * SIDE;
                 const FinishedBlock here = {out, a_resident ? at : t0, a_resident ? t0 : at};

@@ -13,8 +13,8 @@
 //
 // tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each.
 // An expert with n rows has 2 * n * C * OC FLOPs, which are n for each byte of w. An H200 does 206
-// FLOPs in the time that it reads a byte, so below about 200 rows for each expert y and dx are bound
-// by reading w, and use tiles of 32 rows.
+// FLOPs in the time that it reads a byte, so below about 200 rows for each expert y and dx are
+// bound by reading w, and use tiles of 32 rows.
 // plain: all other cases, in float by FMAs, 8 x 8 results a thread.
 #pragma once
 #include <algorithm>

@@ -213,8 +213,8 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
     return true;
 }
 
-// Index of the fastest algorithm; found.size() if `steps`, separate kernels with the same result, are
-// faster; -1 if no algorithm runs.
+// Index of the fastest algorithm; found.size() if `steps`, separate kernels with the same result,
+// are faster; -1 if no algorithm runs.
 int fastest(const std::vector<Candidate>& found, const std::function<bool(const Candidate&)>& runs,
             const std::function<void()>& steps) {
     const int algorithms = int(found.size());

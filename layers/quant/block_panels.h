@@ -25,8 +25,8 @@ template <class F> INLINE auto with_block_format(BlockType format, F f) {
     }
 }
 
-// Returns 4 neighbours along k of each output: group g of a block's 8 groups of 4. quads: their low 4
-// bits, to which the high bits are added.
+// Returns 4 weights of each output that are neighbours along k: group g of a block's 8 groups of 4.
+// quads: their low 4 bits, to which the format's high bits, if any, are added.
 template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
     if constexpr (F == BlockType::q6_k) return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
     else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);

@@ -145,8 +145,8 @@ void decode_q6_k(const uint8_t* b, float* out) {
     }
 }
 
-// Offsets of a block's fp16 numbers, by BlockType: none, two, or one given twice. All its other
-// numbers are integers.
+// Byte offsets of a block's fp16 numbers, by BlockType; a single one is given twice, and the first
+// three types have no blocks. All other numbers are integers, so only these can be infinite or NaN.
 constexpr int SCALES[][2] = {{},     {},       {},         {0, 0}, {0, 2}, {0, 0},     {0, 2},
                              {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2}, {208, 208}, {0, 0}};
 static_assert(std::size(SCALES) == std::size(BLOCK_FORMATS));

@@ -1,13 +1,14 @@
 // packed_linear.cpp - y = x w^T + b + residual, or its GELU, with packed weights (packed.h), for
 // one row of x or many.
 //
-// The sums of up to ROWS rows of x times one panel's outputs stay in registers during the loop over k.
-// Threads divide panels, and blocks of BLOCK rows, which read the panel again from L2. With weights
-// in blocks of integers x becomes int8 in blocks of 32 with a scale; their products are exact in 32
-// bits, and scales are applied once a block. From TILES_FROM rows on, AMX tiles compute the int8
-// products (packed_tiles.cpp); results are bit-identical.
-// A prompt's rows are multiplied with fp32 weights by tiles (Precision::prefill): up to FEW rows in
-// packed_tiles.cpp, more in amx.cpp. Both give identical bits, which differ from those of vector code.
+// The sums of up to ROWS rows of x times one panel's outputs stay in registers during the loop over
+// k. A thread's unit of work is one panel times a block of up to BLOCK rows; further blocks read
+// the panel from L2. With weights in blocks of integers x becomes int8 in blocks of 32 with a
+// scale; their products are exact in 32 bits, and scales are applied once a block. From TILES_FROM
+// rows on, AMX tiles compute the int8 products (packed_tiles.cpp); results are bit-identical.
+// A prompt's rows are multiplied with fp32 weights by AMX tiles, each number as the sum of three
+// bf16 numbers (Precision::prefill): up to FEW rows in packed_tiles.cpp, more in amx.cpp. Both give
+// identical bits, which differ from those of vector code.
 // bf16 weights: if the CPU multiplies pairs of bf16, by vectors or by AMX tiles, x is rounded to
 // bf16; otherwise the weights are widened.
 // Few rows are bound by memory, as each weight is read once; many by the 2 N C OC FLOPs.

@@ -41,8 +41,8 @@ std::recursive_mutex api;
 std::vector<cudaStream_t> streams;
 Rng draws{0};
 
-// May begin the queue's next overlapping kernel before the work ahead of it has run. Fills of memory
-// queued in between are passed over: the emulator adds them (cuda_scratch), a GPU has none.
+// May begin the queue's next overlapping kernel before the work ahead of it has run. Fills of
+// memory queued in between are passed over: the emulator adds them (cuda_scratch), a GPU has none.
 void begin_next(CUstream_st& s) {
     for (auto& next : s.queue) {
         if (next.work.begin && config.seed && draws.below(4)) next.work.begin();

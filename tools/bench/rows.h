@@ -1,5 +1,5 @@
-// rows.h - shared by the rows of the benchmark's table: buffers, the clock. Private to tools/bench/rows.cpp
-// and tools/bench/attention.cpp.
+// rows.h - shared by the rows of the benchmark's table: buffers, the clock. Private to
+// tools/bench/rows.cpp and tools/bench/attention.cpp.
 //
 // On the CPU all buffers are flushed from the caches before each repetition. Output may still be in
 // a cache when the clock stops, so an operation that adds to its output can be a little faster

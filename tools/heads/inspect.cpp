@@ -101,8 +101,8 @@ Status measure_text(const Options& o, const LoadedModel& m, const std::string& t
     TRY(map_fits(S, "give a shorter text"));
     const bool printed = o.json ? o.chooses() : found.heads.size() <= MAPS_SHOWN;
     const bool keep = printed || !o.csv.empty() || !o.picture.empty();
-    // One map at a time becomes JSON, in which a probability takes 16 bytes as a value and up to 24 as
-    // text, twice while the text grows.
+    // One map at a time becomes JSON, in which a probability takes 16 bytes as a value and up to 24
+    // as text, twice while the text grows.
     const int64_t cells = int64_t(S) * S, json = o.json && printed ? 64 * cells : 0;
     const int64_t kept = (keep ? 8 * cells * int64_t(found.heads.size()) : 0) + json;
     if (!maps_that_fit(S, 1, MAP_BYTES - kept))
