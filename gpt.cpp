@@ -7,7 +7,7 @@
 #include "model/kv_cache.h"
 #include "model/weights.h"
 
-// ---- a block's steps and their operands -----------------------------------------------------------------------------
+// ---- a block's steps and their operands ---------------------------------------------------------
 
 // If the table has fp8 products, training uses them in all blocks but the first and the last, where
 // rounding errors cost the most. The embeddings and the head are not rounded to 8 bits either.
@@ -105,7 +105,7 @@ Branch Gpt::ffn_branch(int l) const {
             .dropout = dropout(DropoutSite::ffn, l)};
 }
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 void Gpt::forward(bool training) {
     static_cast<Batch::Sizes&>(pass) = batch.use_uploaded();
@@ -194,7 +194,7 @@ void Gpt::linear_attention(int l, KvCache* cache) {
     const Heads h = heads(l);
     const float* table = (cache ? cache->cos_sin : cos_sin)[c.rope_table_of(l)];
     rope_forward(op, t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, cache ? cache->pos : nullptr, h, c.rope(l));
-    if (p.decayw) op.linear_forward(t.decay_gates, t.ln1, p.decayw, p.decayb, nullptr, B * S, c.C, h.gates(), {});
+    optional_linear(op, t.decay_gates, t.ln1, {p.decayw, p.decayb}, B * S, c.C, h.gates());
     if (cache)
         op.linear_attention_cached(t.atty, cache->states(l), t.qkv_rot, t.decay_gates, B, S, cache->cache_pos, h);
     else op.linear_attention_forward(t.atty, t.lse, t.qkv_rot, t.decay_gates, B, S, h);
@@ -251,7 +251,7 @@ void Gpt::loss(bool train, float scale) {
     step.targets += pass.targets;
 }
 
-// ---- backward: the forward's steps in reverse order -----------------------------------------------------------------
+// ---- backward: the forward's steps in reverse order ---------------------------------------------
 
 void Gpt::backward(bool last) {
     const int64_t n = int64_t(pass.B) * pass.S * c.C;
@@ -323,7 +323,7 @@ void Gpt::block_backward(int l) {
     rope_backward(op, dqkv_or_dup, d.qw, d.kw, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], t.qk_rstd, B, S, h,
                   c.rope(l));
     op.linear_backward(dt, store.into(d.qkvw), d.qkvb, dqkv_or_dup, t.ln1, p.qkvw, N, C, h.qkv_width(), precision);
-    add_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
+    optional_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
 
     // Norms of the block's input. With parallel branches, both branches read that input.
     if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, int64_t(N) * C, {});
@@ -354,7 +354,8 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
                        plan.router_z_loss * per_position, B, S);
     op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
     // From here on, dgathered only serves as scratch.
-    add_linear_backward(op, to, dgathered, store.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
+    optional_linear_backward(op, to, dgathered, store.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C,
+                             r.E);
 }
 
 void Gpt::embed_backward() {

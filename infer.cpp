@@ -85,7 +85,7 @@ Status check_choices(const std::vector<std::string>& given, const Sampling& samp
     return {};
 }
 
-// ---- sample ---------------------------------------------------------------------------------------------------------
+// ---- sample -------------------------------------------------------------------------------------
 
 struct SampleOptions {
     ModelOptions model_options;
@@ -274,7 +274,7 @@ Status sample(SampleOptions o) {
     return write_samples(o, m, std::move(options), prompts);
 }
 
-// ---- chat ----------------------------------------------------------------------------------------------------------
+// ---- chat ---------------------------------------------------------------------------------------
 
 struct ChatFlags {
     ModelOptions model_options;

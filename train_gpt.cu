@@ -50,7 +50,7 @@ Status Trainer::run() {
     return s;
 }
 
-// ---- the step loop --------------------------------------------------------------------------------------------------
+// ---- the step loop ------------------------------------------------------------------------------
 
 // Flag in a rank's stop_flags, added to a signal's number, which is always smaller. Rank 0 sets it
 // when a checkpoint is due by its clock; all ranks then write the checkpoint.

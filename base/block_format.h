@@ -11,15 +11,24 @@ struct BlockFormat {
     const char* name;
     int ggml_type;         // tensor type in GGUF files
     int numbers, bytes;    // elements and bytes of a block; rows are whole blocks
+    // Byte offsets of a block's fp16 numbers; one alone stands twice. The plain types have none.
+    int halves[2] = {};
 };
 inline constexpr BlockFormat BLOCK_FORMATS[] = {
-    {BlockType::f32, "F32", 0, 1, 4},        {BlockType::f16, "F16", 1, 1, 2},
-    {BlockType::bf16, "BF16", 30, 1, 2},     {BlockType::q4_0, "Q4_0", 2, 32, 18},
-    {BlockType::q4_1, "Q4_1", 3, 32, 20},    {BlockType::q5_0, "Q5_0", 6, 32, 22},
-    {BlockType::q5_1, "Q5_1", 7, 32, 24},    {BlockType::q8_0, "Q8_0", 8, 32, 34},
-    {BlockType::q2_k, "Q2_K", 10, 256, 84},  {BlockType::q3_k, "Q3_K", 11, 256, 110},
-    {BlockType::q4_k, "Q4_K", 12, 256, 144}, {BlockType::q5_k, "Q5_K", 13, 256, 176},
-    {BlockType::q6_k, "Q6_K", 14, 256, 210}, {BlockType::iq4_nl, "IQ4_NL", 20, 32, 18},
+    {BlockType::f32, "F32", 0, 1, 4},
+    {BlockType::f16, "F16", 1, 1, 2},
+    {BlockType::bf16, "BF16", 30, 1, 2},
+    {BlockType::q4_0, "Q4_0", 2, 32, 18, {0, 0}},
+    {BlockType::q4_1, "Q4_1", 3, 32, 20, {0, 2}},
+    {BlockType::q5_0, "Q5_0", 6, 32, 22, {0, 0}},
+    {BlockType::q5_1, "Q5_1", 7, 32, 24, {0, 2}},
+    {BlockType::q8_0, "Q8_0", 8, 32, 34, {0, 0}},
+    {BlockType::q2_k, "Q2_K", 10, 256, 84, {80, 82}},
+    {BlockType::q3_k, "Q3_K", 11, 256, 110, {108, 108}},
+    {BlockType::q4_k, "Q4_K", 12, 256, 144, {0, 2}},
+    {BlockType::q5_k, "Q5_K", 13, 256, 176, {0, 2}},
+    {BlockType::q6_k, "Q6_K", 14, 256, 210, {208, 208}},
+    {BlockType::iq4_nl, "IQ4_NL", 20, 32, 18, {0, 0}},
 };
 constexpr const BlockFormat& block_format(BlockType b) { return BLOCK_FORMATS[int(b)]; }
 // Finds a format by its type number in GGUF files; null if it is not supported.

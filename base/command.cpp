@@ -39,7 +39,7 @@ std::string dashed(std::string name) {
 }
 }    // namespace
 
-// ---- values ---------------------------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
 namespace {
 // Shortest text that parses back to the same bits.
@@ -150,7 +150,7 @@ Status flag_set(const Flag& f, const Strings& values) {
     return {};
 }
 
-// ---- arguments ------------------------------------------------------------------------------------------------------
+// ---- arguments ----------------------------------------------------------------------------------
 
 namespace {
 // Levenshtein distance: the least number of letters to insert, delete or replace.
@@ -316,7 +316,7 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
     return true;
 }
 
-// ---- TOML -----------------------------------------------------------------------------------------------------------
+// ---- TOML ---------------------------------------------------------------------------------------
 
 Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
                          std::vector<const Flag*>* given) {
@@ -357,7 +357,7 @@ std::string command_write_toml(const Command& command) {
     return out;
 }
 
-// ---- rules ----------------------------------------------------------------------------------------------------------
+// ---- rules --------------------------------------------------------------------------------------
 
 namespace {
 std::string alternatives(const Strings& words) {    // "a", "a or b", "a, b or c"
@@ -427,7 +427,7 @@ Status check_rules(const std::vector<Flag>& rows, const Strings& defaults, const
     return {};
 }
 
-// ---- rows in words --------------------------------------------------------------------------------------------------
+// ---- rows in words ------------------------------------------------------------------------------
 
 std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups) {
     std::vector<Flag> all;

@@ -62,7 +62,7 @@ Command completion_command(const std::vector<Command>* commands);
 Command man_command(const std::vector<Command>* commands, const char* version, const char* date);
 Command help_command(const std::vector<Command>* commands);    // base/help.cpp
 
-// ---- base/command.cpp -----------------------------------------------------------------------------------------------
+// ---- base/command.cpp ---------------------------------------------------------------------------
 
 // Sets one flag from text. A list accepts any number of values, every other flag one. Numbers:
 // 1000, 1_000, 1e6, 0.5M, 4k; not nan, not inf. Exit 2: the message has the expected and found
@@ -100,7 +100,7 @@ std::string did_you_mean(const std::string& word,
                          const std::vector<std::string>& known);    // "" if no known word is similar
 std::string join(const std::vector<std::string>& words, const char* between);
 
-// ---- base/help.cpp --------------------------------------------------------------------------------------------------
+// ---- base/help.cpp ------------------------------------------------------------------------------
 
 extern const char* const CONFIG_HELP;    // help of --config, for every command with options
 struct ExitMeaning {

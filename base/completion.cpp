@@ -5,7 +5,7 @@
 #include "command.h"
 
 namespace {
-// ---- shells ---------------------------------------------------------------------------------------------------------
+// ---- shells -------------------------------------------------------------------------------------
 
 // Each script calls the program named on the command line with the line's words, of which the last
 // is unfinished, and offers the printed words or, if none is printed, file names.
@@ -58,7 +58,7 @@ std::string candidates(const std::vector<Command>& commands, const std::vector<s
     return out;
 }
 
-// ---- the manual page ------------------------------------------------------------------------------------------------
+// ---- the manual page ----------------------------------------------------------------------------
 
 // Escapes text for roff: hyphens stay hyphens, and no line begins with a request.
 std::string roff(const std::string& text) {

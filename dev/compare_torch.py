@@ -15,7 +15,8 @@ import statistics
 import subprocess
 import time
 
-# A second backend would get the first one's graph: PyTorch's key for it does not have the backend (its issue 185449).
+# A second backend would get the first one's graph: PyTorch's key for it does not have the backend
+# (its issue 185449).
 os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
 
 import torch
@@ -202,7 +203,8 @@ def attention_kernels(step):
     return sorted({e.key[:60] for e in seen.key_averages() if any(w in e.key.lower() for w in words)})
 
 
-# Name, family, layers, heads, channels, vocabulary (ours, and padded as everybody pads it), batch, sequence.
+# Name, family, layers, heads, channels, vocabulary (ours, and padded as everybody pads it), batch,
+# sequence.
 CPU_MODELS = [("GPT-2 124M, B=4 T=256", "gpt2", 12, 12, 768, 50257, 50304, 4, 256),
               ("GPT-2 124M, B=1 T=1024", "gpt2", 12, 12, 768, 50257, 50304, 1, 1024),
               ("6 layers, 6 heads, C=384, T=256, B=12, V=65", "gpt2", 6, 6, 384, 65, 65, 12, 256),

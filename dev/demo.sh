@@ -1,13 +1,13 @@
 #!/bin/bash
-# Everything once, on a real text: tokenizer, tokens, training, evaluation, samples, loss curve. Called by make demo.
-# Usage: demo.sh [TEXT...]   text files of yours; without any, the six novels of Jane Austen from a Debian package
+# Everything once, on a real text: tokenizer, tokens, training, evaluation, samples, loss curve.
+# Usage: demo.sh [TEXT...]   your text files; default: Jane Austen's novels, a Debian package
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TRAIN_SECONDS=${TRAIN_SECONDS:-130}
 SECONDS=0
 
-# The novels' chapters as JSON lines in $1. The package holds them in R's format; neither R nor root is needed to read
-# it.
+# The novels' chapters as JSON lines in $1. The package holds them in R's format; neither R nor root
+# is needed to read it.
 fetch_austen() {
     local package=r-cran-janeaustenr fetch=(apt-get -q -o APT::Sandbox::User=root download r-cran-janeaustenr) sudo=
     [ "$(id -u)" = 0 ] || sudo=sudo
@@ -82,8 +82,8 @@ else
 fi
 train=(--data "$dir/tokens_train_*.bin" --tokenizer "$dir/tok.json" --layers 4 --heads 4 --channels $channels
     --seq-len $seq --batch $batch --lr 2e-3 --device auto)
-# As many steps as this machine does in the time, and at most 16 readings of the text: a few steps are timed. A run that
-# was stopped goes on; one that is complete starts over.
+# As many steps as this machine does in the time, and at most 16 readings of the text: a few steps
+# are timed. A run that was stopped goes on; one that is complete starts over.
 steps=$(sed -n 's/^steps = //p' "$run/run.toml" 2>/dev/null || true)
 if [ -z "$steps" ] || [ -e "$dir/complete" ]; then
     rm -rf "$run" "$dir/trial" "$dir/complete"

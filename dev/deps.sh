@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs what the build needs and is missing: Debian or Ubuntu packages, by apt-get. Called by make.
-# Usage: deps.sh [quiet] [tests] [PACKAGE...]   with what tests need; extra packages are installed when they are missing
+# Installs what the build needs and is missing: Debian or Ubuntu packages. Called by make.
+# Usage: deps.sh [quiet] [tests] [PACKAGE...]   tests: what they need, too
 quiet= tests=
 [ "$1" = quiet ] && { quiet=1; shift; }
 [ "$1" = tests ] && { tests=1; shift; }
 want= may=
-# A header counts as there in the system's place or in a folder of $CPATH, where somebody without root may unpack it.
+# A header counts as there in the system's place or in a folder of $CPATH, where somebody without
+# root may unpack it.
 has() {
     for folder in /usr/include $(echo "$CPATH" | tr : ' '); do [ -e "$folder/$1" ] && return; done
     false

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Beyond the context: a small model for each kind of position, trained with sequences of T tokens and measured with 1, 2
-# and 4 T. Table and plot of the losses. Usage: extrapolate.sh [TEXT...]    default: the novels that `make demo` fetches
-# A few minutes on 2 idle cores. T, STEPS, TOKENS (evaluated), OUT and FLATGPT may be set.
+# Beyond the context: a small model for each kind of position, trained with sequences of T tokens
+# and measured with 1, 2 and 4 T. Prints a table and a plot of the losses.
+# Usage: extrapolate.sh [TEXT...]    default: the novels that `make demo` fetches
+# Takes a few minutes on 2 idle cores. T, STEPS, TOKENS (evaluated), OUT and FLATGPT may be set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 T=${T:-64} STEPS=${STEPS:-600} OUT=${OUT:-build/extrapolate} TOKENS=${TOKENS:-65536} FLATGPT=${FLATGPT:-./flatgpt}

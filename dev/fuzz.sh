@@ -1,5 +1,6 @@
 #!/bin/bash
-# A libFuzzer run for each parser of files, under AddressSanitizer and UBSan. Corpora stay in build/fuzz.
+# A libFuzzer run for each parser of files, under AddressSanitizer and UBSan. Corpora stay in
+# build/fuzz.
 # Usage: fuzz.sh [TARGET...]   FUZZ_SECONDS=60 for each
 set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to the one that is started here
@@ -51,7 +52,8 @@ seed state test/golden/checkpoint_1/state.json 1
 printf 'root ::= "a" x* # b\nx ::= [^a-c\\n]{1,3} | (. "\\u00e9")? | root' >$out/sample && seed grammar $out/sample 1
 printf '{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"items": {"$ref": "#"}, "maxItems": 3}}, "required": ["a"]}' >$out/sample && seed grammar $out/sample 2
 for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
-# The small templates, one a file, and loops that put values into values: chains are what destructors recurse over.
+# The small templates, one a file, and loops that put values into values: chains are what
+# destructors recurse over.
 i=0; while IFS= read -r t; do printf %s "$t" >$out/sample && seed template $out/sample $((++i)); done < <(
     sed -n 's/^\["\(.*\)", \(".*"\|null\)\],\?$/\1/p' test/golden/templates/snippets.json
     for v in '[ns.l]' '[ns.l].index' '{1: ns.l}.get' 'namespace(l=ns.l)' 'loop' '(ns.l, ns.l)' '[ns.l]|map("list")'; do

@@ -41,7 +41,8 @@ def same(starts, i, j):
     return document(starts, i) == document(starts, j)
 
 
-# Each sequence's documents begin at these places. The last three positions of the second one are padding.
+# Each sequence's documents begin at these places. The last three positions of the second one are
+# padding.
 CUT, PADDED, HALVES = [[3, 4], [6]], [[], [7]], [[4], []]
 # name: (sizes, sees(b, i, j): query i, key j; what else)
 CASES = {

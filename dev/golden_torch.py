@@ -1,5 +1,6 @@
-# Writes test/golden/torch/kinds.bin: what torch.save makes of an OrderedDict with parameters, shared storages and
-# several types. PyTorch is not needed: its classes' names alone are in the file.
+# Writes test/golden/torch/kinds.bin: what torch.save makes of an OrderedDict with parameters,
+# shared storages and several types. PyTorch is not needed: its classes' names alone are in the
+# file.
 #   python3 dev/golden_torch.py
 import collections, io, pickle, struct, sys, types, zipfile, zlib
 

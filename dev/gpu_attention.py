@@ -7,27 +7,31 @@ import re
 import sass
 from gpu_ways import causal, seen_by, visits
 
-# H100 SXM5 (NVIDIA H100 whitepaper, table 3; CUDA C++ Programming Guide, arithmetic throughput), per SM and clock.
+# Per SM and clock of an H100 SXM5 (NVIDIA H100 whitepaper, table 3; CUDA C++ Programming Guide,
+# arithmetic throughput).
 SMS, CLOCK = 132, 1.83e9
 TENSOR = 4096               # FLOPs of dense bf16: 989 TFLOP/s
 MUFU = 16                   # exponentials, reciprocals
 
-# A row of tiles (BM queries, WG = BM / 64 warpgroups) takes FIXED clocks, and for each tile of BN keys and warpgroup
-#     PRODUCTS x 4 64 BN HS / TENSOR   +   SOFTMAX x max(exponentials 64 BN / MUFU, instructions of the softmax)
-# PRODUCTS > 1: the clock falls under load, as for plain products (769 to 798 of 989 TFLOP/s were measured on an H200).
-# SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132 SMs, the longest first. The constants are
-# FA3's: that ours behaves like it, where instructions, tiles and overlap are alike, is assumed.
-
+# Clocks of a row of tiles (BM queries, WG = BM / 64 warpgroups): FIXED, and for each tile of BN
+# keys and each warpgroup
+#     PRODUCTS x 4 64 BN HS / TENSOR
+#     + SOFTMAX x max(exponentials 64 BN / MUFU, instructions of the softmax)
+# PRODUCTS > 1: the clock falls under load, as for plain products (769 to 798 of 989 TFLOP/s were
+# measured on an H200). SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132
+# SMs, the longest first. The constants are FA3's: that ours behaves like it, where instructions,
+# tiles and overlap are alike, is assumed.
 PRODUCTS, SOFTMAX, FIXED = 1.13, 0.82, 4450
-# Without the overlap of a warpgroup's own softmax and products: FA3's ablation, 661 and 582 TFLOP/s (Shah et al. 2024,
-# section 4.2).
+# Without the overlap of a warpgroup's own softmax and products: FA3's ablation, 661 and 582 TFLOP/s
+# (Shah et al. 2024, section 4.2).
 NO_OVERLAP = 661 / 582
-# A block that is not persistent also sets up its barriers, fetches tensor maps, and waits for its first tiles with
-# nothing else to do: an estimate.
+# A block that is not persistent also sets up its barriers, fetches tensor maps, and waits for its
+# first tiles with nothing else to do: an estimate.
 NOT_PERSISTENT = 1800
-# Shah et al. 2024, figure 5: H100 SXM5, fp16, causal, 16,384 positions in all, NH * HS = 2048; TFLOP/s, which a mask
-# halves. Tiles: hopper/tile_size.h of that code. Of its other sizes the figure has 256, in tiles of 128 x 80, where the
-# model gives 14 to 21 % more than the 427 to 642 published: other sizes than these are shown, and held to nothing.
+# Shah et al. 2024, figure 5: H100 SXM5, fp16, causal, 16,384 positions in all, NH * HS = 2048;
+# TFLOP/s, which a mask halves. Tiles: hopper/tile_size.h of that code. Of its other sizes the
+# figure has 256, in tiles of 128 x 80, where the model gives 14 to 21 % more than the 427 to 642
+# published: other sizes than these are shown, and held to nothing.
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 LEFT_OUT = (2048, 8192)     # of the fit
 FA3 = {64: (265, 371, 420, 460, 473), 128: (423, 521, 579, 602, 616)}
@@ -101,11 +105,13 @@ def beside(HS, seconds, published, work):
     return least
 
 
-# Backward: a block has 128 keys in two warpgroups of 64. A step of M queries takes, for each of them,
+# Backward: a block has 128 keys in two warpgroups of 64. Clocks of a step of M queries: BACK_FIXED
+# for each block, and for each warpgroup
 #     BACK_PRODUCTS x 10 64 M HS / TENSOR   +   BACK_EXP x 64 M / MUFU
-# and a block BACK_FIXED more. Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's), tiles as in
-# hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long (its pull request 1893); ours
-# took an H200 no longer than in any order (435 and 447 us at B=32, NH=12, T=1024, HS=64; 2026-11-27).
+# Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's),
+# tiles as in hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long
+# (its pull request 1893); ours took an H200 no longer than in any order (435 and 447 us at B=32,
+# NH=12, T=1024, HS=64; 2026-11-27).
 
 BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.13, 16800, 1
 FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}

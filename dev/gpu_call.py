@@ -29,7 +29,7 @@ from gpu_step import (BIN, PARTS, SPARE, WORK, archive, begin, beside, execute, 
 BENCH = ["bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024"]
 ONLY = [f"-tc={os.environ['GPU_TESTS']}"] if os.environ.get("GPU_TESTS") else []    # doctest's filter
 
-# ---- the machine ----------------------------------------------------------------------------------------------------
+# ---- the machine ---------------------------------------------------------------------------------
 
 def watch():
     """One for all steps: the driver stays loaded, and no step pays for asking."""
@@ -78,7 +78,7 @@ def machine():
         time {BIN}/test_cuda -ltc"""], r"NVIDIA|cores|passing|not found|FAILED|^real")
 
 
-# ---- tests ----------------------------------------------------------------------------------------------------------
+# ---- tests ---------------------------------------------------------------------------------------
 
 def cases(first, last, seconds, tool=(), kind="cases"):
     """{number: 'passed', 'failed' or 'skipped'} for cases that came to their end, exit status, output"""
@@ -156,7 +156,7 @@ def sanitizer():
         archive()
 
 
-# ---- figures --------------------------------------------------------------------------------------------------------
+# ---- figures -------------------------------------------------------------------------------------
 
 def selftest():
     """Five types at once: each takes as long as one core needs for the reference."""

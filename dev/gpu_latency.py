@@ -107,15 +107,16 @@ def waits_of(kernel):
     return waits(way_through(kernel.code), overlaps=False)[0]
 
 
-# ---- the fit ---------------------------------------------------------------------------------------------------------
+# ---- the fit -------------------------------------------------------------------------------------
 
-# What an H200 took on 2026-11-27 (dev/results, a84e32b): single kernels by ncu, whose launches do not overlap, then
-# chains and rows of bench. Launches; waits for memory, other clocks and instructions on the ways through their kernels
-# as of 5cb1ea1, whose normed kernels have five registers fewer than those measured; us of bytes at rates; us measured.
-# Held out means out of the fit, not unseen: the rule of way_through and the choice of these five rows were made with
-# ncu's rows in view. Fits to each second or third row instead give a load -250 to 1160 clocks, a fetch 4 to 13, a
-# launch 1.7 to 2.9 us, and on the rest median errors of 7 to 10 %, at most 24 to 36 %: their sum is known,
-# each of them is not.
+# What an H200 took on 2026-11-27 (dev/results, a84e32b): single kernels by ncu, whose launches do
+# not overlap, then chains and rows of bench. Launches; waits for memory, other clocks and
+# instructions on the ways through their kernels as of 5cb1ea1, whose normed kernels have five
+# registers fewer than those measured; us of bytes at rates; us measured. Held out means out of the
+# fit, not unseen: the rule of way_through and the choice of these five rows were made with ncu's
+# rows in view. Fits to each second or third row instead give a load -250 to 1160 clocks, a fetch 4
+# to 13, a launch 1.7 to 2.9 us, and on the rest median errors of 7 to 10 %, at most 24 to 36 %:
+# their sum is known, each of them is not.
 Row = collections.namedtuple("Row", "name launches loads clocks instructions rate us")
 FITTED = [
     Row("norm with qkv, ncu", 1, 2, 932, 381, 0.84, 6.37), Row("projection, ncu", 1, 1, 401, 141, 0.28, 3.2),

@@ -9,9 +9,10 @@ from sass_read import ROOT
 
 ARCHIVE = os.path.join(ROOT, "dev", "results", "2026-11-27_NVIDIA-H200_a84e32b", "results.tar.gz")
 
-# Kinds of bench's rows, the first that a name begins with; the largest median error that is allowed. Kinds and limits
-# were chosen with the ratios in view: they notice a model that becomes worse. Kernels may have become faster since:
-# then a kind's ratios fall, and the next measurement is due. None: known to be off, and why.
+# Kinds of bench's rows, the first that a name begins with; the largest median error that is
+# allowed. Kinds and limits were chosen with the ratios in view: they notice a model that becomes
+# worse. Kernels may have become faster since: then a kind's ratios fall, and the next measurement
+# is due. None: known to be off, and why.
 KINDS = [
     ("memory-bound", r"embed|\w*norm|add_|activation|copy|rope|cross|sum_of|adamw|experts_(gather|comb)", 0.15),
     ("attention on sm_90", r"attention_(forward|backward)(, (8 doc|bidir|half|window 64$)|$)", 0.25),
@@ -22,8 +23,8 @@ KINDS = [
     ("top-p: how its search's rounds wait is not counted", r"sample", None),
     ("mma.sync, sums without softmax, experts: not looked at", r"", None)]
 
-# calm (github.com/zeux/calm, README at 021304d): Llama 2 7B, Mistral 7B and Phi 2.7B in fp16 on a GeForce RTX 4090 of
-# 1008 GB/s, GB/s at the begin and the end of their contexts.
+# calm (github.com/zeux/calm, README at 021304d): Llama 2 7B, Mistral 7B and Phi 2.7B in fp16 on a
+# GeForce RTX 4090 of 1008 GB/s, GB/s at the begin and the end of their contexts.
 CALM, CALM_DRAM = (892, 901, 903, 905, 888, 895), 1008
 
 
@@ -67,7 +68,7 @@ def beside_published(copy, forward, backward):
     return [(abs(copy / share - 1) < 0.05, "a copy's share of DRAM's rate is not what calm's tokens reach")]
 
 
-# ---- bars ------------------------------------------------------------------------------------------------------------
+# ---- bars ----------------------------------------------------------------------------------------
 
 # (what, GPU or any, model, its value of {table: Total}, the bar, its unit, whether more is better)
 BARS = [

@@ -1,8 +1,9 @@
 #!/bin/bash
-# At home: what dev/gpu_call.py runs on the GPU's machine, built for one kind of GPU, as carry/gpu.tar.xz (git ignores
-# carry/). Usage: dev/gpu_pack.sh [90a] [TEXT...]     texts to train on; none: this project's pages and sources
-# VARIANTS="NAME=TREE ...": build/flatgpt of other trees, to be measured beside this one's (gpu_call.py variants).
-# LOSSES: the options of the steps that a GPU's losses are held to.
+# At home: what dev/gpu_call.py runs on the GPU's machine, built for one kind of GPU, as
+# carry/gpu.tar.xz (git ignores carry/). Usage: dev/gpu_pack.sh [90a] [TEXT...]     texts to train
+# on; none: this project's pages and sources VARIANTS="NAME=TREE ...": build/flatgpt of other trees,
+# to be measured beside this one's (gpu_call.py variants). LOSSES: the options of the steps that a
+# GPU's losses are held to.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 arch=${1:-90a} to=carry/gpu
@@ -39,6 +40,7 @@ read -ra flags <"$to/losses.flags"
     >"$to/losses.log" 2>&1
 sed 's/.*"loss":\([0-9.]*\).*/\1/' "$run/run/metrics.jsonl" >"$to/losses.txt"
 rm -rf "$run"
-# The binaries hold the same kernels: with a dictionary larger than one of them, each but the first takes little.
+# The binaries hold the same kernels: with a dictionary larger than one of them, each but the first
+# takes little.
 tar -C carry -cf - gpu | xz -T1 --lzma2=preset=1,dict=192MiB >"$to.tar.xz"
 du -shc "$to" "$to.tar.xz" | head -2

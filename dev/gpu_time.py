@@ -42,9 +42,10 @@ from gpu_measured import bench_rows    # noqa: E402
 from gpu_ways import way_with    # noqa: E402
 from sass_read import Launch    # noqa: E402
 
-# By compute capability: the architecture whose code runs there; a multiprocessor's FLOPs of dense bf16 a clock (data
-# sheets; GeForce has half); what mma.sync reaches of these (on sm_90 about two thirds, the rest is wgmma's; on sm_100 a
-# guess); fp32 lanes (CUDA C++ Programming Guide, throughput of arithmetic instructions, as all of UNITS).
+# By compute capability: the architecture whose code runs there; a multiprocessor's FLOPs of dense
+# bf16 a clock (data sheets; GeForce has half); what mma.sync reaches of these (on sm_90 about two
+# thirds, the rest is wgmma's; on sm_100 a guess); fp32 lanes (CUDA C++ Programming Guide,
+# throughput of arithmetic instructions, as all of UNITS).
 Chip = collections.namedtuple("Chip", "arch tensor mma lanes")
 CHIPS = {80: Chip("sm_80", 2048, 1, 64), 86: Chip("sm_80", 1024, 1, 128), 89: Chip("sm_89", 1024, 1, 128),
          90: Chip("sm_90a", 4096, 0.65, 128), 100: Chip("sm_100", 8192, 0.5, 128)}
@@ -66,8 +67,9 @@ HOST_WAIT = 6e-6            # seconds of an upload that was waited for (profile 
 PCIE = 25e9                 # bytes a second between host and device, whose memory is pinned: an assumption
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    # 4: LDSM's tiles
 
-# Kernels that compute products: (FLOPs that they execute, as a part of what their operation counts). The scores again
-# are not counted; the biases' gradient counts a FLOP for each pair. SHARE: the operation's launches share them.
+# Kernels that compute products: (FLOPs that they execute, as a part of what their operation
+# counts). The scores again are not counted; the biases' gradient counts a FLOP for each pair.
+# SHARE: the operation's launches share them.
 SHARE = -1
 PRODUCTS = [
     (r"attention/(sm\d+|simt) forward_kernel", 1), (r"attention/sm90_backward\w* backward_kernel", 5 / 4),
@@ -96,7 +98,7 @@ class Gpu:
         return clocks_of_an_sm / self.sms / self.clock
 
 
-# ---- one launch: seconds of each unit --------------------------------------------------------------------------------
+# ---- one launch: seconds of each unit ------------------------------------------------------------
 
 def width(i):
     """Bytes that a thread moves."""
@@ -173,7 +175,7 @@ def library_units(gpu, m, n, k):
                           for parts in range(1, max(1, WORKSPACE // (4 * m * n)) + 1))}
 
 
-# ---- an operation ----------------------------------------------------------------------------------------------------
+# ---- an operation --------------------------------------------------------------------------------
 
 Phase = collections.namedtuple("Phase", "kernel units fixed")    # fixed: seconds of a block from begin to end
 
@@ -240,7 +242,7 @@ class Expected:
         self.products = (row["products"] + row["arithmetic"]) / self.seconds / gpu.peak
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 def print_bench(rows, measured):
     print(f"{'':46} {'us':>9} {'floor us':>9} {'ratio':>6} {'DRAM':>5} {'peak':>5}  bound" +

@@ -7,7 +7,8 @@ import re
 
 from sass_read import branch, shortest_round
 
-# What lies behind branches, by instructions that are hardly anywhere else in these loops. EXP2: exp2f, not tanh's.
+# What lies behind branches, by instructions that are hardly anywhere else in these loops. EXP2:
+# exp2f, not tanh's.
 PHILOX, MASK, TANH, EXP2 = r"IMAD\.WIDE\.U32", r"FSEL .*-INF", r"MUFU\.RCP", r"FSETP.*, -126"
 
 
@@ -32,7 +33,8 @@ def way_with(pattern, code):
     return way[::-1]
 
 
-# ---- masks: spans, whose ends never go back, as layers/attention/visible_keys.h has them ----------------------------------
+# ---- masks: spans, whose ends never go back, as layers/attention/visible_keys.h has them
+# ----------------------------------
 
 def causal(S):
     return [(0, i + 1) for i in range(S)]
@@ -71,7 +73,8 @@ def streams_of(row, keys):
             yield [(0, min(n, max(0, math.ceil((begin - first) / step)))) for begin, _ in sees]
 
 
-# ---- attention by mma.sync -------------------------------------------------------------------------------------------
+# ---- attention by mma.sync
+# -------------------------------------------------------------------------------------------
 
 class Tiles:
     """What a warp of layers/attention's sm80, sm80_backward and position_bias does. rows, columns: of its part of a tile. terms:
@@ -133,7 +136,8 @@ class Tiles:
                    f"{k}: {drawn} wide multiplications on a way round a tile, {hand} of them by hand")
 
 
-# ---- attention without softmax ---------------------------------------------------------------------------------------
+# ---- attention without softmax
+# ---------------------------------------------------------------------------------------
 
 class Walk:
     """A walk of layers/attention/recurrent.cu: it fills shared memory with decays and three operands of a chunk, and

@@ -1,5 +1,6 @@
 #!/bin/bash
-# `make install` and `make uninstall`: the binary, and what it says of itself: manual page and shell completion.
+# `make install` and `make uninstall`: the binary, and what it says of itself: manual page and shell
+# completion.
 # Usage: install.sh BINARY PREFIX        install.sh --remove PREFIX
 set -eu
 binary=$1 prefix=$2 source=$(dirname "$0")/..

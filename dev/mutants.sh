@@ -1,11 +1,14 @@
 #!/bin/bash
-# Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
-# Usage: mutants.sh [PATTERN | K/N]: only the rows that this regular expression matches; or each N-th, from the K-th on.
-# A row of mutants.txt: file ;; function ;; change (dev/mutate.py explains both) ;; test cases that must fail; and where
-# only some CPUs run this line, ;; their flag in /proc/cpuinfo. Kernels (layers/*.cu) are tested on the emulator.
+# Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make
+# mutants`.
+# Usage: mutants.sh [PATTERN | K/N]: only the rows that this regular expression matches; or each
+# N-th, from the K-th on. A row of mutants.txt: file ;; function ;; change (dev/mutate.py explains
+# both) ;; test cases that must fail; and where only some CPUs run this line, ;; their flag in
+# /proc/cpuinfo. Kernels (layers/*.cu) are tested on the emulator.
 #
-# Each worker has a tree of its own. The layers' loops are first compiled and tested for this CPU's best instruction set
-# alone; only a mutant that survives this is compiled for the others, too. Afterwards the objects from before are put back.
+# Each worker has a tree of its own. The layers' loops are first compiled and tested for this CPU's
+# best instruction set alone; only a mutant that survives this is compiled for the others, too.
+# Afterwards the objects from before are put back.
 set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to those that are started here
 export EMU_CC=90    # all kernels

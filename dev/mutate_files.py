@@ -51,7 +51,8 @@ def content(path):
 
 
 SAMPLE = ["--tokens", "2", "--threads", "1"]
-# Kind: valid contents, where a damaged one is put, and commands, in which @ stands for that place and % for a folder.
+# Kind: valid contents, where a damaged one is put, and commands, in which @ stands for that place
+# and % for a folder.
 KINDS = {
     "safetensors": ([content(f"{GOLDEN}/hf_tiny/model.safetensors")], beside(f"{GOLDEN}/hf_tiny", "model.safetensors"),
                     [["info", "@"], ["sample", "@", "--tokenizer", "gpt2", *SAMPLE], ["convert", "@", "%/x.gguf"]]),

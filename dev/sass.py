@@ -25,7 +25,7 @@ from sass_read import ROOT, find_tools, launches_of_tests, output, read, shortes
 TABLE = os.path.join(ROOT, "dev", "sass.txt")
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 def cell(k):
     """What a kernel takes on one architecture, and how much of what it holds; zeros are left out."""
@@ -79,7 +79,7 @@ def read_table():
     return lines[0].split(". ")[0].lstrip("# "), rows
 
 
-# ---- rules -----------------------------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 # A rule is a function of a kernel that gives None, or says what is wrong.
 
 # Kernels that may use the stack in their loops, with the bytes that they may take, and what for.
@@ -268,7 +268,7 @@ def check(kernels, say=True):
     return passed, failed
 
 
-# ---- what is asked for -----------------------------------------------------------------------------------------------
+# ---- what is asked for ---------------------------------------------------------------------------
 
 def remarks(objects):
     """ptxas's remarks that products by warpgroup wait for each other (C75xx). The build keeps them beside an object."""

@@ -13,8 +13,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build", "sass")
-# Of a multiprocessor: warps, blocks, bytes of shared memory, and of these for one block (CUDA C++ Programming Guide,
-# technical specifications per compute capability). All have 65536 registers, given to warps 256 at a time.
+# Of a multiprocessor: warps, blocks, bytes of shared memory, and of these for one block (CUDA C++
+# Programming Guide, technical specifications per compute capability). All have 65536 registers,
+# given to warps 256 at a time.
 Limits = collections.namedtuple("Limits", "warps blocks shared block_shared")
 LIMITS = {"sm_80": Limits(64, 32, 164 << 10, 163 << 10), "sm_86": Limits(48, 16, 100 << 10, 99 << 10),
           "sm_89": Limits(48, 24, 100 << 10, 99 << 10),
@@ -206,7 +207,8 @@ def dry_run(binary, capability):
     environment = {**theirs, "EMU_RUN": "0", "EMU_CC": capability, "EMU_LAUNCHES": path + ".new"}
     ended = subprocess.run([binary, "-tce=" + NOT_NEEDED], env=environment, stdout=subprocess.PIPE, text=True,
                            errors="replace", stderr=subprocess.DEVNULL, check=False)
-    # What is not computed fails. A case over its limit starts the program again, which forgets its notes.
+    # What is not computed fails. A case over its limit starts the program again, which forgets its
+    # notes.
     if "over its limit" in ended.stdout or not re.search(r"^\d+ passed, .* skipped\s*\Z", ended.stdout, re.M):
         sys.exit(f"{binary}: the tests ended early (exit status {ended.returncode}), so what they launch is not known")
     os.replace(path + ".new", path)

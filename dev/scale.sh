@@ -1,5 +1,6 @@
 #!/bin/bash
-# Prints the table of dev/scale.md, as `flatgpt train --dry-run` computes it for H100s of 80 GB: GiB of a rank.
+# Prints the table of dev/scale.md, as `flatgpt train --dry-run` computes it for H100s of 80 GB: GiB
+# of a rank.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 FLATGPT=${FLATGPT:-./flatgpt}

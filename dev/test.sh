@@ -1,8 +1,9 @@
 #!/bin/bash
 # `make test`: runs the test binaries and closes with the sum of their closing lines.
-# Usage: dev/test.sh BINARY... [-- ARGUMENTS OF EACH]. Emulated ones, which keep one core busy, run beside the others,
-# as an sm_90 and, as far as they differ, an sm_80; what they print comes last.
-# A case that never ends fails by itself (test/limit.h). FLATGPT_TEST_TOTAL, seconds, is for what hangs outside of cases.
+# Usage: dev/test.sh BINARY... [-- ARGUMENTS OF EACH]. Emulated ones, which keep one core busy, run
+# beside the others, as an sm_90 and, as far as they differ, an sm_80; what they print comes last. A
+# case that never ends fails by itself (test/limit.h). FLATGPT_TEST_TOTAL, seconds, is for what
+# hangs outside of cases.
 total=${FLATGPT_TEST_TOTAL:-3600}
 binaries=() beside=() passed=0 failed=0 skipped=0 logs=$(mktemp -d)
 end() {    # what still runs was to be ended: its output may say why

@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 
-// ---- sampling -------------------------------------------------------------------------------------------------------
+// ---- sampling -----------------------------------------------------------------------------------
 
 std::vector<Flag> sampling_flags(Sampling& sampling) {
     return {{"--temperature", &sampling.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
@@ -111,7 +111,7 @@ std::string apply_generation_defaults(const GenerationConfig& file, const std::v
     return taken;
 }
 
-// ---- the chat template ----------------------------------------------------------------------------------------------
+// ---- the chat template --------------------------------------------------------------------------
 
 namespace {
 const char* const CHATML =

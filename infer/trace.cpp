@@ -79,7 +79,7 @@ Flag trace_flag(std::string& path, const std::string& passes, const std::vector<
             .level = Level::expert};
 }
 
-// ---- the lines ------------------------------------------------------------------------------------------------------
+// ---- the lines ----------------------------------------------------------------------------------
 
 #define FIELD(of, array) \
     { of.array, #array }

@@ -46,10 +46,14 @@ inline void norm_linear(const Table& op, Activation* y, Input* normed, const Act
     op.linear_forward(y, normed, p.w, p.b, nullptr, N, C, OC, precision);
 }
 
-// dx += dy w, by way of scratch (N,C); also the gradients of w and b. Does nothing if w is null.
-inline void add_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
-                                Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N, int C,
-                                int OC) {
+// y = x w^T + b.     x (N,C)  y (N,OC)     Does nothing if w is null: the model has no such layer.
+inline void optional_linear(const Table& op, Activation* y, const Input* x, ProductWeights p, int N, int C, int OC) {
+    if (p.w) op.linear_forward(y, x, p.w, p.b, nullptr, N, C, OC, {});
+}
+// Backward pass: dx += dy w, by way of scratch (N,C); dw and db: add.
+inline void optional_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
+                                     Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N,
+                                     int C, int OC) {
     if (!w) return;
     op.linear_backward(scratch, dw, db, dy, x, w, N, C, OC, {});
     op.add_scaled(dx, dx, scratch, 1, int64_t(N) * C, {});
@@ -100,7 +104,7 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
     if (!f.F) return;
     if (fuses_gelu(op, f)) return op.linear_gelu_forward(f.y, f.pre, x, f.first.w, f.first.b, N, f.C, f.F, f.precision);
     op.linear_forward(f.pre, x, f.first.w, f.first.b, nullptr, N, f.C, f.pre_width(), f.precision);
-    if (f.row_gate_w) op.linear_forward(f.row_gate, x, f.row_gate_w, nullptr, nullptr, N, f.C, 1, {});
+    optional_linear(op, f.row_gate, x, {f.row_gate_w, nullptr}, N, f.C, 1);
     ffn_activate(op, f, N);
 }
 // Targets of an ffn's weight gradients, and scratch memory with the shapes of pre, y, row_gate and
@@ -126,7 +130,7 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
     if (f.row_gate_w) op.row_gate_backward(d.dy, d.drow_gate, d.dy, f.y, f.row_gate, N, f.F);
     op.activation_backward(d.dpre, d.dy, f.pre, f.act, f.gated, N, f.F);
     op.linear_backward(dx, d.first_w, d.first_b, d.dpre, x, f.first.w, N, f.C, f.pre_width(), f.precision);
-    add_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
+    optional_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
 }
 
 // ---- rotation, then attention -------------------------------------------------------------------

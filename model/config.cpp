@@ -198,7 +198,7 @@ Status config_check(const Config& c) {
     return {};
 }
 
-// ---- overrides by flags --------------------------------------------------------------------------------------------
+// ---- overrides by flags -------------------------------------------------------------------------
 
 static const char* const AS_MODEL = "model";    // value of a flag that was not given
 
@@ -319,7 +319,7 @@ Config config_with(const Config& base, const ConfigOverrides& overrides) {
     return c;
 }
 
-// ---- another context ------------------------------------------------------------------------------------------------
+// ---- another context ----------------------------------------------------------------------------
 
 Status extend_context(Config* c, const ContextExtension& to) {
     const bool scaled = to.scaling != AS_MODEL;
@@ -363,7 +363,7 @@ std::vector<Flag> context_extension_flags(ContextExtension& to) {
              .level = Level::expert}};
 }
 
-// ---- listings -------------------------------------------------------------------------------------------------------
+// ---- listings -----------------------------------------------------------------------------------
 
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other) {
     std::vector<const ConfigRow*> rows;

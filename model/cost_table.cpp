@@ -7,7 +7,7 @@
 
 #include "layers/quant/packed.h"
 
-// ---- observed tables ------------------------------------------------------------------------------------------------
+// ---- observed tables ----------------------------------------------------------------------------
 
 static thread_local Observer* current;
 
@@ -67,7 +67,7 @@ const char* operation_name(Operation operation) {
     return names[size_t(operation)];
 }
 
-// ---- the counting table ---------------------------------------------------------------------------------------------
+// ---- the counting table -------------------------------------------------------------------------
 
 static Table silent(const Table& like) {
     Table t = like;
@@ -99,7 +99,7 @@ Cost CostTable::all() const {
     return all;
 }
 
-// ---- the model, counted ---------------------------------------------------------------------------------------------
+// ---- the model, counted -------------------------------------------------------------------------
 
 void run_counted_step(Model& model, int batches) {
     model.train.begin();

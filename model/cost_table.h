@@ -93,7 +93,7 @@ struct CostComm : Comm {
     }
 };
 
-// ---- the model, counted ---------------------------------------------------------------------------------------------
+// ---- the model, counted -------------------------------------------------------------------------
 
 // Runs a step of `batches` batches of plan.B x plan.S tokens, each sequence one document. The
 // model's table must be a CostTable's.

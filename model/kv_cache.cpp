@@ -6,7 +6,7 @@
 #include "base/console.h"
 #include "model/position_tables.h"
 
-// ---- pages ----------------------------------------------------------------------------------------------------------
+// ---- pages --------------------------------------------------------------------------------------
 
 void PageTable::resize(int sequences, int pages) {
     all.assign(size_t(sequences), {});
@@ -87,7 +87,7 @@ void PageTable::copy_sinks(int b, int n, std::vector<Copy>& copies) {
     }
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 static bool has_scales(Element type) { return type == Element::fp8 || type == Element::int8; }
 // Bytes of one layer of a page: keys, values, and their scales.
@@ -203,7 +203,7 @@ States KvCache::states(int l) const {
     return {state + c.recurrent_layers_below(l) * (state_bytes / all) * layer, all, sequences};
 }
 
-// ---- growing --------------------------------------------------------------------------------------------------------
+// ---- growing ------------------------------------------------------------------------------------
 
 // Evicts the oldest pages of running sequences that would outgrow the cache.
 void KvCache::evict_pages(const std::vector<int>& lengths) {
@@ -257,7 +257,7 @@ void KvCache::copy_states() {
     table.forked.clear();
 }
 
-// ---- a call ---------------------------------------------------------------------------------------------------------
+// ---- a call -------------------------------------------------------------------------------------
 
 std::vector<int> KvCache::grow(const int* from_tok, int S, std::vector<int> which, const std::vector<int>& lengths) {
     const int B = int(which.size()), N = B * S;

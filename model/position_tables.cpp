@@ -91,7 +91,7 @@ void upload_cos_sin(const Table& op, const Config& c, float* to, int l, const st
     op.upload(to, host.data(), int64_t(sizeof(float) * host.size()));
 }
 
-// ---- positions without rotation ------------------------------------------------------------------
+// ---- positions without rotation -----------------------------------------------------------------
 
 std::vector<float> sinusoids(const Config& c, int positions) {
     std::vector<float> table(size_t(positions) * size_t(c.C));

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-// ---- partitions ----------------------------------------------------------------------------------------------------
+// ---- partitions ---------------------------------------------------------------------------------
 
 void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int own_rank, int rank_count,
                             int zero_stage, Element comm_element) {
@@ -52,7 +52,7 @@ Gradient* ParamStore::partition_gradients(const Partition& s) const {
     return op.at(grads, zero < 2 ? s.first : s.local_first);
 }
 
-// ---- a step ---------------------------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
 void ParamStore::clear_gradients() {
     first_batch = true;
@@ -158,7 +158,7 @@ void ParamStore::await_parameters(int k) {
     if (comm && zero) comm->join(params_ready[size_t(k)]);
 }
 
-// ---- for files ------------------------------------------------------------------------------------------------------
+// ---- for files ----------------------------------------------------------------------------------
 
 bool ParamStore::sharded(StateKind part) const {
     if (part == StateKind::gradients) return zero == 2;
@@ -271,7 +271,7 @@ uint64_t ParamStore::hash() const {
     return h;
 }
 
-// ---- random weights ------------------------------------------------------------------------------------------------
+// ---- random weights -----------------------------------------------------------------------------
 
 // The weights depend on the seed alone, not on the number of ranks or threads.
 void ParamStore::init(const Config& c, uint64_t seed) {

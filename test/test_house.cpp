@@ -14,7 +14,8 @@ namespace {
 typedef std::map<std::string, std::string> House;    // path from the top level -> text
 typedef std::vector<std::string> Breaches;           // "file:line: what is wrong"
 
-constexpr int TOP_ENTRIES = 20, FILE_LINES = 600, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 28;
+constexpr int TOP_ENTRIES = 20, FILE_LINES = 600, FUNCTION_LINES = 70, COLUMNS = 120, COMMENT_COLUMNS = 100,
+              CONDITIONALS = 28;
 constexpr int ROOM_FILES = 35, INNER_FILES = 20, INNER_LINES = 3500, PAGE_CONDITIONS = 25;
 
 // A directory, or a file at the top, and the directories and single files that it may include
@@ -168,15 +169,23 @@ Breaches file_lengths(const House& house) {
     return found;
 }
 
+// Whether nothing but a comment stands on the line.
+bool is_comment(const std::string& path, const std::string& line) {
+    const size_t first = line.find_first_not_of(" \t");
+    const std::string mark = is_source(path) ? "//" : "#";
+    return first != std::string::npos && line.compare(first, mark.size(), mark) == 0;
+}
 Breaches columns(const House& house) {
     Breaches found;
     for (auto& [path, text] : house) {
-        if (!is_source(path) && path != "Makefile") continue;    // a row of dev/mutants.sh is one long line
+        if (!is_written_by_hand(path)) continue;
+        const bool code_is_limited = is_source(path) || path == "Makefile";    // not the long strings of scripts
         size_t number = 0;
         for (auto& line : lines_of(text)) {
             number++;
             auto begins = [](char c) { return (c & 0xC0) != 0x80; };    // first byte of a UTF-8 character
-            if (const auto n = std::count_if(line.begin(), line.end(), begins); n > COLUMNS)
+            const auto n = std::count_if(line.begin(), line.end(), begins);
+            if (is_comment(path, line) ? n > COMMENT_COLUMNS : n > COLUMNS && code_is_limited)
                 found.push_back(breach(path, number, std::to_string(n) + " columns"));
         }
     }
@@ -434,6 +443,9 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
         {"base/a.h", repeated("\n", 600), {"file lengths: base/a.h:600: the file has 600 lines or more"}},
         {"dev/x.h", "\n" + repeated("\xC3\xA9", 120), {}},
         {"dev/x.h", "\n" + repeated("\xC3\xA9", 121), {"columns: dev/x.h:2: 121 columns"}},
+        {"dev/x.h", "    //" + repeated("\xC3\xA9", 94) + "\n", {}},
+        {"dev/x.h", "    //" + repeated("\xC3\xA9", 95) + "\n", {"columns: dev/x.h:1: 101 columns"}},
+        {"dev/x.py", "\n#" + repeated("x", 100) + "\n", {"columns: dev/x.py:2: 101 columns"}},
         {"base/b.cpp", at_70, {}},
         {"base/b.cpp", at_71, {"function lengths: base/b.cpp:2: a function of 71 lines"}},
         {"base/b.cpp",

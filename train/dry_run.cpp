@@ -7,7 +7,7 @@
 #include "train.h"
 
 namespace {
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 // Most bytes of optimizer state that ParamStore::collect gathers on one rank for a checkpoint.
 int64_t collected_bytes(const Config& c, const Plan& plan) {
@@ -67,7 +67,7 @@ void advise_memory(const Trainer& t, int64_t total) {
     offer(std::string(plan.ranks > 1 ? "--zero 2 " : "") + "--recompute blocks --batch 1", other);
 }
 
-// ---- ranks ----------------------------------------------------------------------------------------------------------
+// ---- ranks --------------------------------------------------------------------------------------
 
 // Rates that a rank is assumed to have unless options set them.
 struct Rates {

@@ -4,7 +4,7 @@
 #include "train/gpu_plan.h"
 #include "train.h"
 
-// ---- the rows, in the order of --help -------------------------------------------------------------------------------
+// ---- the rows, in the order of --help -----------------------------------------------------------
 
 namespace {
 std::vector<Flag> optimizer_flags(TrainOptions& o) {

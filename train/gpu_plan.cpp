@@ -4,7 +4,7 @@
 #include "layers/cuda.h"
 #include "layers/scratch.h"
 
-// ---- the table ------------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
 namespace {
 constexpr double GB = 1e9, TFLOPS = 1e12;
@@ -79,7 +79,7 @@ Result<Gpu> gpu_named(const std::string& name) {
     return *found;
 }
 
-// ---- the device -----------------------------------------------------------------------------------------------------
+// ---- the device ---------------------------------------------------------------------------------
 
 namespace {
 Gpu planned;    // global, as a table's functions have no context

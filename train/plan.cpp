@@ -49,7 +49,7 @@ static std::string lock_holder(const std::string& path) {
     return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
 }
 
-// ---- the ranks ------------------------------------------------------------------------------------------------------
+// ---- the ranks ----------------------------------------------------------------------------------
 
 Status Trainer::check_same_on_ranks(const std::string& text) {
     if (!ranks.coordinator) return {};
@@ -121,7 +121,7 @@ void Trainer::share_cores() {
     o.device.threads = std::max(1, cpu_threads() / ranks.info.local_ranks);
 }
 
-// ---- set-up ---------------------------------------------------------------------------------------------------------
+// ---- set-up -------------------------------------------------------------------------------------
 
 // If every rank has an error, such as a wrong flag, each ends with its own exit code; if only one
 // rank has, the others end with exit 7.

@@ -236,7 +236,7 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
     return {};
 }
 
-// ---- weights --------------------------------------------------------------------------------------------------------
+// ---- weights ------------------------------------------------------------------------------------
 
 // Number of the shards' documents that begin with end-of-text; -1: unknown. Shards of older
 // versions do not record this number; the result is then 0 if the first token of such a shard is

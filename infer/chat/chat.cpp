@@ -16,7 +16,7 @@
 
 using nlohmann::ordered_json;
 
-// ---- commands -------------------------------------------------------------------------------------------------------
+// ---- commands -----------------------------------------------------------------------------------
 
 Chat::Chat(Model& g, const Tokenizer& t, ChatTemplate form, ChatOptions o)
     : options(std::move(o)), model(g), tokenizer(t), chat_template(std::move(form)) {}
@@ -167,7 +167,7 @@ Result<bool> Chat::load(const std::string& path) {
     return true;
 }
 
-// ---- turns ----------------------------------------------------------------------------------------------------------
+// ---- turns --------------------------------------------------------------------------------------
 
 Result<std::vector<int>> Chat::render(size_t from) {
     std::vector<ChatMessage> shown = with_system_prompt();

@@ -13,7 +13,7 @@
 #include "base/console.h"
 #include "files/json_write.h"
 
-// ---- multi-line messages --------------------------------------------------------------------------------------------
+// ---- multi-line messages ------------------------------------------------------------------------
 
 std::optional<std::string> MessageReader::push(const std::string& line) {
     const std::string_view quotes = "\"\"\"";
@@ -41,7 +41,7 @@ std::optional<std::string> MessageReader::finish() {
     return message;
 }
 
-// ---- lines ----------------------------------------------------------------------------------------------------------
+// ---- lines --------------------------------------------------------------------------------------
 
 namespace {
 std::atomic<int> interrupts = 0;    // Ctrl-C presses since the last reset
@@ -143,7 +143,7 @@ void LineReader::remember(const std::string& message) {
     if (editor) editor->past_do(editor->past, &event, Editor::H_ENTER, message.c_str());
 }
 
-// ---- answers --------------------------------------------------------------------------------------------------------
+// ---- answers ------------------------------------------------------------------------------------
 
 namespace {
 bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -176,7 +176,7 @@ std::string LineBreaker::push(std::string_view piece) {
     return out;
 }
 
-// ---- the conversation -----------------------------------------------------------------------------------------------
+// ---- the conversation ---------------------------------------------------------------------------
 
 namespace {
 // While this object exists, Ctrl-C is counted and does not end the process. If `counts` is false

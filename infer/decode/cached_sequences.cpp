@@ -15,7 +15,7 @@ Status CachedSequences::open(int count, int positions, const CacheOptions& kind)
     return allocate_cache(model, cache, count, positions, kind);
 }
 
-// ---- prefixes -------------------------------------------------------------------------------------------------------
+// ---- prefixes -----------------------------------------------------------------------------------
 
 CachedSequences::Prefix CachedSequences::longest_prefix(const Ids& tokens) const {
     Prefix best;
@@ -39,7 +39,7 @@ void CachedSequences::drop_last(int seq, int n) {
     if (n > 0) cache.table.rewind(seq, cache.table[seq].pos - n);
 }
 
-// ---- forward passes -------------------------------------------------------------------------------------------------
+// ---- forward passes -----------------------------------------------------------------------------
 
 // Runs the tokens of all sequences in one pass; shorter rows are padded.
 PendingHead CachedSequences::extend(const std::vector<int>& seqs, const std::vector<Ids>& tokens,

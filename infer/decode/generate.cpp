@@ -12,7 +12,7 @@
 #include "check_logits.h"
 #include "layers/quant/quant.h"
 
-// ---- sequences ------------------------------------------------------------------------------------------------------
+// ---- sequences ----------------------------------------------------------------------------------
 
 // Marks the text up to `end` as final and passes its new part to `out`.
 bool StreamedText::give(size_t end, const TextOut& out) {
@@ -134,7 +134,7 @@ class Generator {
     bool context_full_noted = false, no_token_noted = false;
 };
 
-// ---- allocation -----------------------------------------------------------------------------------------------------
+// ---- allocation ---------------------------------------------------------------------------------
 
 Status Generator::open() {
     CHECK(!options.prompts.empty() && total() < INT32_MAX, "%zu prompts", options.prompts.size());
@@ -183,7 +183,7 @@ Status Generator::open_cache(size_t longest) {
     return {};
 }
 
-// ---- admission ------------------------------------------------------------------------------------------------------
+// ---- admission ----------------------------------------------------------------------------------
 
 // Makes the next sequence. If a prompt is longer than the context, only its last tokens are kept.
 Sequence Generator::next_sequence() {
@@ -260,7 +260,7 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
     waiting = std::move(later);
 }
 
-// ---- decoding -------------------------------------------------------------------------------------------------------
+// ---- decoding -----------------------------------------------------------------------------------
 
 // Computes the next logits of all running sequences. If a context is full and cannot evict, its
 // last half is fed again.
@@ -378,7 +378,7 @@ Status Generator::retire() {
     return {};
 }
 
-// ---- decoding on the device -----------------------------------------------------------------------------------------
+// ---- decoding on the device ---------------------------------------------------------------------
 
 // Number of steps that can run without the host: until a sequence reaches its last token or a full
 // context. 0: the host must sample.

@@ -120,7 +120,7 @@ Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& 
     return cells;
 }
 
-// ---- output ---------------------------------------------------------------------------------------------------------
+// ---- output -------------------------------------------------------------------------------------
 
 namespace {
 Heatmap grid_of(const std::vector<NeedleCell>& cells) {    // rows are depths, columns lengths

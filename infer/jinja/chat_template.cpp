@@ -56,7 +56,7 @@ std::string Interpreter::render(const Node& root) {
     return std::move(out);
 }
 
-// ---- statements -----------------------------------------------------------------------------------------------------
+// ---- statements ---------------------------------------------------------------------------------
 
 void Interpreter::emit(const std::string& text) {
     meter.charge_text(text.size());
@@ -126,7 +126,7 @@ void Interpreter::set(const Node& target, const Value& value) {
     }
 }
 
-// ---- expressions ----------------------------------------------------------------------------------------------------
+// ---- expressions --------------------------------------------------------------------------------
 
 namespace {
 Value number(const Value& v) {
@@ -315,7 +315,7 @@ Value Interpreter::subscript(const Value& v, const Value& index) {
     return index.is(Kind::string) ? attribute(v, index.text()) : undefined(str(index, meter));
 }
 
-// ---- calls ----------------------------------------------------------------------------------------------------------
+// ---- calls --------------------------------------------------------------------------------------
 
 Value Interpreter::new_space(Items items) {
     spaces.push_back(Value(Kind::space, std::move(items)));
@@ -412,7 +412,7 @@ bool Interpreter::test(const std::string& name, const Value& self, Arguments arg
 }
 }    // namespace jinja
 
-// ---- the template ---------------------------------------------------------------------------------------------------
+// ---- the template -------------------------------------------------------------------------------
 
 namespace {
 Status failed(const jinja::Error& e) {

@@ -304,7 +304,7 @@ const Builtin FILTERS[] = {
     {"upper", "", 0, [](Call& c) -> Value { return upper(str(c.self, c.meter())); }},
 };
 
-// ---- tests ----------------------------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------
 
 template <Kind... K> Value is_a(Call& c) { return ((c.self.kind == K) || ...); }
 int64_t whole(const Value& v) {

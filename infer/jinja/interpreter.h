@@ -88,7 +88,7 @@ class Interpreter {
     Arguments arguments(const Node& n);
 };
 
-// ---- built-in filters, tests, methods and functions -----------------------------------------------------------------
+// ---- built-in filters, tests, methods and functions ---------------------------------------------
 
 struct Call {
     Interpreter& run;

@@ -79,7 +79,7 @@ Value cycle(Call& c) {
 }
 const Builtin LOOP[] = {{"cycle", nullptr, 0, cycle}};
 
-// ---- functions ------------------------------------------------------------------------------------------------------
+// ---- functions ----------------------------------------------------------------------------------
 
 Value range(Call& c) {    // start stop step
     const int64_t from = c.args[1].is(Kind::unset) ? 0 : c.integer(0, 0), step = c.integer(2, 1);

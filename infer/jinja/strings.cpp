@@ -8,7 +8,7 @@
 
 namespace jinja {
 
-// ---- letters --------------------------------------------------------------------------------------------------------
+// ---- letters ------------------------------------------------------------------------------------
 
 namespace {
 int category(char32_t c) { return utf8proc_category(utf8proc_int32_t(c)); }
@@ -113,7 +113,7 @@ std::string replaced(const std::string& text, const std::string& from, const std
     return out.append(text, at);
 }
 
-// ---- methods --------------------------------------------------------------------------------------------------------
+// ---- methods ------------------------------------------------------------------------------------
 
 namespace {
 template <bool LEFT, bool RIGHT> Value stripped(Call& c) { return strip(c.self.text(), c.args[0], LEFT, RIGHT); }
@@ -254,7 +254,7 @@ Value lines(Call& c) {    // keepends
     return Value(Kind::list, std::move(all));
 }
 
-// ---- letters' cases and kinds ---------------------------------------------------------------------------------------
+// ---- letters' cases and kinds -------------------------------------------------------------------
 
 bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(char32_t c) {    // includes superscripts
@@ -300,7 +300,7 @@ Value casefold(Call& c) {
     return folded;
 }
 
-// ---- widths ---------------------------------------------------------------------------------------------------------
+// ---- widths -------------------------------------------------------------------------------------
 
 // Arguments: width, fillchar. Places the text left (SIDE < 0), centered (0) or right (> 0).
 template <int SIDE> Value justified(Call& c) {

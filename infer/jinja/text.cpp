@@ -12,7 +12,7 @@
 
 namespace jinja {
 
-// ---- code points ----------------------------------------------------------------------------------------------------
+// ---- code points --------------------------------------------------------------------------------
 
 namespace {
 char32_t next_character(std::string_view text, size_t& at) {
@@ -122,7 +122,7 @@ std::string escaped_html(const std::string& text) {
     return s;
 }
 
-// ---- str and repr ---------------------------------------------------------------------------------------------------
+// ---- str and repr -------------------------------------------------------------------------------
 
 namespace {
 // The shortest digits that read back as x; with an exponent below 1e-4 and from 1e16 on.
@@ -204,7 +204,7 @@ std::string repr(const Value& v, Meter& meter, int depth) {
     }
 }
 
-// ---- JSON, in json.dumps' format ------------------------------------------------------------------------------------
+// ---- JSON, in json.dumps' format ----------------------------------------------------------------
 
 namespace {
 std::string json_text(const std::string& text, bool ascii) {

@@ -68,7 +68,7 @@ void check_defined(const Value& v) {
     if (v.is(Kind::undefined)) raise("'%s' is undefined", v.text().c_str());
 }
 
-// ---- containers -----------------------------------------------------------------------------------------------------
+// ---- containers ---------------------------------------------------------------------------------
 
 Value iterated(const Value& v, Meter& meter) {
     if (v.is_sequence()) return v;
@@ -142,7 +142,7 @@ bool contains(const Value& container, const Value& item, Meter& meter) {
     return false;
 }
 
-// ---- comparison -----------------------------------------------------------------------------------------------------
+// ---- comparison ---------------------------------------------------------------------------------
 
 bool equal(const Value& a, const Value& b, Meter& meter, int depth) {
     if (depth > MAX_DEPTH) raise("values nested more than %d deep", MAX_DEPTH);
@@ -204,7 +204,7 @@ bool compare(std::string_view op, const Value& a, const Value& b, Meter& meter) 
     return op == "<" ? o < 0 : op == "<=" ? o <= 0 : op == ">" ? o > 0 : o >= 0;
 }
 
-// ---- arithmetic -----------------------------------------------------------------------------------------------------
+// ---- arithmetic ---------------------------------------------------------------------------------
 
 namespace {
 Value whole(std::string_view op, int64_t a, int64_t b) {

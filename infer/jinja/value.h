@@ -135,7 +135,7 @@ Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 // a op b with Python's semantics. op: one of + - * / // % **
 Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& meter);
 
-// ---- text ----------------------------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 // Converts UTF-8 to code points. Invalid bytes become lone surrogates, which to_utf8 restores.
 std::u32string to_utf32(std::string_view text);

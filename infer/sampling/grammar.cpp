@@ -13,7 +13,7 @@ constexpr size_t MOST_NEW_STATES = 20'000;               // states built per mas
 uint64_t pair_key(int a, int b) { return uint64_t(uint32_t(a)) << 32 | uint32_t(b); }
 }    // namespace
 
-// ---- states ---------------------------------------------------------------------------------------------------------
+// ---- states -------------------------------------------------------------------------------------
 
 GrammarMachine::GrammarMachine(std::shared_ptr<const Grammar> grammar) : g(std::move(grammar)) {
     std::vector<Node> open;
@@ -95,7 +95,7 @@ int GrammarMachine::forget_all_but(int kept) {
     return keep(std::move(stacks));
 }
 
-// ---- tokens ---------------------------------------------------------------------------------------------------------
+// ---- tokens -------------------------------------------------------------------------------------
 
 GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int V,
                                const std::vector<int>& ends)

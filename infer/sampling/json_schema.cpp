@@ -249,7 +249,7 @@ Result<std::string> Compiler::reference(const ordered_json& s, const std::string
     return ref_rules[to] = "ref" + std::to_string(ref_rules.size());
 }
 
-// ---- strings, arrays, objects ---------------------------------------------------------------------------------------
+// ---- strings, arrays, objects -------------------------------------------------------------------
 
 // Returns "{2,5}" for the values of two keywords, each reduced by `minus`.
 Result<std::string> Compiler::times(const ordered_json& s, const char* least, const char* most, int64_t minus,

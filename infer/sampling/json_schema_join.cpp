@@ -93,7 +93,7 @@ const char* implied_type(const ordered_json& s) {
 }
 bool is_annotation(const std::string& keyword) { return ANNOTATIONS.count(keyword) > 0; }
 
-// ---- references -----------------------------------------------------------------------------------------------------
+// ---- references ---------------------------------------------------------------------------------
 
 Schemas::Found Schemas::find(const ordered_json& ref) const {
     if (!ref.is_string()) return {nullptr, "$ref: expected a string"};
@@ -116,7 +116,7 @@ Schemas::Found Schemas::find(const ordered_json& ref) const {
     return {found, ""};
 }
 
-// ---- intersection ---------------------------------------------------------------------------------------------------
+// ---- intersection -------------------------------------------------------------------------------
 
 Schemas::Flat Schemas::flat(const ordered_json& s, int depth) const {
     if (depth > MOST_DEPTH) return {{}, formatted("$ref and allOf more than %d deep", MOST_DEPTH)};
@@ -214,7 +214,7 @@ Schemas::Flat Schemas::joined(const ordered_json& a, const ordered_json& b) cons
     return all;
 }
 
-// ---- disjointness ---------------------------------------------------------------------------------------------------
+// ---- disjointness -------------------------------------------------------------------------------
 
 // Whether a value may be valid by a schema; also true if this is uncertain.
 bool Schemas::may_hold(const ordered_json& v, const ordered_json& schema, int depth) const {

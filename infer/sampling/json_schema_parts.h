@@ -7,7 +7,7 @@
 
 #include "base/common.h"
 
-// ---- GBNF bodies ----------------------------------------------------------------------------------------------------
+// ---- GBNF bodies --------------------------------------------------------------------------------
 
 std::string gbnf_quoted(const std::string& text);    // the text as a GBNF literal
 
@@ -36,7 +36,7 @@ PatternRules pattern_rules(const std::string& pattern, int64_t least, int64_t mo
 // names that begin with prefix; they use the grammar's rule `plain` (one unescaped character).
 std::string other_strings(const std::set<std::string>& taken, const std::string& prefix, std::string* rules);
 
-// ---- schemas --------------------------------------------------------------------------------------------------------
+// ---- schemas ------------------------------------------------------------------------------------
 
 extern const char* const JSON_TYPES[7];
 const char* implied_type(const nlohmann::ordered_json& schema);    // by its keywords, if it has no `type`; null: any

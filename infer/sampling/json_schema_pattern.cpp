@@ -194,7 +194,7 @@ class Reader {
     }
 };
 
-// ---- the automaton --------------------------------------------------------------------------------------------------
+// ---- the automaton ------------------------------------------------------------------------------
 
 struct Node {
     enum Kind { fork, set, begin, end, final } kind;
@@ -286,7 +286,7 @@ class Automaton {
     }
 };
 
-// ---- rules ----------------------------------------------------------------------------------------------------------
+// ---- rules --------------------------------------------------------------------------------------
 
 // State of matching after `length` characters of the text: at the text's start, before the match
 // begins, at a node of the automaton, or after the match.

@@ -40,7 +40,7 @@ struct Call {
     int64_t norm(int b, int s, int i) const { return (int64_t(b) * h.NH + i) * S + s; }
 };
 
-// ---- functions of one number -------------------------------------------------------------------
+// ---- functions of one number --------------------------------------------------------------------
 
 INLINE vf feature(bool elu, vf x) { return elu ? (x > 0 ? x + 1 : exp2(x * LOG2E)) : x; }
 INLINE vf feature_slope(bool elu, vf x) { return elu ? (x > 0 ? set1(1) : exp2(x * LOG2E)) : set1(1); }

@@ -133,7 +133,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
             multiply_transposed(p, q_rows, k_tile, 0);
             if constexpr (SHAPED) {
                 const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
-                multiply_cap_slope(p, c.scores);
+                apply_cap_tanh(p, c.scores);
                 each(p, [&](float& x, int m, int n, int e) { x = c.scores.score(x, slope, distance.at(m, n, e)); });
             }
             sight.mask(p, key);

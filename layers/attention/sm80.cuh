@@ -233,7 +233,7 @@ template <int M> struct RowMask {
 // ---- scores -------------------------------------------------------------------------------------
 
 // Applies a soft cap's tanh to each product; without a cap, nothing changes.
-template <int M, int N> __device__ inline void multiply_cap_slope(float (&x)[M][N][4], const Scores& s) {
+template <int M, int N> __device__ inline void apply_cap_tanh(float (&x)[M][N][4], const Scores& s) {
     if (s.inner != 0) each(x, [&](float& value, int, int, int) { value = tanh_of(value * s.inner); });
 }
 // Distance from an element's key to its query. KEYS: the rows are keys. `row`, `column`: positions

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
         const Stream& keys = c.streams.s[tile.stream];
         const Stays<HAS_DROPOUT, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(tile.first), keys.step);
         multiply_transposed(p, q_rows, stage.k, 0);
-        if (SHAPED) multiply_cap_slope(p, c.scores);
+        if (SHAPED) apply_cap_tanh(p, c.scores);
         sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
         const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
@@ -213,7 +213,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
         const Stays<HAS_DROPOUT, true, M, QUERIES / 8> stays(c.h, b, head, stream.key(first + row), query_of(i),
                                                              stream.step);
         multiply_transposed(p, k_rows, stage.q, 0);
-        if (SHAPED) multiply_cap_slope(p, c.scores);
+        if (SHAPED) apply_cap_tanh(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
         const PositionBias slope = SHAPED ? c.scores.slope(head) : PositionBias{};

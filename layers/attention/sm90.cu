@@ -101,7 +101,7 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
         const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
 #pragma unroll 1    // unrolled, the loop spills registers
         for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
-            const Slot at(step);
+            const RingStage at(step);
             mbarrier_wait(&s.k_free[at.stage], !at.parity);
             mbarrier_arrive_expect(&s.k_full[at.stage], s.k[0].bytes);
             load(s.k[at.stage], kv, p.b, key, k_head, &s.k_full[at.stage]);
@@ -199,7 +199,7 @@ struct RowMask {
 template <int n> __device__ __forceinline__ void shape(float (&S)[n], const Scores& scores, const PositionBias& slope,
                                                        int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
-    multiply_cap_slope(S, scores);
+    apply_cap_tanh(S, scores);
 #pragma unroll
     for (int i = 0; i < n; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
 }
@@ -267,13 +267,13 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
     Softmax x;
     const PositionBias slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
-    auto scores_there = [&](int i, Slot at) {
+    auto scores_there = [&](int i, RingStage at) {
         my.arrive(&s.k_free[at.stage]);
         if (i + 1 == p.tiles) my.arrive(&s.q_free);
         if (SHAPED) shape(S, a.scores, slope, view.row, (p.last - i) * BN);
     };
 
-    const Slot begin(step);
+    const RingStage begin(step);
     mbarrier_wait(&s.k_full[begin.stage], begin.parity);
     my.my_turn();
     start_scores(S, s.q, first, s.k[begin.stage]);
@@ -284,7 +284,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
     softmax(S, x, unit);
     pack(P, S);
     for (int i = 1; i < p.tiles; i++) {
-        const Slot at(step + i), before(step + i - 1);
+        const RingStage at(step + i), before(step + i - 1);
         const int key = (p.last - i) * BN;
         mbarrier_wait(&s.k_full[at.stage], at.parity);
         my.my_turn();
@@ -306,7 +306,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
         for (int o = 0; o < HS / 2; o++) O[o] *= x.shrink[o / 2 % 2];
         pack(P, S);
     }
-    const Slot end(step + p.tiles - 1);
+    const RingStage end(step + p.tiles - 1);
     mbarrier_wait(&s.v_full[end.stage], end.parity);
     start_output(O, P, s.v[end.stage]);
     wgmma_wait<0>(O, P);

@@ -12,14 +12,14 @@ constexpr int WARPGROUP = 128, CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // warpgroup 0 is the producer
 constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // per multiprocessor; one block uses all
 
-// Tiles pass through rings of STAGES stages. Slot: stage and mbarrier parity of the i-th tile.
+// Tiles pass through rings of STAGES stages. RingStage: stage and mbarrier parity of the i-th tile.
 constexpr int STAGES = 2;
-template <int stages> struct SlotOf {
+template <int stages> struct RingStageOf {
     unsigned stage;
     int parity;
-    __device__ explicit SlotOf(unsigned i) : stage(i % stages), parity(int(i / stages % 2)) {}
+    __device__ explicit RingStageOf(unsigned i) : stage(i % stages), parity(int(i / stages % 2)) {}
 };
-typedef SlotOf<STAGES> Slot;
+typedef RingStageOf<STAGES> RingStage;
 
 // TMA descriptor of an array (HS, heads, S, B). A box is one chunk of a tile: `width` columns of
 // one head at `rows` positions, zeros outside the array. Encoded once for each set of arguments.
@@ -45,7 +45,7 @@ template <bool KEYS> __device__ __forceinline__ float distance(float first, int 
     return first + float(KEYS ? -d : d);
 }
 // Applies a soft cap's tanh to each product; without a cap, nothing changes.
-template <int n> __device__ __forceinline__ void multiply_cap_slope(float (&x)[n], const Scores& s) {
+template <int n> __device__ __forceinline__ void apply_cap_tanh(float (&x)[n], const Scores& s) {
     if (s.inner == 0) return;
 #pragma unroll
     for (int i = 0; i < n; i++) x[i] = tanh_of(x[i] * s.inner);

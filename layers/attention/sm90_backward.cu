@@ -60,7 +60,7 @@ template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s,
     for (int g = 0; g < p.group; g++)
 #pragma unroll 1    // unrolled, the loop spills registers
         for (int t = p.first; t < p.first + p.tiles; t++, step++) {
-            const Slot at(step);
+            const RingStage at(step);
             const int64_t row = a.query_tile(p.b, p.head(g), t) * BM<HS>;
             mbarrier_wait(&s.free[at.stage], !at.parity);    // the first round does not wait
             mbarrier_arrive_expect(&s.q_full[at.stage], s.q[0].bytes + rows);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
     const unsigned steps = unsigned(p.group * p.tiles);
     int t = p.first;
     for (unsigned step = 0; step < steps; step++) {
-        const Slot at(step);
+        const RingStage at(step);
         float S[M / 2], D[M / 2], dq[half.COMPUTED / 2];
         uint32_t P[M / 4], dS[M / 4];
         mbarrier_wait(&s.q_full[at.stage], at.parity);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         mbarrier_wait(&s.dy_full[at.stage], at.parity);
         start_transposed(D, s.v, consumer * 64, s.dy[at.stage]);
         wgmma_wait<1>(S);
-        if (SHAPED) multiply_cap_slope(S, a.scores);
+        if (SHAPED) apply_cap_tanh(S, a.scores);
         const float* const lses = s.lse2[at.stage];
         const float slope = SHAPED ? a.scores.alibi(p.head(int(step) / p.tiles)) : 0;
         const float behind = float(t * M + lane % 4 * 2 - view.key);

@@ -61,7 +61,7 @@ template <int HS> __device__ __forceinline__ void produce(WideShared<HS>& s, con
     for (int g = 0; g < p.group; g++)
 #pragma unroll 1
         for (int t = p.first; t < p.first + p.tiles; t++, step++) {
-            const SlotOf<ROUNDS<HS>> at(step);
+            const RingStageOf<ROUNDS<HS>> at(step);
             const int64_t row = a.query_tile(p.b, p.head(g), t) * ROWS;
             mbarrier_wait(&s.dy_free[at.stage], !at.parity);    // the first round does not wait
             mbarrier_arrive_expect(&s.dy_full[at.stage], s.dy[0].bytes + bytes);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
     const unsigned steps = unsigned(p.group * p.tiles);
     int t = p.first;
     for (unsigned step = 0; step < steps; step++) {
-        const SlotOf<ROUNDS<HS>> at(step);
+        const RingStageOf<ROUNDS<HS>> at(step);
         const int query = t * ROWS + mine;
         float S[n], D[n], P[n], dq[COLUMNS / 2];
         uint32_t pairs[n / 2];
@@ -121,7 +121,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
         mbarrier_wait(&s.dy_full[at.stage], at.parity);
         start_scores(D, s.v, s.dy[at.stage], mine);
         wgmma_wait<1>(S);
-        if (SHAPED) multiply_cap_slope(S, a.scores);
+        if (SHAPED) apply_cap_tanh(S, a.scores);
         const float slope = SHAPED ? a.scores.alibi(p.head(int(step) / p.tiles)) : 0;
         const float behind = float(query + lane % 4 * 2 - view.key);
         auto exponentials = [&] {

@@ -2,6 +2,8 @@
 // and how the sums of integers over a block are added to a row's products. Vectors and tiles share
 // this, and so give the same bits.
 #pragma once
+#include <utility>
+
 #include "layers/quant/packed.h"
 #include "int_dot.h"
 
@@ -11,18 +13,16 @@ namespace ISA {
 constexpr int AHEAD_BYTES = 8192;
 template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // integer sums, each with a scale
 
-// Calls f<F>() with this format of blocks.
+// Calls f<F>() with this format of blocks; for other formats it returns null.
 template <class F> INLINE auto with_block_format(BlockType format, F f) {
-    switch (format) {
-        case BlockType::q8_0: return f.template operator()<BlockType::q8_0>();
-        case BlockType::q4_0: return f.template operator()<BlockType::q4_0>();
-        case BlockType::q4_1: return f.template operator()<BlockType::q4_1>();
-        case BlockType::q5_0: return f.template operator()<BlockType::q5_0>();
-        case BlockType::q5_1: return f.template operator()<BlockType::q5_1>();
-        case BlockType::q4_k: return f.template operator()<BlockType::q4_k>();
-        case BlockType::q5_k: return f.template operator()<BlockType::q5_k>();
-        default: return f.template operator()<BlockType::q6_k>();
-    }
+    decltype(f.template operator()<BlockType::q8_0>()) result = {};
+    auto try_format = [&]<BlockType type>() {
+        if constexpr (in_blocks(type))
+            if (format == type) result = f.template operator()<type>();
+    };
+    [&]<size_t... i>(std::index_sequence<i...>) { (try_format.template operator()<BLOCK_FORMATS[i].type>(), ...); }
+    (std::make_index_sequence<std::size(BLOCK_FORMATS)>());
+    return result;
 }
 
 // Returns 4 weights of each output that are neighbours along k: group g of a block's 8 groups of 4.

@@ -145,12 +145,6 @@ void decode_q6_k(const uint8_t* b, float* out) {
     }
 }
 
-// Byte offsets of a block's fp16 numbers, by BlockType; a single one is given twice, and the first
-// three types have no blocks. All other numbers are integers, so only these can be infinite or NaN.
-constexpr int SCALES[][2] = {{},     {},       {},         {0, 0}, {0, 2}, {0, 0},     {0, 2},
-                             {0, 0}, {80, 82}, {108, 108}, {0, 2}, {0, 2}, {208, 208}, {0, 0}};
-static_assert(std::size(SCALES) == std::size(BLOCK_FORMATS));
-
 // Numbers that are not finite have an exponent of ones: adding its lowest bit carries into the
 // sign. There is no branch, so that the loop is vectorised.
 template <class Bits> bool finite_numbers(const void* from, int64_t n, Bits exponent, Bits lowest) {
@@ -181,11 +175,12 @@ bool all_finite(const BlockFormat& format, const void* blocks, int64_t n) {
     if (format.type == BlockType::f32) return finite_numbers<uint32_t>(blocks, n, 0x7F800000, 0x00800000);
     if (format.type == BlockType::f16) return finite_numbers<uint16_t>(blocks, n, 0x7C00, 0x0400);
     if (format.type == BlockType::bf16) return finite_numbers<uint16_t>(blocks, n, 0x7F80, 0x0080);
+    // All other numbers of a block are integers.
     bool finite = true;
     for (int64_t i = 0; i < n / format.numbers; i++)
-        for (int scale_at : SCALES[int(format.type)])
-            finite &= finite_numbers<uint16_t>(static_cast<const char*>(blocks) + i * format.bytes + scale_at, 1,
-                                               0x7C00, 0x0400);
+        for (int at : format.halves)
+            finite &=
+                finite_numbers<uint16_t>(static_cast<const char*>(blocks) + i * format.bytes + at, 1, 0x7C00, 0x0400);
     return finite;
 }
 

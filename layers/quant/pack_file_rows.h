@@ -4,9 +4,9 @@
 #include "layers/simd/pack_panels.h"
 
 namespace ISA {
-// Packs n rows into 48 columns, k after k; missing rows become zero. `to` gets words (floats or
-// pairs of bf16) or, with `is_bf16`, numbers of 16 bits. E: float, or bf16 for 16 bits of any kind
-template <class E, bool is_bf16> static void pack_rows(float* to, const char* const* rows, int n, int C) {
+// Packs n rows into 48 columns, k after k; missing rows become zero. `to` gets floats, pairs of bf16
+// or, with `unpaired`, numbers of 16 bits. E: float, or bf16 for 16 bits of any kind.
+template <class E, bool unpaired> static void pack_rows(float* to, const char* const* rows, int n, int C) {
     typedef Words<E, sizeof(E) == 2, false> Word;
     constexpr int W = 48, PER = Word::PER;
     for (int j = 0; j < W; j += VW) {
@@ -21,7 +21,7 @@ template <class E, bool is_bf16> static void pack_rows(float* to, const char* co
 #pragma GCC unroll 16
             for (int i = 0; i < VW; i++) {
                 if (i >= words) break;
-                if constexpr (is_bf16) {    // a word is two neighbours of k
+                if constexpr (unpaired) {    // a word is two neighbours of k
                     const vu u = reinterpret_cast<vu>(r[i]);
                     const vh pair[2] = {__builtin_convertvector(u & 0xFFFF, vh), __builtin_convertvector(u >> 16, vh)};
                     for (int h = 0; h < 2 && k + 2 * i + h < C; h++)
