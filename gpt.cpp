@@ -16,8 +16,8 @@ Precision Gpt::precision_of(int l) const {
     return fp8 ? Precision::fp8 : pass.precision;
 }
 
-// `first`: index within the step of the first element; for attention probabilities, of the first
-// sequence.
+// first: index of this pass's first element within the whole step. For attention probabilities, it
+// is the index of the first sequence instead.
 static Dropout site_dropout(float rate, const StepState& step, int site, int64_t first) {
     constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"; at least 3*L + 1 sites
     const Philox4 seed = philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(site));
@@ -279,7 +279,8 @@ void Gpt::recompute(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S, N = B * S;
-    // The block's last product is computed only if a norm reads it, into dt, which is unused here.
+    // The block's last product (out2) is computed again only if a norm's backward pass reads it.
+    // The block's output, which is not needed, then goes into dt, which is unused here.
     if (plan.recompute == Recompute::blocks)
         return block_forward(l, c.post_norm() ? dt : nullptr, nullptr, BlockPart::recomputed);
     if (plan.recompute == Recompute::none) return;
@@ -331,8 +332,8 @@ void Gpt::block_backward(int l) {
     norm_backward(op, dx, d.ln1w, d.ln1b, dt, t.x, norm1(l), N, C);
 }
 
-// Computes the experts' backward pass. `to` receives the gradient of the ffn's input; if there is a
-// shared expert, its gradient is already in `to` and is added to.
+// Computes the experts' backward pass. Writes the gradient of the ffn's input to `to`. With a
+// shared expert, `to` already has the shared expert's gradient, and the experts' gradient is added.
 void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];

@@ -15,7 +15,8 @@ struct KvCache;
 // State of the last forward pass, which loss() and backward() read.
 struct Pass : Batch::Sizes {
     bool training = false;    // dropout applies, products may use fp8, router counts are kept
-    // Precision::prefill sums products in a prompt's order, normal in a decode step's.
+    // Order of the sums in matrix products: Precision::prefill in training and for prompts,
+    // Precision::normal in decode steps.
     Precision precision = Precision::prefill;
     int layer = -1;                // block of the operations that run now; -1: none
     int64_t first_sequence = 0;    // first sequence's index within the training step
@@ -50,8 +51,9 @@ struct Gpt {
 
     // Runs the uploaded batch through the blocks and the final norm.
     void forward(bool training = false);
-    // Computes the losses and, if `train`, the head's gradients, times scale = 1 / the step's
-    // targets. Works on head_rows positions at a time, so that (N,Vp) logits never exist.
+    // Computes the losses and, if `train`, the gradients of the head's weights and input,
+    // multiplied by `scale` = 1 / the number of targets in the step. Computes logits for head_rows
+    // positions at a time, so that (N,Vp) logits never exist.
     void loss(bool train, float scale);
     // Adds the gradients of all parameters; call after forward(true) and loss(true). `last` marks
     // the step's last batch, whose backward pass also reduces each finished bucket of gradients
@@ -98,7 +100,8 @@ struct Gpt {
     int head_rows = 0;                             // positions per chunk of logits
 
   private:
-    // Places where dropout applies, each with its own random numbers; a layer has the last three.
+    // Places where dropout applies, each with its own random numbers. The embeddings have one
+    // dropout, and each layer has the three others.
     enum class DropoutSite { embeddings, probabilities, attention, ffn };
     Precision precision_of(int l) const;
     Dropout dropout(DropoutSite where, int l = 0) const;

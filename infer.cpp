@@ -22,7 +22,8 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
 }
 
-// Options for reading the lines of `option`'s file. `unit` names a line's content.
+// Returns the options that say how the lines of the file given by `option` are read. unit: what a
+// line holds, for the help texts.
 FlagGroup line_flags(const char* heading, const std::string& option, const std::string& unit, std::string& field,
                      std::string& format, int& longest) {
     return {heading,
@@ -71,7 +72,8 @@ Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
     return Grammar::parse(TRY(json_schema_grammar(schema, files.json_schema)), files.json_schema + ", as a grammar");
 }
 
-// Checks options together with the model's defaults, which may set a penalty.
+// Checks options that depend on the model's generation_config.json, which may set a penalty or
+// temperature 0.
 Status check_choices(const std::vector<std::string>& given, const Sampling& sampling) {
     const Penalties& p = sampling.penalties;
     if (was_given(given, "--penalty-last") && p.repetition == 1 && p.presence == 0 && p.frequency == 0)
@@ -182,7 +184,8 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
     };
-    // Notes never interrupt the text: early ones precede it, later ones follow it.
+    // Notes never interrupt the text. Those before its first part are printed at once, those after
+    // it when the text has ended.
     std::vector<std::string> notes;
     bool begun = false;
     int64_t cut = 0;    // texts cut off by --tokens
@@ -237,7 +240,9 @@ Status sample(SampleOptions o) {
     int count = 0;                                                // sequences at once
     LoadedModel m, draft;
     TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
-        // Prompts are prefilled in chunks of `rows` tokens. A full context is fed again.
+        // Prompts are prefilled in chunks of `rows` tokens, counted over all sequences. If the
+        // context can become full, its last half may be prefilled again, so `longest` includes that
+        // length.
         const int rows = saturating_rows(gpu);
         count = o.search.beams ? o.search.beams : int(std::min<int64_t>(all, o.batch ? o.batch : gpu ? 64 : 16));
         const int64_t longest = prompt_tokens + o.tokens > c.T ? std::max<int64_t>(prompt_tokens, c.T / 2)

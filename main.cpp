@@ -18,8 +18,8 @@
 
 namespace {
 // Opens /dev/null for each standard file that is closed. Otherwise a command's first file would get
-// that number, and messages would be written into it. Standard output becomes read-only, so that
-// results written to it still fail.
+// that number, and messages would be written into it. A closed standard output is opened read-only,
+// so that writing results to it still fails.
 void open_standard_files() {
     for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
@@ -57,7 +57,7 @@ void end_by_exception() {
 }
 
 std::string version() { return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices(); }
-// Prints a message, wrapped at a terminal, except indented lines: commands to copy.
+// Prints a message, wrapped at a terminal. Indented lines are commands to copy and stay whole.
 void say(const std::string& message) {
     for (size_t at = 0, end; at <= message.size(); at = end + 1) {
         end = std::min(message.find('\n', at), message.size());

@@ -222,7 +222,8 @@ Status Trainer::write_rows() {
     return {};
 }
 
-// Repeats work that failed before the resumed checkpoint: validation, sample, row of metrics.jsonl.
+// Repeats what had failed when the resumed checkpoint was written: validation, sample, or writing
+// rows of metrics.jsonl.
 Status Trainer::catch_up() {
     if (!state.unwritten.ends_with('\n')) {
         const Status done = validate_and_sample();

@@ -11,7 +11,8 @@ struct BlockFormat {
     const char* name;
     int ggml_type;         // tensor type in GGUF files
     int numbers, bytes;    // elements and bytes of a block; rows are whole blocks
-    // Byte offsets of a block's fp16 numbers; one alone stands twice. The plain types have none.
+    // Byte offsets of the two fp16 numbers of a block. A block with a single one has its offset
+    // twice. The plain formats do not use this field.
     int halves[2] = {};
 };
 inline constexpr BlockFormat BLOCK_FORMATS[] = {

@@ -171,9 +171,9 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }    // namespace
 
 std::string did_you_mean(const std::string& word, const Strings& known) {
-    // Pairs of another program's word and ours, without dashes, because keys of a TOML file have
-    // none. Rows cannot hold these words: several commands share a row, and names of commands and
-    // choices have no row.
+    // Pairs of another program's word and ours. The words have no dashes, because keys of a TOML
+    // file have none. The pairs are not in the flag rows, because commands and choices have no row,
+    // and because several commands share a row.
     static const std::pair<const char*, const char*> ELSEWHERE[] = {
         {"generate", "sample"},     {"run", "sample"},
         {"complete", "sample"},     {"evaluate", "eval"},

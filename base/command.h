@@ -87,9 +87,11 @@ FlagRule flag_rule(const std::string& text);
 // The rows' current values as TOML text; before the arguments are read, the defaults.
 std::vector<std::string> flag_values(const std::vector<Flag>& rows);
 // Checks the rows' rules. A flag counts as set if its value differs from its default, so that
-// run.toml, which has all flags, can be read again. In a rule, a flag with a value counts if it has
-// this value; rules on flags outside of the rows are skipped. If `changed` is not null, only its
-// own rules and rules that exclude it are checked. Exit 2: the message names the rule's flags.
+// run.toml, which has all flags, can be read again. Where a rule names a flag with a value
+// ("--format text"), only this value counts as set. In `excludes`, flags outside of the rows are
+// ignored. In `needs`, a rule that names such a flag is skipped. If `changed` is not null, other
+// flags' `needs` are skipped, and all `excludes` between two other flags. Exit 2: the message names
+// the rule's flags.
 Status check_rules(const std::vector<Flag>& rows, const std::vector<std::string>& defaults,
                    const Flag* changed = nullptr);
 // flag_form is how help shows a row: "--lr X", "--tokens, -n N", "FILE...". flag_meaning is the

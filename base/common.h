@@ -17,7 +17,8 @@
 
 // ---- errors -------------------------------------------------------------------------------------
 
-// The process's exit codes; a Status carries the code for main, if no caller handles it.
+// The process's exit codes. A Status carries the code with which main ends if no caller handles the
+// error.
 enum class Exit : int {
     ok = 0,
     run = 1,
@@ -86,8 +87,8 @@ template <class V> struct [[nodiscard]] Result {
         try_##n.take();                            \
     })
 
-// Aborts if a condition that our code guarantees is false; always on, prints the location. The one
-// exit outside main.cpp, because nothing is left to save.
+// Aborts, in release builds too, if a condition that our code guarantees is false. Prints the
+// location and the condition. Nothing is saved, because the state may be wrong.
 #define CHECK(condition, ...)                                                            \
     do {                                                                                 \
         if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__); \
@@ -123,7 +124,8 @@ inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
 // ---- hashing ------------------------------------------------------------------------------------
 
 constexpr uint64_t FNV_OFFSET_BASIS = 0xCBF29CE484222325ull;
-// Continues hash h by FNV-1a on 8-byte words: every changed bit changes the result.
+// Continues hash h by FNV-1a on 8-byte words, the last one padded with zeros. A change of one word
+// always changes the result.
 inline uint64_t fnv1a_words(uint64_t h, const void* data, int64_t bytes) {
     auto* p = static_cast<const unsigned char*>(data);
     for (; bytes > 0; bytes -= 8, p += 8) {

@@ -7,8 +7,9 @@
 namespace {
 // ---- shells -------------------------------------------------------------------------------------
 
-// Each script calls the program named on the command line with the line's words, of which the last
-// is unfinished, and offers the printed words or, if none is printed, file names.
+// Each script calls the program named on the command line with the words of the line; the last word
+// is unfinished. The script offers the words that the program prints or, if it prints none, file
+// names.
 const std::map<std::string, const char*> SCRIPTS = {{"bash", R"sh(# source <(flatgpt completion bash)
 _flatgpt() {
     local IFS=$'\n'

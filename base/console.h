@@ -47,5 +47,6 @@ inline void append_utf8(std::string& text, uint32_t c) {
     text += char(lead[more] | c >> 6 * more);
     for (int i = more; i-- > 0;) text += char(0x80 | (c >> 6 * i & 0x3F));
 }
-// Escapes C0, C1, ESC and invalid UTF-8 visibly for a terminal; keeps newline and tab.
+// Makes control characters (C0, DEL, C1) and invalid UTF-8 visible as escapes, for a terminal;
+// keeps newline and tab.
 std::string escape_control(std::string_view text);

@@ -1,5 +1,5 @@
-// element.h - element types of buffers, and bfloat16 as a storage type, equal on host, GPU and
-// emulator. Arithmetic is done in float.
+// element.h - element types of buffers, and bfloat16 as a storage type, equal on host, GPU and the
+// emulated GPU (test/cuda_on_cpu/). Arithmetic is done in float.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -15,9 +15,9 @@ constexpr int64_t element_bytes(Element e) {
 struct bf16 {
     uint16_t bits;
 };    // upper half of a float
-// Elements of a quantised cache, multiplied by their row's factor. fp8: a sign, 4 bits of exponent
-// e, 3 of mantissa m, as in E4M3, but all exponents are regular: 2^(e-7) (1 + m/8), or 0 if e = m =
-// 0.
+// Elements of a quantised key/value cache, multiplied by their row's factor. fp8 has a sign, 4 bits
+// of exponent e and 3 of mantissa m, as E4M3, but no subnormals and no NaN: its absolute value is
+// 2^(e-7) (1 + m/8), or 0 if e = m = 0.
 struct fp8 {
     uint8_t bits;
 };

@@ -169,8 +169,8 @@ Status remove_leftovers(const std::string& path, Paths paths,
             lock = take_lock(inside);
         }
         if (inside >= 0) close(inside);    // else NFS keeps it renamed, and the directory
-        // A file that cannot be locked may be in use, so it stays. A directory is removed, because
-        // the caller removes leftovers before it creates directories.
+        // Without lock support, a file may be in use and stays. A directory is removed even so: the
+        // caller removes leftovers before it creates directories, so it has none in use.
         const bool left = lock == Lock::ours || (lock == Lock::none && directory);
         const Status removed = f >= 0 && left ? remove(name) : Status{};
         if (f >= 0) close(f);

@@ -13,7 +13,7 @@ struct Cell {
     Cell(std::string s) : text(std::move(s)), quoted(true) {}
     Cell(const char* s) : Cell(std::string(s)) {}
     template <std::integral N> Cell(N n) : text(std::to_string(n)) {}
-    // printf's format; NaN has no sign.
+    // format: printf's, for x. A NaN is printed without a sign.
     [[gnu::format(printf, 3, 0)]] Cell(double x, const char* format)
         : text(std::isnan(x) ? "nan" : formatted(format, x)) {}
 };

@@ -3,13 +3,13 @@
 //
 // RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json,
 //                    generation_config.json, optimizer.safetensors, state.json, MANIFEST}
-// A checkpoint is written in RUN under a temporary name (base/file.h): every file is fsynced,
-// MANIFEST (size and CRC-32C of each file, then of MANIFEST's own lines) last, then the directory
-// is fsynced and renamed, and RUN fsynced. A crash at any moment leaves the old checkpoints, and
-// all or nothing of the new one. Of several ranks, each writes the tensors that config_owners
-// assigns to it, to {model,optimizer}-00001-of-00008.safetensors, ..., listed in
-// {model,optimizer}.safetensors.index.json (Hugging Face's sharded format). Any number of ranks can
-// read them.
+// A checkpoint is written in RUN under a temporary name (base/file.h). Every file is fsynced,
+// MANIFEST last: it lists the size and CRC-32C of each file, then the CRC of its own lines. Then
+// the directory is fsynced and renamed, and RUN is fsynced. A crash at any moment leaves the old
+// checkpoints, and all or nothing of the new one. With several ranks, each writes the tensors that
+// config_owners assigns to it, into {model,optimizer}-00001-of-00008.safetensors, ... These files
+// are listed in {model,optimizer}.safetensors.index.json (Hugging Face's sharded format), and any
+// number of ranks can read them.
 #pragma once
 #include <cmath>
 #include <functional>
@@ -56,7 +56,8 @@ struct TrainState {
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
     OutlierDetector loss, grad_norm;
-    // Optional fields. A default value means that the run did not record the field.
+    // Optional fields, except for `config`. A default value means that the run did not record the
+    // field.
     int64_t best_step = -1;         // step with the lowest validation loss so far
     double best_loss = INFINITY;    // validation loss of best_step
     int64_t bad_validations = 0;    // number of validations since then
@@ -110,11 +111,12 @@ Status checkpoint_verify(const ModelSource& m);
 // Like checkpoint_verify, but reads no tensor data: checks only the sizes of the weights' files,
 // and skips the optimizer's files. checkpoint_weights(verify) checks the data while it loads.
 Status checkpoint_verify_headers(const ModelSource& m);
-// Selects a checkpoint if path is a run, or checks path if it is a checkpoint. which: "last", the
-// newest valid one; "best", the best_step of the last one; or a step. Damaged checkpoints skipped
-// by "last" are appended to `damaged` (may be null). Exit 2: no such step, no recorded validation,
-// or path is a checkpoint and `which` is not "last". Exit 3: the selected checkpoint is missing or
-// damaged. Exit 3 or 4 of `use` counts as damage; its other errors end the search.
+// Selects a checkpoint if path is a run, or checks path if it is a checkpoint. which: "last" is the
+// newest checkpoint that `use` accepts; "best" is the best_step that the newest valid one records;
+// a number is a step. Damaged checkpoints skipped by "last" are appended to `damaged` (may be
+// null). Exit 2: no such step, no recorded validation, or path is a checkpoint and `which` is not
+// "last". Exit 3: the selected checkpoint is missing or damaged. If `use` returns exit 3 or 4, a
+// checkpoint counts as damaged; any other error of `use` ends the search.
 Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
                                     const std::string& which = "last",
                                     const std::function<Status(const ModelSource& m)>& use = checkpoint_verify);
@@ -124,8 +126,8 @@ int64_t checkpoint_step(const std::string& dir);    // step in the name; -1: non
 
 Result<Config> checkpoint_config(const ModelSource& m);    // exit 3: unsupported model, and why
 // Loads model.safetensors, or the files that its index names; with several threads if the model is
-// in host memory. verify: exit 3 if the loaded bytes differ from MANIFEST, if there is one; then
-// the model's weights are undefined.
+// in host memory. verify: also compares the loaded bytes with MANIFEST, if there is one. Exit 3:
+// they differ, and the model's weights are undefined.
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 // Formats of the model's matrices in its files. m must outlive the returned function. Exit 3, 4.
 Result<WeightFormats> checkpoint_stored(const ModelSource& m, const Config& c);
@@ -151,8 +153,8 @@ std::vector<TensorSource> checkpoint_tensors(const WeightsReader& weights);
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<SavedState>& states);
 
-// Files of weights (stem "model") or the optimizer's states (stem "optimizer"): one file, or all of
-// the index.
+// Paths of the files of the weights (stem "model") or of the optimizer's states (stem "optimizer"):
+// one file, or all files that the index lists.
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
 // Parses the headers of all weights files. Exit 3.
 Status checkpoint_weight_headers(const ModelSource& m, const Family& family);

@@ -10,8 +10,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Prefix of model_type for models that the family's class in transformers cannot run, such as
-// "flatgpt-gpt2". transformers then refuses the file, instead of running it wrongly. The first such
-// checkpoints have "flatgpt" alone, and are GPT-2's.
+// "flatgpt-gpt2". transformers then refuses the file, instead of running it wrongly. The oldest
+// such checkpoints have the model_type "flatgpt"; their family is GPT-2.
 const char* const OWN_TYPE = "flatgpt";
 std::string own_type(const Family& family) { return std::string(OWN_TYPE) + "-" + family.type; }
 
@@ -120,7 +120,8 @@ Status key_parse(const JsonFields& f, const ConfigKey& k, Config* c) {
     else if (required && first == keys.end()) return field_parse(f, k.key, row, c);    // reports the missing key
     return {};
 }
-// Parses the fields with keys of the family; all other fields follow from the sizes.
+// Parses the fields for which the family has keys. The sizes come first, because the defaults of
+// all other fields are computed from them.
 Status keys_parse(const JsonFields& f, Config* c) {
     for (bool sizes : {true, false}) {
         for (const ConfigKey& k : c->family->keys)

@@ -1,4 +1,5 @@
-// config_layers.cpp - fields of config.json that differ by layer: windows, RoPE in both spellings.
+// config_layers.cpp - fields of config.json that differ by layer: windows, and RoPE by its older
+// keys and by rope_parameters.
 #include <cmath>
 
 #include "config_json.h"
@@ -16,8 +17,9 @@ struct Kinds {
 };
 constexpr Kinds TYPES = {"full_attention", "sliding_attention"}, NEO = {"global", "local"};
 
-// Returns n if every n-th layer is marked, the first of each n layers or the last; 0: none is
-// marked; -1: another pattern. `own`, the family's n, is preferred if it fits, too.
+// Returns n if every n-th layer is marked: of each n layers the first one if `first`, else the
+// last. Returns 0 if no layer is marked, and -1 for another pattern. Returns `own`, the family's n,
+// if it fits.
 int every_nth(const std::vector<bool>& marked, bool first, int own) {
     auto fits = [&](int n) {
         for (int l = 0; l < int(marked.size()); l++)

@@ -37,8 +37,8 @@ WeightFormats gguf_stored(const GgufFile& file, const Config& c);
 WeightFormats gguf_stored(const GgufFileType& type, const Config& c);
 // Reads elements of the model's tensors from the file, which must outlive the returned function.
 ReadElements gguf_reader(const GgufFile& file, const Config& c);
-// Loads the model's weights as floats; all threads do so if the model is in host memory. Exit 3:
-// the file is damaged. Exit 4: it cannot be read.
+// Loads the weights into the model, converted to its formats; all threads do so if the model is in
+// host memory. Exit 3: the file is damaged. Exit 4: it cannot be read.
 Status gguf_weights(const GgufFile& file, Model& g);
 
 // Writes the whole file. All threads encode its tensors, some rows at a time. vocabulary: the keys
@@ -54,8 +54,8 @@ Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const s
 // and the file's layout.
 struct GgufArchitecture {
     const char* name;
-    // model_types that share this architecture. If the file has a sliding window, the first type
-    // with one is chosen.
+    // model_types that share this architecture. A file gets the first one whose family has a window
+    // and experts just as the file has them, or else the first one.
     std::vector<const char*> families;
     std::vector<ConfigKey> keys = {};                            // besides common keys; missing: the family's default
     enum class Biases { qkv, any, all } biases = Biases::qkv;    // optional: qkv's, any; required: all
@@ -68,9 +68,9 @@ struct GgufArchitecture {
     bool window_unused = false;    // transformers uses the window, llama.cpp ignores it
     int global_every = 0;          // global_every if the file has no pattern
     bool one_theta = false;        // windowed layers use rope.freq_base without scaling
-    // Expert fields for which this architecture has keys. expert_ffn is feed_forward_length if it
-    // is not among them. normalises: llama.cpp always divides a token's expert factors by their
-    // sum; false: it never does.
+    // Fields about experts for which this architecture has keys. If it has none for expert_ffn, an
+    // expert's width is feed_forward_length. normalises: llama.cpp always divides the factors of a
+    // token's experts by their sum; if false, it never does.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;
     bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
@@ -85,9 +85,9 @@ Result<std::vector<std::string>> gguf_unread_keys(const GgufMetadata& m, const s
 // model; the message names the fields that differ.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 
-// A tensor of a file, and the rows that it holds of the model's tensor: without experts, rows
-// [first, first + rows); with experts, `run` rows of each expert, those of expert e from row first
-// + e * stride on.
+// A tensor of a file, and the rows of the model's tensor that it holds. Without experts these are
+// rows [first, first + rows). With experts they are `run` rows of each expert; those of expert e
+// begin at row first + e * stride.
 struct GgufPiece {
     std::string name;
     int64_t first, rows;

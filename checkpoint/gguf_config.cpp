@@ -226,8 +226,9 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// Keys of the widths may be missing. An expert's width is then the ffn's divided by the experts per
-// token, and the shared expert's width is the ffn's.
+// The file may lack the keys of the widths. An expert's width is then the ffn's divided by the
+// experts per token, and the shared expert's width is the ffn's. An architecture that has no such
+// keys has experts of the ffn's width, and no shared expert.
 Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->experts = 0;
     if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));
@@ -241,7 +242,8 @@ Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// Reads the kinds of the family, and the fields whose keys all architectures have.
+// Chooses the family, and reads the fields whose keys all architectures have: first the sizes, from
+// which the family's defaults are computed, then the others.
 Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) {
     int window = a.window, experts = 0;
     TRY(r.take("attention.sliding_window", &window, 0));
@@ -259,9 +261,8 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
     return {};
 }
 
-// Reads the fields that metadata gives. Biases and a separate LM head are none of them: they follow
-// from the tensors that are there.
-// divisors: rope_freqs.weight, or empty.
+// Reads the fields that metadata gives. It leaves out biases and a separate LM head, which follow
+// from the tensors in the file. divisors: rope_freqs.weight, or empty.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));
     TRY(read_experts(r, a, c));

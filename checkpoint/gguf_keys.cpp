@@ -1,8 +1,8 @@
 // gguf_keys.cpp - checks the GGUF keys from which no field of Config is read.
 //
-// llama.cpp ignores unknown keys. A key that it knows (src/llama-arch.cpp, and load_hparams in
-// src/llama-model.cpp and src/models/*.cpp) must have the value with which flatgpt computes, or a
-// value without an effect.
+// llama.cpp ignores keys that it does not know. A key that it knows (src/llama-arch.cpp, and
+// load_hparams in src/llama-model.cpp and src/models/*.cpp) must have the value with which flatgpt
+// computes, or a value without an effect.
 #include <algorithm>
 #include <cmath>
 
@@ -10,8 +10,8 @@
 
 namespace {
 // A key of the architecture, and the values that it may have: `value`, `other`, and the result of
-// `own`, which depends on the model. If that result (`value` if there is no `own`) is NaN, any
-// value is accepted.
+// `own`, which depends on the model. If `own` is null, it counts as `value`. If the result of `own`
+// is NaN, any value is accepted.
 struct NeutralKey {
     const char* key;
     double value, other = value;
@@ -74,9 +74,9 @@ const std::vector<NeutralKey>& neutral_keys() {
     };
     return keys;
 }
-// Keys that are ignored for the architectures that have no field for them. They are notes for
-// users, sizes that tensors also have, or properties (norm, rotation, window, experts) that such an
-// architecture lacks.
+// Keys that are ignored if the architecture has no field for them. Some are notes for users, or
+// sizes that the tensors have, too. The others describe a property (norm, rotation, window,
+// experts) that such an architecture lacks.
 constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
                                                "attention.layer_norm_rms_epsilon",
                                                "attention.sliding_window_pattern",

@@ -1,9 +1,10 @@
 // gguf_tensors.cpp - weights from and to GGUF files, with ggml's names, layouts and formats.
 //
 // Matrices are (out, in) in GGUF, as in memory. In architectures whose RoPE rotates adjacent
-// channels, the rows of q and k are permuted: GGUF's row h HS + 2 i + s is our row h HS + s HS / 2
-// + i. Gemma's norms are stored as 1 + w. Experts' matrices are (experts, out, in), with gates and
-// ups in separate tensors; in memory, each expert's gate and up are together.
+// channels, the rows of q and k are permuted within each head h: for pair i and s = 0 or 1, GGUF's
+// row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's norms are stored as 1 + w. Experts'
+// matrices are (experts, out, in), with gates and ups in separate tensors; in memory, each expert's
+// gate and up are together.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -64,8 +65,8 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows that are converted together, about `numbers` elements. Permuted tensors are divided between
-// heads, tensors of experts between experts.
+// Rows that are converted together, about `numbers` elements. They are whole heads of a permuted
+// tensor, and rows of one expert in a tensor of experts.
 struct Rows {
     int64_t file, memory, count;
 };
@@ -198,7 +199,7 @@ int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
     return rows.memory + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);
 }
 
-// Loads pieces of tensors, each piece with one thread.
+// Loads pieces of tensors. All threads share the rows of each piece.
 struct Loading {
     const GgufFile& file;
     Model& g;

@@ -33,7 +33,8 @@ constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // largest count: sums of tw
 constexpr Row<uint64_t> HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
 constexpr Row<OutlierDetector> DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
 constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // + 1: config
-// Fields written only if they differ from a new TrainState, whose values missing fields get.
+// Fields that are written only if they differ from those of a new TrainState. A missing field gets
+// the value that it has there.
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"bad_validations", &TrainState::bad_validations},
                                      {"documents", &TrainState::documents}};

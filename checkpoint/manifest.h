@@ -1,4 +1,5 @@
-// manifest.h - MANIFEST: size and CRC-32C of each file of a checkpoint, then of its own lines.
+// manifest.h - MANIFEST: the size and CRC-32C of each file of a checkpoint, and in the last line
+// the CRC-32C of the lines before it.
 #pragma once
 #include <map>
 #include <string>
@@ -16,7 +17,7 @@ struct FileChecksum {
 std::string checksum_line(const FileChecksum& s);
 bool checksum_parse(const std::string& line, FileChecksum* s);    // line: without newline
 std::string manifest_text(const std::vector<FileChecksum>& sums);
-// Exit 3: the file is missing, or its text is none that manifest_text would write.
+// Exit 3: the file is missing, or its text is not one that manifest_text writes.
 Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path);
 Result<std::vector<FileChecksum>> manifest_read(const std::string& dir);
 // Checks a file's size and, with `contents`, its checksum, on all cores. Exit 3.

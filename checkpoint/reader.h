@@ -17,7 +17,7 @@ struct WeightsReader {
     std::vector<Tensor> tensors;
     ReadElements read;
 };
-// Returns a reader of weights. The tensors of a file are first checked as by checkpoint_weights.
-// The source, or a model of one rank, must outlive the reader.
+// Returns a reader of the weights in files, which are first checked as by checkpoint_weights, or of
+// a model that runs on one rank. The source or the model must outlive the reader.
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c);
 WeightsReader weights_reader(const Model& g);

@@ -53,7 +53,7 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 // ---- writing ------------------------------------------------------------------------------------
 
 namespace {
-// Appends a source for each tensor in which files hold tensor t.
+// Appends one source for each piece of tensor t.
 void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
                  const std::function<Status(int64_t first, int64_t count, float* out)>& read,
                  std::vector<TensorSource>* sources) {
@@ -188,7 +188,8 @@ bool is_head(const std::string& name, const Family& family) {
         return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
     });
 }
-// Tensors of other exporters to ignore: a head that copies wte, and names in the family's row.
+// Whether a tensor that another program wrote is ignored: a head that copies wte, or a name in
+// Family::redundant.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     const Family& family = *c.family;
     if (c.tied && is_head(name, family)) return e.shape == std::vector<int64_t>{c.V, c.C};
@@ -241,7 +242,8 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
 }
 
 // Loads tensors from files into the model, with several threads if the model is in host memory.
-// Buffers: one piece per thread, and one whole tensor for a transposition.
+// Each thread has a buffer of PIECE elements. `raw`, which all share, holds one whole tensor that
+// is to be transposed.
 struct Loading {
     const Weights& w;
     Model& g;

@@ -101,7 +101,8 @@ class Coordinator {
     // on the others exit 7 naming the failed ranks.
     Status agree(const Status& mine);
 
-    // Ends this process because of `why`; the other ranks end with exit 7 naming it.
+    // Ends this process with the message and exit code of `why`. The other ranks end with exit 7
+    // and the same message, after the name of this rank.
     [[noreturn]] void abort_ranks(const Status& why);
     // `action` runs before the coordinator ends the process, for at most 2 seconds. Null: no
     // action.
@@ -122,12 +123,12 @@ class Coordinator {
 
 // ---- collectives on the device ------------------------------------------------------------------
 
-// Each collective starts after the device work enqueued before it, and overlaps the work after it.
-// join(mark()) orders the two: device work enqueued after a join runs after the collectives called
-// before its mark; on a CPU the host waits there. All ranks call the same collectives in the same
-// order. The order of summation depends on ranks and n alone, so every rank and every run gets
-// equal bits. comm_dtype bf16: floats are sent as bf16 and, where possible, summed in float.
-// Pointers are device memory, 64-byte aligned.
+// A collective starts after the device work enqueued before it, and overlaps the work enqueued
+// after it. join(m) makes the device work enqueued after it wait for all collectives called before
+// m = mark(); on a CPU, it blocks the host. All ranks call the same collectives in the same order.
+// The order of summation depends on ranks and n alone, so every rank and every run gets equal bits.
+// comm_dtype bf16: floats are sent as bf16 and, where possible, summed in float. Pointers are
+// device memory, 64-byte aligned.
 struct Comm {
     int rank = 0, ranks = 1;
     Activity* activity = nullptr;    // null: no coordinator (tests)
@@ -145,10 +146,10 @@ struct Comm {
     virtual void join(int64_t mark) = 0;
 };
 
-// Columns of x (ranks,row) that comm/mpi.cpp exchanges before it adds them: 4 MiB from all ranks
-// together, which stay in a cache, but messages of at least 256 KiB. An all_reduce of 160 MB of
-// floats takes 17 ms on 2 ranks and 65 ms on 4; with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94
-// (AMD EPYC, 2 cores, 2026-11-21).
+// Columns of x (ranks,row) that comm/mpi.cpp exchanges before it adds them. The columns of all
+// ranks take 4 MiB, so that they stay in a cache, but a message has at least 256 KiB. Time of an
+// all_reduce of 160 MB of floats on 2 and on 4 ranks: with 4 MiB 17 and 65 ms; with 16 MiB 28 and
+// 100 ms; with 2 MiB 19 ms and 36 to 94 ms (AMD EPYC, 2 cores, 2026-11-21).
 inline int64_t mpi_chunk(int64_t row, int ranks, int64_t element_bytes) {
     const int64_t bytes = std::max<int64_t>((4 << 20) / ranks, 256 << 10);
     return std::min(round_up(row, 64), bytes / element_bytes / 64 * 64);

@@ -2,10 +2,10 @@
 //
 // The thread owns the sockets. The main thread puts frames into the links' queues and takes frames
 // from the inboxes, under one mutex. Rank 0's thread watches every rank; the other threads watch
-// rank 0 alone. abort_all sends its reason to all ranks and ends the process on this thread,
-// because the main thread may be inside a collective that never returns. A rank that aborts for its
-// own reason does not return to main.cpp either: freeing its resources would wait for collectives
-// that other ranks have left.
+// rank 0 alone. abort_all sends its reason over all links, and rank 0 passes it on to every rank.
+// Then abort_all ends the process on this thread, because the main thread may be inside a
+// collective that never returns. A rank that aborts for its own reason does not return to main.cpp
+// either: freeing its resources would wait for collectives that other ranks have left.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -190,8 +190,8 @@ void Coordinator::State::run() {
             epoll_wait(epoll, events.data(), int(events.size()), std::max(0, int((until - now_seconds()) * 1000) + 1));
         std::lock_guard lock(mutex);
         const double now = now_seconds();
-        // Slurm, for example, stops and continues whole jobs with this process: no frame could
-        // arrive in that time.
+        // Time in which this process was stopped does not count, because it could not receive
+        // frames. Slurm, for example, stops and continues whole jobs.
         if (const double suspended = now - last - interval; suspended > interval)
             for (RankState& s : rank_states) s.last_received += suspended, s.last_progress += suspended;
         last = now;

@@ -3,12 +3,14 @@
 //
 //   all_reduce      rank r receives the r-th piece of x from all ranks, adds in rank order, sends
 //                   the sum to all ranks: each rank sends 2 (ranks - 1) / ranks times the size of x
-//   reduce_scatter  the first half of all_reduce, all_gather the second, with equal additions
-//   a few KiB       every rank sends x to all, and each adds: one message round instead of two
+//   reduce_scatter  does the first half of all_reduce, with equal additions
+//   all_gather      does the second half of all_reduce
+//   a few KiB       in all_reduce, every rank sends x to all, and each adds: one round, not two
 //
-// comm_dtype bf16: sent elements are rounded to bf16. Each rank adds in float, its own piece
-// unrounded, and rounds the sum before it sends it, so all ranks, including itself, hold the
-// rounded sum. One thread calls MPI, one collective at a time.
+// comm_dtype bf16: sent elements are rounded to bf16, except in an all_reduce of a few KiB. Each
+// rank adds in float, its own piece unrounded. In all_reduce it rounds the sum before it sends it,
+// and keeps the rounded sum, so all ranks have equal sums. One thread calls MPI, one collective at
+// a time.
 //
 // MPI is loaded on demand, never linked: the binary runs where no MPI is installed.
 #include "comm.h"
@@ -333,8 +335,9 @@ class Mpi final : public Comm {
     int64_t done = 0;        // finished collectives
     std::jthread thread;     // last member: joins before the others are destroyed
 
-    // Blocks all signals, so that MPI's threads inherit the mask and the main thread gets the
-    // signals. Restores the handlers that MPI replaces.
+    // Starts the thread that calls MPI. It blocks all signals except those of faults (SIGSEGV,
+    // ...), so that MPI's own threads inherit the mask and the main thread gets the signals. Then
+    // restores the signal handlers that MPI has replaced.
     void start() {
         struct sigaction before[NSIG] = {};
         for (int s = 1; s < NSIG; s++) sigaction(s, nullptr, &before[s]);

@@ -32,8 +32,8 @@ void nccl_abort(Comm&) {}
 
 namespace {
 // Number of CUDA events, which mark() reuses in a ring. If a mark's event was recorded again, a
-// join with this mark waits for the newer one. These are enough for a step of ZeRO with 512 blocks,
-// two collectives each.
+// join with this mark waits for the newer one. A step of ZeRO with 512 blocks, two collectives
+// each, needs 1024.
 constexpr int MARKS = 1100;
 
 // ---- the library --------------------------------------------------------------------------------
@@ -140,7 +140,8 @@ bool NcclComm::poll_state(ncclResult_t* state) {
     return true;
 }
 
-// Must not block: if another thread uses the communicator, that thread gets the error.
+// Returns "" instead of waiting if another thread uses the communicator: that thread then gets the
+// error.
 std::string NcclComm::async_error() {
     const std::unique_lock lock(comm_mutex, std::try_to_lock);
     if (!lock || aborted) return "";
@@ -150,10 +151,11 @@ std::string NcclComm::async_error() {
 }
 
 // Waits for the end of an NCCL call. The communicator is non-blocking: each call continues in the
-// background, and must end before the next one. The wait is mostly shorter than a sleep, except
-// while ranks connect. opening: all ranks connect, which may exceed the coordinator's timeout, so
-// this rank counts progress. Later waits count none, so that the coordinator can find the stalled
-// rank; if there is a coordinator, it alone ends such a wait.
+// background, and must end before the next one. Most waits are short, so the loop sleeps only after
+// 1 ms. opening: the call connects all ranks. This may take longer than the coordinator's timeout,
+// so the rank counts progress while it waits. In other calls it counts none, so that the
+// coordinator can find the stalled rank; if there is a coordinator, only the coordinator ends such
+// a wait.
 ncclResult_t NcclComm::wait_until_done(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();

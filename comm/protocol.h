@@ -1,5 +1,5 @@
 // protocol.h - the coordinators' protocol: frames, the links that carry them, heartbeats and stall
-// detection. For the files of comm/ and their tests alone; other rooms include comm/comm.h.
+// detection. For the files of comm/ and their tests alone; other folders include comm/comm.h.
 #pragma once
 #include <sys/socket.h>
 
@@ -84,9 +84,10 @@ RankState current_state(const Activity& p);
 std::string heartbeat_text(const RankState& s);
 bool heartbeat_parse(const std::string& text, RankState* s);
 
-// Finds the rank that keeps the others from continuing. Returns a text with its name for abort_all;
-// "": none. names[r]: rank r's name. A rank that waits for a departed rank would wait forever; this
-// counts as a failure after 5 s, in which their last collective can finish.
+// Finds the rank that keeps the others from continuing. Returns a message for abort_all that names
+// this rank, or all ranks if they wait for each other; "": none. names[r]: rank r's name. A rank
+// that waits for a departed rank counts as stalled after 5 s, in which their last collective may
+// end.
 std::string find_stalled(const std::vector<RankState>& rank_states, const std::vector<std::string>& names, double now,
                          double timeout);
 std::string find_silent(const RankState& s, const std::string& name, double now, double timeout);

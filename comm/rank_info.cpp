@@ -135,8 +135,9 @@ void slurm_rendezvous(const Environment& env, RankInfo* p) {
 
 Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("PMI_RANK") && !env.has("PMI_SIZE")) return {};
-    // This PMI is Slurm's own, often its default. Slurm's variables are used instead: they contain
-    // more, and an MPI library without this PMI would end the process.
+    // These variables are from Slurm's own PMI, which many installations of Slurm use by default.
+    // Slurm's other variables are used instead, because they contain more, and because an MPI
+    // library that does not support this PMI would end the process.
     if (env.has("PMI_JOBID") && env.text("PMI_JOBID") == env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID"))
         return {};
     TRY(env.pair("PMI_RANK", "PMI_SIZE", p));
@@ -149,9 +150,9 @@ Status from_pmi(const CommOptions&, const Environment& env, RankInfo* p) {
     return env.local(env.has("MPI_LOCALRANKID") ? "MPI_LOCALRANKID" : "SLURM_LOCALID", one_machine, p);
 }
 
-// In Slurm, only a step has ranks. A batch script also has SLURM_PROCID, but is one process; so is
-// an interactive shell, which newer versions run as a step with one of the reserved, highest step
-// numbers.
+// In Slurm, only a step has ranks. A batch script also has SLURM_PROCID, but is one process. The
+// same is true of an interactive shell, which newer versions run as a step with one of the
+// reserved, highest step numbers.
 Status from_slurm(const CommOptions&, const Environment& env, RankInfo* p) {
     if (!env.has("SLURM_PROCID") || !env.has("SLURM_STEP_NUM_TASKS")) return {};
     if (env.id("SLURM_STEP_ID", "SLURM_STEPID") >= 0xfffffff0) return {};

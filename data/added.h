@@ -9,7 +9,8 @@
 
 #include "vocabulary.h"
 
-// Returns the text to search for: the token's text or, if token.normalized, its normalized form.
+// Returns the text to search for: the token's text or, if token.normalized or token.user_defined,
+// its normalized form.
 std::string search_text(const Vocabulary& v, const AddedToken& token);
 
 class AddedTokens {
@@ -25,9 +26,9 @@ class AddedTokens {
         int id = -1;
         size_t next = 0;    // next search begins here: stripped space may contain tokens
     };
-    // Finds the first token after `found` (the previous result, or {}). Text before `from` was used
-    // already. special: special tokens are found, too; otherwise their names are ordinary text, in
-    // which no other token is found.
+    // Finds the first token after `found` (the previous result, or {}). White space that the token
+    // strips begins at `from` at the earliest. Without `special`, the name of a special token is
+    // ordinary text, in which no other token is found.
     bool find(std::string_view text, size_t from, bool special, Found& found) const;
     size_t longest() const { return lengths.empty() ? 0 : lengths[0]; }    // length of the longest name in bytes
     bool any(bool special) const { return special ? !names.empty() : always; }

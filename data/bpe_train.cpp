@@ -96,8 +96,9 @@ class Merger {
     static constexpr int END = -1, INSIDE = -2;
     static uint64_t key(int left, int right) { return uint64_t(left) << 32 | uint32_t(right); }
 
-    // symbol[i] at byte i: a symbol's id at its first byte; -2 - first at its last byte, if it has
-    // several (first > 0); INSIDE between them; END before, between and after pieces.
+    // symbol[i] belongs to byte i. The first byte of a symbol holds its id. If the symbol has
+    // several bytes, the last one holds -2 - (offset of the first, at least 1), and those between
+    // hold INSIDE. END stands before, between and after pieces.
     std::vector<int> symbol;
     std::vector<uint32_t> piece;       // index of the piece, by offset
     std::vector<int64_t> weight;       // by piece: its number of occurrences

@@ -56,7 +56,7 @@ Json json_shape(std::string_view head, bool named) {
     if (head.empty()) return Json::none;
     if (head[0] == '\x1E') return Json::sequence;
     if (head[0] == '[' && (named || begins_array(head, all))) return Json::array;
-    // A line of prose may begin and end with a quote, but has no escapes.
+    // Lines of prose may be in quotes, too, so a file not named .json must also have an escape.
     if (head[0] == '"' && (named || head.find('\\') != head.npos) && values_by_line(head)) return Json::strings;
     const bool object = begins_object(head);
     if (!object && head[0] != '{') return named ? Json::other : Json::none;

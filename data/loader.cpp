@@ -9,9 +9,9 @@
 #include <system_error>
 #include <thread>
 
-// A Feistel network with philox as round function permutes [0, 2^bits), 2^bits < 2n. Results
-// outside [0, n) are permuted again (cycle walking: Black & Rogaway 2002), fewer than twice on
-// average.
+// A Feistel network with philox as round function permutes [0, 2^bits), where 2^bits < 2n. It is
+// applied again while the result is outside [0, n) (cycle walking: Black & Rogaway 2002), on
+// average fewer than twice in all.
 int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
     CHECK(i >= 0 && i < n);
     constexpr int ROUNDS = 8;
@@ -154,7 +154,7 @@ int64_t Loader::tokens() const {
 }
 
 uint64_t Loader::fingerprint() const {
-    uint64_t h = 0xCBF29CE484222325ull;    // FNV-1a, 64 bits
+    uint64_t h = FNV_OFFSET_BASIS;    // FNV-1a of bytes
     auto add = [&](const void* data, size_t bytes) {
         for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
     };

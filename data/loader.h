@@ -3,11 +3,11 @@
 // Shards have llm.c's format: a header of 256 little-endian int32 ([0] magic, [1] version, [2]
 // number of tokens), then the tokens.
 // Magic 20240520, version 1: uint16 tokens. Magic 20240801, version 7: uint32 tokens. On request,
-// nanoGPT's uint16 without header.
+// nanoGPT's files are read: uint16 tokens without a header.
 // Further words of the header, 0 in llm.c's files (0: unknown), identify the tokenizer and the set
 // of shards written together: [3] vocabulary size, [4] and [5] the tokenizer's fingerprint (low,
-// high), [6] number of documents that begin in this shard with end-of-text, [7] and [8] the set's
-// id (low, high), [9] the shard's index in the set, [10] the number of shards in it.
+// high), [6] number of documents that begin in this shard, [7] and [8] the set's id (low, high),
+// [9] the shard's index in the set, [10] the number of shards in it.
 #pragma once
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ struct Shard {
     int64_t modified = 0;
     int vocab = 0;    // tokenizer's size and fingerprint; 0: unknown
     uint64_t tokenizer = 0;
-    int64_t documents = 0;    // documents that begin here with end-of-text
+    int64_t documents = 0;    // documents that begin here
     ShardSet set;
 };
 // Reads and checks the header. Exit 3, with file, field and offset: the header is wrong; 4: reading
@@ -44,9 +44,9 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
 struct TokenizerSource {
     std::string name, advice;
 };
-// Checks that the shards were made with this tokenizer, if they record theirs. Exit 3 names the
-// first other shard or, with an empty `tokenizer`, the first shard whose tokenizer has more than
-// `vocab` tokens. `whose` is for the message.
+// Checks that the shards which record their tokenizer were made with this one. If `tokenizer` is
+// empty, checks instead that theirs have at most `vocab` tokens. Exit 3 names the first shard that
+// fails. `whose`: name of the tokenizer, and advice, for the message.
 Status check_shard_tokenizer(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
                              const TokenizerSource& whose);
 // Checks that the shards belong together. Exit 3, with the file's name: a shard occurs twice, or
@@ -61,14 +61,15 @@ Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, i
 // Exit 3: a pattern matches no file; 2: two names of one file.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard as a NewFile (base/file.h). The header, which has counts, comes last. Exit 4.
+// Writes one shard as a NewFile (base/file.h). The header is written last, because it has counts.
+// Exit 4: writing fails.
 class ShardWriter {
   public:
     // Tokens are stored as uint32 if `vocab` > 65536. `tokenizer` is the tokenizer's fingerprint;
     // 0: not recorded.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
-    void count_document();                      // call before appending the document's end-of-text
+    void count_document();                      // call before appending the document's first token
     Status close();                             // writes buffered tokens
     Status finish(const ShardSet& set = {});    // completes the file under its temporary name
     Status publish();

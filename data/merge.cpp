@@ -90,8 +90,9 @@ void PieceMerger::find_words() {
         }
     }
     if (all_bytes || v.unknown >= 0) return;
-    // A character without a token is dropped, so that its neighbours may merge. Only ASCII
-    // characters are known here to have tokens.
+    // Without byte tokens and an unknown token, a character that has no token is dropped, so its
+    // neighbours may merge. Only ASCII characters are known here to have tokens, so no cut is
+    // allowed beside another one.
     for (size_t a = 0; a < 256; a++)
         for (size_t b = 0; b < 256; b++) {
             const bool kept = a < 128 && b < 128 && ascii[a] >= 0 && ascii[b] >= 0;
@@ -111,8 +112,9 @@ size_t PieceMerger::word(std::string_view text) const {
     return text.size();
 }
 
-// Hugging Face's library emits an unknown symbol only before the next known one, after the byte
-// tokens of characters in between. This function keeps that order of ids.
+// Hugging Face's library does not emit the unknown token at once, but before the next character
+// with a token, or at the end. Byte tokens of characters in between come first. This function keeps
+// that order of ids.
 void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
     bool waiting = false;
     auto known = [&](int id) {
@@ -175,10 +177,11 @@ void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
     out.insert(out.end(), id, id + n);
 }
 
-// Merges in the order of merge_short, by a heap of (rank, cell) whose entries are skipped if their
-// pair no longer exists. A merged symbol has its id in its first cell, and -length in its second
-// cell, for steps forward, and its last, for steps back. Stale entries are dropped before the heap
-// grows, so cells and heap take at most 14 bytes per initial symbol.
+// Merges in the order of merge_short. A heap has an entry (rank, cell) for each pair that can
+// merge; entries whose pair no longer exists are stale and skipped. A symbol of several cells has
+// its id in the first one. Its negative length is in the second, for steps forward, and in the
+// last, for steps back. Stale entries are dropped before the heap grows. So cells (4 bytes) and
+// heap (1.25 entries of 8 bytes) take at most 14 bytes per initial symbol.
 void PieceMerger::merge_long(std::vector<int>& cell, std::vector<int>& out) const {
     const auto n = uint32_t(cell.size());
     CHECK(cell.size() < INT32_MAX, "a piece of %zu symbols", cell.size());

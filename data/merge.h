@@ -1,8 +1,9 @@
 // merge.h - byte-pair encoding of one piece: while any pair can merge, the pair that is first in
 // the merge order is merged, of equal pairs the leftmost.
 //
-// Most pieces are tokens, which costs one look-up in a hash table. Short pieces are merged in an
-// array, O(n^2) in registers and one cache line, long ones with a heap, O(n log n) for any text.
+// Most pieces are tokens themselves and cost one look-up in a hash table. Other short pieces are
+// merged in an array on the stack, in O(n^2) time; long ones with a heap, in O(n log n) for any
+// text.
 #pragma once
 #include <array>
 #include <bitset>

@@ -1,4 +1,5 @@
-// normalize.h - a tokenizer's normalization: Unicode forms, replacements; and its marks for spaces.
+// normalize.h - changes text as a tokenizer requires: Unicode forms, replacements, marks for
+// spaces.
 #pragma once
 #include <string>
 #include <string_view>

@@ -29,8 +29,10 @@ struct Objective {
     bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0; }
     // Returns the number of targets in `n` sequences whose indices start at `first`.
     int64_t targets(int64_t first, int64_t n, int S) const;
-    // In: n tokens of a sequence, and the tokens after them. Out: the model's inputs and targets.
-    // Appends the spans of the sequence and of S - n padding positions, unless is_plain_causal().
+    // `number` is the index of the sequence. On entry, `tokens` (n) has the sequence, and `targets`
+    // (n) each position's next token. On return, they have the model's inputs and targets (-1:
+    // none). Appends the spans of the sequence and of S - n padding positions, unless
+    // is_plain_causal().
     void apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const;
 
     const char* name() const {

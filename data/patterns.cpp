@@ -7,10 +7,12 @@
 
 const char* const GPT2_REGEX = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-namespace {
 // Unicode's White_Space. PCRE2's \s also has U+180E, which is no white space since Unicode 6.3.
 #define WIDE "\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACES "\\x09-\\x0d\\x20" WIDE
+const char* const WHITE_SPACE = SPACES;
+
+namespace {
 #define SPACE "[" SPACES "]"
 #define BLANK "[\\x09\\x0b\\x0c\\x20" WIDE "]"
 #define OTHER "[^" SPACES "\\p{L}\\p{N}]"
@@ -59,13 +61,14 @@ const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OT
 // The characters are written as escapes, because editors may compose some of them.
 #define CJK "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]"
 
-// One regex for several steps. The published first step splits off punctuation, so that GPT-2's
-// suffixes never match, and digits lose the space before them.
+// One regex for all steps of "default". The published first step splits off punctuation, so that
+// the suffixes of GPT2_REGEX ('s, 't, ...) never match. The third splits digits from the space
+// before them.
 #define MARKS "\\p{P}$+<=>^~|"
 const char* const DEFAULT_FAST = "[" MARKS "]++| ?+\\p{L}++|[0-9]{3}|(?:(?![0-9]{3})\\p{N})++| ?+[^" SPACES
                                  "\\p{L}\\p{N}" MARKS "]++|(?:" SPACE "(?![^" SPACES MARKS "]))++|" SPACE;
-// Words and marks, each with a space before it, are split again around runs of CJK, everything else
-// around digits.
+// One regex for all steps of "deepseek-coder". The published fourth step splits pieces of letters
+// or of punctuation, which may begin with a space, around runs of CJK. The fifth splits off digits.
 #define IN_CJK(what) "(?:(?=" what ")" CJK ")"
 #define NOT_CJK(what) "(?:(?!" CJK ")" what ")"
 #define RUNS(ascii, what)                                                                                     \

@@ -15,17 +15,16 @@
 namespace {
 using View = std::string_view;
 constexpr uint32_t MOST_STEPS = 10'000'000;    // limit on a match's steps for a file's regex
-// A match of a regex from a file first sees AHEAD bytes. While its result depends on bytes beyond,
-// it is tried again with four times as many. All repetitions together may see WIDENED bytes and 32
-// more per byte of text. After that, the rest of the text is cut every AHEAD bytes before it is
-// matched, which keeps the time linear.
+// A match of a regex from a file first sees AHEAD bytes. While the result depends on bytes beyond,
+// the match is tried again with four times as many. All these repetitions together may see WIDENED
+// bytes, plus 32 for each byte of the text. After that, the rest of the text is cut every AHEAD
+// bytes before it is matched, which keeps the time linear.
 constexpr size_t AHEAD = 1 << 10, WIDENED = 64 << 20;
 constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
 constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
-// Unicode's White_Space, as items of a class. PCRE2's \s also has U+180E, removed in Unicode 6.3.
-const std::string WHITE_SPACE =
-    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's \w, within a class and alone. PCRE2's \w has all numbers and, before 10.43, no marks.
+// WORD is Oniguruma's \w in a class. LONE_WORD is \w outside of classes, where it also matches the
+// fractions and superscript digits of Latin-1. PCRE2's \w has all numbers and, before 10.43, no
+// marks.
 const std::string WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", LONE_WORD = WORD + "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 
 Status wrong_regex(const std::string& regex, const std::string& what) {
@@ -352,14 +351,17 @@ bool space_before(View text, size_t at) {
     return false;
 }
 
-// Finds a cut that keeps all pieces. No known pattern looks behind, so it suffices that a piece
-// ends there, and that earlier pieces would be equal if the text ended there. Only runs of spaces
-// look ahead, so these cuts are safe:
-//   all     before a blank after a non-space: a piece or a run of spaces begins there.
-//   deepseek_llm, deepseek_coder, bloom   only after a letter: unmatched text may cross the space.
-//   gpt2    also before a line end. In the others it may belong to the punctuation before it.
-//   cl100k and its kin   after the last line end of a run of spaces with no blank behind it,
-//           except where o200k's line ends continue with a slash.
+// Finds a cut after which both sides have the pieces of the whole text. Spaces are all white space.
+// A blank is ' ' or, with the patterns of the last two rows below, a tab. No known pattern looks
+// behind, so it suffices that a piece ends at the cut, and that earlier pieces would be equal if
+// the text ended there. Only runs of spaces look ahead, so these cuts are safe:
+//   all     before a blank that follows a non-space: a piece or a run of spaces begins there.
+//   deepseek_llm, deepseek_coder, bloom   the same, but only after a letter: text that no rule
+//           matches may continue over the blank.
+//   gpt2, smollm   also before a line end that follows a non-space. In other patterns it may belong
+//           to the punctuation before it.
+//   cl100k, qwen2, o200k   also after a line end, unless a space follows or, in o200k, a slash,
+//           which there continues a run of line ends.
 size_t safe_cut(Pattern pattern, View text, size_t limit) {
     if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
     const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;

@@ -38,9 +38,9 @@ enum class Pattern {
     none,
     other
 };
-// Names in GGUF's tokenizer.ggml.pre, separated by spaces, and further properties that such a name
-// implies, because GGUF has no keys for them. ignore_merges and bos are as in llama.cpp, nfc as in
-// the models with these names.
+// Names in GGUF's tokenizer.ggml.pre, separated by spaces. Such a name also implies the properties
+// below: ignore_merges and bos as in llama.cpp, nfc as in the tokenizer.json of models with this
+// name.
 struct GgufPre {
     const char* names;    // the first one is written
     bool ignore_merges = false, nfc = false;
@@ -57,6 +57,8 @@ const std::vector<PatternRow>& pattern_rows();    // by Pattern, without `other`
 const PatternRow& pattern_row(Pattern pattern);
 Pattern known_pattern(const std::vector<Split>& splits);    // Pattern::other: no row has these steps
 extern const char* const GPT2_REGEX;
+// Unicode's White_Space, as items of a class of a regular expression.
+extern const char* const WHITE_SPACE;
 
 // A pre-tokenizer's compiled steps.
 class Pretokenizer {

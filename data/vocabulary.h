@@ -36,8 +36,9 @@ struct Normalization {
 };
 
 // Treatment of spaces before splitting. marked: SentencePiece's mark U+2581 replaces spaces.
-// marked_first and marked_always also put a mark at the beginning of the text, or of each segment
-// between added tokens. prefixed: a space is put at the beginning (ByteLevel's add_prefix_space).
+// marked_first also puts a mark at the beginning of the text, marked_always at the beginning of
+// each segment between added tokens. prefixed: a space is put at the beginning of each segment
+// (ByteLevel's add_prefix_space).
 enum class Spaces { kept, prefixed, marked, marked_first, marked_always };
 constexpr const char* SPACE_MARK = "\xE2\x96\x81";
 inline std::string with_spaces(std::string marked) {

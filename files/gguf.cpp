@@ -27,7 +27,7 @@ bool is_boolean(GgufType t) { return t == GgufType::boolean; }
 bool is_integer(GgufType t) { return !is_number(t) && !is_text(t) && !is_boolean(t) && t != GgufType::array; }
 bool is_numeric(GgufType t) { return is_integer(t) || is_number(t); }
 
-// ggml's formats that flatgpt does not read, for messages.
+// Returns the name of a ggml format that flatgpt does not read, for messages.
 const char* ggml_name(uint32_t type) {
     static const std::map<uint32_t, const char*> names = {
         {9, "Q8_1"},   {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"},
@@ -68,7 +68,8 @@ class Cursor {
         TRY(bytes(what, &v, sizeof v));
         return v;
     }
-    // Reads a count of items with at least `least` bytes each.
+    // Reads a count of items that take at least `least` bytes each. Fails if the remaining bytes
+    // cannot hold so many.
     Result<int64_t> count(const char* what, int64_t least) {
         const uint64_t n = TRY(value<uint64_t>(what));
         if (n > uint64_t(left() / least))

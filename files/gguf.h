@@ -15,8 +15,7 @@
 
 enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 
-// One value, or an array of values of one type. Integers of any width are stored in `integers`,
-// numbers of any width in `numbers`.
+// One value, or an array of values of one type, in the vector that fits the type.
 struct GgufValue {
     GgufType type = GgufType::u32;    // an array's element type
     bool array = false;
@@ -34,8 +33,8 @@ struct GgufValue {
 };
 
 // Values by key. A getter fails with exit 3, naming file and key, if the key is missing, of another
-// type or out of [min, max]. Integers of any width are accepted, as the specification requires,
-// also where a number is expected.
+// type or out of [min, max]. Integers of any width are accepted, as the specification requires. The
+// getter of one double accepts an integer, too.
 struct GgufMetadata {
     std::string name;    // the file, for messages
     std::map<std::string, GgufValue> values;

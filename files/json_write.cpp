@@ -26,7 +26,8 @@ ordered_json& Json::own() {
     if (value.use_count() > 1) value = std::make_shared<ordered_json>(*value);
     return *value;
 }
-// Appends a new field. Comparing its key with all others would be quadratic for a vocabulary.
+// Appends a new field. The key is not compared with the object's other keys, because that would
+// take quadratic time for a vocabulary.
 void Json::set_field(std::string_view key, Json to) {
     own().get_ref<ordered_json::object_t&>().emplace_back(std::string(key), std::move(to.own()));
 }

@@ -27,8 +27,8 @@ Color colormap(double x) {
 
 std::string big_endian(size_t n) { return {char(n >> 24), char(n >> 16), char(n >> 8), char(n)}; }
 const Bytef* bytes_of(const std::string& text) { return reinterpret_cast<const Bytef*>(text.data()); }
-// A heatmap's cells of `cell` x `cell` pixels as a PNG file (RFC 2083), whose palette has 255
-// colours and, last, the colour of NaN.
+// A heatmap as a PNG file (RFC 2083) with `cell` x `cell` pixels for each value. The palette has
+// 255 colours, then the colour of NaN.
 std::string png_of(const Heatmap& m, int cell) {
     const std::string header = big_endian(size_t(m.columns * cell)) + big_endian(size_t(m.rows * cell)) +
                                std::string("\x08\x03\0\0\0", 5);    // 8 bits a pixel, by palette
@@ -66,8 +66,8 @@ std::string base64(const std::string& data) {
     }
     return out;
 }
-// Text of an XML document: XML allows no control characters and no two noncharacters U+FFFE and
-// U+FFFF.
+// Text for an XML document. XML allows neither control characters, which are escaped, nor U+FFFE
+// and U+FFFF, which become U+FFFD.
 std::string xml_text(const std::string& text) {
     std::string out;
     for (char c : escape_control(text)) {
@@ -114,8 +114,9 @@ struct Svg {
         }
         elements += "\"/>\n";
     }
-    // Draws cells of `cell` units as one image: no seams, and small files. A .png has up to two
-    // pixels per unit, and the image has as many, because librsvg would blur a coarser one.
+    // Draws cells of `cell` units as one embedded PNG image, because separate squares would show
+    // seams and make large files. The image has two pixels per unit, as a .png file has at most,
+    // because librsvg would blur a coarser image.
     void cells(const Heatmap& m, double x, double y, int cell) {
         const int w = m.columns * cell, h = m.rows * cell;
         elements += formatted(

@@ -137,8 +137,8 @@ struct TextFile::State {
     Status decode_some();
 };
 
-// Fills `to` by decompressing the block, as far as possible. Gzip members may follow each other;
-// trailing zeros are padding.
+// Decompresses gzip data from `block` into `to` and sets *done to the number of bytes written. Gzip
+// members may follow each other; zeros after the last one are padding.
 Status TextFile::State::inflate_some(char* to, size_t bytes, size_t* done) {
     auto* in = reinterpret_cast<unsigned char*>(block.data());
     if (!inside) {

@@ -101,8 +101,8 @@ struct Value {
     enum Kind { plain, storage, tensor } kind = plain;
     int64_t number = 0;
     std::string label = {};    // a text, or a global's module and name
-    // Indices of the items of a tuple, or of keys and values in turn. A storage has its type and
-    // key here, a tensor its storage, offset, shape and strides.
+    // Indices of other values. A tuple or list has its items; a dictionary has keys and values in
+    // turn; a storage has its type and key; a tensor has its storage, offset, shape and strides.
     std::vector<int> items = {};
 };
 struct Unpickler {

@@ -33,8 +33,8 @@ Status choose_tokenizer(LoadedModel& m, const ModelSource& source, int V, const 
 // 200, 4.19: --checkpoint best)".
 std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
     const std::vector<std::string> dirs = checkpoint_list(run);
-    // The newest checkpoint's state has the whole run's best step, an older one only the best step
-    // up to its own.
+    // The best step is read from the newest checkpoint, because an older one records the best step
+    // only up to the step at which it was written.
     if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
@@ -63,8 +63,8 @@ Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOption
     const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
     return WeightFormats([format](const Tensor& t) { return std::vector<FormatRows>{{t.rows, format}}; });
 }
-// Allocates the model and reads its weights. pack: weights are packed where that is possible, in
-// the formats of the file, of --quantize or of --dtype.
+// Allocates the model and reads its weights. pack: uses the CPU's packed layout
+// (layers/quant/packed.h), in the formats of the file, of --quantize or of --dtype.
 Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions& model_options, const Config& config,
                     Plan plan, bool pack, bool as_trained, const std::string& dtype) {
     if (pack) {
@@ -122,7 +122,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     if (model_options.quantize != "none" && opened.gpu)
         return fail(Exit::usage, "--quantize %s: a GPU computes with bf16 or fp32; --device cpu",
                     model_options.quantize.c_str());
-    // A failure within `load` would count as a damaged checkpoint.
+    // The path of --trace is checked here, because a failure within `load` would count as a damaged
+    // checkpoint.
     if (!model_options.trace.empty()) TRY(check_writable(model_options.trace, "--trace"));
     const Tokenizer named =
         TRY(model_options.tokenizer.empty() ? Tokenizer() : Tokenizer::load(model_options.tokenizer));
@@ -151,8 +152,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
             chosen = choose_tokenizer(m, found, config.V, model_options.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
-        // The tokenizer is parsed while the weights are read only if parsing, which needs about 10
-        // times the file's size, takes less than 5 % of the weights' memory.
+        // Parsing needs memory of about 10 times the size of tokenizer.json. The tokenizer is
+        // parsed while the weights are read only if that is at most 5 % of the weights' memory.
         std::error_code none;
         const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
@@ -186,7 +187,8 @@ Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions m
         return Capacity{count, int(std::min<int64_t>({longest, c.T, std::max(1, saturating_rows(gpu) / count)}))};
     }));
     TRY(check_tokenizer(draft));
-    // The draft model's tokenizer may lack added tokens that only the model has embeddings for.
+    // Tokenizers with equal fingerprints may differ in length, because Tokenizer::of_model removes
+    // added tokens for which a model has no embeddings.
     const int own = draft.tokenizer.vocab_size(), other = m.tokenizer.vocab_size();
     if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) {
         if (const int T = draft.model->c.T; T < m.model->c.T)

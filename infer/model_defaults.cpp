@@ -140,7 +140,7 @@ Result<ChatFormat> chat_format(const std::string& model, const std::string& name
     if (v.eos >= 0) c.eos = v.name(v.eos);
     c.ends.push_back(v.eos);
     c.ends.push_back(tokenizer.end_of_text());
-    // Templates contain the end-of-turn marker even if the files do not list it.
+    // The template contains the marker that ends a turn, even if no file lists it as an end token.
     for (const std::string_view marker : ANSWER_ENDS) {
         if (c.chat_template.find(marker) == std::string::npos) continue;
         const int id = one_token(tokenizer, std::string(marker));

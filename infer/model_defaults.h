@@ -26,6 +26,7 @@ struct ChatFormat {
     std::vector<int> ends;              // end tokens, from all files and the template's markers
     std::vector<std::string> stop;      // template's end markers without a single token
 };
-// named: a template file, or the built-in "chatml"; "": the tokenizer's own. model: its name for
-// messages. exit 2: no template; 3, 4: the file.
+// named: a template file, or "chatml" for the built-in template, or "" for the tokenizer's own.
+// model: the model's name, for messages. Exit 2: no template; 3, 4: the template file cannot be
+// read.
 Result<ChatFormat> chat_format(const std::string& model, const std::string& named, const Tokenizer& tokenizer);

@@ -43,8 +43,8 @@ Trace::Trace(const Table& observed, std::string name, FILE* stream)
         };
 #include "layers/operations.inc"
 #undef OPERATION
-    // upload and copy are not traced: they move bytes without shape or type, and Table::on_host
-    // recognises a table of the host by the equality of these two entries.
+    // upload and copy are not traced: they move bytes without shape or type. Besides,
+    // Table::on_host is true if these two functions are equal.
     table.upload = real.upload;
     table.copy = real.copy;
     const std::vector<Cell> titles = {"layer", "operation", "output", "shape", "mean", "std", "first four"};
@@ -90,7 +90,8 @@ void Trace::start(const Model& g) {
     };
     for (int l = 0; l < g.c.L; l++) {
         const Activations& a = g.a[size_t(l)];
-        // A block writes the next block's input; without a backward pass both share one buffer.
+        // A block's output is the next block's input x. Without a backward pass all blocks have one
+        // buffer for x.
         add(l, {{l + 1 < g.c.L ? g.a[size_t(l) + 1].x : g.x_last, "out"}});
         add(l,
             {FIELD(a, ln1), FIELD(a, qkv), FIELD(a, qkv_rot), FIELD(a, atty), FIELD(a, decay_gates), FIELD(a, out1),

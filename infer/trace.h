@@ -7,8 +7,9 @@
 #include "base/command.h"
 #include "model/model.h"
 
-// A table like `real` that calls its operations and writes lines about their outputs. It captures
-// no graphs. Operations take no context, so only the Trace that was made last writes.
+// An operation table (Table, layers/ops.h) whose operations call those of `real` and write lines
+// about the outputs. It captures no CUDA graphs. Operations take no context, so only the Trace that
+// was made last writes.
 class Trace {
   public:
     Table table;    // to build a Model with; the Trace must outlive it
@@ -17,7 +18,8 @@ class Trace {
     ~Trace();
     Trace(const Trace&) = delete;
 
-    // Writes lines from here on, with the names of this model's arrays. The model is allocated.
+    // Writes lines from here on, with the names of this model's arrays. The model must be
+    // allocated.
     void start(const Model& model);
     void stop() { model = nullptr; }
 
@@ -36,8 +38,8 @@ class Trace {
         write(operation, argument, to.p, rows, cols);
     }
 };
-// Replaces a model that is not allocated by one over a table that writes lines. An empty path
-// changes nothing.
+// Opens a Trace at `path` and replaces the model, which must not be allocated yet, by one that uses
+// Trace::table. An empty path changes nothing.
 Status open_trace(const std::string& path, std::unique_ptr<Model>& model, std::unique_ptr<Trace>& trace);
 // Returns the option --trace. `passes` says in its help which passes are written.
 Flag trace_flag(std::string& path, const std::string& passes, const std::vector<std::string>& excludes = {});

@@ -1,7 +1,9 @@
-// adamw.cpp - the optimizer's step in one pass over all tensors; sum of squares for the norm.
+// adamw.cpp - one step of the AdamW optimizer in one pass over all tensors, and the sum of squares
+// of the gradients, from which their norm follows.
 //
-// Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with
-// masters, 24 in bf16 alone; the sum of squares reads 4. Square root and division are IEEE's.
+// Bound by memory. A step moves 28 bytes per parameter: it reads the weight, m, v and the gradient,
+// and writes all but the gradient. A bf16 weight takes 30 bytes with an fp32 master, 24 without
+// one. The sum of squares reads 4 bytes. Square root and division are not approximated (IEEE 754).
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {
@@ -9,7 +11,8 @@ namespace ISA {
 // tail are always the same ones, and no bit depends on the number of threads.
 constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
-// Eight sums for every instruction set: a square is exact in double, so all give the same bits.
+// Adds up eight sums in the same order for every instruction set. The square of a float is exact in
+// double, so an FMA changes nothing, and all instruction sets give the same bits.
 static double block_squares(const float* x, int64_t n) {
     typedef double Sums __attribute__((vector_size(64)));
     typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
@@ -34,8 +37,8 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
     *out = total;
 }
 
-// Updates w, m and v of one row. a is a copy: through a reference the loop reads it again after
-// each store, and takes twice as long.
+// Updates w, m and v of n elements that share one decay. `a` is passed as a copy: with a reference
+// the loop would read it again after each store, and take twice as long.
 INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, OptimizerParams a,
                      float decay) {
     const float scale = step.scale, rm = step.m_correction, rv = step.v_correction, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
@@ -55,7 +58,7 @@ INLINE vf rounded_at_random(vf x, vu random) {
     return (u & 0x7f800000) == 0x7f800000 ? x : reinterpret_cast<vf>((u + random) & 0xffff0000);
 }
 
-// master: unused for a float w, which is its own master.
+// master: fp32 weights of which a bf16 w is the rounded copy, or null. Not used if w is float.
 template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* decays,
                                      int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
     if (step->skipped) return;

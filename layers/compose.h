@@ -1,7 +1,7 @@
-// compose.h - steps of a block for which a table may have one fused operation. This file alone,
-// never gpt.cpp, decides whether a step is fused or composed. A step is fused if the table has the
-// operation and nothing else reads the intermediate results. Both ways have the same roundings
-// (test/test_fused_steps.cpp).
+// compose.h - steps of a transformer block for which a table (ops.h) may have one fused operation.
+// The fused operation is called if the table has it and nothing else reads its intermediate
+// results. Otherwise the step is composed of several operations. This file alone decides, never
+// gpt.cpp. Both ways have the same roundings (test/test_fused_steps.cpp).
 #pragma once
 #include <utility>
 
@@ -16,9 +16,8 @@ struct ProductWeights {
 
 // A norm's weights and the statistics for its backward pass.    mean (null for RMSNorm), rstd (N)
 struct NormStep {
-    // none: the model has no norm here, and the linear layer reads x itself, or a rounded copy if
-    // its inputs have another type. shared: another branch of the block has already computed this
-    // norm.
+    // none: the model has no norm here. The linear layer reads x itself or, if products' inputs
+    // have another type, a rounded copy. shared: another branch has already computed this norm.
     enum class Kind { norm, none, shared } kind;
     Norm norm;
     const Parameter *w, *b;
@@ -30,7 +29,7 @@ inline void norm_forward(const Table& op, Input* y, const Activation* x, const N
     if (n.kind == NormStep::Kind::norm) op.norm_forward(y, n.mean, n.rstd, x, n.w, n.b, n.norm, N, C);
     if (n.kind == NormStep::Kind::none) op.round_inputs(y, x, int64_t(N) * C);
 }
-// dx += the gradient of x, given dy.     dw, db (C): add
+// dx += the gradient of x, given dy. The gradients of w and b are added to dw and db (C).
 inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradient* db, const Activation* dy,
                           const Activation* x, const NormStep& n, int N, int C) {
     if (n.kind == NormStep::Kind::norm) op.norm_backward(dx, dw, db, dy, x, n.w, n.mean, n.rstd, n.norm, N, C);
@@ -50,7 +49,8 @@ inline void norm_linear(const Table& op, Activation* y, Input* normed, const Act
 inline void optional_linear(const Table& op, Activation* y, const Input* x, ProductWeights p, int N, int C, int OC) {
     if (p.w) op.linear_forward(y, x, p.w, p.b, nullptr, N, C, OC, {});
 }
-// Backward pass: dx += dy w, by way of scratch (N,C); dw and db: add.
+// Backward pass of optional_linear: dx += dy w, dw (+)= dy^T x, db += the sum of dy's rows. scratch
+// (N,C) gets dy w before it is added.
 inline void optional_linear_backward(const Table& op, Activation* dx, Activation* scratch, GradTarget<Gradient> dw,
                                      Gradient* db, const Activation* dy, const Input* x, const Parameter* w, int N,
                                      int C, int OC) {
@@ -65,8 +65,8 @@ inline void scale_and_drop(const Table& op, Activation* x, float scale, int64_t 
 
 // ---- the ffn: a product, an activation, a product -----------------------------------------------
 
-// An ffn up to its second product: y = act(pre), pre = x w^T + b. A shared expert may then multiply
-// y by a gate per position, sigmoid(x gate_w^T).
+// The part of an ffn before its second product: pre = x w^T + b, y = act(pre). In a shared expert,
+// y may then be multiplied by one gate per position, sigmoid(x row_gate_w^T).
 // x (N,C)  pre (N,F), gated (N,2*F)  y (N,F)
 struct FfnStep {
     ProductWeights first, second;
@@ -107,8 +107,8 @@ inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, 
     optional_linear(op, f.row_gate, x, {f.row_gate_w, nullptr}, N, f.C, 1);
     ffn_activate(op, f, N);
 }
-// Targets of an ffn's weight gradients, and scratch memory with the shapes of pre, y, row_gate and
-// x. `dy` may be `dpre` if nothing is gated.
+// Targets of an ffn's weight gradients; scratch memory dpre, dy, drow_gate and dx_of_gate with the
+// shapes of pre, y, row_gate and x. Unless the activation is gated, dpre and dy may be one array.
 struct FfnGradients {
     GradTarget<Gradient> first_w;
     Gradient* first_b;
@@ -147,8 +147,8 @@ inline void rope_backward(const Table& op, Activation* d, Gradient* dqw, Gradien
                           int S, const Heads& h, const QkNormRope& t) {
     if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, cos_sin, rstd, B, S, h, t);
 }
-// y = attention over the cache, after the norm and rotation of queries and keys. If `keep`, they
-// are also written to qkv_rot. Shapes: rope_forward and attention_cached in operations.inc.
+// y = attention over the cache, after the norm and rotation of queries and keys. keep: a later step
+// reads qkv_rot. Shapes: rope_forward and attention_cached in operations.inc.
 inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot, float* rstd, const Activation* qkv,
                                   const Parameter* qw, const Parameter* kw, const float* cos_sin, const Pages& cache,
                                   int B, int S, const int* rope_pos, const int* pos, const Heads& h,
@@ -161,7 +161,8 @@ inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot
 
 // ---- a branch's end and the residual ------------------------------------------------------------
 
-// A branch's last product, added to the residual stream x, with sum = in w^T + b + experts:
+// The end of a branch (attention or ffn). Its last product, sum = in w^T + b + experts, is added to
+// the residual stream x:
 // out = x + scale * drop(norm(sum)), or with norm_of_sum out = norm(x + scale * drop(sum))
 struct Branch {
     const Input* in;    // (N,width); width 0: no such product

@@ -27,7 +27,8 @@ int64_t mapped_size(int64_t bytes) {
     return round_up(std::max<int64_t>(bytes, 1), bytes < HUGE_PAGE ? PAGE : HUGE_PAGE);
 }
 
-// Large blocks start at a huge page: 20 to 25 % more read bandwidth than from 4 KiB pages.
+// Large blocks start at a multiple of 2 MiB, so that Linux can use huge pages, from which reading
+// is 20 to 25 % faster than from pages of 4 KiB.
 void* allocate(int64_t bytes) {
     const int64_t size = mapped_size(bytes), slack = size < HUGE_PAGE ? 0 : HUGE_PAGE;
     void* p = mmap(nullptr, size_t(size + slack), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -79,7 +80,8 @@ template <class Visit> void each_cgroup(const std::string& controller, Visit vis
     }
 }
 
-// Reads cgroup v2's "max 100000" or "150000 100000", or v1's two files; 0: no limit.
+// Returns the CPU quota of a cgroup in cores; 0: no limit. v2 has one file with quota and period
+// ("150000 100000", or "max 100000" without a limit), v1 has a file for each.
 double quota(const std::string& directory) {
     std::ifstream v2(directory + "/cpu.max");
     double limit = 0, period = 0;
@@ -160,8 +162,8 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
     ops.wait = plain.wait;
     ops.add_losses = plain.add_losses;
     ops.step_verdict = plain.step_verdict;
-    // 256 MiB are 1344 rows of GPT-2's logits. Each further chunk reads wte three times and adds to
-    // dwte.
+    // The LM head's logits are computed in chunks of rows: 256 MiB hold about 1340 rows of GPT-2's.
+    // Smaller chunks are slower, as each reads wte three times and adds to dwte.
     ops.logits_bytes = 256 << 20;
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);
@@ -213,8 +215,9 @@ bool cpu_has_vnni(Isa isa) {
     return isa == Isa::avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
 }
 int cpu_prefetch_bytes() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
-// Tiles are thread state that the kernel saves and restores: it must support them (XCR0), and grant
-// their use to each process (arch_prctl, Linux 5.16). Without, tile instructions raise SIGILL.
+// The tile registers are state of a thread, which Linux saves and restores. Linux must support this
+// (XCR0) and grant the registers to each process (arch_prctl, since Linux 5.16). Without the grant,
+// tile instructions raise SIGILL.
 static bool granted_amx() {
     constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
     constexpr unsigned OSXSAVE = 1u << 27, AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, TILE_STATES = 3u << 17;

@@ -10,33 +10,34 @@
 #include "ops.h"
 #include "layers/quant/packed.h"
 
-// Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); AVX512-BF16 besides.
+// base: any CPU. avx2: AVX2 and FMA (x86-64-v3). avx512: AVX-512 F, BW, CD, DQ, VL (x86-64-v4).
+// avx512bf16: AVX512-BF16 as well.
 enum class Isa { base, avx2, avx512, avx512bf16 };
 constexpr int ISA_COUNT = 4;
 
-// Called first in main: restarts the program with GOMP_SPINCOUNT set, unless the user has set a
-// policy. libgomp reads the variable before main; by default its threads spin for milliseconds at
-// every barrier. 40 steps of a small model beside four other busy processes on 2 cores took 25 s
-// that way, 5 to 8 s with 20000. A much smaller count slows small models on an idle machine (0.4 s
-// -> 4 s with 2000). 2026-11-21.
+// Must be called first in main. Restarts the program with GOMP_SPINCOUNT=20000, unless this
+// variable or OMP_WAIT_POLICY is set: libgomp reads it before main. By default libgomp's threads
+// spin for milliseconds at every barrier: on 2 cores beside four other busy processes, 40 steps of
+// a small model took 25 s, and 5 to 8 s with a count of 20000. With a count of 2000, a small model
+// on an idle machine took 4 s instead of 0.4 s (2026-11-21).
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
 // Whether the CPU has VNNI, dot products of four bytes, for this instruction set's vectors.
 bool cpu_has_vnni(Isa isa);
-// Prefetch distance, in bytes, of loops over weights of floats. Intel's own prefetchers stop at 4
-// KiB, and prefetches from beyond hinder them: with 2 KiB a token of GPT-2 in fp32 reads at 97 % of
-// memory's speed, with 8 KiB at 89 % (2 cores of Xeon with AMX, 2026-11-26). Zen 4 and 5: only 8
-// KiB measured.
+// Prefetch distance, in bytes, of loops over weights that are floats. Intel's hardware prefetchers
+// look at most 4 KiB ahead, and prefetches from further ahead hinder them: a token of GPT-2 in fp32
+// reads at 97 % of the memory's speed with 2 KiB, at 89 % with 8 KiB (2 cores of a Xeon with AMX,
+// 2026-11-26). On Zen 4 and 5 only 8 KiB were measured.
 int cpu_prefetch_bytes();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
 
-// The unit that multiplies matrices, and bytes of packed weights: vectors of the instruction set
-// (none), AMX tiles, or an emulation of AMX tiles in plain C++, with the same bits. Tiles multiply
-// bf16: a product of floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
+// The unit that multiplies matrices. none: vectors of the instruction set. amx: AMX tiles.
+// emulated: an emulation of AMX tiles in plain C++, with the same bits. Tiles multiply bf16, or
+// bytes of packed weights: a product of floats is FLOAT_PRODUCTS products of bf16 (amx.cpp).
 enum class Tiles { none, amx, emulated };
 constexpr int FLOAT_PRODUCTS = 6;
 
@@ -108,8 +109,9 @@ struct PackedProduct {
     Precision precision = {};          // prefill: tiles multiply floats, too
 };
 
-// Kernels of one instruction set for parameters of type P: the entries of Ops, except memory and
-// the step's verdict, and functions for tests. Inputs of products (Ops::I) have type P.
+// Kernels of one instruction set for parameters of type P: the entries of Ops except those that
+// cpu.cpp defines (memory, add_losses, step_verdict), kernels for packed weights, and functions for
+// tests. Inputs of products (Ops::I) have type P.
 template <class P> struct CpuKernels : Ops<float, P> {
     Tiles tiles = Tiles::none;    // unit that multiplies in the entries below
     void (*matmul)(const Matmul<P, P>& m);

@@ -3,8 +3,8 @@
 // Synchronisation: all operations run on one stream, in order. The host runs ahead of it and waits
 // only in download and wait. A second stream uploads the next batch: on the device, upload_async
 // waits until use_uploaded has copied the previous batch, and use_uploaded makes the first stream
-// wait for the upload. Uploads are staged in a pinned ring, so the caller may change its memory at
-// once; half of the ring is reused when its copies are done.
+// wait for the upload. Uploads are staged in pinned memory, so the caller may change its own at
+// once. Each stream has a ring of two halves for this; a half is reused when its copies are done.
 #include <unistd.h>
 
 #include <algorithm>
@@ -151,7 +151,8 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
-// Has the targets of all kernels: PTX below 9.0 lacks griddepcontrol.wait, whatever the GPU.
+// An empty kernel, compiled for the same targets as all others. If these are below 9.0, the kernels
+// lack griddepcontrol.wait, whatever the GPU.
 static __global__ void any_kernel() {}
 bool cuda_overlaps() {
     static const bool does = [] {

@@ -74,9 +74,9 @@ struct Launch {
 // cuBLASLt; 8 rows by these kernels are not timed.
 constexpr int GEMV_ROWS = 4;
 
-// Percent of a multiprocessor's largest shared memory that every kernel asks for which is launched
-// to overlap the previous one. A kernel that asks for another division of L1 and shared memory than
-// the previous one may have to wait (CUDA's manual, cudaFuncSetCacheConfig), and the driver's own
+// Shared memory, in percent of a multiprocessor's largest, that is requested for every kernel that
+// overlaps the previous one. A kernel with another division of L1 and shared memory than the
+// previous one may have to wait (CUDA's manual, cudaFuncSetCacheConfig), and the driver's own
 // choice may differ between kernels with dynamic shared memory (matmul/norm_linear.cu) and without.
 // No GPU has run this: neither the wait nor the percentage was measured. At 75 %, 7 blocks of
 // normed_kernel fit with a row of 8192 in bf16, 5 instead of 6 with four rows of 4096, and 60 KB of

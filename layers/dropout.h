@@ -11,10 +11,10 @@ HOST_DEVICE static inline bool is_kept(const Dropout& d, int64_t i) {
     return philox(d.seed, 0, index / 4).v[index % 4] >= d.keep_threshold();
 }
 
-// Dropout of attention's probabilities: word pair_word of philox(seed, pair_row, pair_index)
-// decides about a query and a key in head `head` of sequence b. One philox call serves two queries
-// 8 apart and two keys 8 apart, because a lane holds these four elements of a tensor-core product,
-// whether its rows are queries or keys. Neighbouring keys have consecutive indices.
+// Dropout of attention's probabilities: for a query and a key of head `head` in sequence b, word
+// pair_word of philox(seed, pair_row, pair_index) decides. A philox call's four words serve two
+// queries 8 apart and two keys 8 apart: one lane holds these four elements of a tensor-core
+// product, whether queries or keys are its rows. Neighbouring keys have consecutive indices.
 HOST_DEVICE static inline uint64_t pair_row(const Dropout& d, int64_t b, int head, int NH) {
     return uint64_t((d.first + b) * NH + head);
 }

@@ -1,5 +1,6 @@
-// embedding.cpp - sums of rows of wte and wpe; backward: their scatter. Bound by memory: forward
-// moves 12 bytes per element, 8 if the tables are bf16.
+// embedding.cpp - forward: each position's sum of a row of wte (its token's) and a row of wpe.
+// Backward: adds the gradient of the sum to both rows. Bound by memory: forward moves 12 bytes per
+// element of x, 8 if the tables are bf16.
 //
 // Two positions may have the same token. So in the backward pass each thread owns a range of
 // columns and reads all rows in order: no two threads add to one element, and sums have one order.

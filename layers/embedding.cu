@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(DIGITS)
         if (first + 32 * r < N) to[at[warp][digit[r]] + rank[r]] = n[r];
 }
 
-// Returns the positions sorted by token, equal tokens by position. Scratch: a, b (N)  digit_offset
-// (DIGITS, tiles)
+// Returns the positions sorted by token, equal tokens by position. Scratch: a (N), b (N),
+// digit_offset (DIGITS,tiles).
 const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int N, int V) {
     const unsigned tiles = unsigned(ceil_div(N, TILE));
     const int* order = nullptr;

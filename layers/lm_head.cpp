@@ -1,12 +1,12 @@
 // lm_head.cpp - softmax and cross entropy of rows of logits. Bound by one exp per element.
 //
-// A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. The first pass sums and writes
-// exp(x - top), where top is the largest logit so far. The second pass, from L2, multiplies each
-// piece by scale / sum * exp(the piece's top - the row's top). The loss is log(sum) + (top -
-// target's logit): finite where -log(p) is not.
+// A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. For each piece the first pass
+// finds `top`, the largest logit so far, then sums and writes exp(x - top). The second pass, from
+// L2, multiplies each piece by scale / sum * exp(the piece's top - the row's top). The loss is
+// log(sum) + (top - target's logit), which is finite where -log(p) is not.
 //
-// Shaped logits (scaled, capped) are computed in both passes. The gradient's factor dz/dx is
-// multiplied in the second pass, after which x may be overwritten.
+// The first pass computes shaped logits (scaled, capped) twice: for `top` and for exp. It also
+// multiplies by dz/dx, the gradient's factor, because its result may overwrite x.
 #include "layers/simd/tanh.h"
 
 namespace ISA {

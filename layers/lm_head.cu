@@ -8,8 +8,9 @@
 // the row from shared memory if a multiprocessor can hold two rows, else from L2, which then moves
 // 3 elements instead of 2. GPT-2's 50304 logits in bf16 are 100608 bytes: two rows fit the 228 KB
 // of an H100, whose L2 would otherwise be as busy as its memory. They do not fit the 164 KB of an
-// A100. One block per multiprocessor would never read and write at the same time, which costs more
-// than L2: the rows of two blocks on 108 multiprocessors take 21.7 of L2's 40 MB.
+// A100. There the rows stay in L2: those of two blocks on each of 108 multiprocessors take 21.7 of
+// 40 MB. One row would fit shared memory, but one block per multiprocessor would never read and
+// write at the same time, which costs more than L2's traffic.
 //
 // Soft caps and scales (Logits) are applied in both passes: a tanh for each element and pass.
 #include "layers/attention/softcap.cuh"

@@ -40,7 +40,8 @@ template <class Y, class P> static void norm_forward(Y* y, float* mean, float* r
     norm.rms ? forward<true>(y, mean, rstd, x, w, b, norm, N, C) : forward<false>(y, mean, rstd, x, w, b, norm, N, C);
 }
 
-// Backward pass of a row: dx += its gradient, part (2,C) += its share of dw and, with bias, of db.
+// Backward pass of a row. dx += the gradient of x. part (2,C) += the row's terms of dw and, with
+// bias, of db.
 template <bool rms, class P> INLINE void backward_row(float* dx, float* part, const float* dy, const float* x,
                                                       const P* w, bool bias, float m, float r, float plus, int C) {
     vf g_sum = {}, gx_sum = {};

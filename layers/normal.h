@@ -1,7 +1,7 @@
-// normal.h - Phi(x), the normal distribution function, as the CPU's and the GPU's exact GELU
-// compute it: 1 - tail or tail by x's sign, tail = erfc(|x|/sqrt2)/2 = exp(-x^2/2) p(t), t = 1/(1 +
-// NORMAL_K |x|). p is a minimax fit of degree 8 of the relative error, which is 4e-8 (float
-// arithmetic adds 3e-7).
+// normal.h - Phi(x), the normal distribution function, for the exact GELU of CPU and GPU. Phi(x) is
+// 1 - tail if x > 0, else tail, with tail = erfc(|x|/sqrt2)/2 = exp(-x^2/2) p(t) and t = 1/(1 +
+// NORMAL_K |x|). The polynomial p is a minimax fit of degree 8 of the relative error, which is
+// 4e-8; float arithmetic adds 3e-7.
 #pragma once
 #include "base/common.h"
 

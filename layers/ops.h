@@ -51,8 +51,8 @@ struct Dropout {
 //   retention  f(x) = x, a head's decay is a constant (retention_decay); scores have the factor
 //              Heads::scale; n makes the mean square of y 1. Sun et al. 2023
 //   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2) with the layer's gates.
-//              Yang et al. 2023. At the bound less than 1/7 of a state remains; the bound keeps
-//              the exponents of a chunk of 36 positions within fp32.
+//              Yang et al. 2023. At the bound -2, less than 1/7 of a state remains after each
+//              position. It keeps the exponents of a chunk of 36 positions within fp32.
 enum class LinearAttention { none, elu, retention, gated };
 constexpr float LINEAR_ATTENTION_EPS = 1e-5f;                  // added to f(q) . z or the mean square
 constexpr float GATE_SCALE = 1 / 16.0f, LOG_DECAY_MIN = -2;    // gated: factor of log sigmoid; lower bound
@@ -94,9 +94,9 @@ struct Heads {
     HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == LinearAttention::elu)); }
 };
 
-// ALiBi's slope of head i of NH (Press et al. 2022). If NH is no power of two, the authors' code
-// gives the first p heads (p: the largest power of two below NH) the slopes of p heads, and the
-// others every second slope of 2p heads.
+// ALiBi's slope of head i of NH (Press et al. 2022). If NH is no power of two, p is the largest
+// power of two below NH. As in the authors' code, the first p heads then get the slopes of p heads,
+// and the other heads get every second slope of 2p heads.
 inline double alibi_slope(int i, int NH) {
     int p = 1;
     while (2 * p <= NH) p *= 2;
@@ -114,8 +114,8 @@ struct Pages {
     const int* table;    // (B,width): pages of each sequence
     int width;
     // Order in which attention sums up a row. On a CPU prefill and decode differ in the last bits.
-    // by_length is decode if S == 1. A caller whose results must have the same bits however a text
-    // is divided into calls chooses prefill or decode.
+    // by_length: decode if S == 1, else prefill. A caller whose results must have the same bits
+    // however a text is divided into calls chooses prefill or decode.
     enum class SumOrder { by_length, prefill, decode } sum_order = SumOrder::by_length;
     static bool decode(SumOrder order, int S) {
         return order == SumOrder::by_length ? S == 1 : order == SumOrder::decode;
@@ -155,15 +155,16 @@ struct QkNormRope {
     int rstd_count(int NH, int NKV) const {    // floats of rstd per position
         return norm == QkNorm::none ? 0 : norm == QkNorm::all ? 2 : NH + NKV;
     }
-    // Number of the norm's weights for `heads` query heads, or for as many key heads.
+    // Number of weights of the queries' norm if there are `heads` query heads; for keys likewise.
     int weights(int heads, int HS) const { return norm == QkNorm::none ? 0 : norm == QkNorm::all ? heads * HS : HS; }
 };
 // The ffn's activation function. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new);
 // gelu: with erf; silu: x sigmoid(x); relu2: relu(x)^2.
 enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
 // A router assigns each position to K of E experts. Scores are softmax(z) of its logits z, or
-// sigmoid(z). The K largest scores choose the experts (the first one of equal scores) and are the
-// factors of their outputs, as they are or, with `normalise`, divided by their sum.
+// sigmoid(z). The experts with the K largest scores are chosen, of equal scores the first. An
+// expert's output is multiplied by its score or, with `normalise`, its score / the sum of the K
+// scores.
 struct Router {
     static constexpr int MAX_EXPERTS = 512;
     int E = 0, K = 0;
@@ -193,8 +194,8 @@ struct SampleParams {
     bool operator==(const SampleParams&) const = default;
     bool penalises() const { return repetition != 1 || presence != 0 || frequency != 0; }
 };
-// A text's next token is drawn with the random number philox(seed, sequence, pos), and penalised by
-// row `text` of token_counts.
+// State of one text: its next token is drawn with the random number philox(seed, sequence, pos),
+// and row `text` of token_counts has the counts for penalties.
 struct SampleState {
     uint64_t sequence, pos;
     int64_t text;
@@ -321,7 +322,8 @@ struct Table : Ops<Activation, Parameter> {
         : activation(element_of<T>), input(element_of<InputType<T, P>>), parameter(element_of<P>),
           gradient(element_of<Grad<P>>) {
         static_cast<Backend&>(*this) = op;
-        // Safe: every supported ABI passes pointers to any object alike, also within a GradTarget.
+        // The casts are safe: every supported ABI passes pointers to all object types alike, also
+        // within a GradTarget.
 #define OPERATION(name, need, arguments, ...) \
     this->name = reinterpret_cast<decltype(this->name)>(reinterpret_cast<void (*)()>(op.name));
 #include "operations.inc"
@@ -332,7 +334,8 @@ struct Table : Ops<Activation, Parameter> {
     Element element(const Parameter*) const { return parameter; }
     Element element(const Gradient*) const { return gradient; }
     static Element element(const float*) { return Element::f32; }
-    // Bytes of n elements, and the i-th element. Other types have their C++ size.
+    // Bytes of n elements, and a pointer to the i-th. A type that is not one of those above
+    // (Activation to Gradient), such as int, has its C++ size.
     template <class X> int64_t bytes(const X* p, int64_t n) const {
         if constexpr (requires { sizeof(X); }) return n * int64_t(sizeof(X));
         else return n * element_bytes(element(p));
@@ -347,7 +350,7 @@ struct Table : Ops<Activation, Parameter> {
         if (has_input_type())    // floats become the parameters' type
             this->from_floats(reinterpret_cast<Parameter*>(y), reinterpret_cast<const float*>(x), n);
     }
-    // Whether device memory is this process's own, so that several of its threads may write it.
+    // Whether several threads of this process may write device memory at once: it is host memory.
     bool on_host() const { return upload == copy; }
 };
 
@@ -365,7 +368,7 @@ template <class P> const Ops<float, P>& cpu_ops();
 // (layers/quant/packed.h). Operations that need gradients are null.
 struct PackedWeight;
 const Ops<float, PackedWeight>& cpu_packed_ops();
-// Whether the instruction set in use multiplies bf16 (AVX512-BF16, AMX). Otherwise bf16 is slower.
+// Whether the instruction set in use multiplies bf16 (AVX512-BF16, AMX). If not, fp32 is faster.
 bool cpu_has_bf16();
 void cpu_set_threads(int threads);    // 0: all available cores (affinity, cgroup quota)
 int cpu_threads();

@@ -22,9 +22,9 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     return flops_per_round * double(rounds) * cpu_threads() / best;
 }
 
-// Factors of the loops: random numbers from L1, as in every product. Constants in registers are up
-// to 12 % faster in FMAs and 20 % in tiles, as they need less power (2 cores of an Intel server,
-// 2026-11-22). bf16 loops read each word as a pair.
+// Factors of the loops: random numbers from L1, as in every product. With constants in registers,
+// which need less power, FMAs are up to 12 % and tiles up to 20 % faster (2 cores of an Intel
+// server, 2026-11-22). bf16 loops read each word as a pair.
 constexpr int STEPS = 16, ROWS = 8, COLUMNS = 64;
 struct alignas(64) Random {
     float a[STEPS][ROWS], b[STEPS][COLUMNS];
@@ -48,7 +48,8 @@ const Random& random_numbers() {
 }
 
 // Defines a function of n steps of rows x vectors independent vector multiply-adds: a product's
-// inner loop, as wide as registers allow. It returns a sum, so that the compiler keeps them.
+// inner loop, as wide as registers allow. It returns the sum of all results, so that the compiler
+// cannot remove the multiply-adds.
 #define PRODUCT_LOOP(name, target_name, width, rows, vectors, multiply_add)                                       \
     __attribute__((target(target_name))) float name(int64_t n) {                                                  \
         typedef float vec __attribute__((vector_size(4 * width)));                                                \
@@ -128,8 +129,9 @@ double tile_peak() {
 }
 }    // namespace
 
-// Flushes each cache line. Reading 64 MB of other memory instead left norm_forward's 6 MB in a
-// cache: 187 % of its lower bound (two cores of Zen 5, 32 MB of L3, 2026-11-21).
+// Flushes each cache line. Reading 64 MB of other memory instead was not enough: the 6 MB of
+// norm_forward stayed in a cache, and its measured speed was 187 % of what memory allows (two cores
+// of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);
 #pragma omp parallel for schedule(static)
@@ -168,8 +170,8 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
 }
 }    // namespace
 
-// Reads several parts in rotation, so that none is in a cache; in short pieces, so that other work
-// on the machine disturbs only some of them.
+// Each call reads the next of PARTS parts, so that none of it is in a cache. A part is small, so
+// that other work on the machine disturbs only some calls.
 double cpu_read() {
     static int next = 0;
     static const int64_t* far_memory = [] {

@@ -10,7 +10,7 @@ struct Peaks {
     double bytes = 0;       // bytes/s: CPU's reading; GPU's reading plus writing
     // Whether `products` is the peak of AMX tiles. fp32 products then have a sixth of bf16's speed.
     bool tiles = false;
-    // Least seconds for a cost: its `products` and `arithmetic` (FLOPs) and `bytes`.
+    // Least seconds for a cost w: products and arithmetic are FLOPs.
     template <class Cost> double floor(const Cost& w) const {
         return std::max(w.products / products + w.arithmetic / flops, w.bytes / bytes);
     }

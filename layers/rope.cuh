@@ -55,7 +55,8 @@ template <int W, bool INTERLEAVED> struct RopeVector {
         at[0] = !rotates ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
         at[1] = rotates && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
     }
-    // Calls f(i, at[k]) for both halves k of the piece: x[i] is the half's first element.
+    // Calls f(i, at[k]) for each half k of the piece that lies within the head; x[i] is the half's
+    // first element.
     template <class F> __device__ void vectors(F f) const {
 #pragma unroll
         for (int k = 0; k < 2; k++)

@@ -1,16 +1,16 @@
 // router.cpp - the choice of experts for each position, and the order of rows by expert.
 //
-// Rows are processed in pieces of a sequence. Each piece counts its rows of every expert; the
-// counts of all pieces, in order, give each piece its first permuted rows: a counting sort whose
-// result does not depend on threads. Bound by E exps and K E comparisons a position: negligible
-// compared with the experts.
+// Positions are processed in pieces of a sequence. Each piece counts its rows of every expert
+// (Routes); the counts of all pieces, in order, give each piece its first permuted rows: a counting
+// sort whose result does not depend on threads. Bound by E exps and K E comparisons a position:
+// negligible compared with the experts.
 #include "layers/simd/activation_vec.h"
 
 namespace ISA {
-constexpr int PIECE = 64;    // rows
+constexpr int PIECE = 64;    // positions of a sequence
 
 namespace {
-// A position's scores. A score times to_share is its share of their sum.
+// A position's scores. A score times to_share is its share of the sum of all scores.
 struct Scores {
     float score[Router::MAX_EXPERTS], to_share, lse;
     INLINE_MEMBER Scores(const float* z, const Router& r) {
@@ -53,8 +53,8 @@ static void choose(int* expert, const float* z, const Router& r) {
     }
 }
 
-// Sums over a piece of a sequence: the shares, lse^2, and the number of rows of each expert, which
-// later becomes the first permuted row of these rows.
+// Sums over a piece of a sequence: lse^2, each expert's shares, and in `slots` each expert's number
+// of rows, which later becomes the first permuted row of these rows.
 struct Piece {
     double* lse;
     float* shares;    // (E)
@@ -69,7 +69,7 @@ struct Piece {
 };
 INLINE int pieces_of(int S) { return (S + PIECE - 1) / PIECE; }
 
-// Adds a sequence's counts to `totals`.
+// Adds a sequence's counts, balance and lse^2 to `totals` (operations.inc: router_forward).
 static void add_totals(double* totals, void* room, const int* counts, int b, int S, const Router& r) {
     const int pieces = pieces_of(S);
     for (int i = 0; i < r.E; i++) {

@@ -2,8 +2,8 @@
 //
 // A warp has a position: each lane has the logits of experts lane, lane + 32, ... in registers. The
 // K choices are K rounds of a maximum over the warp, of (logit, lower index first), so ties have
-// one order. Bound by instructions: about 15 a round, and 20 for every 32 experts; E elements and
-// 16 K bytes are too few for memory to matter.
+// one order. Bound by instructions: about 15 a round, and 20 for every 32 experts; a position's E
+// elements and 16 K bytes are too few for memory to matter.
 //
 // Rows are ordered by a counting sort without atomics on memory. Parts of 128 positions of one
 // sequence count their rows of each expert; a warp for each expert turns the counts into the parts'
@@ -15,7 +15,8 @@
 namespace {
 constexpr int WARPS = 8, PART = RouterScratch::PART;
 
-// A position's scores of experts lane + 32 j; score * to_share is the share of the scores' sum.
+// A position's scores: score[j] is that of expert lane + 32 j. score * to_share: the score divided
+// by the sum of all scores.
 template <int R> struct Scores {
     float z[R], score[R], to_share, lse;
     template <class T> __device__ Scores(const T* logits, const Router& r) {

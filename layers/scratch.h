@@ -59,15 +59,15 @@ inline int64_t rope_scratch(int64_t N, Heads h, QkNormRope t) {
 // A product's scratch: cuBLASLt's workspace and one sum per column. The workspace is four times
 // NVIDIA's advice for Hopper, because the gradient of a weight is a sum over all positions, which
 // the library may split into parts (9 MB each for GPT-2). If the library does not compute column
-// sums, a kernel sums ranges of rows in float, and the workspace is not needed.
+// sums, a kernel does afterwards: it sums ranges of rows in float, in the workspace's memory.
 constexpr int64_t WORKSPACE = 128 << 20;
 inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // rows per range
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
 // linear_*_fp8's scratch: the largest number that each block of threads found in a tensor, then
-// each factor's scales and its 8-bit copy. Forward, the factors are x and w. Backward they are dy,
-// its transpose, and w^T, whose memory x^T reuses.
+// each factor's scales and its 8-bit copy. The forward product has the factors x and w, the
+// backward products have dy, dy^T, w^T and x^T. x^T overwrites w^T, which is then no longer used.
 struct Fp8Scratch {
     static constexpr int PARTS = 512;    // blocks that find the maximum: 4 per multiprocessor
     static constexpr int BLOCK = 128;    // neighbours along k that share a scale
@@ -112,7 +112,8 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares; each writes 
 // whole tiles of queries. sm90: dq in float, lse and delta per query tile, and counters that order
 // the additions to dq.
 struct Sm90Scratch {
-    // Sparse masks, biases and dropout, which sm80 supports, would cost registers in every call.
+    // The sm90 kernels lack sparse masks, biases and dropout, which would cost registers in every
+    // call; the sm80 kernels have them.
     static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
         return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
@@ -155,8 +156,8 @@ struct BiasScratch {
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
-// Scratch of linear_attention_*, counted in floats. rows: numerators of y, or their gradients.
-// gates: the products q dq.
+// Scratch of linear_attention_*, counted in floats. rows: for each row of y, y before its factor n
+// and, with elu, f(q) . z; in the backward pass the gradients of these. gates: the products q dq.
 struct LinearAttentionScratch {
     int64_t rows, gates;
     LinearAttentionScratch(int B, int S, Heads h)
@@ -173,11 +174,11 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
 
 // attention_cached divides the queries into items of G that share a kv head, and each item's keys
 // into splits; a lane holds E elements of a head. Each split leaves a partial result in scratch.
-// With S > 1, lse is stored, too, for a prompt's first chunk.
+// With S > 1, attention_forward may compute a prompt's first chunk: then scratch has its lse.
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: per multiprocessor
-    // From 17 positions on, the prompt's kernels do more work for each key that they read: their
-    // tiles have 64 queries.
+    // Calls with more positions are computed by the prompt's kernels. Their tiles have 64 queries,
+    // so they do more work for each key that they read.
     static constexpr int MAX_POSITIONS = 16;
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
     bool takes;    // false: the prompt's kernels compute it

@@ -4,7 +4,8 @@
 
 HOST_DEVICE inline void decide_step(Step* step, double loss, double square_sum, OptimizerParams a, Limits limits) {
     const double norm = sqrt(square_sum);
-    // x - x is 0 for finite x alone, and NaN fails every comparison, so such a step is never good.
+    // x - x is 0 for finite x alone, and comparisons with NaN are false. So a step whose loss or
+    // norm is not finite is never good.
     const bool good = loss - loss == 0 && norm - norm == 0 && loss <= limits.loss && norm <= limits.norm;
     step->loss = loss;
     step->norm = norm;

@@ -14,7 +14,8 @@ template <class X> struct ActivationRow {
     X* Activations::*instead = nullptr;    // array to use instead; null: none
 };
 
-// Arrays of block l. first: the output of the ffn's first product is stored.
+// Arrays of block l with the activations' element type. first: whether the output of the ffn's
+// first product is stored. A fused GELU without a backward pass does not write it.
 std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, bool first) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
@@ -34,8 +35,9 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::shared_gate, gates, cheap},
             {&A::out2, post, cheap}};
 }
-// own: matrix products read another element type than the activations'. A norm converts as it
-// writes ln1 and ln2; without a norm, they are converted copies of the branch's input.
+// Arrays of block l that matrix products read. own: their element type differs from the
+// activations'. A norm converts as it writes ln1 and ln2. Without a norm, ln1 and ln2 exist only if
+// `own`, as converted copies of the branch's input.
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
@@ -176,7 +178,8 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
 void lay_out_logits(Layout& at, Gpt& g) {
     const int64_t N = g.plan.max_tokens();
     at.purpose("logits");
-    // At most logits_bytes and half of all rows at a time; products are fastest from 256 rows on.
+    // A chunk of logits has at most logits_bytes (layers/ops.h) and at most half of all rows. But
+    // it has at least 64 rows, because products of fewer rows are slow.
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     at.reserve(g.head, int64_t(g.head_rows) * g.c.Vp());

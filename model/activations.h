@@ -5,9 +5,10 @@
 
 struct Gpt;
 
-// A block's activations, which its backward pass reads. If the model lacks the step that computes
-// an array, the array's pointer is the step's input, or a copy of that input in the products' input
-// type (Table::has_input_type), or null if the array is never read.
+// A block's activations, which its backward pass reads. A model may lack the step that computes an
+// array. The array's pointer is then null if nothing reads the array. Otherwise it points to the
+// step's input, or to a copy of that input if matrix products read another element type than the
+// activations' (Table::has_input_type).
 struct Activations {
     Activation* x;                // (N,C): the block's input
     Input* ln1;                   // (N,C): x after the branch's norm
@@ -40,8 +41,9 @@ struct Layout {
     std::vector<MemoryRow> purposes = {};
 
     void purpose(const char* name) {
-        // Arrays at a distance of 4096 bytes would compete for the same cache sets, so each
-        // purpose's begin is shifted by 17 more cache lines.
+        // Arrays whose addresses differ by a multiple of 4096 bytes compete for the same cache
+        // sets. So each purpose begins 17 cache lines further beyond such a multiple than the one
+        // before.
         used = round_up(used, 4096) + 64 * 17 * int64_t(purposes.size());
         purposes.push_back({name, used});
     }

@@ -13,9 +13,10 @@ class Batch {
     explicit Batch(const Table& table) : op(table) {}
     void configure(const Plan& plan, MaskKind mask);
 
-    // Uploads the next batch, even while the device works on the previous one. tok, target (B,S):
-    // on the host. `target` may be null; a target below 0 is ignored. tok null: only sizes are set,
-    // for a CostTable. spans (B,S); null: whole sequences under the model's mask, without prefixes.
+    // Uploads the next batch, even while the device works on the previous one. tok, target (B,S)
+    // lie on the host. `target` may be null; a target below 0 is ignored. If tok is null, only
+    // sizes are set, which is enough for a CostTable. spans (B,S): the attention mask. If null,
+    // each sequence is one text, with the mask of the model and an empty prefix.
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
     // Makes the uploaded batch the one that passes read.
     Sizes use_uploaded();

@@ -12,8 +12,10 @@ bool Config::windowed(int l) const {
     return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
 }
 bool Config::has_rope(int l) const {
-    // RoPE needs dot products that depend on distance alone: neither elu's feature map nor gated's
-    // decay by channel commutes with the rotation.
+    // RoPE requires that the rotated channels of a query and a key are multiplied unchanged, so
+    // that their product depends on the distance alone. But linear attention of kind elu first
+    // applies a feature map to each channel, and kind gated scales each channel by a decay of its
+    // own.
     if (recurrent(l) && linear != LinearAttention::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
@@ -134,7 +136,8 @@ Status config_check(const Config& c) {
                     c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
-        // Bounds are rounded to float, as float fields are; bounds of ints are exact in float.
+        // A float field holds a bound such as 0.1 only rounded, so the bounds are rounded, too. The
+        // bounds of int fields are exact in float.
         if (!(value >= double(float(row.min)) && value <= double(float(row.max))))
             return fail(Exit::usage, "%s: expected %.15g to %.15g, found %.15g", words(row).c_str(), row.min, row.max,
                         value);
@@ -210,8 +213,8 @@ ConfigOverrides no_overrides() {
     return none;
 }
 
-// Values that a field's flag accepts: AS_MODEL, then the names of its choices, or false and true;
-// for numbers, AS_MODEL alone.
+// Words that a field's flag accepts: AS_MODEL, then an enumeration's choices, or false and true for
+// a bool. A number's flag accepts no words, and the list is AS_MODEL alone.
 static std::vector<std::string> flag_words(const ConfigRow& row) {
     std::vector<std::string> words = {AS_MODEL};
     for (auto& names : row.choices) words.push_back(names[0]);
@@ -248,7 +251,8 @@ static std::optional<double> override_value(const ConfigOverrides& overrides, si
     return value != 0 ? std::optional(value) : std::nullopt;
 }
 
-// Checks row.needs: the model must have each field named there, not 0 or none.
+// Checks row.needs: each field named there must have the value given there or, if none is given,
+// must not be 0 or none.
 static Status needs_check(const Config& c, const ConfigRow& row) {
     for (const std::string& flag : flag_rule(row.needs).flags) {
         const size_t space = std::min(flag.find(' '), flag.size());
@@ -307,7 +311,8 @@ Config config_with(const Config& base, const ConfigOverrides& overrides) {
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
     else if (c.F != base.F && !overrides.expert_ffn) c.expert_ffn = 0;    // derive() computes it from F
-    // F held the experts' width until now, because no layer had a dense ffn.
+    // F was the experts' width, because each layer had experts. Now some layers have a dense ffn,
+    // so F becomes the family's usual width.
     if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !overrides.F) c.F = now.F;
     c.fill_experts();
     // A single expert's normalised factor is always 1: the router would not learn from the loss.

@@ -119,8 +119,8 @@ struct Config {
             .E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid, .normalise = experts_normalised};
     }
     bool pre_norm() const { return norm_placement == NormPlacement::pre || norm_placement == NormPlacement::sandwich; }
-    // A norm follows each branch or, with sum_norm(), the branch's sum with the residual. The last
-    // norm of a sum is the model's final norm.
+    // Whether a norm follows each branch or, if sum_norm(), the sum of the branch and the residual.
+    // With sum_norm(), the last norm of the last block is the model's final norm.
     bool post_norm() const { return norm_placement != NormPlacement::pre; }
     bool sum_norm() const { return norm_placement == NormPlacement::post; }
     Config family_defaults() const;    // the family's usual fields for these sizes
@@ -129,10 +129,11 @@ struct Config {
     bool operator==(const Config&) const = default;
 };
 
-// One row per field. Rows drive flags, config.json both ways, range checks, messages, listings.
+// One row per field. Flags, reading and writing of config.json, range checks, messages and listings
+// are derived from these rows.
 struct ConfigRow {
-    // required: every config.json must have the field. Listings always show required and usual
-    // fields, show `some` unless 0, and `rare` unless equal to family_defaults().
+    // required: every config.json must have the field. Listings show a field if it differs from
+    // family_defaults(), if it is required or usual, or if it is `some` and not 0.
     enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlacement Config::*, Parallel Config::*, QkNormRope::QkNorm Config::*, Position Config::*,
@@ -149,8 +150,8 @@ struct ConfigRow {
     const char* help;    // help text of the flag
     // Enumerations: accepted names of each value, the first of which is written.
     std::vector<std::vector<std::string>> choices = {};
-    // Rule (base/command.h) on another row's flag, which this row's flag needs. A value that the
-    // model itself has satisfies the rule, too.
+    // Rule (base/command.h) that names another row's flag, which this row's flag needs. The rule is
+    // also satisfied if the model itself has the other row's field set.
     const char* needs = "";
 };
 const std::vector<ConfigRow>& config_rows();
@@ -162,9 +163,9 @@ Status config_check(const Config& c);                    // exit 2: impossible f
 Result<Config> config_named(const std::string& name);    // preset, dN or FAMILY:dN; exit 2: unknown
 std::string config_names();                              // for help: "gpt2, gpt2-medium, ..., dN"
 
-// Values of flags. Ints are in Config's fields, where 0 means that the flag was not given. Other
-// types are indexed as config_rows(): floats in `numbers` (0: not given), enumerations and bools in
-// `words` ("model": not given).
+// Values of flags. An int is in its field of Config, where 0 means that the flag was not given. The
+// other types are in vectors with one element per row of config_rows(): floats in `numbers` (0: not
+// given), enumerations and bools in `words` ("model": not given).
 struct ConfigOverrides : Config {
     std::vector<double> numbers;
     std::vector<std::string> words;

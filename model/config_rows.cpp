@@ -1,7 +1,8 @@
 // config_rows.cpp - one row per field of a configuration.
 #include "config.h"
 
-// Row of a field that has no single key in families' config.json: its key is "flatgpt_" + name.
+// Row of a field that families write under different keys in config.json, or under none. If the
+// family names no key, the key is "flatgpt_" + name.
 static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
                       double min, double max, std::vector<std::vector<std::string>> choices = {},
                       const char* needs = "") {

@@ -1,6 +1,6 @@
 // cost.h - CostModel: FLOPs, bytes and sizes of a call of each operation. operations.inc has the
-// formulas, this file their common parts. MFU, GFLOP/s, floors, messages and scratch sizes derive
-// from these costs.
+// formulas, this file their common parts. The program computes MFU (model FLOPs utilisation),
+// GFLOP/s, lower bounds of times and scratch sizes from these costs.
 //
 // FLOPs are those that the maths needs: 2 per multiply-add of a matrix product, in attention only
 // for visible pairs of positions. Recomputation, exponentials and the sums of norms are left out.
@@ -24,7 +24,8 @@ struct Cost {
 
 class CostModel {
   public:
-    // Copies from device memory, such as positions on which a cost depends; false: unavailable.
+    // Reads from device memory what a cost depends on, such as a position. Returns false if it is
+    // unavailable.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> ReadDevice;
     CostModel(const Table& op, ReadDevice reader)
         : e(double(element_bytes(op.activation))), i(double(element_bytes(op.input))),
@@ -104,25 +105,28 @@ class CostModel {
     double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
     double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 
-    // flops: FLOPs per channel of a visible pair. Forward counts q k and p v; backward dv, dp, dq
-    // and dk, without recomputed scores. With bf16 they count as products, because they run on
-    // tensor cores or the CPU's bf16 units, else as arithmetic.
+    // flops: FLOPs per channel of a visible pair. The forward pass has 4, for the products q k and
+    // p v. The backward pass has 8, for dv, dp, dq and dk; recomputed scores do not count. With
+    // bf16, these FLOPs count as matrix products, because tensor cores or the CPU's bf16 units
+    // compute them. Otherwise they count as arithmetic.
     Cost attention(double flops, double bytes_of_a_row, int B, int S, const Heads& h) const {
         const double all = flops * h.NH * h.HS * visible_pairs(B, S, h);
         const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
     }
-    // Counts one addition per visible pair and head. attention_backward's cost has all other work.
+    // Gradient of T5's position biases. Only one addition per visible pair and head counts, because
+    // attention_backward's cost has the rest of the work.
     Cost bias_gradient(int B, int S, const Heads& h) const {
         const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
     }
-    // A state is read once per query and updated once per key; the backward pass does both twice.
+    // passes: 1 for the forward pass, in which each query reads a state and each key updates one; 2
+    // for the backward pass, which does both twice.
     static Cost recurrence(int passes, int B, int S, const Heads& h, double bytes) {
         return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
     }
-    // All sequences count with the first one's position, because only that is read. Cached keys
-    // count as read once.
+    // The cost assumes that all sequences are at the first one's position, because only that is
+    // read. Each cached key counts as read once.
     Cost cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
         int first = cache.width * cache.SIZE - S;    // a full cache, if pos is unavailable
         (void)read_device(&first, pos, sizeof first);

@@ -1,5 +1,6 @@
-// cost_table.h - tables that observe each call. CostTable computes nothing: the model's own code,
-// run over it, gives its cost (FLOPs, bytes, scratch, memory, messages).
+// cost_table.h - tables of operations that observe each call. CostTable computes nothing. A model
+// whose code runs over it yields the cost of its passes: FLOPs, bytes, scratch, memory, messages
+// between ranks.
 #pragma once
 #include <array>
 #include <cstring>
@@ -9,8 +10,8 @@
 #include "model/cost.h"
 
 // A table like `real` that passes each operation to call(). It captures no graphs. Operations have
-// no argument for the observer, so a thread-local variable points to it: of several observers, the
-// last one made is used, and must be destroyed first.
+// no argument for the observer, so a thread-local variable points to it. If there are several
+// observers, the last one made is used, and it must be destroyed first.
 class Observer {
   public:
     Table table;    // to build a Model with
@@ -24,8 +25,8 @@ class Observer {
 
   private:
     const CostModel cost_model;
-    // Data uploaded to the device, by address: whole batches, because spans are read from them; of
-    // any other upload, the first int, which may be a position.
+    // Data uploaded to the device, by address. A batch is kept whole, because the cost model reads
+    // spans from it. Of any other upload, the first int is kept, which may be a position.
     std::map<const char*, std::vector<char>> uploads;
     Observer* const outer;
     // Adds the formats of a call's packed weights.
@@ -45,8 +46,8 @@ class Observer {
 };
 const char* operation_name(Operation operation);
 
-// Computes nothing: allocations are addresses without memory, downloads are zeros. Element types,
-// optional operations, logits_bytes and scratch are like `like`'s.
+// Computes nothing. Allocations return addresses without memory, and downloads give zeros. Element
+// types, optional operations, logits_bytes and scratch sizes are those of `like`.
 class CostTable : public Observer {
   public:
     struct Sum {
@@ -68,7 +69,7 @@ class CostTable : public Observer {
     std::array<Sum, size_t(Operation::count)> sums = {};
 };
 
-// Collectives without other ranks: counts the bytes that this rank would send.
+// Stands in for the collectives of n ranks, and counts the bytes that one rank would send.
 struct CostComm : Comm {
     int64_t calls = 0;
     double sums = 0, gathers = 0;    // bytes sent: for gradients and totals, for parameters
@@ -86,7 +87,8 @@ struct CostComm : Comm {
     void join(int64_t) override {}
 
   private:
-    // Bytes that a rank sends of n elements: all but its own part. An all-reduce sends them twice.
+    // Bytes that a rank sends in a reduce-scatter or an all-gather of n elements: all bytes but its
+    // own part, which is 1 / ranks of all. An all-reduce consists of both.
     double sent(int64_t n, Element type, Element comm_dtype) {
         calls++;
         return double(n * element_bytes(type == Element::f32 ? comm_dtype : type)) * (ranks - 1) / ranks;
@@ -98,8 +100,8 @@ struct CostComm : Comm {
 // Runs a step of `batches` batches of plan.B x plan.S tokens, each sequence one document. The
 // model's table must be a CostTable's.
 void run_counted_step(Model& model, int batches = 1);
-// Cost of a step of B sequences of S tokens, without recomputation. training_flops: such a step's
-// FLOPs per token.
+// Cost of a training step of B sequences of S tokens, without recomputation. training_flops: FLOPs
+// per token of such a step.
 Cost training_cost(const Table& like, const Config& c, int B, int S);
 inline double training_flops(const Table& like, const Config& c, int S) {
     return training_cost(like, c, 1, S).flops() / S;
@@ -111,6 +113,7 @@ int64_t total_bytes(const std::vector<MemoryRow>& rows);
 // Messages that a rank of plan.ranks sends in a step of `batches` batches. Exit 2: impossible
 // sizes.
 Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& plan, int batches);
-// Scratch bytes of a step's collectives on a rank: comm/nccl.cu's bf16 copy of a bucket,
-// comm/mpi.cpp's chunks of all ranks before they are added. The libraries' own memory is unknown.
+// Scratch bytes of a step's collectives on a rank. With GPUs this is a bucket's bf16 copies in
+// comm/nccl.cu. With CPUs it is what comm/mpi.cpp receives from all ranks before it adds. The
+// memory of the libraries themselves is unknown.
 int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan, bool gpu);

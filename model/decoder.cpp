@@ -22,9 +22,10 @@ void draw(Model& g, KvCache& cache, const SampleArgs& d) {
     }
 }
 
-// Runs the blocks and samples. A decode step is captured as a CUDA graph, one for each number of
-// sequences; it reads the sequences' indices from device memory. The first of consecutive decode
-// steps runs without capture, because it may allocate scratch.
+// Runs the blocks and samples. Decode steps are captured as CUDA graphs, one for each number of
+// sequences, with and without sampling. A graph can serve any sequences, because it reads their
+// indices from device memory. The first of consecutive decode steps runs without capture, because
+// it may allocate scratch.
 void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args) {
     const int B = g.pass.B, S = g.pass.S;
     if (sample_args && *sample_args != cache.sample_args) {
@@ -42,8 +43,9 @@ void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args
         blocks(g, &cache, S == 1);
         if (sample_args) draw(g, cache, *sample_args);
     };
-    // Operation sample increments cache_pos on the device. It also increments pos, unless the cache
-    // evicts: pos is then a row of this call's cos_sin table.
+    // Keeps on_device equal to the positions on the device, where operation sample increments
+    // cache_pos. It also increments pos, unless the cache evicts, because pos is then a row of this
+    // call's cos_sin table.
     for (int i = 0; sample_args && i < (cache.kind.evicts ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
     if (!g.op.begin_capture || S > 1 || g.pass.spans || g.after_attention) return step();
     auto graph = cache.graphs.find({B, cache.sampled});

@@ -20,10 +20,10 @@ struct Device {
     bool planned = false;         // an absent GPU (train/gpu_plan.h): sizes only
     double link = 0;              // planned GPU: bytes/s to other GPUs
 };
-// train: --dtype auto means bf16 on a GPU and on a CPU with bf16 instructions, else fp32, and a
-// GPU's products use cuBLASLt's fastest algorithm. Not train: auto means bf16 on a GPU, fp32 on a
-// CPU, and products use the first algorithm that runs. local_rank: index of the GPU, ignored if
-// only one is visible. Exit 5: no such device.
+// For training, --dtype auto means bf16 on a GPU and on a CPU with bf16 instructions, and fp32 on
+// other CPUs. A GPU's products then use the fastest of cuBLASLt's algorithms. If not `train`, auto
+// means bf16 on a GPU and fp32 on a CPU, and products use the first algorithm that runs.
+// local_rank: index of the GPU, ignored if only one is visible. Exit 5: no such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 const char* dtype_name(Dtype dtype);         // value of --dtype
 Dtype gpu_dtype(const std::string& name);    // "auto": bf16

@@ -34,8 +34,8 @@ void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
         page = own;
     }
     s.pos += more;
-    // The search for a sequence's first page begins at a different page for each sequence, so that
-    // a sequence's pages are consecutive.
+    // Each sequence begins its search for free pages at another page, so that its pages are
+    // consecutive as far as possible.
     const int begin = int(int64_t(ref_counts.size()) * b / sequences());
     for (; !ref_counts.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
         s.pages.push_back(allocate_page(s.pages.empty() ? begin : s.pages.back() + 1));
@@ -103,8 +103,8 @@ int64_t cache_bytes(const Config& c, Element type) {
     return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
 }
 
-// Sequences that evict grow beyond the context, where a table of positions ends. A stride selects
-// keys by position, which eviction changes.
+// An evicting cache lets sequences grow beyond the context, where a table of positions ends. A
+// stride selects keys by position, and eviction changes positions.
 const char* why_no_eviction(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";

@@ -3,8 +3,8 @@
 //
 // A page holds 16 consecutive positions of a sequence, in every layer. A growing sequence gets
 // further pages and copies nothing. Forked sequences share pages until one of them writes (copy on
-// write). With linear attention, a layer instead has a constant-size state per sequence, without
-// removable positions.
+// write). A layer with linear attention has no pages. It has a state of constant size per sequence,
+// from which no position can be removed.
 #pragma once
 #include <map>
 #include <optional>
@@ -16,9 +16,9 @@
 
 struct CacheOptions {
     std::optional<Element> type = {};    // none: activation type; fp32 needs fp32 activations
-    // evicts: a full sequence loses its oldest page, except pages of the first `sinks` positions
-    // (attention sinks, Xiao et al. 2024), and the rest then counts as consecutive. Otherwise a
-    // full sequence cannot grow.
+    // evicts: a full sequence drops its oldest page to make room, but keeps the pages of the first
+    // `sinks` positions (attention sinks, Xiao et al. 2024). The remaining positions then count as
+    // consecutive. If not `evicts`, a full sequence cannot grow.
     bool evicts = false;
     int sinks = 0;
     int pages = 0;            // total; 0: enough for every sequence's maximum
@@ -52,11 +52,13 @@ class PageTable {
     // caller must then copy the contents, as listed in `copies`.
     void grow(int b, int more, std::vector<Copy>& copies);
     void fork(int from, int to);    // `to` becomes a copy of `from`
-    // Drops pos and all later positions. Not allowed once a position after pos was evicted or
-    // caused an eviction. With states (linear attention), pos must be 0 or the sequence's length.
+    // Drops pos and all later positions. If one of these was evicted, or its appending caused an
+    // eviction, pos must be 0. With states (linear attention), pos must be 0 or the sequence's
+    // length.
     void rewind(int b, int pos);
     void evict(int b, int page);    // page: index in Sequence::pages
-    // Replaces the first n pages by copies, whose keys the caller then rotates.
+    // Replaces the first n pages, those of the sinks, by new ones. The caller then copies the keys
+    // and values, as listed in `copies`, and rotates the copied keys.
     void copy_sinks(int b, int n, std::vector<Copy>& copies);
 
   private:
@@ -72,10 +74,10 @@ constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / 
 constexpr int MAX_CHUNK = 512;
 // Reason why this model's cache cannot evict; null: it can.
 const char* why_no_eviction(const Config& c);
-// Number of positions that a sequence's pages must hold. In general, this is the context. If the
-// cache can evict and each layer with softmax has a window and no global tokens, no query attends
-// to keys before the widest window: that window, one chunk and one page then suffice, if they are
-// fewer.
+// Number of positions that a sequence's pages must hold. In general this is the context. It may be
+// less if the cache can evict, and each layer with softmax has a window and no global tokens. No
+// query then attends to keys before the widest window, so that window, MAX_CHUNK and one page
+// suffice.
 int cache_positions(const Config& c);
 // Bytes of one page of this element type, in all layers with softmax attention.
 int64_t page_bytes(const Config& c, Element type);
@@ -112,15 +114,16 @@ struct KvCache {
     Pages layer(int l) const;
     States states(int l) const;
 
-    // Begins a call: appends lengths[i] <= S tokens to each of `sequences`, then padding. Evicts,
-    // copies and rotates pages as needed, and uploads positions and tokens. tok (B,S), host; null:
-    // the tokens sampled for the same sequences by the last step. Returns each sequence's position
-    // before the call.
+    // Begins a call of S tokens for each of `sequences`: appends the first lengths[i] of them; the
+    // others are padding. Evicts, copies and rotates pages as needed, and uploads positions and
+    // tokens. tok (B,S) lies on the host; null: the tokens that the last step sampled for the same
+    // sequences. Returns each sequence's position before the call.
     std::vector<int> grow(const int* tok, int S, std::vector<int> sequences, const std::vector<int>& lengths);
 
-    // Device memory. memory: the pages, by layer. state: states of linear attention, by sequence.
-    // cos_sin is as in Gpt, for all positions or, if the cache evicts, for this call's.
-    // sink_cos_sin rotates sinks.
+    // Device memory. memory has the pages of one layer after the other, and state the states
+    // (linear attention) of one sequence after the other. cos_sin has the rows of Gpt::cos_sin for
+    // all positions or, if the cache evicts, for this call's positions. sink_cos_sin has the angles
+    // by which sinks are rotated.
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;

@@ -81,7 +81,8 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer, "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
           config.T);
-    // Indices of rows are int, and experts have experts_used rows per token.
+    // Indices of rows are int, also among the rows of experts, of which each token has
+    // experts_used. The factor 4 leaves room for int expressions such as 2 * N.
     const int most = INT32_MAX / 4 / std::max(1, config.experts_used);
     if (int64_t(asked.B) * asked.S > most)
         return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)asked.B * asked.S,

@@ -29,7 +29,8 @@ struct Model : Gpt {
     ~Model();
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: not enough memory
     void init(uint64_t seed) { store.init(c, seed); }           // random weights
-    // Mean of the losses of targets >= 0, summed in double, in order. losses (N): on the host.
+    // Mean loss of the targets >= 0, summed in double, in the order of positions. If `losses` (N)
+    // on the host is not null, copies all losses there.
     double mean_loss(float* losses = nullptr);
     // Reads and writes parts of the flat buffers, converted to and from float (ParamStore).
     void read(StateKind part, int64_t offset, int64_t n, float* to) const { store.read(part, offset, n, to); }

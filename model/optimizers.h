@@ -2,11 +2,11 @@
 //
 // A step updates ranges of elements: all parameters at once, or with ZeRO the rank's partition of
 // each bucket. An optimizer that treats every element alone (AdamW) has only `update`. An optimizer
-// that needs whole matrices (Muon) has three phases: `direction` replaces the gradients by the
-// step's direction, `matrix` transforms each matrix of the blocks, and `update` applies the result.
-// With ZeRO a rank gathers the directions of a bucket and transforms the matrices that its
-// partition cuts, so states and masters stay divided by elements, and bits equal a single
-// process's.
+// that needs whole matrices (such as Muon) has three phases: `direction` replaces the gradients by
+// the step's direction, `matrix` transforms each matrix of the blocks, and `update` applies the
+// result. With ZeRO a rank gathers the directions of a bucket and transforms each matrix of which
+// its partition has elements. So states and masters stay divided by elements, and the results have
+// the same bits as those of a single process.
 #pragma once
 #include "model/tensors.h"
 
@@ -56,6 +56,6 @@ struct BlockMatrix {
     int64_t first_row;             // offset in states per row
 };
 std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors);
-// Rows as in tensors.h for one optimizer state: offsets and shapes of its tensors in memory and in
-// files.
+// Returns the tensors of one optimizer state: their offsets in memory, and their shapes in memory
+// and in files.
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, StateSize size);

@@ -9,8 +9,9 @@
 namespace {
 bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
 
-// Joins consecutive rows of one format to one part. Rows of two experts stay separate, because a
-// panel of packed rows must not span two experts.
+// Joins consecutive rows of one format to one part. Rows of different experts are in different
+// parts, because a panel (a group of interleaved rows: layers/quant/packed.h) must not span two
+// experts.
 std::vector<PackedPart> parts_of(const Tensor& t, const WeightFormats& stored) {
     std::vector<FormatRows> rows = stored ? stored(t) : std::vector<FormatRows>{};
     if (rows.empty()) rows = {{t.rows, BlockType::f32}};

@@ -35,9 +35,10 @@ class PackedWeights {
     // (Tensor::offset). Converts rows stored in another format. Threads may write disjoint ranges.
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
     void read(int64_t offset, int64_t n, float* to) const;    // reads n elements; whole rows
-    // Makes the matrix at this offset use rows of a mapped file (layers/quant/packed.h): rows[i] is
-    // row i, null in place of trailing zeros. `file` keeps the mapping alive. Returns false, and
-    // changes nothing, if the matrix's formats are not the file's.
+    // Makes products read the rows of the matrix at this offset in a mapped file
+    // (layers/quant/packed.h). rows[i] is the address of row i; null: a row of zeros. `file` keeps
+    // the mapping alive. Returns false, and changes nothing, if the rows cannot be used: the matrix
+    // has another format, the format is one of blocks, or a row is misaligned.
     bool use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
              std::shared_ptr<const void> file);
     bool uses_file(int64_t offset) const { return any() && !entry(offset).rows.empty(); }

@@ -4,10 +4,10 @@
 #include "model/packed_weights.h"
 
 enum class RunMode { train, infer };    // infer: no gradients or optimizer state, one block's activations
-// Activations that are not kept but computed again in the backward pass: none; the outputs of norms
-// and GELU (cheap); all of a block but its input (blocks). Results stay bit-identical, with one
-// exception: a GPU's fused GELU reads the product before rounding, but with `cheap` the backward
-// pass applies GELU to the rounded product.
+// Activations that are not kept but computed again in the backward pass. cheap: the outputs of
+// norms and activation functions; blocks: all of a block but its input. Results stay bit-identical,
+// with one exception: a GPU's fused GELU reads the product before it is rounded, but with `cheap`
+// the backward pass applies GELU to the rounded product.
 enum class Recompute { none, cheap, blocks };
 
 struct Plan {
@@ -20,11 +20,13 @@ struct Plan {
     int zero = 0;                           // ZeRO: 1 partitions optimizer state, 2 also gradients
     bool spans = false;                     // batches have spans, even with a causal mask
     Element comm_dtype = Element::f32;      // type in which gradients are reduced
-    // Dropout rates: embeddings and branch outputs; attention probabilities.
+    // Dropout rates. `dropout` is for the embeddings and each branch's output, attention_dropout
+    // for the attention probabilities.
     float dropout = 0, attention_dropout = 0;
-    // Factors of two auxiliary losses of experts: balanced load (router_forward's balance) and
-    // small router logits (mean squared log-sum-exp). Both are means over all positions, with or
-    // without targets; both add to the gradients in each layer, but not to the reported loss.
+    // Factors of two auxiliary losses of experts. `balance` is for an even use of experts
+    // (router_forward in layers/operations.inc), router_z_loss for small router logits (mean
+    // squared log-sum-exp). Both losses are means over all positions, with or without targets. In
+    // each layer their gradients are added, but the reported loss does not include them.
     float balance = 0, router_z_loss = 0;
     WeightFormats stored = {};    // packed parameters' formats
     int64_t max_tokens() const { return int64_t(B) * S; }

@@ -9,7 +9,7 @@
 namespace {
 constexpr double TAU = 2 * std::numbers::pi;
 
-// Index, with fraction, of the channel pair that makes n full rotations over the trained context.
+// Index, not rounded, of the channel pair that makes n full rotations over the trained context.
 double yarn_correction_dim(double n, const Config& c, double context) {
     return c.rope_dims * std::log(context / (n * TAU)) / (2 * std::log(double(c.rope_theta)));
 }

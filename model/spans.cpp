@@ -7,7 +7,8 @@ void Spans::add(const std::vector<Text>& texts, int S, MaskKind mask_kind) {
     for (size_t i = 0; i < texts.size(); i++) {
         const int from = texts[i].from, to = i + 1 < texts.size() ? texts[i + 1].from : S;
         CHECK(from < to && to <= S, "a text at %d..%d of %d", from, to, S);
-        // Positions before `whole` attend to each other in both directions, later ones backwards.
+        // In this text, a position before `whole` attends to all positions before `whole`, and a
+        // later one to those up to its own.
         const int whole = mask_kind == MaskKind::all      ? to
                           : mask_kind == MaskKind::prefix ? std::min(texts[i].prefix, to)
                                                           : from;

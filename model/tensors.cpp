@@ -81,8 +81,9 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;
     t.rows = t.file_rows + row.padding;
-    // A matrix's name in files is found by its stem ("qkv" of "qkvw") or its own name ("wte"), and
-    // ends with ".weight".
+    // The family's row has our name ("wte") or its stem, the name without its last letter ("qkv" of
+    // "qkvw"). In a layer with experts, "shared_" + stem comes first. The name in files ends with
+    // .bias if ours ends with b, else with .weight.
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
@@ -112,8 +113,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     return t;
 }
 
-// Visits every row in memory order by visit(tensor with bucket and offset, pointer to member,
-// struct with this member). Returns the flat buffer's size.
+// Calls visit(tensor, field, owner) for every row, in memory order. The tensor has its bucket and
+// offset, and owner->*field is its pointer in p. Returns the flat buffer's size.
 template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
     int64_t offset = 0;
     auto step = [&](const auto& row, auto* owner, int block, int bucket) {

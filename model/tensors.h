@@ -19,7 +19,7 @@ template <class T> struct Params {
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
 // Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows
-// (NH,3,HS), with a head's query, key and value together.
+// (NH,3,HS), so that the query, key and value of a head are adjacent.
 enum class FileLayout { straight, transposed, by_head };
 // Consecutive rows of our tensor that are a tensor of their own in a file.
 struct Piece {
@@ -45,9 +45,9 @@ struct Tensor {
 };
 // Pointers by name: pointer_to(tensor), or null if the model lacks it. T: Parameter or Gradient.
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to);
-// Tensors that are reduced, partitioned and saved together. The first bucket has embeddings and
-// head; each block is a bucket, the last one with ln_f. Ranks get equal parts, for which buckets
-// are padded.
+// Tensors that are reduced, partitioned and saved together. The first bucket has the embeddings and
+// the head. Each block is a bucket of its own, and ln_f belongs to the last one. Buckets are
+// padded, so that ranks get equal parts of each.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };

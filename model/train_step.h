@@ -19,8 +19,8 @@ class TrainStep {
     // signal: a number that this rank's report brings to all ranks. At most two updates may be
     // pending.
     void update(const OptimizerParams& params, const Limits& limits, uint64_t seed, int signal = 0);
-    // Waits for the oldest pending update and returns its outcome and every rank's report.
-    // router_totals (L,E+2): router_forward's totals of the step
+    // Waits for the oldest pending update and returns its outcome. reports: gets every rank's
+    // report. router_totals (L,E+2): gets the totals of router_forward in this step.
     Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* router_totals = nullptr);
     void set_updates(int64_t updates);    // the optimizer's step count, on resume
 

@@ -110,7 +110,8 @@ std::vector<void*> ParamStore::states_at(StateSize size, int64_t first) const {
     return at;
 }
 void ParamStore::update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed) {
-    // An operation numbers elements from 0, so each partition needs a seed of its own.
+    // An optimizer's operation numbers the elements of its range from 0. So each partition needs a
+    // seed of its own; otherwise all would be rounded with the same random numbers.
     const OptimizerRange range = {.op = op,
                                   .n = s.size,
                                   .w = op.at(params, s.first),
@@ -130,8 +131,9 @@ void ParamStore::update(const Partition& s, const Step* step, const OptimizerPar
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
 }
-// Replaces a partition's directions (OptimizerRange::dw) by their matrices' transforms. With ZeRO,
-// the whole bucket is first gathered in the buffer in which its gradients were computed.
+// Replaces the directions of a partition's elements (OptimizerRange::dw) by those that the
+// optimizer's `matrix` computes. With ZeRO, the whole bucket is first gathered in the buffer in
+// which its gradients were computed.
 void ParamStore::transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings) {
     Gradient *whole = grads, *mine = partition_gradients(s);
     int64_t begin = 0;
@@ -243,9 +245,9 @@ void ParamStore::collect() {
         }
     }
 }
-// Collects an optimizer state with one value per row of a matrix. All ranks whose partitions cut a
-// matrix have the state of its rows. The first of these ranks keeps it and the others set zeros, so
-// the sum over ranks is the complete state.
+// Completes an optimizer state with one value per row of a matrix. Each rank whose partition has
+// elements of a matrix has the state of all rows of that matrix. The first of these ranks keeps it
+// and the others set zeros, so the sum over ranks is the complete state.
 void ParamStore::collect_row_state(size_t i) {
     const Element type = optimizer->states[i].type;
     for (const BlockMatrix& m : matrices) {

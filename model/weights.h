@@ -5,8 +5,8 @@
 // ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
 // al. 2020) each bucket is divided into one partition per rank:
 //   zero 0  Each rank gets the whole sum and updates all parameters.                 all-reduce
-//   zero 1  Each rank gets the sum of its partition, keeps the optimizer's states for it alone,
-//           updates it, and gathers the other parameters.            reduce-scatter, all-gather
+//   zero 1  Each rank gets the sum of its partition and has the optimizer's states of its partition
+//           alone. It updates its partition and gathers the others.     reduce-scatter, all-gather
 //   zero 2  Each rank also keeps the gradients of its partition alone. A bucket's gradients are
 //           computed in a work buffer and summed after every batch of a step, not only the last.
 #pragma once
@@ -17,8 +17,8 @@
 #include "model/packed_weights.h"
 
 // The model's flat buffers, which files and tests access as floats, whatever their type. weights:
-// the master copies, if there are any. The next values are the optimizer's states: see
-// optimizer_state.
+// the master copies if there are any, else the parameters. The values from 0 on are the optimizer's
+// states (optimizer_state).
 enum class StateKind : int { gradients = -2, weights = -1 };
 constexpr StateKind optimizer_state(size_t i) { return StateKind(int(i)); }    // i-th of Optimizer::states
 
@@ -72,8 +72,8 @@ struct ParamStore {
     std::vector<Partition> updates() const;
     Gradient* gradients(int bucket) const;                      // buffer in which they are computed
     Gradient* partition_gradients(const Partition& s) const;    // buffer of the sum over ranks
-    // Gradient of a weight that a matrix product uses (Tensor::product): a step's first batch
-    // assigns it, later ones add, so it is never cleared.
+    // Target for the gradient of a weight that a matrix product uses (Tensor::product). The first
+    // batch of a step assigns this gradient and later batches add to it, so it need not be cleared.
     GradTarget<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
     // Zero 2's work buffers: one for the embeddings, two that the blocks use alternately.
     static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
@@ -83,10 +83,10 @@ struct ParamStore {
     void clear_gradients();                        // except gradients that the first batch assigns
     void gradients_begin(int bucket);              // before they are computed
     void gradients_done(int bucket, bool last);    // after; last: the step's last batch
-    // Called after all gradients. Waits for them, computes their sums of squares and this rank's
-    // report, and adds both over the ranks. Returns the number of sums of squares.
+    // Waits for all gradients, computes their sums of squares and this rank's report, and adds both
+    // over the ranks. Returns the number of sums of squares.
     int sum(const StepTotals& totals, int signal);
-    // Runs the optimizer on a partition, and gathers the parameters of its bucket.
+    // Runs the optimizer on a partition. With ZeRO, also gathers the parameters of its bucket.
     void update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed);
     void await_parameters(int bucket);    // waits until they are complete
     void await() const {

@@ -145,7 +145,8 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
     write_file(dir + "/tf_model.h5", "\x89HDF\r\n\x1a\n");
     CHECK(contains(checkpoint_find(dir, nullptr).status.message, "weights of TensorFlow alone"));
     write_file(dir + "/model.safetensors", "");
-    CHECK_FALSE(contains(checkpoint_find(dir, nullptr).status.message, "TensorFlow"));
+    fs::remove(dir + "/config.json");
+    CHECK(contains(checkpoint_find(dir, nullptr).status.message, "weights without their config.json"));
 }
 
 TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say what they are") {

@@ -1,4 +1,4 @@
-// convert.cpp - `flatgpt convert`: models between GGUF files and Hugging Face directories.
+// convert.cpp - `flatgpt convert`: writes a model as a GGUF file or a Hugging Face directory.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -18,10 +18,9 @@ struct Options {
     bool overwrite = false;
 };
 
-// "model" of runs/model.gguf
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
 
-// Endings that no directory should have: OUT is probably meant as a file.
+// Rejects endings of files for a directory, because OUT is then probably meant as a file. Exit 2.
 Status check_ending(const std::string& out) {
     std::string ending = fs::path(out).extension().string();
     for (char& letter : ending) letter = char(tolower(letter));
@@ -36,7 +35,7 @@ Status check_ending(const std::string& out) {
                 "and its config.json are written; give %s",
                 out.c_str(), stem.c_str());
 }
-// OUT must not be the input, under any name, even with --overwrite.
+// Rejects an OUT that is (a link to) the input or one of its files, even with --overwrite. Exit 2.
 Status check_apart(const std::string& model, const std::string& out) {
     std::error_code none;
     auto same = [&](const fs::path& path) { return fs::equivalent(path, out, none); };
@@ -73,7 +72,7 @@ Status convert(Options o) {
     TRY(check_apart(from.path, o.out));
     TRY(check_out(o, to_gguf));
     const Config config = TRY(checkpoint_config(from));
-    // Checked before the weights are read.
+    // A configuration that no GGUF architecture expresses fails here, before the weights are read.
     const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
     if (written && written->window_unused && config.window && config.window < config.T)
         Progress().note(

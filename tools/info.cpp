@@ -36,7 +36,7 @@ struct Row {
     nlohmann::ordered_json value;
     std::string text = {};    // for text output; empty: the value
 };
-// One function per kind of file adds rows; on an error they hold the values found so far.
+// Each kind of file has a function that adds rows. After an error, those added before it remain.
 typedef std::vector<Row> Rows;
 struct InfoOptions {
     bool devices = false;
@@ -53,7 +53,7 @@ Row count_row(const char* key, int64_t n) {
 
 std::string hex(uint64_t n) { return formatted("%016llx", (unsigned long long)n); }
 
-// Prints all errors; the first one decides the exit code.
+// Appends an error's message to the others. The exit code stays the first error's.
 void add_error(Status* all, const Status& one) {
     if (one.ok()) return;
     if (!all->ok()) all->message += "\n" + one.message;
@@ -217,7 +217,7 @@ Status state_info(const std::string& text, const std::string& path, Rows& rows) 
                              count_row("skipped_updates", s.skipped)});
     return {};
 }
-// run.toml: the most informative options of a run.
+// Adds the most informative options of a run.toml.
 Status toml_info(const std::string& text, const std::string& path, Rows& rows) {
     Result<std::vector<TomlSetting>> settings = toml_parse(text, path);
     if (!settings.ok()) return {Exit::input, settings.status.message};
@@ -336,8 +336,7 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     return {};
 }
 
-// Lists every checkpoint of the run, and details of the newest valid one; without a checkpoint, the
-// losses.
+// Checks every checkpoint of the run. Adds details of the newest valid one, and the losses.
 Status run_info(const std::string& run, Rows& rows) {
     std::vector<std::string> dirs = checkpoint_list(run);
     Status status;
@@ -365,7 +364,7 @@ Status run_info(const std::string& run, Rows& rows) {
 bool is_run(const std::string& dir) {
     return exists(dir + "/run.toml") || exists(dir + "/metrics.jsonl") || !checkpoint_list(dir).empty();
 }
-// The runs in a folder, by name.
+// Returns the names of the runs in a folder, sorted.
 std::vector<std::string> runs_in(const std::string& dir) {
     std::vector<std::string> runs;
     std::error_code error;
@@ -375,7 +374,7 @@ std::vector<std::string> runs_in(const std::string& dir) {
     std::sort(runs.begin(), runs.end());
     return runs;
 }
-// One line per run, from its metrics and the names of its checkpoints, which are not opened.
+// Adds one line per run, from its metrics and the names of its checkpoints, which are not opened.
 Status runs_info(const std::string& dir, const std::vector<std::string>& runs, Rows& rows) {
     Status status;
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -421,7 +420,7 @@ void print(const std::string& path, const Rows& rows, const Status& status, bool
         puts(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
         return;
     }
-    if (rows.empty()) return;    // add_error has printed it
+    if (rows.empty()) return;    // main prints the error
     const std::vector<int> COLUMNS = {-17, 0};
     puts(escape_control(path).c_str());
     for (const Row& row : rows) {

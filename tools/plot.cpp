@@ -63,8 +63,8 @@ Status print_csv(const Strings& runs) {
     return {};
 }
 
-// Replaces each point by the mean over `reach` points to each side; fewer near the ends, which
-// keeps both ends in place.
+// Replaces each loss by the mean over the point and `reach` points on each side, fewer near the
+// ends, so that the first and the last point stay.
 std::vector<Point> smoothed(const std::vector<Point>& points, int64_t reach) {
     std::vector<double> sum(points.size() + 1, 0.0);
     for (size_t i = 0; i < points.size(); i++) sum[i + 1] = sum[i] + points[i].y;

@@ -75,12 +75,14 @@ struct Rates {
     double inside = 370e9, outside = 50e9;    // bytes/s within a machine, between machines
     double flops = 0;                         // achieved FLOP/s
 };
-// Assumptions for GPUs: eight per machine, NVLink at 370 of its 450 GB/s (H100, NCCL), a 400 Gb/s
-// adapter each; 45 % of the type's peak (llm.c's 1.6B on H100s: 47 to 49 %), where fp32's peak is
-// 1/15 and tf32's half of bf16's, and fp8 counts as bf16 because it was not measured. A planned
-// GPU's data sheet is scaled by equal fractions.
-// Assumptions for CPUs: one process per machine, 10 Gb/s Ethernet, 60 % of the products' peak
-// (README); with AMX 24 % of the tiles' peak in bf16, 45 % in fp32 (dev/speed.md).
+// Assumptions for GPUs: a machine has eight, each with a 400 Gb/s network adapter. NVLink sends 370
+// of its 450 GB/s (NCCL on H100s). Products reach 45 % of their type's peak (llm.c's 1.6B model on
+// H100s: 47 to 49 %). The peak of fp32 is 1/15 of bf16's peak, and that of tf32 is half of it; fp8
+// counts as bf16, because it was not measured. From a planned GPU's data sheet, link and peak are
+// multiplied by the same fractions.
+// Assumptions for CPUs: a machine runs one process and has 10 Gb/s Ethernet. Products reach 60 % of
+// their peak (README). With AMX they reach 24 % of the tiles' peak in bf16, and 45 % in fp32
+// (dev/speed.md).
 Rates assumed_rates(const Trainer& t) {
     const TrainOptions& o = t.o;
     Rates r;
@@ -108,10 +110,10 @@ Rates assumed_rates(const Trainer& t) {
     return r;
 }
 
-// Least seconds in which each rank sends `bytes`. A machine has `node` ranks and as many rings
+// Least seconds in which each rank sends `bytes`. A machine has `node` ranks, and `node` rings lead
 // through all ranks. Each ring leaves the machine at another rank, so a rank sends 1 / node of its
-// machine's outgoing bytes, and its other bytes stay within the machine. Both kinds of links work
-// at once, so the slower one counts.
+// machine's outgoing bytes. The rank's other bytes stay within the machine. The links within and
+// between machines work at once, so the slower ones determine the time.
 double sending_seconds(const Rates& r, int ranks, double bytes) {
     const double node = std::min(r.node, ranks), whole = bytes * ranks / (ranks - 1);
     const double within = whole * (node - 1) / node, out = whole * (ranks - node) / ranks / node;

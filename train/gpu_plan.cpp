@@ -8,9 +8,10 @@
 
 namespace {
 constexpr double GB = 1e9, TFLOPS = 1e12;
-// From NVIDIA's data sheets; bf16 without sparsity, fp32 accumulation. A sheet's GB are read as 1e9
-// bytes, which is safe: cudaMemGetInfo reports 85.0e9 bytes for an H100's 80 GB, and 47.7e9 for an
-// L40S's 48, part of which holds ECC. link: one direction of NVLink, or of PCIe x16.
+// From NVIDIA's data sheets; peak: bf16 without sparsity, fp32 accumulation. A sheet's GB are read
+// as 1e9 bytes. cudaMemGetInfo reports more for an H100 (85.0e9 bytes for 80 GB), but slightly less
+// for an L40S (47.7e9 for 48 GB), where ECC takes a part. link: one direction of NVLink, or of PCIe
+// x16.
 const Gpu GPUS[] = {
     // H100 Tensor Core GPU data sheet (2023): SXM5 1,979 TFLOPS with sparsity, 3.35 TB/s, NVLink
     // 900 GB/s; PCIe 1,513, 2 TB/s, PCIe 5.0. Multiprocessors: H100 architecture paper (2022).

@@ -16,7 +16,8 @@ struct Gpu {
 Result<Gpu> gpu_named(const std::string& name);
 std::string gpu_names();    // "h100, h200, ..."
 
-// The CUDA backend's table for this GPU. Only sizes can be read: its operations must not be called.
+// Returns the CUDA backend's operation table (Table, layers/ops.h) for this GPU. Only its sizes can
+// be read: its operations must not be called.
 Table planned_table(const Gpu& gpu, Dtype dtype);
 
 // Opens the device for which a dry run plans: the named GPU, else open_device's; for --device cuda

@@ -123,8 +123,8 @@ void Trainer::share_cores() {
 
 // ---- set-up -------------------------------------------------------------------------------------
 
-// If every rank has an error, such as a wrong flag, each ends with its own exit code; if only one
-// rank has, the others end with exit 7.
+// Combines the statuses of all ranks. A rank with an error, such as a wrong flag, ends with its own
+// exit code. The ranks without an error then end with exit 7.
 Status Trainer::agreed(const Status& mine) {
     Status all = ranks.agree(mine);
     all_ranks_end = !all.ok();
@@ -234,7 +234,7 @@ Status Trainer::choose_batch() {
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
                     o.seq_len);
     // Uses 95 % of free memory, because the allocator rounds up and other processes need some. On a
-    // CPU, the machine's ranks share it.
+    // CPU, the ranks of a machine share that memory.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
@@ -277,9 +277,9 @@ void Trainer::agree_on_batch() {
 }
 
 namespace {
-// Finds shards in both --data and --val: one file, or copies with equal set id and index. Exit 2:
-// some of --data's shards are in --val, too. If all are, *same is set and the status is ok, because
-// such a run checks that a model can memorise.
+// Refuses --val if it has some of --data's shards (exit 2). Two shards are equal if they are one
+// file, or copies with the same set.id and set.index. If --val has all of them, *same is set and
+// the status is ok, because such a run checks that a model can memorise.
 Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
     std::map<std::array<uint64_t, 3>, const Shard*> known;
     auto keys = [](const Shard& s) {
@@ -382,8 +382,8 @@ Status Trainer::lock_run() {
                     lock_holder(path).c_str());
     // main.cpp's out-of-memory handler calls quick_exit, which runs remove_empty_run.
     if (made) made_directory = o.out, std::at_quick_exit(remove_empty_run);
-    // The lock file of a run names the process that holds it. Without such a lock, files of these
-    // names are another program's.
+    // A run's lock file names the process that held it last. If the lock file names none and there
+    // is no checkpoint, nonempty files of these names were written by another program.
     const std::string last = lock_holder(path);
     for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&

@@ -8,7 +8,8 @@ enum class Decay { cosine, linear, constant, wsd };    // wsd: warmup, stable, d
 
 struct Schedule {
     Decay decay = Decay::cosine;
-    // The last step's rate is lr * final_fraction, provided at least two steps follow the warmup.
+    // The last step's rate is lr * final_fraction if at least two steps follow the warmup. The
+    // decay `constant` ignores final_fraction.
     double lr = 1e-3, final_fraction = 0.1;
     int64_t warmup = 0, steps = 0;
     bool operator==(const Schedule&) const = default;

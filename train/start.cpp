@@ -34,7 +34,8 @@ Status Trainer::look_for_start() {
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
     start = TRY(newest(path)).path;
-    // Newer checkpoints would outlive this start, and a later resume would take them instead.
+    // Checkpoints in --out that are newer than `start` would remain there, and a later --resume
+    // auto would take them instead of this run's.
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
     if (resuming && o.resume != "auto" && !mine.empty() && name(mine.back()) > name(start))
         return fail(Exit::usage, "--resume %s: %s is newer; another --out, or remove what is newer", start.c_str(),
@@ -64,8 +65,8 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 }
 }    // namespace
 
-// Config that --model names. there: o.model is an existing directory or GGUF. base: gets that
-// directory or GGUF as the tokenizer's source, unless --from has a tokenizer.
+// Returns the config that --model names. there: o.model is a directory or GGUF. base: source of the
+// tokenizer; if it is empty (no --from), it is set to that directory or GGUF.
 Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     if (o.model.empty() || (there && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
     if (!there) return config_named(o.model);
@@ -110,9 +111,11 @@ Status Trainer::choose_model() {
     config = TRY(base.path.empty() ? named : checkpoint_config(base));
     if (!start.empty()) TRY(extend_context());
     Config asked = config;
-    // Older versions wrote model = "gpt2" to run.toml if --from was given without --model. The
-    // model is not compared if its files are gone, or if the run began with it, because other
-    // options then changed its shape.
+    // The config that --model names must equal that of the checkpoint at the start. A resumed run
+    // checks only names such as gpt2 (named.ok()), because a directory or GGUF may be gone. It
+    // checks nothing if the run began with this --model, because other options may have changed the
+    // shape. It checks nothing with --from either: older versions then wrote model = "gpt2" to
+    // run.toml, although the user had given no --model.
     auto began_with_it = [&] {
         const Result<TrainState> before = checkpoint_state(start);
         return before.ok() && toml_rows(before.value.config)["model"] == toml_rows(o.resolved)["model"];
@@ -130,7 +133,8 @@ Status Trainer::choose_model() {
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
     const int own = o.context ? o.context : o.seq_len, context = start.empty() && own ? own : asked.T;
-    // In some families the window decides which layers have RoPE, so it stays.
+    // A window as long as the context limits nothing and is removed, except in families in which
+    // the window decides which layers have RoPE.
     const bool rope_by_window = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed);
     if (asked.window >= context && !rope_by_window && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
@@ -222,7 +226,7 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
         if (!same) tokenizer = given;
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
-        // A dry run of a known size without data keeps that size's vocabulary.
+        // A dry run without data keeps the vocabulary size of the model that --model names.
         if (base.path.empty() && o.data.empty() && config.V != gpt2.vocab_size()) return {};
         vocabulary_assumed = base.path.empty();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // padded as by llm.c and nanoGPT
@@ -239,8 +243,8 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
 // ---- weights ------------------------------------------------------------------------------------
 
 // Number of the shards' documents that begin with end-of-text; -1: unknown. Shards of older
-// versions do not record this number; the result is then 0 if the first token of such a shard is
-// another one, else -1.
+// versions do not record it. With such a shard, the result is 0 if the shard's first token is not
+// end-of-text, else -1.
 static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {
@@ -321,7 +325,7 @@ Status Trainer::resume() {
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
     previous_best = {state.best_step, state.best_loss};
-    // Options of the shape that are not given again keep their values in run.toml.
+    // Options of the shape that are not given again keep in run.toml the values of the resumed run.
     std::map<std::string, std::string> before = toml_rows(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     if (before.contains("context")) resolve("context", "0", before["context"]);

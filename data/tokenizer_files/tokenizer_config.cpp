@@ -65,8 +65,9 @@ class Names {
     std::unordered_map<int, size_t> indices;
 };
 
-// Reads tokenizer_config.json. If it does not list added tokens, also special_tokens_map.json
-// (which overrides it) and added_tokens.json, which transformers wrote until 2023.
+// Reads tokenizer_config.json. If that file does not list added tokens, special_tokens_map.json is
+// read, too, and overrides it. Then added_tokens.json is also read, which transformers wrote until
+// 2023.
 struct ConfigReader : JsonReader {
     json root;
     Vocabulary& v;

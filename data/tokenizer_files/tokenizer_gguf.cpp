@@ -28,8 +28,8 @@ Pre find_pre(const std::string& pre) {
         }
     return {};
 }
-// The name of the pre-tokenizer (key tokenizer.ggml.pre) with this tokenizer's properties, else one
-// that splits text equally; "": none.
+// Returns a value of the key tokenizer.ggml.pre that implies this tokenizer's pattern, NFC and
+// ignore_merges. If there is none, returns one that implies the pattern alone, or "".
 std::string pre_of(const Vocabulary& v) {
     if (v.pattern == Pattern::other) return "";
     const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};
@@ -222,7 +222,7 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         g.token_type[id] = Type::unused;
     }
     for (const AddedToken& a : v.added) {
-        // GGUF, too, searches for user-defined tokens in the unnormalized text, which has spaces.
+        // llama.cpp searches for user-defined tokens in the unnormalized text, which has spaces.
         const std::string& token = v.name(a);
         g.tokens[size_t(a.id)] = bytes || a.special ? token : with_spaces(token);
         g.token_type[size_t(a.id)] = a.special ? Type::control : Type::user_defined;

@@ -1,8 +1,8 @@
 // chat.cpp - a conversation: commands, turns, the cache.
 //
 // Each turn renders and encodes the whole conversation. The prefix that equals the cached tokens is
-// reused; the rest, usually only the new message, is computed. A template that rewrites old turns
-// costs time, never correctness.
+// reused. The rest, usually only the new message, is computed. If a template rewrites old turns, a
+// shorter prefix is reused, which costs time but is correct.
 #include "chat.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Status Chat::open() {
     if (context > model.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, model.c.T);
     logits.resize(size_t(model.c.V));
-    // Checks the settings.
+    // This sampler is discarded: opening it checks options.sampling.
     TRY(Sampler::open(options.sampling, tokenizer, std::min(model.c.V, tokenizer.vocab_size())));
     CacheOptions kind = {TRY(cache_type(model.c, options.cache_type, model.op.activation))};
     TRY(can_speculate(model, options.speculation));
@@ -230,8 +230,9 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     if (states) cache.table.fork(0, 1);
     return true;
 }
-// A recurrent state can return only to its snapshot at the last prompt's end. Returns the position
-// of that snapshot, or 0 if the snapshot lies after `common`.
+// A recurrent state can return only to the snapshot (sequence 1) taken at the last prompt's end.
+// common: number of tokens that may be kept. Restores the snapshot and returns its position. If it
+// lies after `common`, it is dropped and 0 is returned.
 size_t Chat::rewind(size_t common) {
     const size_t copy = size_t(cache.table[1].pos);
     if (copy > common) return cache.table.rewind(1, 0), 0;
@@ -240,8 +241,8 @@ size_t Chat::rewind(size_t common) {
 }
 
 // Computes the logits after the last token and after each drafted token, and returns the drafted
-// tokens. left: tokens that the answer may still have; logits after its last token are not
-// computed.
+// tokens. left: number of tokens that the answer may still have. At most left - 1 are drafted,
+// because no logits are needed after the answer's last token.
 Ids Chat::decode_step(const Ids& sequence, const Sampler& sampler, int step_index, int left) {
     const int most = int(std::min<int64_t>({model.plan.max_tokens() - 1, left - 1, options.speculation.most()}));
     Ids draft, more = {sequence.back()};
@@ -340,7 +341,8 @@ Status Chat::respond(const std::string& user) {
     const int64_t prefilled = computed - before;
     const Result<int> generated = read ? generate(prompt.value) : Result<int>(0);
     const double seconds = now_seconds() - middle;
-    // A recurrent state cannot be rewound by one token, so the next turn recomputes the answer.
+    // Drops the position of a token that ended the answer but was computed nevertheless. A
+    // recurrent state cannot be rewound by one token, so there the next turn recomputes the answer.
     if (std::exchange(uncommitted_token, false) && !states) {
         ids.pop_back();
         cache.table.rewind(0, int(ids.size()));

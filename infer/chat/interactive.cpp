@@ -116,8 +116,8 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
             errno = 0;
             got = editor->gets(editor->el, &bytes);
             signalled = !got && bytes < 0 && errno == EINTR;
-            // libedit re-raises the signal for the process; another thread may count it slightly
-            // later.
+            // libedit sends the signal again to the whole process. Another thread may run the
+            // handler, so that `interrupts` rises slightly later.
             for (int ms = 0; signalled && ms < 1000 && interrupts == 0; ms++) usleep(1000);
         } while (signalled && interrupts == 0);
         if (got) text->assign(got, size_t(bytes));

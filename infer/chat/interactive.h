@@ -43,8 +43,8 @@ class LineReader {
     bool is_terminal;
 };
 
-// Breaks streamed text like break_line (base/console.h): holds a word back until it is complete. A
-// character of a script without spaces is a word and takes two columns.
+// Breaks streamed text into lines like wrap_line (base/console.h), and holds a word back until it
+// is complete. A character of a script without spaces is a word and takes two columns.
 class LineBreaker {
   public:
     explicit LineBreaker(int columns) : width(columns) {}

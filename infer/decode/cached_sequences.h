@@ -5,8 +5,10 @@
 
 #include "model/decoder.h"
 
-// Most tokens of a sequence in one forward pass. For caches that evict and for linear attention it
-// does not depend on `running`, because evictions and the rounding of states depend on this length.
+// Returns the most tokens of each sequence that one forward pass may compute. running: number of
+// sequences in that pass. For caches that evict and for linear attention the result does not depend
+// on `running`: evictions and the rounding of states depend on the chunk length, and a text must
+// not depend on other texts.
 int chunk_length(const Model& model, const KvCache& cache, size_t running);
 
 typedef std::vector<int> Ids;
@@ -26,9 +28,9 @@ class CachedSequences {
     Status open(int count, int positions, const CacheOptions& kind);    // exit 5: not enough memory
     int count() const { return cache.table.sequences(); }
     int length(int seq) const { return cache.table[seq].length(); }
-    // Whether prefixes of any length can be reused. Linear attention's state sums up all tokens so
-    // far, a cache that evicts depends on chunking, and under bidirectional attention a prefix
-    // depends on later tokens.
+    // Whether prefixes of any length can be reused. There are three obstacles: the state of linear
+    // attention sums up all tokens so far, the contents of a cache that evicts depend on chunking,
+    // and under bidirectional attention a prefix depends on later tokens.
     bool can_share_prefix() const {
         return cache.kind.evicts ? false
                                  : model.c.linear == LinearAttention::none && model.c.mask_kind == MaskKind::causal;
@@ -47,7 +49,8 @@ class CachedSequences {
     void drop_last(int seq, int n);    // drops the last n tokens
 
     // Runs each sequence's tokens, in chunks that fit the activations. logits (seqs,V): after the
-    // last token of each. is_prompt: sums in prefill's order (Pages::SumOrder), else in decode's.
+    // last token of each sequence. is_prompt: attention sums in the order of prefill, otherwise in
+    // that of decode (Pages::SumOrder, layers/ops.h).
     void prefill(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits, bool is_prompt = true);
     // Runs a few tokens of each sequence in one pass. logits (all tokens,V), sequence by sequence.
     void step(const std::vector<int>& seqs, const std::vector<Ids>& tokens, float* logits);

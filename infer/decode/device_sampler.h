@@ -1,7 +1,7 @@
 // device_sampler.h - samples on the device, so that a step can start before the host has its token.
 //
-// The host receives a token while the next step runs. If the token ends a text, that next step was
-// in vain: its token is ignored, and the caller drops its position.
+// The host receives a token while the next step runs. If the token ends a text, the next step has
+// computed a token that the caller must ignore, and a cache position that it must not reuse.
 #pragma once
 #include "model/decoder.h"
 #include "infer/sampling/sampler.h"

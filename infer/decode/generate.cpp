@@ -155,7 +155,8 @@ Status Generator::open_cache(size_t longest) {
                          0, limits.lossless};
     const int count = int(std::min({total(), int64_t(options.batch), model.plan.max_tokens()}));
     // Pages for the worst case, in which the longest sequences run together. Full pages of the
-    // prefix that all prompts share count once, unless a full context is fed again.
+    // prefix that all prompts share count once, if the model can share them. They count for each
+    // sequence if the context can become full: feeding its last half again needs pages of its own.
     size_t common = options.prompts[0].size() - 1;
     std::vector<int> needs;
     for (const Ids& prompt : options.prompts) {
@@ -221,9 +222,10 @@ bool Generator::admit() {
     return any;
 }
 
-// Prefills waiting sequences. A sequence that shares a longer prefix with another one of this call
-// stays in `waiting`, to reuse that prefix in the next call; the first sequence never does. Further
-// samples of a prompt copy the first sample's cache.
+// Prefills sequences of `waiting`, whose logits go to rows `row` and following. If a sequence
+// shares at least a page more with another sequence of this call than with any cached one, it stays
+// in `waiting`, and the next call reuses that prefix. The first sequence never stays, so each call
+// makes progress. Further samples of a prompt copy the first sample's cache.
 void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
     const size_t first = running.size(), first_row = row;
     std::vector<Sequence> later;
@@ -392,8 +394,9 @@ int64_t Generator::steps_on_device() const {
     return steps;
 }
 
-// Runs at most `steps` steps of all sequences. When a sequence ends, the step then in flight is the
-// last. The ended sequence keeps that step's position, which is harmless: only prompts are reused.
+// Runs at most `steps` steps of all sequences. After a sequence has ended, no further step starts,
+// and the step in flight is the last. Its position stays in the ended sequence's cache, which is
+// harmless: only prompts are reused.
 Status Generator::decode_on_device(int64_t steps) {
     std::vector<DeviceSampler::Row> rows;
     for (Sequence& sequence : running) {

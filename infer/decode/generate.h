@@ -77,8 +77,9 @@ struct GenerationOptions {
     std::function<void(const std::string&)> note = {};    // receives notes for the user
 };
 std::vector<int> ends_of_text(const Tokenizer& tokenizer);
-// Tokens that start a text without prompt: end-of-text, as between documents; a newline if the
-// tokenizer has no end-of-text, or fewer than 16 training documents began with it (-1: unknown).
+// Returns the tokens that start a text without a prompt: the end-of-text token, which separates
+// documents in training data. documents: number of training documents that began with it, or -1 if
+// unknown. A newline takes its place if that number is 0 to 15 or the tokenizer has no end-of-text.
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
 // Returns the error of a failed write to standard output: exit 4, with errno's reason.

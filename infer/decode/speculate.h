@@ -24,7 +24,7 @@ Status can_speculate(const Model& model,
 // Returns text such as "; drafted 40 tokens, 31 accepted (78 %)"; "" without speculation.
 std::string drafts_text(const Speculation& speculation, int64_t drafted, int64_t accepted);
 
-// Finds the longest suffix (2 tokens or more) that also occurs earlier and returns at most `most`
+// Finds the longest suffix of 2 to 16 tokens that also occurs earlier, and returns at most `most`
 // tokens that followed its latest earlier occurrence. A draft that reaches the text's end continues
 // with its own first tokens.
 Ids lookup_draft(const Ids& tokens, int most);

@@ -40,7 +40,8 @@ Status check_measured(const EvalOptions& o, const Evaluation& e) {
                 "of at least two tokens, or of one where the tokenizer puts its own before it",
                 o.text.empty() ? o.data.c_str() : o.text.c_str());
 }
-// Called after printing, because the results may show where non-finite losses begin.
+// Refuses a loss that is not finite. It is called after the results are printed, because these may
+// show where non-finite losses begin.
 Status check_loss(const LoadedModel& m, double loss) {
     if (std::isfinite(loss)) return {};
     return fail(Exit::diverged,

@@ -29,9 +29,9 @@ struct NeedleCell {
 // A trial's sequence. Its last NEEDLE_TOKENS tokens are the answer.
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial);
 // Returns the cells ordered by length, then depth. Lengths too short for a needle are omitted.
-// `progress` counts tokens and may be empty. A model with bidirectional prompts needs a plan of
-// `batch` sequences of the longest length. Exit 2: all lengths are too short, or there are too few
-// tokens to draw from. Exit 5: no memory.
+// `progress` counts tokens and may be empty. If prompts are bidirectional, each runs in one pass,
+// so model.plan must allow `batch` sequences of the longest length. Exit 2: all lengths are too
+// short, or there are too few tokens to draw from. Exit 5: no memory.
 Result<std::vector<NeedleCell>> find_needles(Model& model, const NeedleOptions& o,
                                              const std::function<void(int64_t done, int64_t all)>& progress);
 

@@ -17,7 +17,8 @@ class LossByPosition {
   public:
     explicit LossByPosition(int S) : sums(size_t(S)), counts(size_t(S)) {}
     void add(int rows, const float* losses, const int* targets);    // (rows,S); targets below 0 do not count
-    // One bin per position up to 15, then bins of about an eighth of the positions before them.
+    // Returns one bin per position up to 15. Each later bin that begins at position `first` has
+    // first / 8 positions.
     std::vector<PositionBin> bins() const;
 
   private:

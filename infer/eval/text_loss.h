@@ -11,7 +11,8 @@ struct Line {
 // Reads a file's nonblank lines, or one field of each of its JSON lines. "-" is standard input.
 class TextLines {
   public:
-    // config: one file; its field, format and longest. Exit 3 if it is neither text nor JSON lines.
+    // config: one path in `files`, and the members field, format and longest. Exit 3 if the file is
+    // neither text nor JSON lines.
     static Result<TextLines> open(CorpusConfig config);
     // The next lines, about `bytes` in total; empty at the end. Exit 3: an invalid line, which is
     // named, or a file without lines.
@@ -47,11 +48,11 @@ class TextEncoder {
 // tokenizer is unknown.
 std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
 
-// Returns each text's loss. The objective decides which tokens are targets: all but the first, the
-// masked ones, or the suffix after a prefix; mask and prefix are drawn by the chunk's number in the
-// file. Texts longer than the model's plan are split into independent chunks. Chunks of similar
-// length are padded into one batch: up to rounding, each has the loss it would have alone.
-// `*chunks` is the number of chunks before these in the file and is updated.
+// Returns each text's loss. Texts of more than model.plan.S tokens are split into independent
+// chunks. The objective decides which tokens are targets: all but the first, the masked ones, or
+// the suffix after a prefix. Masks and prefixes are drawn by the chunk's number in the file. Chunks
+// of similar length are padded into one batch: up to rounding, each has the loss it would have
+// alone. `*chunks` is the number of chunks before these in the file and is updated.
 std::vector<Evaluation> evaluate_texts(Model& model, const Tokenizer& tokenizer,
                                        const std::vector<std::vector<int>>& texts, const Objective& objective,
                                        int64_t* chunks);

@@ -220,7 +220,7 @@ Value Interpreter::compare(const Node& n) {
     }
     return true;
 }
-// Start, stop and step as in Python's slice.indices.
+// Evaluates v[start:stop:step] with bounds as in Python's slice.indices.
 Value Interpreter::slice(const Node& n) {
     const Value v = eval(*n.kids[0]);
     check_defined(v);

@@ -21,8 +21,9 @@ class ChatTemplate {
     // lacks.
     static Result<ChatTemplate> parse(const std::string& text);
     // Renders a conversation. `context` is an object with messages, add_generation_prompt,
-    // bos_token, eos_token, tools, ... in their order. `now`: seconds since 1970, for strftime_now.
-    // Exit 3, with the line: the template fails or rejects the conversation (raise_exception).
+    // bos_token, eos_token, tools and others. Objects keep the order of their members, because
+    // templates can print them. `now`: seconds since 1970, for strftime_now. Exit 3, with the line:
+    // the template fails or rejects the conversation (raise_exception).
     Result<std::string> render(const nlohmann::ordered_json& context, int64_t now) const;
 
   private:

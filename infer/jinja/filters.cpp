@@ -197,7 +197,8 @@ Value absolute(Call& c) {
     if (c.self.is(Kind::real)) return std::fabs(c.self.real);
     return arithmetic("*", int64_t(c.self.integer < 0 ? -1 : 1), c.self, c.meter());
 }
-// Python's round: to the nearest decimal, ties to even.
+// Jinja's filter round. Its method common rounds to `precision` decimals, ties to even as in
+// Python.
 Value rounded(Call& c) {    // precision method
     const int64_t precision = c.integer(0, 0);
     const std::string method = c.text(1, "common");
@@ -218,8 +219,8 @@ Value sum(Call& c) {    // attribute start
         all = arithmetic("+", all, c.given(0) ? c.run.path(item, c.args[0]) : item, c.meter());
     return all;
 }
-// Jinja's batch (LINES): lists of n items, the last one padded. Else Jinja's slice: n lists of
-// nearly equal size, longer ones first.
+// With LINES, Jinja's filter batch: lists of n items, the last one padded. Without LINES, Jinja's
+// filter slice: n lists of nearly equal size, longer ones first.
 template <bool LINES> Value in_parts(Call& c) {    // linecount or slices, fill_with
     const Value items = iterated(c.self, c.meter());
     const int64_t n = c.integer(0, 0), size = int64_t(items.items().size()), each = n > 0 ? size / n : 0;

@@ -19,9 +19,9 @@ struct Frame {    // names of a scope
     std::shared_ptr<Frame> outer;
 };
 struct Builtin;
-// A built-in function, perhaps a method of `self`; or a macro and the frame it was defined in.
-// `captured` keeps that frame alive to the end, so that destruction never recurses through a chain
-// of macros.
+// A built-in function, which may be a method of `self`, or a macro with the frame in which it was
+// defined. Interpreter::captured keeps such frames until the interpreter is destroyed, so that
+// destruction never recurses through a chain of macros.
 struct Function : Object {
     const Builtin* builtin = nullptr;
     const Value self = Value();

@@ -49,8 +49,8 @@ class Lexer {
     }
     void skip_spaces() { at = after_spaces(s, at); }
 
-    // Reads a tag's end. A sign - before it strips the whitespace after the tag, + keeps it;
-    // without a sign a block's end drops one newline.
+    // Reads a tag's end, with the whitespace sign before it: - strips all whitespace after the tag,
+    // + keeps it. After a block without a sign, one newline is dropped.
     bool take_end(const std::string& end, bool block) {
         if (take("-" + end)) skip_spaces();
         else if (block && take("+" + end)) return true;

@@ -32,7 +32,8 @@ class Parser {
     [[noreturn]] void expected(const std::string& what) const {
         throw Error{"expected " + what + ", found " + now().text.substr(0, 40), now().line};
     }
-    // Whether the next token is this operator or name; no operator is spelled like a name.
+    // Whether the token `ahead` places after the next one is this operator or name. No operator is
+    // spelled like a name.
     bool sees(const char* text, size_t ahead = 0) const {
         const Token& t = all[at + ahead];
         return (t.type == Token::op || t.type == Token::name) && t.text == text;

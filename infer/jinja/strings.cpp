@@ -23,8 +23,8 @@ std::u32string folded(char32_t c) {
     const auto n = utf8proc_decompose_char(letters[0], letters, 8, UTF8PROC_CASEFOLD, &boundary);
     return std::u32string(letters, letters + std::clamp<utf8proc_ssize_t>(n, 1, 8));
 }
-// The upper case of a letter. If its case folding has several letters, the result is their upper
-// case, with two exceptions.
+// The upper case of a letter. If the letter's case folding has several letters, the result is the
+// upper case of all of them. The exceptions, U+0130 and U+1E9E, are upper case already.
 std::u32string large(char32_t c) {
     std::u32string letters = folded(c);
     if (letters.size() < 2 || c == U'\u0130' || c == U'\u1E9E') letters = c;
@@ -268,7 +268,7 @@ template <bool (*IS)(char32_t)> Value all_are(Call& c) {
     const std::u32string s = to_utf32(c.self.text());
     return !s.empty() && std::all_of(s.begin(), s.end(), IS);
 }
-// Whether some letters have the case that IS tests and no letter has another case.
+// Whether the text has at least one cased letter, and IS holds for all of them.
 template <bool (*IS)(char32_t)> Value cased(Call& c) {
     const std::u32string s = to_utf32(c.self.text());
     return std::any_of(s.begin(), s.end(), is_cased) &&

@@ -27,9 +27,10 @@ int GrammarMachine::node(int at, int parent) {
     return found->second;
 }
 
-// Expands these stacks and returns their state: a rule is replaced by its alternatives and an
-// alternative's end by its parent, until each stack is at bytes or empty. `seen` keeps repeated
-// empty parts from expanding for ever.
+// Returns the state whose stacks are the expansions of `open`. If a stack's next element is a rule,
+// a stack for each of the rule's alternatives replaces it. At an alternative's end, the stack goes
+// on at its parent, the element after that rule. Expansion ends where bytes come next or the stack
+// is empty. `seen` prevents endless expansion of parts that derive the empty text.
 int GrammarMachine::state(std::vector<Node> open) {
     std::unordered_set<uint64_t> seen;
     std::vector<int> stacks;

@@ -7,8 +7,8 @@
 namespace {
 using Kind = Grammar::Kind;
 
-// edges[rule]: for each alternative that begins with a rule, that rule and whether elements follow
-// it.
+// edges[rule]: the rules with which an alternative can begin, each with whether elements follow it.
+// A later rule of an alternative counts too if all rules before it derive the empty text.
 using Edges = std::vector<std::vector<std::pair<int, bool>>>;
 // Index of each rule's strongly connected component (Tarjan 1972), without recursion.
 std::vector<int> components(const Edges& edges) {

@@ -328,7 +328,7 @@ Result<std::string> Compiler::number(const ordered_json& s, const std::string& p
     return body.empty() ? none(path, "no number is allowed") : add(body);
 }
 // Compiles prefixItems, then repeated items. The rest of an array after each prefix item is a rule.
-// If no keyword describes items after the prefix, only minItems items are generated.
+// With prefixItems but without items, further items are generated only if minItems demands them.
 Result<std::string> Compiler::array(const ordered_json& s, const std::string& path) {
     std::vector<std::string> first;
     const bool tuple = s.contains("prefixItems");

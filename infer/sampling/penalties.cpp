@@ -53,7 +53,8 @@ void History::count(const PastToken& token, int by) {
     if (at->all == 0) token_counts.erase(at);
 }
 
-// Whether this token's text completes a breaker, which may begin in an earlier token.
+// Whether this token's text completes one of dry_breakers, the texts that end a repetition. The
+// breaker may begin in an earlier token.
 bool History::breaks(int id) {
     if (tokenizer.vocab_size() <= id) return false;
     size_t longest = 1;

@@ -23,9 +23,9 @@ struct Candidate {
     int id;
 };
 
-// A sequence's tokens, counted for its penalties. Repetition counts tokens of prompt and text
-// (Keskar et al. 2019), presence and frequency only of the text (OpenAI's API), DRY both (p-e-w
-// 2024).
+// A sequence's tokens, counted for its penalties. The repetition penalty (Keskar et al. 2019) and
+// DRY (p-e-w 2024) count tokens of prompt and text. The presence and frequency penalties (OpenAI's
+// API) count only tokens of the text.
 class History {
   public:
     static constexpr size_t MOST = 1024;    // limit on matches that DRY tracks per token
@@ -36,7 +36,8 @@ class History {
     // Candidates with new logits, by ascending id: tokens whose logits are changed by bias,
     // repetition, presence, frequency or DRY. NaN counts as -inf.
     std::vector<Candidate> changes(const float* logits) const;
-    // Arguments of operation `sample`, of shape (V); empty: not used.
+    // Arguments token_counts and bias of operation `sample` (layers/operations.inc), both of shape
+    // (V). The result of bias() is empty if there are no biases.
     std::vector<int> counts() const;
     std::vector<double> bias() const;
 
@@ -58,9 +59,10 @@ class History {
     std::vector<std::pair<int, double>> biases;    // by ascending id
     std::vector<TokenCount> token_counts;          // by ascending id
     std::vector<PastToken> past;                   // kept only for a window or for DRY
-    // Matches for DRY: earlier occurrences of the last token, latest first, each with the length of
-    // the suffix that is repeated there. After a breaker there are none. If there are more than
-    // MOST, matches that were extended are kept first, then the latest ones.
+    // Matches for DRY: indices in `past` at which the last token occurred before, latest first,
+    // each with the number of last tokens that are repeated there. After a token that completes one
+    // of dry_breakers there are none. At most MOST are kept: those that extend a match of the
+    // previous token come before new ones, and later new ones before earlier ones.
     struct Match {
         int at, length;
     };

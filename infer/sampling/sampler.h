@@ -21,8 +21,8 @@ struct Sampling {
     double min_p = 0;            // minimum, relative to the largest (Nguyen et al. 2024)
     double typical_p = 1;        // smallest set by |surprise - entropy| (Meister et al. 2023)
     double top_n_sigma = 0;      // deviations below the largest logit (Tang 2024); 0: off
-    // Target surprise in bits; 0: off. Version 2 of Basu et al. 2021. Surprise is computed over the
-    // whole distribution, in llama.cpp over the truncated one.
+    // Target surprise in bits; 0: off (version 2 of Basu et al. 2021). Surprise is computed from a
+    // token's probability before truncation; llama.cpp takes the probability after truncation.
     double mirostat = 0;
     double mirostat_rate = 0.1;
     Penalties penalties = {};

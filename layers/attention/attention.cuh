@@ -27,9 +27,9 @@ __device__ inline bool is_kept(const Heads& h, int b, int head, int query, int k
     return d.rate == 0 || is_pair_kept(d.rate, d.seed, pair_row(d, b, head, h.NH), query, key);
 }
 
-// Turns products q . k into scores in log2 units: t = tanh(product * inner) with a soft cap, else
-// product; score = t * log2 - slope * distance, with the head's PositionBias. Kernels without
-// SHAPED skip cap and bias.
+// Turns products q . k into scores in log2 units. With a soft cap t = tanh(product * inner), else t
+// = product. score = t * log2 - slope * distance: the member log2 is the cap or the scale, times
+// log2(e); slope is the head's PositionBias. Kernels without SHAPED skip cap and bias.
 struct Scores {
     float scale, log2, inner, has_cap;
     int NH;               // number of ALiBi heads; 0: no slopes
@@ -57,7 +57,8 @@ struct Scores {
     __device__ float score(float t, const PositionBias& slope, float distance) const {
         return t * log2 - slope * distance;
     }
-    // d score / d product, divided by scale; 0 where t is -infinity.
+    // The derivative of a score (in natural units) with respect to the product, without the factor
+    // scale. It is 0 where t is -infinity, which marks hidden keys.
     __device__ float cap_slope(float t) const { return fmaxf(1 - has_cap * t * t, 0); }
 };
 // Calls f(SHAPED, SPARSE, DROPS). SHAPED: soft caps, slopes or biases. SPARSE: a sparse pattern,

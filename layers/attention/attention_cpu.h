@@ -106,7 +106,7 @@ template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y,
 int64_t prompt_bytes(const Heads& h, int keys);
 void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
 
-// Prefetches n elements from p on to L2 or, with `near`, to L1.
+// Prefetches the n elements that begin at p to L2 or, with `near`, to L1.
 template <bool near = false, class X> INLINE void fetch(const X* p, int n) {
     for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, near ? 3 : 2);
 }
@@ -128,8 +128,8 @@ template <class WorkItems> struct Prefetcher {
     int item = -1, row = 0, to = 0;
     int budget = LEAD;    // rows that may still be prefetched
     Rows rows[WorkItems::COUNT] = {};
-    // Rows that may be prefetched ahead: more than the panel and the tile of queries that are
-    // packed at once. Values from 160 to 256 are alike.
+    // Most rows that are prefetched before they are packed. Packing a panel of keys or a tile of
+    // queries uses up fewer rows at once. All values from 160 to 256 are equally fast.
     static constexpr int LEAD = 200;
 
     void enter(int i) {

@@ -7,22 +7,24 @@
 //
 // A head's tiles of keys are divided into n ranges of every n-th tile; n depends on the shape
 // alone. Each range has a dq of its own, and these are added in order afterwards. An item of work
-// is (sequence, kv head) or, if these are too few for the threads, one range of it. Both give the
-// same bits.
+// is (sequence, kv head) or, if there are too few of these for the threads, one range of a head.
+// Both kinds of items give the same bits.
 //
-// Windows, spans, streams, padding and half are as in forward.cpp. A sparse pattern's keys get dk
-// and dv from a stream of their own, with all queries after them, and are skipped in the stream of
-// all keys. dq adds each pair in the same stream as the forward pass. half rounds q, k, v, dy, p
-// and ds, but not dy in delta. With dropout only the kept probabilities count for dv and dp; delta
-// is dy . y.
+// Windows, spans, streams, padding and half are as in forward.cpp. A sparse pattern's keys have a
+// stream of their own (visible_keys.h), in which all queries after them add to their dk and dv; the
+// stream of all keys does not write these. A query's dq takes such a key from the pattern's stream
+// only if the key lies before the query's window, as in the forward pass. half rounds q, k, v, dy,
+// p and ds, but not dy in delta. With dropout only the kept probabilities count for dv and dp;
+// delta is dy . y.
 //
-// AMX tiles (used with half) need the left factor by rows of the summed dimension, which neither
-// p^T nor ds^T offers. So they add up dv^T = dy^T p and dk^T = q^T ds (HS,keys): dy^T and q^T are
-// packed once for all tiles of keys, dv^T and dk^T are transposed at the end. Strips then have 16
-// rows, and sums over queries are padded to whole tiles of 32 by zeros in p and ds.
+// AMX tiles (used with half) need a left factor whose rows run along the summed dimension. For sums
+// over queries, p^T and ds^T would have to be transposed. So the tiles add up dv^T = dy^T p and
+// dk^T = q^T ds (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T are
+// transposed at the end. Strips then have 16 rows, and sums over queries are padded to whole tiles
+// of 32 by zeros in p and ds.
 //
 // Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S)
-// per thread, or n dq's.
+// per thread; if items are ranges, also n dq's for each head.
 #include "layers/simd/amx_tiles.h"
 
 #include "dropout_mask.h"
@@ -44,16 +46,17 @@ struct Back {
     Heads h;
 };
 constexpr int QUERY_TILE = 32;    // queries of a tile of dy^T or q^T
-// Rows of queries per head; pairs of queries in a row of dy^T or q^T. Both exceed the need of S
-// queries, because strips, pairs and tiles are whole.
+// rows_held: a head's rows of packed queries. pairs_held: pairs of queries in a row of dy^T or q^T.
+// They exceed S and S / 2, because products read whole strips, pairs and tiles.
 INLINE int rows_held(int S) { return (S + QUERY_TILE) / 2 * 2; }
 INLINE int pairs_held(int S) { return padded(S / 2) + QUERY_TILE; }
 
 struct Workspace {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: bf16 ds, left factor of dq
     // q, dy: queries of the heads that share this k and v, and gradients of their outputs, packed
-    // as left factors. q_sum, dy_sum: the same packed for products that sum over queries (dk, dv):
-    // for AMX tiles transposed, for vectors of bf16 as right factors; with floats q and dy serve.
+    // as left factors. q_sum, dy_sum: the same numbers, packed for the products that sum over
+    // queries (dk, dv). For AMX tiles these are transposed; for vectors of bf16 they are right
+    // factors. With floats they are unused: q and dy serve for these products, too.
     float *q, *dy, *q_sum, *dy_sum, *delta;
     float* dq;
     int packed;    // rows of q and dy packed so far
@@ -135,9 +138,9 @@ struct Pair {
 // masked, and a ScoreTransform turns products into scores.
 enum class Kind { near, masked, shaped };
 
-// Turns scores and dy v^T of row r (with half also of row r + 1) into p and ds. Outside
-// first..limit both become zero as far as strips read: at least to `strip`, the end of the strip's
-// last row. Rows beyond m become zero.
+// Turns the products q k^T in t.p and dy v^T in t.ds of row r (with half also of row r + 1) into p
+// and ds. Keys outside of first..limit, and rows beyond m, get zeros, because products read whole
+// strips. strip: number of keys that they read at least.
 template <bool half, Kind kind>
 INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
@@ -202,7 +205,9 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
     }
 }
 
-// Dropout of a tile: if `before`, turns dy v^T into dp; else clears the dropped pairs of p, for dv.
+// Applies dropout to a tile. With `before` it is called before probabilities() and turns dy v^T
+// into dp. Else it is called afterwards and clears the dropped pairs of p, which is then used for
+// dv.
 template <bool half, class First, class Limit> void drop(const Workspace& t, const Pair& c, const Dropout& d,
                                                          const DropoutMask<QB, KB>& kept, bool before, First first,
                                                          Limit limit) {
@@ -242,7 +247,8 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
         kept.draw(h.dropout, c.row, c.i0, m, c.stream, c.j0, first, limit);
         drop<half>(t, c, h.dropout, kept, true, first, limit);
     }
-    // AMX tiles read whole panels of keys for QUERY_TILE queries if one of these attends to any.
+    // The number of keys up to which products over queries read row r of p and ds. AMX tiles read
+    // whole panels, up to the last panel that any of QUERY_TILE queries attends to.
     auto strip_end = [&](int r) {
         if (TILED<Set>) return tiles(limit(r / QUERY_TILE * QUERY_TILE + QUERY_TILE - 1), PANEL) * PANEL;
         return masked ? limit(r / MR * MR + MR - 1) : 0;
@@ -250,8 +256,7 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     for (int r = 0; r < (TILED<Set> ? tiles(m, QUERY_TILE) * QUERY_TILE : m); r += half ? 2 : 1)
         probabilities<half, kind>(t, c, r, strip_end(r), scale_of(h) * LOG2E);
     if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, first, limit);
-    // begin: the first query that attends to key j. end: the first query after it that attends to
-    // none of the J keys from j on.
+    // If masked, all queries that attend to any of the J keys from j on are in begin..end-1.
     int begin = 0, end = masked ? 0 : m;
     constexpr int J = TILED<Set> ? PANEL : MR;
     for (int j = 0; j < c.n; j += J) {
@@ -331,8 +336,8 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
     }
 }
 
-// Adds all tiles of queries of the group's head g with the tile of n keys at j0. span: the queries
-// that attend to some of these keys.
+// Processes all pairs of a tile of queries of the group's head g and the tile of n keys at j0: adds
+// to dk, dv and dq. span: the queries that attend to some of these keys.
 template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                                  int b, int kv, int g, const Stream& stream, int j0, int n, Span span) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
@@ -370,7 +375,8 @@ template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Se
     }
 }
 
-// Computes dk and dv of the stream's tile of keys at j0 of (b, kv), and adds its part of dq.
+// Computes dk and dv of a tile of keys: up to KB keys of the stream (visible_keys.h) from its j0-th
+// on, of sequence b and kv head kv. Adds the tile's contribution to dq.
 template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                               int b, int kv, const Stream& stream, int j0) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), n = least(KB, stream.keys - j0);

@@ -1,16 +1,16 @@
 // cached.cpp - attention in generation: keys and values lie in pages, as floats or smaller types.
 //
-// One new position, or a few (decode): a thread processes up to SPLIT of a position's visible keys,
-// anywhere in memory, and some of the heads: scores, exponentials, then the weighted sums of
-// values. Partial results are combined in order. Scales of rows (int8, fp8) multiply scores and
-// probabilities.
+// One new position, or a few (decode): a thread takes a part of a position's visible keys, up to
+// SPLIT of them wherever they lie in memory, and some of the heads. It computes their scores,
+// exponentials, then weighted sums of values. The parts' results are combined in order. Scales of
+// rows (int8, fp8) multiply scores and probabilities.
 //
 // Bound by memory: each key and value is read from memory once, in chunks of CHUNK keys of all the
-// thread's heads, in the order of a page. Data AHEAD bytes further on is prefetched to L1;
-// prefetching to L2 alone gained nothing (Zen 5).
+// thread's heads, in the order of a page. Data that lie AHEAD bytes further on are prefetched to
+// L1; prefetching to L2 alone gained nothing (Zen 5).
 //
 // Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's
-// tiles do the rest. The copy costs less than their packing does.
+// tiles do the rest. The copy takes less time than the packing of keys and values for these tiles.
 //
 // Either way a position's sums depend on its own keys alone: not on the call's other positions, the
 // other sequences, the sharing of pages or the number of threads.
@@ -69,8 +69,8 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
 
 // ---- one position -------------------------------------------------------------------------------
 
-// A part's keys: their positions, and the rows of the first kv head in the cache. Rows of each
-// further head lie Pages::SIZE rows later.
+// The keys of a part: their positions, and their rows in the cache for the first kv head. For each
+// further kv head, rows lie Pages::SIZE rows later.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
     void fill(const Pages& cache, const VisibleKeys& seen, int b, int from) {
@@ -87,8 +87,9 @@ struct Run {
     }
 };
 
-// Rows of a run's keys from `from` on, of the first kv head; the last one is repeated. whole: CHUNK
-// adjacent rows, as in a page.
+// Addresses of CHUNK rows of a run, from its key number `from` on, for the first kv head. If the
+// run has fewer, its last row is repeated. whole: there are CHUNK rows and they are adjacent, as in
+// a page.
 template <class X> struct Chunk {
     int n;
     bool whole;
@@ -112,10 +113,10 @@ template <class X, int nv> struct HeadRows {
     }
 };
 
-// Returns q . row (first + j) in lane j, and prefetches the same rows of `soon`. The branch taken
-// depends on whether `soon` is adjacent, so on how threads share the heads. For this reason both
-// branches must give the same bits: each begins with 0 and adds products in one order, by one
-// multiply-add each.
+// Returns q . row (first + j) in lane j, and prefetches the same rows of `soon`. nv > 0 requires
+// that the rows of `soon` are adjacent, too, so the branch depends on how threads share the heads.
+// Therefore both branches must give the same bits: each begins with 0 and adds products in the same
+// order, by one multiply-add each.
 template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
     constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
@@ -177,7 +178,7 @@ struct PartialSoftmax {
     float top, sum;
 };
 // Turns the products of a query head, at position p, with a run's keys into exp(score - top) times
-// the values' scales.
+// the values' scales. Returns top, the largest score, and the sum of exp(score - top).
 template <class X>
 PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
     const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
@@ -204,7 +205,7 @@ PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, c
     return {base, sum(total)};
 }
 
-// The next part to prefetch: a run's keys from a kv head on.
+// What is prefetched next: the keys of a run, from kv head kv on.
 struct Next {
     const Run& run;
     int kv;
@@ -217,8 +218,9 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // elements of a head in a page
     const int lead =
         least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // prefetch distance in kv heads
-    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). After
-    // the last chunk, rows of `after` are prefetched, from kv head after_kv on.
+    // For each chunk of keys and each query head, calls f(query head, its kv head's rows of the
+    // chunk, number of the chunk's first key, rows to prefetch). During the last chunk it
+    // prefetches rows of `after`, the chunk that the caller reads next, from kv head after_kv on.
     auto each = [&](const X* all, const Chunk<X>& after, int after_kv, auto f) {
         Chunk<X> chunk(all, run, 0, HS);
         for (int from = 0; from < run.n; from += CHUNK) {
@@ -253,8 +255,9 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
     });
 }
 
-// Combines a query head's partial outputs, one for each part of the keys, into y. The parts are
-// `apart` heads from each other. Each part's top is replaced by the factor of its output.
+// Combines a query head's partial outputs, one for each part of the keys, into y. In o and `parts`
+// a part's entry lies `apart` entries after the previous part's. Each part's top is overwritten by
+// exp(top - the largest top), the factor of the part's output.
 template <class Y> void join_parts(Y* y, const float* o, PartialSoftmax* parts, int splits, int apart, int HS) {
     float top = parts[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = parts[s * apart].top > top ? parts[s * apart].top : top;
@@ -276,15 +279,16 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// Kv heads kv..end-1 of part `split` of position n's keys. next: number of the next part's first
-// key (ThreadShare).
+// A thread's work on one part: kv heads kv..end-1 of part `split` of the keys of position n. next:
+// number, as in ThreadShare, of the next part's first key.
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;
     Run run;
 };
-// A thread's share of the work. All keys are numbered by position, part and kv head. A part's keys
-// of one kv head belong to the thread whose share has the first of them.
+// A thread's share of the work, a range of numbers. All keys of all kv heads are numbered, ordered
+// by position, then part, then kv head. A thread takes a part's keys of a kv head if its share has
+// the first of them.
 struct ThreadShare {
     const Pages& cache;
     const Heads& h;
@@ -311,7 +315,7 @@ struct ThreadShare {
 };
 
 // Computes y of S positions of each sequence, each position by itself. With S = 1 the thread that
-// has a head's last keys appends the new key and value first.
+// takes a kv head's last part first appends the head's new key and value.
 template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S,
                                const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;

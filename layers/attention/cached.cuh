@@ -4,15 +4,16 @@
 //
 // One new position (S = 1): an item is up to G query heads that share a key/value head. Its keys
 // are split among blocks, BLOCKS per multiprocessor, so that all multiprocessors read. Only the
-// device knows pos, so kernels compute the splits, and blocks without one end at once. Each block
+// device knows pos, so kernels compute the splits, and blocks that get none end at once. Each block
 // writes its output, maximum and sum to scratch. An item's last block to finish adds these in a
 // fixed order. For a few positions (a draft that is verified, a short message in a chat) an item
 // consists of pairs of a position and a head, and each pair masks keys that it must not see.
 //
-// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at
-// once, U times before the first is used, so that a thread has 128 bytes in flight for bf16. Each
-// lane keeps maximum, sum and output over its keys for G queries that share them. More than 4
-// queries are several items; their keys come from memory once and then from L2.
+// Thread mapping: `lanes` lanes hold a row of keys, E elements each; the block's 128 threads read
+// 128 / lanes rows at once, and U times as many before they use the first, so that a thread has 128
+// bytes in flight for bf16. Each lane keeps maximum, sum and output over its keys for G queries
+// that share them. More than 4 queries are several items; their keys come from memory once and then
+// from L2.
 //
 // Bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements per sequence. For
 // GPT-2 that is 3.1 MB at position 1024, less than a microsecond, so one sequence alone is bound by
@@ -20,10 +21,10 @@
 // L1, gives each row's address. Scales of an fp8 or int8 cache multiply scores and weights.
 //
 // QK-norm and rotation of one position can be part of the launch: each block transforms its own
-// queries and the key into shared memory, rounded as in rope_forward. All splits repeat this while
-// their first keys are in flight. A block prefetches its first keys and values to L2 before the
-// previous kernel, which writes qkv, has ended (Launch::overlaps): positions and the page table do
-// not change within a step.
+// queries and the key into shared memory, rounded as in rope_forward. The blocks of all splits
+// repeat this work, while their first keys are in flight. A block prefetches its first keys and
+// values to L2 before the previous kernel, which writes qkv, has ended (Launch::overlaps):
+// positions and the page table do not change within a step.
 //
 // Several positions, or a new key of another type than the activations', are appended by an earlier
 // kernel (kv_pages.cu). Many positions attend in tiles of queries, as in training: over the cache
@@ -127,7 +128,7 @@ __device__ inline bool last_to_finish(int item, int count) {
     __syncthreads();
     return last[0];
 }
-// Bypasses L1, which may hold stale data.
+// Reads a state from L2, because L1 may hold stale data.
 template <int E> __device__ inline State<E> read(const State<E>* from) {
     State<E> s;
 #pragma unroll
@@ -183,7 +184,8 @@ template <int G, int E, int P> struct Queries {
     PositionBias slope[G];
     int p[P];
     __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
-    // Reads the positions. Returns the keys visible to any query; unused if the first is padding.
+    // Reads the positions. Returns the keys that at least one query attends to. If the first query
+    // is padding, the result is not used.
     __device__ VisibleKeys find(const int* pos, const Work<G>& w, const Heads& h) {
         p[0] = pos[w.row(0)];
         int last = p[0];
@@ -311,8 +313,8 @@ template <class T> struct WithRope {
     RopeCall c;
     const T *qw, *kw;
 };
-// Norms and rotates `count` query heads and the key's head of a row of qkv.
-// to (count + 1,HS), in shared memory
+// Norms and rotates `count` query heads and the key's head of a row of qkv, and writes them to `to`
+// (count + 1,HS) in shared memory.
 template <class T, bool INTERLEAVED>
 __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, int b, int head, int count, int key) {
     const RopeCall& c = by.c;

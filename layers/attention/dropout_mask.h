@@ -9,8 +9,9 @@ namespace ISA {
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
 constexpr int RUN = 2 * COUNTERS;    // keys
-// Writes -1 for each pair of query and key that dropout keeps, else 0: for query q to `low`, for
-// query q + 8 to `high`, with RUN keys from `key` on. q % 16 < 8; key is a multiple of RUN.
+// Writes -1 for each pair of query and key that dropout keeps, and 0 for the others. The keys are
+// the RUN keys from `key` on. The bytes of query q go to `low`, those of query q + 8 to `high`.
+// Required: q % 16 < 8, and key is a multiple of RUN.
 INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, int q, int key) {
     uint32_t words[RANDOMS];
     random_words<1, COUNTERS>(words, d.seed, row, pair_index(q, key));

@@ -1,9 +1,9 @@
 // forward.cpp - attention in tiles with an online softmax (Dao et al. 2022); saves log-sum-exps.
 //
-// A tile is QB queries by KB keys. The keys of a head are transposed once, so that a strip of MR
-// queries times a panel of keys runs along vectors of keys; strips stop at the diagonal. An item of
-// work is (sequence, kv head, range of query tiles), and the split into items changes no result.
-// Head sizes are padded to whole vectors within the tiles.
+// A tile is QB queries by KB keys. The keys of a head are transposed once, so that the product of a
+// strip of MR queries and a panel of keys computes a vector of keys' scores at once. Strips end at
+// the diagonal. An item of work is (sequence, kv head, range of query tiles), and the split into
+// items changes no result. Head sizes are padded to whole vectors within the tiles.
 //
 // With a window, spans or a sparse pattern, tiles that are invisible to all queries are skipped.
 // Partly visible tiles have code of their own (masked: true), so that the others cost no more. A
@@ -71,15 +71,16 @@ struct WorkItems {
 // ---- forward ------------------------------------------------------------------------------------
 
 // Keys visible to GROUP rows of a strip: row r sees first[r]..limit[r], all rows see inner..outer,
-// and no row sees a key outside from..end. from and end are multiples of a vector of words, inner
-// and outer of a vector.
+// and no row sees a key outside from..end. from and end are multiples of the keys in a vector of
+// words (VW, with half 2 VW), inner and outer are multiples of VW.
 constexpr int GROUP = MR / 2;
 struct RowMask {
     int from, inner, outer, end, first[GROUP], limit[GROUP];
 };
-// Turns the visible scores of GROUP rows, LDS apart, into 2^(c (score - top)) and other scores in
-// from..end into zero; with half, packs the results into words in place. Rescales sums and output
-// to the new maximum.
+// Adds GROUP rows of a tile's scores, which lie LDS apart, to the softmax. Visible scores become
+// 2^(c (score - top)), where top is the row's new maximum; the others in from..end become zero.
+// With half, the results are packed into words in place. Sums and outputs are rescaled to the new
+// maximum.
 template <bool half>
 INLINE void online_softmax(float* s, const RowMask& mask, float c, float* top, float* sums, float* o, int P) {
     vf m[GROUP], base[GROUP], total[GROUP];
@@ -158,7 +159,8 @@ static ForwardTiles forward_tiles(float* p, const Heads& h, int keys) {
     float *q = p + 2 * all, *s = q + QB * P, *o = s + QB * LDS, *sums = o + QB * P;
     return {p, p + all, q, s, o, sums, sums + QB * VW, {}};
 }
-// Addresses of panel j of kt, and of key j of v.
+// Addresses of the panel of packed keys that begins with key j, and of the packed value of key j. j
+// counts packed keys.
 template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS) {
     return t.kt + int64_t(j) * padded(words<half>(HS));
 }
@@ -169,7 +171,8 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
 struct Queries {
     int b, head, i0, m;
 };
-// A stream of keys. panel: index of its first key among the packed keys, where a panel begins.
+// A stream (visible_keys.h). panel: index of its first key among the packed keys; a panel begins
+// there.
 struct PackedStream {
     Stream stream;
     int panel;

@@ -1,5 +1,5 @@
-// position_bias.cu - biases of attention's scores by distance: each distance's bias, taken from its
-// bucket, and gradients.
+// position_bias.cu - learned biases of attention's scores by distance, and their gradients. All
+// distances in a bucket have one bias per head (bias_rows_forward in operations.inc).
 //
 // A score's gradient ds = p (dp - delta) is recomputed. A block has a band: all 64x64 tiles
 // (queries by keys) of a head that lie at one offset from the diagonal. It sums these tiles
@@ -9,9 +9,9 @@
 // Thread mapping: 128 threads for a tile. bf16 by mma.sync, 16 queries a warp (sm80.cuh); float,
 // and head sizes without tensor cores, by FMAs (simt.cuh).
 //
-// FLOPs for each pair of query and key: 4 HS. Bound by the copies of tiles: each is read once for
-// every band. Shared memory holds only two tiles, so that other blocks of a multiprocessor compute
-// while one waits.
+// FLOPs for each pair of query and key: 4 HS. Bound by copying tiles of q, k, v and dy: each band
+// of a head reads them again. A block's shared memory holds only two tiles, so that several blocks
+// fit a multiprocessor, and others compute while one waits.
 #include "simt.cuh"
 #include "sm80.cuh"
 

@@ -9,17 +9,17 @@
 // S + k~^T v, for dk, dv and the gates:
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
 //   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. elu's denominators are num with v = 1; z and h add their gradient to
-// P, S and U. A chunk ends where a document ends; the next one begins without a state.
-// An item of work is a key/value head of a sequence with its query heads; its data fit the thread's
-// L2. Bound by FMAs: a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times
-// that backward, whatever the length.
+// with g the gradient of num. elu's denominator is num of one more column of v, of ones. Its column
+// of S is z (in U: dz), and its column of g is h. A chunk ends where a document ends; the next one
+// begins without a state. An item of work is a key/value head of a sequence with its query heads;
+// its data fit the thread's L2. Bound by FMAs: a position and head cost 4 HS (HS + CHUNK / 2) FLOPs
+// forward and 2.5 times that backward, whatever the length.
 #include "attention_cpu.h"
 
 namespace ISA {
 namespace {
-// Positions of a chunk, a multiple of MR. exp(b) must fit a float: 36 times the largest decay, 2,
-// is 72, and exp(72) is 2e31.
+// Positions of a chunk, a multiple of MR. exp(-b) must fit a float: log a is at least -2 at every
+// position (LOG_DECAY_MIN), so exp(-b) is at most exp(36 * 2), 2e31.
 constexpr int CHUNK = 36;
 static_assert(CHUNK % MR == 0);
 
@@ -81,9 +81,9 @@ INLINE Chunk chunk_to(const Call& c, int b, int to) {
     return {to - n, n, false, to == c.S || c.first(b, to) == to, -CHUNK};
 }
 
-// A thread's buffers. (CHUNK,P): q~, k~, v, exp(b) (up), g, and the sums o and dv; (P,CP):
-// transposes; (CHUNK,CP): scores; (ROWS,P): states. Elements beyond HS and n are zero, up to whole
-// strips of MR rows.
+// A thread's buffers. q~, k~, v, up = exp(b), g and the sums o and dv have the shape (CHUNK,P); the
+// transposes kt and vt (P,CP); the scores a and p (CHUNK,CP); the states s and t (P,P), with rows
+// for whole strips. Elements beyond HS and n are zero, up to whole strips of MR rows.
 struct Workspace {
     float *q, *k, *v, *up, *g, *o, *dv, *kt, *vt, *a, *p, *s, *t, *z, *h, *later;
     int P, CP;
@@ -182,7 +182,8 @@ template <class Y> void load_gradients(const Workspace& r, const Call& c, const 
     clear_rows(r.g, x.n, r.P);
 }
 
-// a = tril(x yt + h). x: queries or gradients; yt: transposed keys or values; h (n): may be null.
+// a = tril(x yt), with h[i] added to row i unless h (n) is null. x: queries or gradients; yt:
+// transposed keys or values.
 void lower(float* a, const Workspace& r, const float* x, const float* yt, int n, int HS, const float* h) {
     for (int row = 0; row < n; row += MR)
         strip<false>(padded(least(n, row + MR)), HS, x + row * r.P, r.P, 1, yt, r.CP, a + row * r.CP, r.CP);

@@ -1,19 +1,21 @@
 // recurrent.cu - attention without softmax (layers/ops.h: LinearAttention), in chunks of 32
-// positions. Maths: recurrent.cpp. Four walks over a sequence use one kernel, with other factors:
+// positions. Maths: recurrent.cpp. One kernel does four walks over a sequence, each with other
+// factors:
 //   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z
 // where c are the positions of r's chunk up to r (forward), or from r on (backward):
 //   Y   forward    L = q~    R = k~    Z = v    out = num
 //   DQ  forward    L = g     R = v     Z = k~   out = dq~
 //   DK  backward   L = v     R = g     Z = q~   out = dk~
 //   DV  backward   L = k~    R = q~    Z = g    out = dv
-// S is the state before the chunk (backward: after it). S decays along its rows (Y, DV) or columns.
-// elu's denominator is one more column of v, of ones; its gradient is one more column of g.
+// S is the state before the chunk (backward: after it). A chunk's decays multiply S: each row has
+// its own in Y and DV, each column in DQ and DK. elu's denominator is one more column of v, of
+// ones; its gradient is one more column of g.
 //
 // Thread mapping: a block of 128 threads walks along a key/value head of a sequence for 32 columns
-// of Z, out and S, and recomputes the scores L . R. A thread has 4 rows and 2 columns of scores,
-// out and S, all in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are
-// float, in an order that depends only on sizes. FLOPs for a position, head and 32 columns:
-// 2 (32 HS + 32 32 / 2 + 2 * 32 HS).
+// of Z, out and S, and recomputes the scores L . R. A thread computes tiles of 4 rows by 2 columns
+// of scores, out and S from factors in shared memory. Bound by shared memory: 6 reads for 8
+// multiply-adds. Sums are float, in an order that depends only on sizes. FLOPs for a position, head
+// and 32 columns: 2 (32 HS + 32 * 32 + 2 * 32 HS), for scores, their product with Z, and S.
 #include "attention.cuh"
 
 namespace {
@@ -56,7 +58,8 @@ __device__ inline float gate_slope(float x) {
     return log_sigmoid(x) * GATE_SCALE > LOG_DECAY_MIN ? GATE_SCALE / (1 + expf(x)) : 0;
 }
 
-// n positions from `from` on. alone: no chunk of their document precedes (backward: follows) them.
+// n positions from `from` on. alone: their document has no positions before them (backward: after
+// them).
 struct Chunk {
     int from, n;
     bool alone;
@@ -73,8 +76,8 @@ template <class T> __device__ inline Chunk chunk_to(const Call<T>& c, int b, int
     return {to - n, n, to == c.S || c.first(b, to) == to};
 }
 
-// A block's buffers: l, r, up (chunk,pitch); z, scores (chunk,PITCH); s (HS + 1, rounded up to
-// fours, PITCH); later (E).
+// A block's buffers: l, r, up (chunk,pitch); z, scores (chunk,PITCH); s: at least HS + 1 rows of
+// PITCH, a multiple of four; later (E).
 struct Workspace {
     float *l, *r, *up, *z, *scores, *s, *later;
     __host__ __device__ static int floats(int chunk, int pitch, int HS) {
@@ -95,8 +98,8 @@ template <class F> __device__ inline void fill(float* to, int pitch, int n, int 
         to[i * pitch + c] = i < n ? f(i, c) : 0;
     }
 }
-// The thread's t-th tile of ROWS rows by E columns: its first row, and its j-th column. A tile's
-// columns are ACROSS apart.
+// The first row and the j-th column of tile t. A tile has ROWS adjacent rows, and COLUMNS columns
+// that are ACROSS apart.
 __device__ inline int tile_row(int t) { return t / ACROSS * ROWS; }
 __device__ inline int tile_column(int t, int j) { return t % ACROSS + ACROSS * j; }
 typedef float Sums[ROWS][COLUMNS];
@@ -113,7 +116,7 @@ template <class A, class B> __device__ inline void multiply(Sums& sums, int K, A
             for (int j = 0; j < COLUMNS; j++) sums[i][j] += x[i] * y[j];
     }
 }
-// Calls f(row, column, sum) for each of the thread's sums.
+// Calls f(row, column, sum) for each sum of tile t.
 template <class F> __device__ inline void each_sum(const Sums& sums, int t, F f) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
@@ -154,7 +157,8 @@ template <class T, Walk W> struct Walker {
     }
     __device__ float up(int i, int d) const { return elu ? 1 : workspace.up[i * P + d]; }
 
-    // Load rows from channel c0 on: k~ (keys), q~, v (for elu with a column of ones), g.
+    // The next four functions load `width` channels of a chunk's rows, from channel c0 on: of k~,
+    // q~, v (for elu with a column of ones) and g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
             return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;

@@ -6,8 +6,9 @@
 // than 64 are loaded in chunks of 64 columns. A block computes at most D columns of output (64 or
 // 128); wider outputs are divided among blocks that each compute all the scores.
 //
-// Bound by FMAs: for 4 terms of its 32 sums a thread reads 12 times 16 bytes of shared memory, so a
-// warp keeps an SM's shared memory busy for 16 cycles and its FMAs for 32.
+// Bound by FMAs: for 4 terms of each of its 32 sums a thread does 128 FMAs and reads 12 vectors of
+// 16 bytes, one for each row and column. A warp's FMAs take an SM 32 cycles. Its reads take 16: 8
+// rows of one cycle, as 16 lanes share an address, and 4 columns of two.
 #pragma once
 #include "attention.cuh"
 
@@ -56,8 +57,8 @@ struct PagedRows {
         return r;
     }
 };
-// Rows, and the tile that they are loaded into. kept: the rows' first columns, as many as a tile
-// has, are in the tile already and are not loaded again.
+// Rows, and the tile that they are loaded into. kept: the tile already has the rows' first 64
+// columns; if there are no more, nothing is loaded.
 template <class T, class R = Rows<T>> struct Operand {
     Tile& tile;
     R rows;

@@ -5,12 +5,13 @@
 // already in the layout of P V's left factor. Softmax is online, with exp2, whose argument has the
 // scale.
 //
-// FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. Each element of qkv and
-// y costs 2 bytes of memory traffic: 256 FLOPs per byte at S = 1024. So tensor cores are the bound,
-// unless shared memory is too slow: an element of a right factor, 2 bytes, serves 16 M rows, which
-// makes 16 M FLOPs per byte read, and sm_80 computes 16 FLOPs in the time of a byte. As M = 1 only
-// balances both, M is 2 wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89
-// run two blocks per multiprocessor (HS = 256: 96 KB, one block).
+// FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. The elements of q, k, v
+// and y are 8 S HS bytes of memory traffic per head, which makes 256 FLOPs per byte at S = 1024. So
+// tensor cores are the bound, unless shared memory is too slow: an element of a right factor, 2
+// bytes, is multiplied with 16 M rows, which makes 16 M FLOPs per byte. sm_80 computes 16 FLOPs in
+// the time in which shared memory delivers a byte. With M = 1 both would take equally long, so M is
+// 2 wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks per
+// multiprocessor (HS = 256: 96 KB, one block).
 #include "sm80.cuh"
 
 namespace {

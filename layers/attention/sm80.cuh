@@ -79,9 +79,9 @@ __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first,
         if (i + row < ROWS) cp_async_16(tile.chunk(i + row, column), source, i + row < valid);
 }
 
-// Stores a warp's results from first_column on, in whole chunks, to those positions s from first +
-// row on for which keep(s) is true. The results first overwrite the tile's rows from `row` on,
-// which no other warp may read.
+// Stores a warp's results to their columns from first_column on, in chunks of 16 bytes. Row i of
+// the results goes to position s = first + row + i if keep(s) is true. The results first overwrite
+// the tile's rows from `row` on, so no other warp may read these.
 template <int M, int N, int ROWS, int D, class Keep>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
                            int first, const Call& c, Keep keep) {
@@ -97,7 +97,7 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
 
 // ---- products of one warp -----------------------------------------------------------------------
 
-// Rows row.. to row + 16 M - 1 of a tile as the left factor of a product.
+// 16 M rows of a tile, from `row` on, as the left factor of a product.
 template <int M, int ROWS, int D> struct FromShared {
     const Tile<ROWS, D>& tile;
     int row;
@@ -121,7 +121,7 @@ template <int M, int D> struct FromRegisters {
     }
 };
 
-// x = a b^T over D columns, for rows first.. of b.
+// x = a b^T over D columns, for 8 N rows of b, from `first` on.
 template <int M, int N, int ROWS, int D, class A>
 __device__ void multiply_transposed(float (&x)[M][N][4], const A& a, const Tile<ROWS, D>& b, int first) {
     each(x, [](float& value, int, int, int) { value = 0; });
@@ -250,8 +250,9 @@ template <bool KEYS> struct Distance {
     }
 };
 
-// Whether dropout keeps each element of a thread's part of a product, a bit each. The bits are
-// drawn before the product, which then needs the registers. KEYS: the product's rows are keys.
+// A bit for each element of a thread's part of a product: whether dropout keeps it. The bits are
+// drawn before the product is computed, while its registers are still free. KEYS: the product's
+// rows are keys.
 template <bool HAS_DROPOUT, bool KEYS, int M, int N> struct Stays {
     uint32_t bits[HAS_DROPOUT ? (M * N * 4 + 31) / 32 : 1] = {};
     // `row`, `column`: positions of the first element. Keys are `step` apart; queries begin at a

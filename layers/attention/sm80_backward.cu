@@ -30,8 +30,8 @@ __device__ inline int64_t padded(int S) {
 template <int D> struct Shape {
     static constexpr int M = D > 64 ? 1 : 2, ROWS = D > 128 ? 64 : 128, COLUMNS = D > 128 ? 16 : 32;
     static constexpr int WARPS = ROWS / (16 * M);
-    // Sums of 16 rows by 256 columns for dK and dV do not fit registers. Then two warps share the
-    // rows: each has half of the columns, and both compute all of P and dS.
+    // If D > 128, a warp's registers cannot hold the sums of 16 rows of both dK and dV. Then two
+    // warps share the 16 rows: each sums half of the columns, and both compute all of P and dS.
     static constexpr int HALVES = D > 128 ? 2 : 1;
 };
 

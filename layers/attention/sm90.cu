@@ -21,11 +21,12 @@
 //     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse ...
 //
 // FLOPs: 4 HS for each pair of a query and a key in the visited tiles; for causal rows of 1024 and
-// tiles of 128 x 128, 0.89 of these pairs are visible. (Three consumers, 192 x 128, fit for HS <=
-// 64 with 160 registers each. By the model of dev/gpu_time.py they take longer: 12 % for rows of
-// 1024, where fewer pairs are visible, 1 % for 16384.) Per clock, an SM does 16 exponentials and
-// 4096 FLOPs of products: at HS = 64 both take equally long, at 128 exponentials take half as long,
-// at 32 twice. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
+// tiles of 128 x 128, 0.89 of these pairs are visible. (With HS <= 64, registers allow three
+// consumers, so tiles of 192 x 128. By the model of dev/gpu_time.py these take longer: by 12 % for
+// rows of 1024, where a smaller part of their pairs is visible, by 1 % for 16384.) Per clock, an SM
+// does 16 exponentials and 4096 FLOPs of products, that is 256 FLOPs for each exponential. So at HS
+// = 64 exponentials take as long as products, at 128 half as long, at 32 twice as long. Bytes: qkv
+// and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
 #include "row_order.h"
 #include "sm90.cuh"
 
@@ -157,7 +158,8 @@ template <int n> __device__ __forceinline__ void softmax(float (&S)[n], Softmax&
         for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
         top = warp_max<4>(top);
         const float shift = top * scale_log2;
-        // Subtracts, then multiplies: an FMA's result would be far from 0 if top is -1e30.
+        // Subtracts, then multiplies: if both tops are -1e30, this is 0. As an FMA, x.top *
+        // scale_log2 - shift would be the rounding error of shift, about 1e22.
         x.shrink[r] = exp2_approx((x.top[r] - top) * scale_log2);
         x.top[r] = top;
 #pragma unroll
@@ -254,8 +256,8 @@ template <int HS> struct Consumer {
     }
 };
 
-// Computes y of the loaded rows of q. step: number of their first tile of keys among all tiles that
-// the block loads, from which its stage follows.
+// Computes y of the loaded rows of q. step: number of tiles of keys that the block has used before.
+// It gives the ring stage of these rows' first tile.
 template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a,
                                                                        const TileCoord<BN<HS>>& p, unsigned step) {
     constexpr int BN = ::BN<HS>;
@@ -294,7 +296,8 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
         my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
-        // Both branches call softmax(): if they joined before it, ptxas would wait for O there.
+        // softmax() is called in each branch, because ptxas would wait for O where the branches
+        // join.
         if (view.sees_all(key, BN)) softmax(S, x, unit);
         else {
             view.hide(S, key);

@@ -24,9 +24,11 @@
 //                         wait DQ_FULL -> adds dq to global memory, DQ_FREE;
 //                         when the sum is visible to all: advance dq_order
 //
-// All query heads of a group pass one block: dk and dv stay in registers, with any grouping. FLOPs:
-// 10 HS for each pair of a query and a key in the visited tiles. Bytes: q, k, v, dy, y read and
-// dqkv written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4 read.
+// A block visits the queries of all heads that share its keys, so dk and dv stay in its registers,
+// whatever the group's size. FLOPs: 10 HS for each pair of a query and a key in the visited tiles.
+// Bytes: q, k, v, dy and y are read and dqkv is written once, 2 bytes an element. An element of
+// dq's fp32 sums takes 4 more for the first key tile, 8 in L2 for each further one, and 4 to read
+// at the end.
 #include "sm90_backward.cuh"
 
 namespace {
@@ -127,7 +129,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         };
-        // Both branches call exponentials(): if they joined before it, ptxas would wait for D.
+        // exponentials() is called in each branch: ptxas would wait for D where the branches join.
         if (!view.seen_by_all(t * M, M)) {
             view.hide(S, t * M);
             if (!SHAPED) exponentials();

@@ -4,11 +4,11 @@
 // A block has BN keys and visits the tiles of BM queries that attend to them, so several blocks add
 // to dq of a query tile. For reproducible bits dq_order fixes their order: from the last key tile
 // that the query tile attends to (without spans, on the diagonal) down to the first. A block visits
-// one query tile per step. If the block of key tile k starts with or after that of tile k + 1, it
-// stays a step behind that block and hardly waits. So blocks take key tiles in the order in which
-// the blocks start, the last tile first. As ends of spans never decrease, the key tiles of a query
-// tile have no gaps, and a key tile's number in the order is its distance from the last of them.
-// The first block stores dq and the others add to it, so nothing is zeroed. For measurements,
+// one query tile per step. If the block of key tile k does not start before the block of tile k +
+// 1, it stays a step behind and hardly waits. So blocks take key tiles in the order in which the
+// blocks start, the last tile first. As ends of spans never decrease, the key tiles of a query tile
+// have no gaps, and a key tile's number in the order is its distance from the last of them. The
+// first block stores dq and the others add to it, so nothing is zeroed. For measurements,
 // FLATGPT_ATTENTION_ORDER=any adds in any order.
 #pragma once
 #include <cstdlib>
@@ -27,8 +27,9 @@ template <int HS> constexpr int BN = HS > 128 ? 64 : 128;      // keys of a bloc
 template <int HS> constexpr int WIDTH = HS == 192 ? 32 : chunk_columns(HS);
 
 // A consumer warpgroup's half of a query tile's dq: 64 of 128 rows, or half of the columns of 64
-// rows. With HS = 96 each consumer computes 64 columns, the middle 32 in common, and keeps 48: 48
-// columns alone could begin within a chunk of k, which no wgmma descriptor expresses.
+// rows. With HS = 96 each consumer computes 64 columns and keeps 48; the middle 32 are computed
+// twice. The second 48 columns alone would begin within a chunk of k, which no wgmma descriptor can
+// express.
 template <int HS> struct Half {
     static constexpr bool BY_ROWS = BM<HS> == 128;
     static constexpr int COLUMNS = BY_ROWS ? HS : HS / 2, COMPUTED = HS == 96 ? 64 : COLUMNS, FLOATS = 64 * COLUMNS;
@@ -51,7 +52,7 @@ struct Backward {
         return (int64_t(b) * h.NH + head) * query_tiles + tile;
     }
     __device__ Span queries_of(int b, int key) const { return ::queries_of(h, S, b, key); }
-    // The last key tile that a query tile visits.
+    // The last key tile that a query tile attends to.
     template <int HS> __device__ int last_key_tile(int b, int tile) const {
         return h.keys ? (keys_of(h, S, b, tile * BM<HS> + BM<HS> - 1).to - 1) / BN<HS> : tile * BM<HS> / BN<HS>;
     }

@@ -20,8 +20,9 @@
 // With HS = 256 shared memory holds only one tile of q and of dy. The products that read these come
 // first, so that the next tiles are in flight while dq is computed and stored. By a count of bytes
 // the kernel is bound by shared memory: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350
-// cycles of 128 bytes. S and dP take 192 KB (each consumer reads all of k and v), dq takes 128.
-// Tensor cores need 2,560 cycles.
+// cycles of 128 bytes. S and dP read 192 KB (each consumer reads all of k and v), the other
+// products 144; writing and reading dq takes 128, all other writes 80. Tensor cores need 2,560
+// cycles.
 #include "sm90_backward.cuh"
 
 namespace {
@@ -34,7 +35,8 @@ template <int HS> using Rows = Tile<ROWS, HS, WIDTH<HS>>;
 template <int HS> struct WideShared {
     Rows<HS> k, v, q[ROUNDS<HS>], dy[ROUNDS<HS>];
     // P^T has two buffers: a consumer may write P^T of the next tile while the other's product
-    // reads this tile's. dS^T has one: both pass a barrier between reading it and writing the next.
+    // reads this tile's. dS^T has one buffer: both consumers have read it when they pass P_FULL of
+    // the next tile.
     Tile<ROWS, ROWS> p[2], ds;
     float4 dq[CONSUMERS][Half<HS>::COLUMNS / 8][WARPGROUP];
     alignas(128) float lse2[ROUNDS<HS>][ROWS], delta[ROUNDS<HS>][ROWS];
@@ -131,7 +133,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
                 if (i % 2) pairs[i / 2] = pack_bf16(P[i - 1], P[i]);
             });
         };
-        // Both branches call exponentials(): if they joined before it, ptxas would wait for D.
+        // exponentials() is called in each branch: ptxas would wait for D where the branches join.
         if (!view.seen_by_all(query, MINE)) {
             view.hide(S, query);
             exponentials();

@@ -33,8 +33,9 @@ EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
 }
 
-// Kernels read keys in streams: first + t * step for t = 0, 1, ... In the stream of `all` keys a
-// query attends to its window, in the streams of a sparse pattern to the keys before its window.
+// Kernels read keys in streams: first + t * step for t = 0, 1, ... One stream has all keys (`all`):
+// a query attends to those in its window. Other streams have the keys of a sparse pattern: a query
+// attends to those before its window, so that no key counts twice.
 struct Stream {
     int first, step, keys;
     bool all;

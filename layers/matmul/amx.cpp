@@ -1,30 +1,35 @@
 // amx.cpp - matmul.cpp's products by AMX tiles, if the CPU has them.
 //
 // Tiles multiply bf16. A float is the sum of three bf16 numbers (planes), and a product of floats
-// is six products of planes: the other three would add about 2^-24 of it at most, as the second
-// plane is at most 2^-8 of the first, the third 2^-17. A tile product adds 32 terms at once to a
-// sum, so results are more accurate than by FMAs (test_amx.cpp). Infinity, and numbers that 8 bits
-// round to infinity, become NaN, as infinity - infinity is left for the next plane.
+// is six products of planes. The other three would add at most about 2^-24 of the product, as the
+// second plane is at most 2^-8 of the first, the third 2^-17. A tile product adds 32 terms at once
+// to a sum, so results are more accurate than by FMAs (test_amx.cpp). Infinity, and numbers that 8
+// bits round to infinity, become NaN, as infinity - infinity is left for the next plane.
 //
-// Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns.
-// A panel is 32 rows of A or columns of B: step after step of 32 k, two tiles (2 KiB) for each
-// plane. A block is 32 x 32 sums in four tile registers; a step of it is four loads and four
-// products, with floats 14 and 24. Each thread has a rectangle of the result, and packs its part of
-// A and B into memory of its own: packing twice takes less time than sharing, because cache lines
-// go from core to core slowly (speed.md). One operand is resident: it is packed, a part at a time
-// that fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by
-// all resident panels, SUB steps of k at a time, so that data that is read again stays in L1;
-// resident tiles bypass L1. While a block is computed, the previous block passes through the
-// epilogue, evenly over the products, because bursts of stores delay tile loads; and the memory of
-// the next streamed panel is prefetched. If a panel has only a line or two of each row of memory,
-// GROUP of them are packed together instead: a core reads single lines of many rows at a quarter of
-// the speed that it has with four lines a row (speed.md). k is never divided among threads, and its
-// order depends on K and N alone: neither threads nor other rows change the bits of a sum.
-// Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of
-// the prototype (2 cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident
-// tiles that pass through L1 18 %. Large results are stored past the caches in half the time of
-// stores that read the lines first. With floats (2026-11-26) it costs 17 % to load each plane for
-// each product, 5 % if rows are stored after each step only.
+// Both operands are packed. A tile of A has 16 rows of 32 k; a tile of B has 16 pairs of k of 16
+// columns. A panel is 32 rows of A or 32 columns of B, stored step after step. A step is 32 k: two
+// tiles (2 KiB) for each plane. A block is 32 x 32 sums in four tile registers. For each step it
+// takes four tile loads and four tile products; with floats, 14 loads and 24 products.
+//
+// Each thread has a rectangle of the result, and packs its part of A and B into memory of its own:
+// packing twice takes less time than sharing, because cache lines go from core to core slowly
+// (dev/speed.md). One operand is resident: as many of its panels as fit L2 are packed at a time.
+// The other operand is streamed: one panel is packed into L1 and L2 and multiplied by all resident
+// panels, SUB steps at a time, so that data that is read again stays in L1. Resident tiles bypass
+// L1. If each row of memory has only one or two cache lines of a streamed panel, GROUP panels are
+// packed together, because a core reads four lines of each row four times as fast as single lines
+// (dev/speed.md).
+//
+// While a block is computed, the previous block passes through the epilogue, evenly over the
+// products, because bursts of stores delay tile loads. Meanwhile the memory of the next streamed
+// panel is prefetched. k is never divided among threads, and the order of its sums depends on K and
+// N alone: neither threads nor other rows change the bits of a sum.
+//
+// Bound by tile products: each is 8192 multiply-adds in 16 cycles, 20 with random numbers. Measured
+// with a prototype (2 cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident
+// tiles that pass through L1 18 %. Large results are stored past the caches, in half the time of
+// stores that read the lines first. With floats (2026-11-26), loading each plane for each product
+// would cost 17 %, storing rows only after each step 5 %.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
 #include "layers/simd/bf16_planes.h"
@@ -35,8 +40,8 @@ namespace {
 template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
 template <> struct PlanesOf<float> { typedef ThreePlanes type; };
 
-// A or B in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i. B that is
-// not along may lie in panels (Matmul).
+// A or B in memory. along: k is contiguous, and element (i,k) is at i*ld + k. Otherwise i is
+// contiguous, and element (i,k) is at k*ld + i; such a B may lie in panels (Matmul in cpu.h).
 template <class Planes> struct Operand {
     static constexpr int PLANE = 2 * TILE, STEP = Planes::PLANES * PLANE;    // words of a step of a panel
     const void* p;
@@ -49,10 +54,10 @@ template <class Planes> struct Operand {
     int64_t offset(int i, int k) const {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
     }
-    // Packs one tile of each plane (bf16_planes.h) from `from` on: 16 lines of 16 words, each two
-    // bf16 numbers. lies_along: k is contiguous, and a line is a row of memory; else it comes from
-    // a pair of rows. transposed: swaps lines and words. A word has elements k and k + 1 of bf16,
-    // or k and k + 16 of a plane of floats.
+    // Packs one tile of each plane (bf16_planes.h) from `from` on. A tile is 16 lines of 16 words
+    // of two numbers: elements k and k + 1 of bf16, or k and k + 16 of a plane of floats.
+    // lies_along: k is contiguous, and a line is packed from one row of memory; otherwise from two
+    // rows, one for each number of a word. transposed: lines and words of the tile are swapped.
     template <bool lies_along, bool transposed, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)
@@ -125,7 +130,8 @@ template <class Planes> struct Operand {
     }
 };
 
-// Cache lines of the next panel that are to be prefetched; its memory is contiguous along k.
+// Cache lines of the next panel that are still to be prefetched: `rows` rows, `pitch` bytes apart,
+// of `lines` lines. Only for operands that are contiguous along k.
 struct Prefetch {
     const char* p = nullptr;
     int64_t pitch = 0;
@@ -144,7 +150,8 @@ template <class Planes> INLINE Prefetch next_panel(const Operand<Planes>& o, int
             parts(least(32 * steps, o.K - k) * size, 64), SIDE};
 }
 
-// A block of k: first step, number of steps, whether C is added to and whether the sum is complete.
+// A block of k: its first step, its number of steps, whether its sums are added to C, and whether
+// they complete C.
 struct Depth {
     int from, steps;
     bool add, ends;
@@ -162,8 +169,8 @@ struct Panels {
 // A thread's part of the result. Threads form a grid over the result's M x N panels; each computes
 // some rows and some columns of panels, over all k. Grid and resident operand are chosen so that
 // the busiest thread multiplies least and, among equals, packs least; if both operands cost the
-// same, B is resident. most: panels that can be resident at once; more are packed in parts, and for
-// each part the streamed panels are packed again.
+// same, B is resident. most: panels that can be resident at once. A thread with more packs them in
+// parts, and packs its streamed panels again for each part.
 struct ThreadShare {
     bool a_resident = false, sums = false;    // sums: adds up its rows of A
     Panels resident = {}, streamed = {};
@@ -193,7 +200,8 @@ struct ThreadShare {
         part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
     }
 };
-// Epilogue besides bias and residual: none (add), times GELU's derivative (slope), or GELU.
+// What the epilogue does after bias and residual. add: nothing. slope: multiplies by GELU's
+// derivative. gelu: also writes GELU of the result.
 enum class Then { add, slope, gelu };
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
@@ -221,13 +229,14 @@ template <Then then, class X, class Y> struct Product {
     const Operand<Planes>& resident() const { return a_resident ? a : b; }
     const Operand<Planes>& streamed() const { return a_resident ? b : a; }
 
-    // A thread's words of scratch. They never decrease with M, N or K.
+    // Words of a thread's scratch for resident panels. Like own_words, never less if M, N or K
+    // grows.
     static int64_t resident_words(int M, int N, int K) {
         const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    // Words for resident panels, streamed panels, and the sums of finished blocks: one block, or
-    // one for each resident panel if a block of k is divided.
+    // Words of a thread's scratch: resident panels, streamed panels, and sums of finished blocks.
+    // It has the sums of one block or, if a block of k is divided, of one for each resident panel.
     static int64_t own_words(int M, int N, int K) {
         const int steps = least(steps_of(K), MOST);
         return resident_words(M, N, K) + GROUP * steps * STEP +
@@ -306,8 +315,8 @@ template <Then then, class X, class Y> struct Product {
         });
     }
 
-    // Computes the sums of a block over `steps` steps into `out` (four tiles); with `more` it adds
-    // to them. Meanwhile the block `finished` is written to C.
+    // Computes the sums of a block over `steps` steps into `out` (four tiles); with `more` they are
+    // added to its content. Meanwhile the block `finished` is written to C.
     template <class Set> [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more,
                                                       float* out, const Depth& k, const FinishedBlock& here,
                                                       const FinishedBlock& finished, Prefetch& asked) const {
@@ -344,8 +353,8 @@ template <Then then, class X, class Y> struct Product {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
                 const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
-                // If k is one piece, all blocks share this memory: the previous block is stored
-                // first.
+                // If the block of k is one piece, all blocks share one memory for sums: block()
+                // writes the previous sums to C before it stores new ones there.
                 float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;
                 const int at = r0 + r * SIDE;
                 const FinishedBlock here = {out, a_resident ? at : t0, a_resident ? t0 : at};
@@ -359,7 +368,8 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
-    // Packs the n resident panels from p0 on in memory order, which the CPU prefetches.
+    // Packs the n resident panels from panel p0 on, in the order in which they lie in memory, so
+    // that the CPU prefetches them.
     void pack_resident(float* to, int p0, int n, const Depth& k) const {
         const Operand<Planes>& r = resident();
         const bool by_panels = r.along || r.panel;

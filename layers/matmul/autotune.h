@@ -13,9 +13,9 @@ constexpr float CLEARLY = 0.97f;    // faster: below this share of another's tim
 constexpr float WARM_MS = 20;
 constexpr int LEAST_ROUNDS = 3, MAX_ROUNDS = 8;
 
-// Returns the least time of each way. time(way): milliseconds of one run; infinite if the way
-// cannot run, which excludes it. warm_ms: work before times count. With a clock that stands still
-// (as the emulator's mostly does) one round is enough.
+// Returns the least time of each way in milliseconds. time(way) measures one run; it is infinite if
+// the way cannot run, which excludes the way. warm_ms: milliseconds of work before times count. If
+// all times are 0, as in most tests (test/cuda_on_cpu/emulator.h), one round is enough.
 template <class Time> std::vector<float> least_times(int ways, Time time, float warm_ms = WARM_MS) {
     std::vector<float> least(size_t(ways), INFINITY);
     std::vector<char> fails(least.size());
@@ -44,8 +44,8 @@ template <class Time> std::vector<float> least_times(int ways, Time time, float 
     return least;
 }
 
-// Returns the first way whose time is not clearly above the least: the heuristic lists the likely
-// ones first, and noise must not decide. Returns -1 if no way can run.
+// Returns the first way whose time is not clearly above the least: cuBLASLt's heuristic lists the
+// likely ways first, and noise must not decide. Returns -1 if no way can run.
 inline int pick(const std::vector<float>& times) {
     const float least = times.empty() ? INFINITY : *std::min_element(times.begin(), times.end());
     for (size_t way = 0; way < times.size() && least < INFINITY; way++)

@@ -1,9 +1,10 @@
 // experts.cpp - products of rows that are sorted by expert, and the moves to this order and back.
+// K: experts of a token.
 //
 // Experts' products, each of a range of rows, are computed one after the other, each on all
 // threads, as in linear.cpp. Bound by FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
-// Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more, half of it for
-// bf16 rows that are gathered (operations.inc).
+// Gathering, combining and gates are bound by memory: a gather moves 4 N C (1 + K) bytes, in bf16
+// half as many. operations.inc has the bytes of the other operations.
 #include "layers/simd/activation_vec.h"
 #include "layers/matmul/matmul.h"
 

@@ -2,9 +2,9 @@
 // experts and back, and row gates.
 //
 // Gather, combine and gates are bound by memory and use 16-byte vectors. Gather moves N C (1 + K)
-// elements, combine N C more for the residual, its backward N C (1 + 2 K), of which dy is read K
-// times, but from L1. A warp has a row where sums run along it; else a thread has one vector of a
-// row, so that few long rows also fill a GPU.
+// elements, combine N C (2 + K) with the residual, and combine's backward pass N C (1 + 2 K): it
+// reads dy K times, but only once from memory, then from L1. A warp has a row where sums run along
+// it; else a thread has one vector of a row, so that few long rows also fill a GPU.
 #include "layers/activation.cuh"
 #include "grouped_gemm.cuh"
 

@@ -11,14 +11,15 @@ namespace {
 //
 // Products of generation. Bound by reading w once, OC C elements; x comes from L1. A warp has R
 // rows of w; for long C, 2 or 4 warps share them, so that a lane has about four 16-byte loads of w
-// in flight. A weight costs N multiply-adds and its conversion. Per clock, a multiprocessor of an
-// H200 reads 10 bf16 weights and does 128 operations: with N = 8 operations would be the bound.
+// in flight. A weight costs its conversion, N multiply-adds and, as R = 2 rows share x, the
+// conversions of N / 2 elements of x: 13 operations for N = 8. Per clock, a multiprocessor of an
+// H200 reads 10 bf16 weights and does 128 operations, so operations would be the bound there.
 //
 // The first loads of w overlap the previous kernel, which writes x, never w (Launch::overlaps).
 constexpr int GEMV_WARPS = 4;
 
-// A lane's part of the products of R rows of w with N rows of x: every stride-th vector
-// (stride = 2^i).
+// A lane's part of the products of R rows of w with N rows of x: vectors of W elements that begin
+// `stride` elements apart. stride, a power of two, covers all lanes that share the rows of w.
 template <class T, int W, int N, int R> struct GemvLane {
     static constexpr int FLIGHT = 4 / R;
     Vec<T, W> weight[FLIGHT][R];

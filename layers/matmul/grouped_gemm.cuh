@@ -274,8 +274,8 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
         next_a.read(t.a + (A_BY_K<P> ? int64_t(k) * a_row : k), a_row, t.M, t.K - k);
         next_b.read(t.b + (B_BY_K<P> ? int64_t(k) * b_row : k), b_row, t.N, t.K - k);
     };
-    // A thread has rows 4 y.. and 32 + 4 y.., columns 4 x.. and 32 + 4 x..: shared memory is read
-    // by 16 bytes.
+    // A thread has 4 rows from y and 4 from y + 32 on, and columns from x and x + 32 on likewise,
+    // so that it reads shared memory by 16 bytes.
     const int x = threadIdx.x % 8 * 4, y = threadIdx.x / 8 * 4;
     float sum[8][8] = {};
     read(0);

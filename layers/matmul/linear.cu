@@ -58,8 +58,8 @@ struct Plan {
 std::map<Form, Plan> plans;
 // cuBLAS 12.9's modes, by value because older headers lack them.
 constexpr auto VEC128 = cublasLtMatmulMatrixScale_t(4), BLK128x128 = cublasLtMatmulMatrixScale_t(5);
-// Key: Form::text. Value: the algorithm in hex; "-" if the product's steps are used, "own" if own
-// kernels are. cuda_choices writes the map, cuda_choose reads it.
+// Key: Form::text. Value: the algorithm in hex, "-" for the product's steps (Steps), or "own" for
+// own_gemm.h. cuda_choices writes the map, cuda_choose reads it.
 std::map<std::string, std::string> chosen;
 constexpr double STAYS_WARM = 0.1;    // seconds
 double last_choice = -STAYS_WARM;     // time of the last choice
@@ -232,10 +232,10 @@ int fastest(const std::vector<Candidate>& found, const std::function<bool(const 
     return pick(times);
 }
 
-// Sets the plan's algorithm: the known one if cuBLASLt offers it (its bytes come from a file and
-// are only compared), else the fastest on the call's operands or, without by_time, the first that
-// runs. Sets none if the steps are faster or no algorithm runs; last_status then has the reason.
-// The steps are not timed for products without epilogue or with a bias alone.
+// Sets the plan's algorithm: `known` if cuBLASLt offers it, else the fastest on the call's operands
+// or, without by_time, the first that runs. (The bytes of `known` come from a file, so they are
+// only compared.) Sets none if the steps are faster, or if no algorithm runs; then last_status has
+// the reason. For products without epilogue, or with only a bias, the steps are not timed.
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known,
             cublasStatus_t* last_status) {
     if (known == f.other_way()) return;

@@ -23,13 +23,14 @@
 // 128x128 in y and dx, and both factors of dw have 1x128. The guide lists no epilogues;
 // TransformerEngine tests biases, accumulation into fp32, and sizes that 128 does not divide.
 //
-// Casts are bound by memory. tensor: a factor is read twice, 2 bytes an element (the second time
-// from L2 where it fits), and written in 1 byte; dy in 2. block: one read. An H100 does 590 FLOPs
-// of fp8 in the time of a byte (1979 TFLOP/s, 3.35 TB/s), so y's casts take 5 * 590 / 2 (1/OC +
-// 1/N) of its product's time; block: 3 instead of 5. In bf16 the product takes twice as long: with
-// OC below about 1500 (block: 900), fp8 is no faster. A weight is cast at each use, twice a batch.
-// A step of gpt2-xl (B=8, T=1024) on an H200 (2026-11-27) is 1.14 times as fast as in bf16, with
-// block 1.08.
+// Casts are bound by memory. tensor: an element of x or w takes 5 bytes of traffic, as it is read
+// twice (the second time from L2 where the factor fits) and written once; dy is written twice, for
+// dx and dw. block: it takes 3 bytes, as it is read once. An H100 does 590 FLOPs of fp8 in the time
+// of a byte (1979 TFLOP/s, 3.35 TB/s). The casts for y move 5 (N C + C OC) bytes for 2 N C OC
+// FLOPs, so they take 5 * 590 / 2 (1/OC + 1/N) of the product's time. fp8 saves as much time as its
+// product takes: with many rows and OC below about 1500 (block: 900), fp8 is no faster than bf16. A
+// weight is cast at each use, twice a batch. A step of gpt2-xl (B=8, T=1024) on an H200
+// (2026-11-27) is 1.14 times as fast as in bf16, with block 1.08.
 #include "layers/cuda.h"
 #include "fp8.cuh"
 #include "gemv.cuh"

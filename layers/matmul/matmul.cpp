@@ -5,8 +5,8 @@
 // is cut into panels of WIDE rows or columns. The thread that works on a panel packs it into L2 and
 // multiplies it by the shared operand. Work is divided in tiles, not panels, so that threads get
 // equal amounts. The sum of an element adds k in order, whichever thread computes it. Rows of A
-// that are contiguous along k are read in place, unless they must be rounded or widened, or end
-// within a pair.
+// that are contiguous along k are read in place, unless they must be rounded or widened, or consist
+// of an odd number of bf16.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
@@ -111,14 +111,15 @@ template <class X, class Y> struct Product {
     int tall() const { return even(shared_all(), TALL, WIDE); }
     // Words for `count` (a multiple of WIDE) packed rows or columns of the largest block of k.
     int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
-    // Two blocks of the shared operand, as one is read while the next is packed. Each thread has a
-    // panel.
+    // Words of two packed blocks of the shared operand, as one is read while the next is packed;
+    // words of a thread's panel.
     int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
     int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
     int64_t scratch() const {
         return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
     }
-    // Blocks are split evenly, so that fewer rows may need more scratch; these bounds cover them.
+    // Upper bound of scratch() for this product and all with smaller M, N or K. A smaller product
+    // may need more scratch than a larger one, because blocks of k and rows are split evenly.
     int64_t max_scratch() const {
         const int deep = least(round_up(g.K, 2 * VW), DEEP * PER), tall = least(round_up(shared_all(), WIDE), TALL);
         return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
@@ -209,7 +210,8 @@ template <class X, class Y> struct Product {
                             if (mine_a) pack_b(shared + b_at(i, k), s0 + i, MICRO, k);
                             else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
                     }
-                    // Threads divide the work in units of one strip times one row or column.
+                    // A unit of work: one strip of the shared operand times one row or column of
+                    // the other.
                     const int64_t strips = blocks_of(size, unit), all = strips * own_all();
                     const int64_t from = all * id / threads, to = all * (id + 1) / threads;
                     for (int o0 = 0; o0 < own_all(); o0 += WIDE) {

@@ -3,7 +3,7 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// Both inputs are floats, or both are bf16; for gradients A is float and B bf16.
+// Floats, Halves: both inputs have one type. Mixed: for gradients, A is float and B bf16.
 typedef Matmul<float, float> Floats;
 typedef Matmul<bf16, bf16> Halves;
 typedef Matmul<float, bf16> Mixed;

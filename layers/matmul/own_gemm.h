@@ -1,6 +1,6 @@
 // own_gemm.h - a linear layer's three products without cuBLASLt: by the kernels for experts
-// (grouped_gemm.cuh), with one expert that has all rows. They support every size and alignment, and
-// are slower than cuBLASLt where it has the product.
+// (grouped_gemm.cuh), with one expert that has all rows. These kernels support every size and
+// alignment. For products that cuBLASLt supports, they are slower than cuBLASLt.
 #pragma once
 #include "base/element.h"
 

@@ -26,8 +26,8 @@ constexpr int chunk_columns(int columns) { return columns % 64 ? 32 : 64; }
 // Descriptor of an operand whose rows have WIDTH values, with a swizzle as wide as a row. chunks:
 // bytes from a row's part in one chunk to its part in the next (PTX: leading dimension; read only
 // ALONG_MN). Groups of eight rows are contiguous (PTX: stride). from: offset of the operand from p
-// in bytes. Only the low word has it (a shared address cannot reach the other field), so
-// descriptors that differ only in `from` cost one addition each.
+// in bytes. It is added to the low word alone (a shared address cannot carry into the next field),
+// so descriptors that differ only in `from` cost one addition each.
 template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int from, int chunks) {
     constexpr uint64_t row = WIDTH * sizeof(bf16), swizzle = row == 128 ? 1 : 2;
     const uint32_t low = (shared_address(p) & 0x3ffff) >> 4 | uint32_t(chunks >> 4) << 16;
@@ -168,7 +168,7 @@ __device__ inline void order_wait(const int* dq_order, int mine) {
     asm volatile("fence.proxy.async.global;" ::: "memory");    // a bulk copy follows
 }
 // Called after bulk_wait: the calling thread's copies are then visible to the next block. The
-// release orders them; a fence before it would only wait once more.
+// store's release orders them, so no fence is needed before it.
 __device__ inline void order_pass(int* dq_order, int next) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(dq_order), "r"(next) : "memory");
 }

@@ -9,8 +9,8 @@
 namespace sm80 {
 
 // Rows of D elements in shared memory. 16-byte chunk c of row r lies at c ^ x(r), so that one chunk
-// of eight rows, which ldmatrix reads at a time, covers all 32 banks. Rows of D = 32 and 96 are odd
-// multiples of 16 banks.
+// of eight rows, which ldmatrix reads at a time, covers all 32 banks. With D = 32 and 96 a row is
+// an odd multiple of 16 banks, so two rows share a value of x(r).
 template <int ROWS, int D> struct alignas(128) Tile {
     bf16 at[ROWS * D];
     __device__ static int swizzled(int r, int c) { return r * D + (c ^ (D % 64 == 0 ? r % 8 : r / 2 % 4)) * 8; }

@@ -74,9 +74,9 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Barrier of a cooperative grid. An arrival raises *count by 1, or resets it to 0 if it is `last`.
-// A thread that passes grid_wait and then a block barrier sees all writes that other blocks made
-// before a block barrier and their arrival.
+// Barrier of a cooperative grid. An arrival raises *count by 1, or sets it to 0 if it was `last` or
+// more. A block publishes its writes by a block barrier, then one thread's arrival; it sees those
+// of other blocks after one thread's grid_wait, then a block barrier.
 __device__ inline void grid_arrive(unsigned* count, unsigned last) {
     asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(count), "r"(last) : "memory");
 }

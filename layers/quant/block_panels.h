@@ -1,6 +1,6 @@
-// block_panels.h - panels of weights in blocks of integers (packed.h): their numbers, their scales,
-// and how the sums of integers over a block are added to a row's products. Vectors and tiles share
-// this, and so give the same bits.
+// block_panels.h - panels of weights in blocks of integers (packed.h): how their numbers and scales
+// are read, and how the sums of integers over a block are added to a row's products. Vectors
+// (packed_linear.cpp) and tiles (packed_tiles.cpp) share this, and so give the same bits.
 #pragma once
 #include <utility>
 
@@ -72,7 +72,8 @@ INLINE vf add_block(vf sum, const vi* s, const vf* scale, vf offset, const float
     else return sum + offset * *mx;
 }
 
-// Rows of x as int8. scales: a scale for each 32 numbers, then each scale times its numbers' sum.
+// Rows of x as int8. scales has for each row: the scales, one for each 32 numbers; then the sum of
+// each 32 numbers times their scale.
 struct ByteRows {
     const int8_t* numbers;
     const float* scales;
@@ -86,8 +87,8 @@ struct ByteRows {
 typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
 BlockTiles block_tiles(BlockType format, Tiles kind);
 
-// Rows of x as three planes of bf16. For each 32 k a row has 16 words of each plane; a word is the
-// pair k and k + 16. Numbers beyond the last k are zero.
+// Rows of x as three planes of bf16 (bf16_planes.h). For each 32 k a row has 16 words of each
+// plane; a word is the pair k and k + 16. Numbers beyond the last k are zero.
 struct PlaneRows {
     static constexpr int STEP = 48;    // words of 32 k
     const float* planes;

@@ -122,7 +122,8 @@ void decode_q4_k(const uint8_t* b, float* out) {
         for (int i = 0; i < 32; i++) out[32 * j + i] = scale * float(q[i] >> j % 2 * 4 & 15) - offset;
     }
 }
-// q4_k with a fifth bit: bit j for sub-block j.    Layout: d m scales[12] fifth[32] q[128]
+// q4_k with a fifth bit for each number: for number i of sub-block j, it is bit j of fifth[i].
+// Layout: d m scales[12] fifth[32] q[128]
 void decode_q5_k(const uint8_t* b, float* out) {
     const float d = half_at(b), m = half_at(b + 2);
     const Scales s = unpack_scales(b + 4);
@@ -145,8 +146,8 @@ void decode_q6_k(const uint8_t* b, float* out) {
     }
 }
 
-// Numbers that are not finite have an exponent of ones: adding its lowest bit carries into the
-// sign. There is no branch, so that the loop is vectorised.
+// Returns whether n numbers are finite. Infinities and NaNs have an exponent of ones: adding the
+// exponent's lowest bit carries into the sign. There is no branch, so that the loop is vectorised.
 template <class Bits> bool finite_numbers(const void* from, int64_t n, Bits exponent, Bits lowest) {
     Bits carried = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -175,7 +176,7 @@ bool all_finite(const BlockFormat& format, const void* blocks, int64_t n) {
     if (format.type == BlockType::f32) return finite_numbers<uint32_t>(blocks, n, 0x7F800000, 0x00800000);
     if (format.type == BlockType::f16) return finite_numbers<uint16_t>(blocks, n, 0x7C00, 0x0400);
     if (format.type == BlockType::bf16) return finite_numbers<uint16_t>(blocks, n, 0x7F80, 0x0080);
-    // All other numbers of a block are integers.
+    // All numbers of a block except d and m (format.halves) are integers.
     bool finite = true;
     for (int64_t i = 0; i < n / format.numbers; i++)
         for (int at : format.halves)

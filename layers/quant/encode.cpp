@@ -1,10 +1,10 @@
 // encode.cpp - floats to the blocks of a GGUF file. decode.cpp has their layouts.
 //
 // For given integers q the scale with the least squared error is a ratio of sums, and for a given
-// scale the best integers come from rounding. So a search begins with several scales around largest
-// / range, alternates the two steps, and keeps the pair with the least error. Sub-blocks of the K
-// formats first find their own scales as floats, which the block's d then turns into integers; the
-// numbers are rounded again with the scales that a reader will multiply by.
+// scale the best integers come from rounding. So a search begins with several scales near the
+// largest number divided by the largest integer, alternates these two steps, and keeps the scale
+// with the least error. A sub-block of the K formats first gets a scale as a float, which is
+// rounded to an integer times the block's d. Then its numbers are rounded again with this scale.
 // Bound by arithmetic: some hundred operations a number. encode_search.cpp does the searches and
 // the last rounding by vectors; where a vector search cannot decide, the loops here do.
 #include <algorithm>
@@ -28,8 +28,8 @@ float inverse(float d) {
     return std::isfinite(r) ? r : 0;
 }
 
-// Rounds x to the nearest integer in [lo, hi], NaN to lo. 1.5 * 2^23 + x has no bits below 1.
-// Unlike lrintf it is vectorised.
+// Rounds x to the nearest integer in [lo, hi], NaN to lo. The sum 1.5 * 2^23 + x has no bits below
+// 1, so the addition rounds. Unlike lrintf it is vectorised.
 float rounded(float x, float lo, float hi) {
     constexpr float ROUND = 0x1.8p23f;
     x = x > lo ? x : lo;
@@ -140,7 +140,8 @@ void encode_q6_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
 
 // ---- x ~ d q + m --------------------------------------------------------------------------------
 
-// Squared error of 32 numbers with integers in [0, most].
+// Squared error of 32 numbers that are stored as d q + m (`line`), each with the best integer q in
+// [0, most].
 float line_error(const float* x, Line line, float most) {
     const float inv = inverse(line.d);
     float error = 0;
@@ -178,7 +179,8 @@ Line find_line(const float* x, float most, bool below, const QuantiseSearch& sea
     best = {0, low};
     if (!(high > low)) return best;
     float best_error = line_error(x, best = {(high - low) / most, low}, most);
-    // Ranges omit up to a quarter at either end: an outlier must not cost the other numbers bits.
+    // The candidates' ranges omit up to 27 % of the width at either end: one outlier must not cost
+    // the other numbers bits.
     for (int cut_low = 0; cut_low < 4; cut_low++)
         for (int cut_high = 0; cut_high < 4; cut_high++) {
             const float width = high - low, from = low + width * 0.06f * float(cut_low * cut_low) / 2;

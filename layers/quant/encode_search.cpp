@@ -1,6 +1,6 @@
 // encode_search.cpp - see encode_search.h. Each lane is one candidate and sums over the numbers in
-// their order, so the result is bit-identical to a scalar loop's. Bound by arithmetic: 4 passes, 16
-// operations a number.
+// their order, so the result is bit-identical to a scalar loop's. Bound by arithmetic: find_line
+// makes four passes over the numbers, with up to 16 operations a number.
 //
 // Products and sums are not contracted to FMAs, so that CPUs with and without FMAs give equal bits.
 #pragma GCC optimize("fp-contract=off")
@@ -44,16 +44,16 @@ template <class V> INLINE bool all(V mask) { return !any(~mask); }
 
 // ---- x ~ d q ------------------------------------------------------------------------------------
 
-// A candidate scale maps the number of largest magnitude to about lo + step / 4 (one side) or to
-// its opposite (the other side), with 9 values of step for each side; 17 values, an eighth apart,
-// find the same errors to four digits. Lanes of the other side hold the integers with opposite
-// signs, so the number of largest magnitude is negative in all lanes: integers are in [lo, -lo - 1]
-// on one side and in [lo + 1, -lo] on the other. In the BOTH steps furthest from lo no number is
-// clamped on either side. Both sides then have the same sums and share a lane; these lanes come
-// first, in one vector.
+// A candidate scale maps the number of largest magnitude (here: the top) to about lo + step / 4
+// (the side of lo) or to its opposite (the other side), with 9 values of step for each side. 17
+// values, an eighth apart, find the same errors to four digits. Lanes of the other side hold the
+// integers with opposite signs, so that the top is negative in all lanes. The integers of a lane
+// are in [lo, -lo - 1] for the side of lo, in [lo + 1, -lo] for the other. In the BOTH steps
+// furthest from lo no number is clamped on either side. Then the two sides have the same sums and
+// share a lane; these lanes come first, in one vector.
 constexpr int STEPS = 9, BOTH = 3, LANES = 2 * STEPS - BOTH, VECTORS = 16 / VW;
-// Vectors of sums: of the first guesses, of the refitted scales, and of the shared lanes, refitted
-// with the limits of the other side.
+// Number of vectors of sums: VECTORS for the first guesses, VECTORS for the refitted scales, and
+// one for the shared lanes, refitted with the limits of the other side.
 constexpr int ALL = 2 * VECTORS + 1;
 constexpr int TOGETHER = VECTORS > 1 ? 2 : 1;    // vectors at once: one would wait for sums
 
@@ -84,7 +84,7 @@ INLINE void add_up(const float* x, const vf* inv, const Limits* limits, float ot
     for (int j = 0; j < K; j++) sums[j] = {qq[j] > 0 ? xq[j] : vf{}, qq[j] > 0 ? qq[j] : set1(1)};
 }
 
-// Returns the best candidate in the order of encode.cpp's loop.
+// Goes through the candidates in the order of encode.cpp's loop and returns the best scale.
 float in_order(const Sums* sums, vi joined) {
     float best = 0, best_gain = 0;
     for (int side = -1; side <= 1; side += 2)
@@ -172,8 +172,8 @@ template <int N> bool find_scale(const float* x, int lo, float* best) {
         if (k == VECTORS) away |= same & joined;
     }
     if (!all(clear)) return *best = in_order(sums, joined), true;
-    // The loop tries the other side later. If both sides have the best sums, the later one wins
-    // only if rounding makes gain larger than gain / qq * qq.
+    // encode.cpp's loop tries the other side later. If both sides have the best sums, the later one
+    // wins only if rounding makes gain larger than gain / qq * qq.
     const bool later = any(away) && (!any(near) || gain > gain / qq * qq);
     *best = later ? -xq / qq : xq / qq;
     return true;
@@ -190,7 +190,8 @@ struct Fit {
 };
 enum class Pass { sums, error, both };
 
-// Adds the sums for refit, over n numbers and their integers in [0, most], and the error to f.
+// Adds to f what `kind` says: the sums that refit needs, or the error, or both, over n numbers and
+// their integers in [0, most].
 template <Pass kind> INLINE void pass(const float* x, int n, Lines line, float most, Fit& f) {
     const vf inv = inverse(line.d), high = set1(most);
     for (int i = 0; i < n; i++) {

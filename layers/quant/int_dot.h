@@ -17,7 +17,8 @@ INLINE vq left(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq
 INLINE vq right(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) >> bits); }
 INLINE vq moved(vq v, int bits) { return bits > 0 ? left(v, bits) : bits < 0 ? right(v, -bits) : v; }
 
-// VW numbers in half precision. Templates, as compilers for other CPUs lack these names.
+// Conversion of VW numbers in half precision to floats. A template, as compilers for other
+// instruction sets lack the builtins.
 typedef int16_t halves_of_vector __attribute__((vector_size(2 * VW)));
 template <class V> INLINE vf from_halves(V h) {
     if constexpr (VW == 16) return __builtin_ia32_vcvtph2ps512_mask(h, vf{}, -1, 4);

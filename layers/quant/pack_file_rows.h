@@ -4,8 +4,8 @@
 #include "layers/simd/pack_panels.h"
 
 namespace ISA {
-// Packs n rows into 48 columns, k after k; missing rows become zero. `to` gets floats, pairs of bf16
-// or, with `unpaired`, numbers of 16 bits. E: float, or bf16 for 16 bits of any kind.
+// Packs n rows into 48 columns, k after k; missing rows become zero. `to` gets floats, pairs of
+// bf16 or, with `unpaired`, numbers of 16 bits. E: float, or bf16 for 16 bits of any kind.
 template <class E, bool unpaired> static void pack_rows(float* to, const char* const* rows, int n, int C) {
     typedef Words<E, sizeof(E) == 2, false> Word;
     constexpr int W = 48, PER = Word::PER;
@@ -47,7 +47,7 @@ template <class E, bool unpaired> static void pack_rows(float* to, const char* c
         put(k, (C - k + PER - 1) / PER, r);
     }
 }
-// Packs the panel of the part's rows from `row` on.
+// Packs the panel that begins at row `row` of the part.
 static void pack_file_rows(const PackedPart& part, int64_t row, int C, char* panel) {
     int n = int(least64(48, part.rows - row));
     const char* const* rows = part.mapped + row;

@@ -22,8 +22,8 @@ template <bool in> struct Mover {
         else memcpy(block, panel, size_t(bytes));
     }
     void half(int at_block, int at_panel) { copy(block + at_block, panel + at_panel, 2); }
-    // Copies `bits` bits of each byte of a word, from bit `from` in the block and `to` in the
-    // panel.
+    // Copies `bits` bits of each byte of a word. In the block's bytes they begin at bit `from`, in
+    // the panel's at bit `to`.
     template <class Word> void bits(int at_block, int from, int at_panel, int to, int bits) {
         const Word mask = Word(Word(~Word(0)) / 255 * ((1u << bits) - 1));
         Word b, p;
@@ -147,7 +147,8 @@ void packed_now(PackedPart* part, int64_t cols) {
         if (const auto at = int64_t(reinterpret_cast<uintptr_t>(part->mapped[r])))
             first = std::min(first, at), last = std::max(last, at + row_bytes);
     const int64_t from = last ? round_up(first, page) : 0, to = last / page * page;
-    // Rows from scattered parts of the file may enclose other matrices, which would be read again.
+    // Pages are kept if the rows are scattered over the file: other matrices lie between them, and
+    // would have to be read again.
     if (to > from && to - from <= 2 * part->rows * row_bytes)
         madvise(reinterpret_cast<void*>(from), size_t(to - from), MADV_DONTNEED);
     part->mapped = nullptr;

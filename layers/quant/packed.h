@@ -1,19 +1,19 @@
 // packed.h - weights that are only read: in their files' formats, laid out for inference.
 //
 // In a panel, numbers of several outputs (rows of the matrix) are adjacent, k after k. A vector's
-// lane is an output: no sum crosses lanes, and each adds k in order; tiles have an order of their
-// own. So a row of x gives the same bits, whatever the call's other rows are. Panels of a format:
+// lane is an output, so no sum crosses lanes, and each sum adds k in order. (AMX tiles add k in an
+// order of their own.) So a row of x gives the same bits, whatever other rows the call has. Panels:
 //   fp32, fp16   48 outputs: [k][48]             bf16   48 outputs, pairs of k: [k/2][48][2]
-//   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k have [16] scales, [16]
-//                offsets, bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of
-//                4-bit numbers holds k and k + 16.
+//   8 to 4 bits  16 outputs, in the format's blocks of 32 k. A block has [16] scales, [16] offsets,
+//                bits above the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of 4-bit
+//                numbers holds k and k + 16.
 // The "K" formats put the scales of 256 numbers before the scales of 32 (BlockLayout). Offsets and
-// scales keep their bits.
+// scales have the bits of the file.
 //
-// Rows of fp32, fp16 and bf16 may first lie in a mapped file. A product with few rows of x then
-// packs each panel into its thread's scratch and reads it from L2, so that a first token waits for
-// no copy of the weights. After `wait` such products the panels are packed into their memory; a
-// product with more rows does so at once.
+// Rows of fp32, fp16 and bf16 may first lie in a mapped file. A product of up to FEW_ROWS rows of x
+// then packs each panel into its thread's scratch and reads it from L2, so that a first token waits
+// for no copy of the weights. After `wait` such products the panels are packed into `data`; a
+// product of more rows does so at once.
 #pragma once
 #include "base/block_format.h"
 #include "layers/ops.h"
@@ -68,14 +68,14 @@ constexpr int64_t panel_bytes(BlockType format, int64_t cols) {
 inline int64_t part_bytes(BlockType format, int64_t rows, int64_t cols) {
     return ceil_div(rows, panel_outputs(format)) * panel_bytes(format, cols);
 }
-// The format of a file's numbers in memory: its own, or fp32 if there are no products for it.
+// The format of a file's numbers in memory: the file's, or fp32 if no product supports that.
 constexpr BlockType packed_format(BlockType format) {
     const bool floats = format == BlockType::f32 || format == BlockType::f16 || format == BlockType::bf16;
     return floats || in_blocks(format) ? format : BlockType::f32;
 }
 
-// Copy n numbers (whole blocks) of a row of the part, from column `col` on, in their format's
-// blocks: into the panels and out of them. Threads may pack different rows at once.
+// pack copies n numbers (whole blocks in the part's format) of a row of the part, from column `col`
+// on, into the panels; unpack copies them back. Threads may pack different rows at once.
 void pack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, const void* blocks);
 void unpack(const PackedPart& part, int64_t cols, int64_t row, int64_t col, int64_t n, void* blocks);
 // Returns the file's pages to the system. Must be called once the panels hold the part's rows.

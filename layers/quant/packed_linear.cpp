@@ -3,15 +3,18 @@
 //
 // The sums of up to ROWS rows of x times one panel's outputs stay in registers during the loop over
 // k. A thread's unit of work is one panel times a block of up to BLOCK rows; further blocks read
-// the panel from L2. With weights in blocks of integers x becomes int8 in blocks of 32 with a
-// scale; their products are exact in 32 bits, and scales are applied once a block. From TILES_FROM
-// rows on, AMX tiles compute the int8 products (packed_tiles.cpp); results are bit-identical.
-// A prompt's rows are multiplied with fp32 weights by AMX tiles, each number as the sum of three
-// bf16 numbers (Precision::prefill): up to FEW rows in packed_tiles.cpp, more in amx.cpp. Both give
-// identical bits, which differ from those of vector code.
+// the panel from L2.
+//
+// Weights in blocks of integers: x becomes int8 in blocks of 32 with a scale. Products of integers
+// are exact in 32 bits; their sums are scaled once a block. From TILES_FROM rows on, AMX tiles
+// compute the sums (packed_tiles.cpp), with the same bits.
+// fp32 weights: a prompt's rows (Precision::prefill) are multiplied by AMX tiles, each number as
+// the sum of three bf16 numbers: up to FEW rows in packed_tiles.cpp, more in amx.cpp, with the same
+// bits, which differ from those of vectors.
 // bf16 weights: if the CPU multiplies pairs of bf16, by vectors or by AMX tiles, x is rounded to
 // bf16; otherwise the weights are widened.
-// Few rows are bound by memory, as each weight is read once; many by the 2 N C OC FLOPs.
+// A product of few rows is bound by memory, as each weight is read once; one of many rows is bound
+// by its 2 N C OC FLOPs.
 #include "layers/quant/block_panels.h"
 #include "layers/quant/pack_file_rows.h"
 #include "layers/simd/gelu.h"
@@ -21,13 +24,13 @@
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-// Tiles of bytes are worth their fixed cost from TILES_FROM rows on, amx.cpp's packing of floats
-// only beyond FEW rows (dev/speed.md).
+// From TILES_FROM rows on, tiles of bytes are worth their fixed cost. Only beyond FEW rows, amx.cpp
+// is worth its packing of floats (dev/speed.md).
 constexpr int TILES_FROM = 16, FEW = 128;
 
 // ---- rows of x ----------------------------------------------------------------------------------
 
-// Rows of x, prepared for the formats of the weights: floats, pairs of bf16 or planes (PlaneRows);
+// Rows of x, prepared for the formats of the weights: as floats, pairs of bf16, planes (PlaneRows)
 // or int8. For each 32 numbers, int8 rows have a scale d, d times the numbers' sum, and the negated
 // sums of all 32, of the first 16 and of the last 16.
 struct Prepared {
@@ -43,7 +46,7 @@ struct Prepared {
     static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
     static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
 };
-// Row stride in words: rows a multiple of a page apart would share cache sets.
+// Row stride in words: no multiple of 2 KiB, as rows that far apart would share cache sets.
 INLINE int64_t apart(int64_t words) {
     const int64_t n = (words + VW - 1) / VW * VW;
     return n % 512 ? n : n + VW;
@@ -129,7 +132,7 @@ INLINE int64_t own_panel(const PackedProduct& p) {
     }
     return most;
 }
-// Layout of N rows in scratch. Tiles read whole tiles, also beyond the rows.
+// Layout of N prepared rows in scratch, and of TILE_ROWS more: AMX tiles read 16 rows at a time.
 struct RowOffsets {
     Needs need;
     bool copied;

@@ -1,4 +1,5 @@
-// packed_ops.cpp - the CPU's table for packed weights: fp32's operations, packed.h's products.
+// packed_ops.cpp - the CPU's table of operations for packed weights: products by packed.h, all
+// others by the fp32 table.
 #include <algorithm>
 #include <string>
 #include <type_traits>

@@ -2,18 +2,18 @@
 //
 // Floats: up to 16 rows are multiplied by a panel, both in three planes of bf16, with the bits of
 // amx.cpp. While tiles multiply 32 k, vectors split the next 32. 32 k of a panel are 6 KiB, which
-// take memory some 1,000 cycles; their 18 tile products take 288 cycles at most, and the 48
-// times 15 vector instructions take as many.
+// take memory some 1,000 cycles. Their 18 tile products take at most 288 cycles; splitting 48 pairs
+// of vectors, with 15 instructions each, takes about as many.
 //
 // Blocks of integers: rows of x are int8. A panel's numbers become signed bytes, PART blocks of 32
-// k at a time, which are then multiplied by up to 64 rows of x: 16 rows are A, a block is B, and
-// its exact sums leave the tile to be scaled as by vectors, in the same order. So a row has the
-// bits of block_panel. A block's sums leave while the tiles multiply the next one; the sums of the
-// rows stay in registers (AVX-512 has 32).
-// For 16 rows and a block, a core needs 16 cycles of the tiles, 16 stores of a line, and for each
-// row a conversion and two or three vector products, of which it does two a cycle: about 35 cycles.
-// Vectors alone need 64 to multiply (VNNI). Measured (2026-11-25) it takes some 115 cycles, a third
-// of them in tilestored: a prompt is a tenth faster at most.
+// k at a time, which are then multiplied by up to 64 rows of x. Tile A has 16 rows, tile B a block.
+// Their exact sums leave the tile to be scaled by vectors as in block_panel (packed_linear.cpp), in
+// the same order, so that a row has the same bits. The sums of a block leave while the tiles
+// multiply the next block; the sums of the rows stay in registers (AVX-512 has 32).
+// For 16 rows and a block, a core needs 16 cycles of the tiles, 16 stores of a cache line and, for
+// each row, three or four vector instructions, of which it does two a cycle: about 35 cycles.
+// Without tiles, the multiplications alone need 64 (VNNI). Measured (2026-11-25), it takes some 115
+// cycles, a third of them in tilestored: a prompt is a tenth faster at most.
 #include "layers/quant/block_panels.h"
 #include "layers/simd/bf16_planes.h"
 
@@ -28,8 +28,8 @@ struct SplitStep {
     alignas(64) float tile[ThreePlanes::PLANES][W / 16][TILE];
 
     // Splits rows k and k + 16 of the step into a line of each tile. from: the step's first row.
-    // Memory `ahead` bytes further on is prefetched into L1, and twice as far on into L2: a tenth
-    // faster than either alone.
+    // Memory `ahead` bytes further on is prefetched into L1, memory twice as far on into L2: with
+    // only one of these prefetches it is a tenth slower.
     INLINE_MEMBER void take(const float* from, int k, int ahead) {
         if (ahead > 0)
 #pragma GCC unroll 6

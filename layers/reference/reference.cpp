@@ -1,7 +1,7 @@
 // reference.cpp - every operation in double and plain loops: the maths, as code. Slow on purpose.
 //
-// This file is the definition that the fast tables are tested against. It makes whole-model
-// gradient checks by central differences exact to about 1e-6 (in float they are nearly blind).
+// This file is the definition that the fast tables are tested against. In double, gradient checks
+// of whole models by central differences are exact to about 1e-6; in float they find few errors.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -114,7 +114,8 @@ void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, co
 
 // ---- rope ---------------------------------------------------------------------------------------
 
-// Heads over which head number `head` (queries, then keys) is normed: itself, or all of its kind.
+// The heads over which head number `head` (queries are counted first, then keys) is normed: this
+// head alone, or all query heads, or all key heads.
 struct QkNorm {
     int first, count, sum;    // heads of the norm; index in rstd
     QkNorm(int head, Heads h, QkNormRope t) : first(head), count(1), sum(head) {
@@ -314,7 +315,8 @@ Ops<double> make_table() {
     op.logits_bytes = 1 << 20;
     op.scratch_bytes = scratch_bytes;
     op.free_bytes = free_bytes;
-    // Optional operations stay null, because others define them; only `sample` is defined here.
+    // Optional operations stay null: they are defined by the operations that they combine. Only
+    // `sample` has a definition here.
     op.sample = sample;
 #define required(name) op.name = name;
 #define optional(name)

@@ -4,7 +4,7 @@
 
 namespace reference {
 
-// Eight sums: a single one would wait for each addition.
+// Adds up eight sums: with a single one, each addition would wait for the one before.
 inline double dot(const double* a, const double* b, int n) {
     double sums[8] = {}, rest = 0;
     int i = 0;

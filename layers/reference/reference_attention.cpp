@@ -12,7 +12,8 @@ namespace {
 using namespace reference;
 using T = double;
 
-// Offsets of rows in packed qkv: q of head h, k and v of h's group, at position (b,s).
+// Offsets of rows of HS numbers in qkv at position (b,s): q of query head i, and k and v of the
+// key/value head that it uses.
 struct Packed {
     int S;
     Heads h;

@@ -95,7 +95,7 @@ void linear_attention_backward(T* dqkv, T* dgates, const T* dy, const T* y, cons
     each_head(qkv, gates, B, S, h, [&](const Head& at) {
         std::vector<T> g(static_cast<size_t>(HS)), by_b(size_t(S) * size_t(HS));    // by_b: gradient of b
         for (int s = 0; s < S; s++) {
-            // n is computed in double: the float would be the largest error.
+            // n is computed again, as the rounding of norms to float would be the largest error.
             T weight = 0, squares = 0, both = 0;
             std::vector<T> sum(size_t(HS), 0);
             at.each_key(s, [&](int j, const T* w) {

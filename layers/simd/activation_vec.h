@@ -5,7 +5,7 @@
 #include "layers/normal.h"
 
 namespace ISA {
-// Phi(x) as in normal.h. Beyond |x| = 13 the tail is 0 in every product with x.
+// Phi(x) as in normal.h. x is clamped to [-13, 13]: beyond, the tail is below 1e-38.
 struct Normal {
     vf x, phi, density;
 };    // x clamped

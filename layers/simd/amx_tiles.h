@@ -1,12 +1,13 @@
 // amx_tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes; products of bf16 or bytes.
 //
-// A tile holds A (16 rows of 32 k), B (16 pairs of k, each with the two k of 16 columns, adjacent)
-// or sums (16 x 16). With bytes A has 64 k, or 32 or 16 by the depth in bytes, and B the four k of
-// 16 columns, adjacent. With a depth below 64, tiles 4 and 5 are A, 6 and 7 are B.
+// A tile holds A, B or sums (16 x 16). For bf16, A is 16 rows of 32 k, and B is 16 pairs of k: a
+// line has the pair of each of 16 columns. For bytes, A is 16 rows of `depth` k (64, 32 or 16), and
+// a line of B has four k of each of 16 columns. If depth is below 64, A is in tiles 4 and 5, B in 6
+// and 7.
 // The kernels have a set of tiles as template parameter, one object per thread:
-//   Amx        the instructions. They are asm, so that every object may hold them; only a process
-//              with the kernel's permission may run them (cpu_has_amx), between configure and
-//              release, in one thread.
+//   Amx        the instructions. They are asm, so that every object file may hold them; only a
+//              process with the kernel's permission may run them (cpu_has_amx), between configure
+//              and release, in one thread.
 //   Pretended  the emulation in plain C++, with the same bits: on any CPU.
 #pragma once
 #include "micro_kernel.h"
@@ -89,7 +90,8 @@ struct Pretended {
 };
 
 #if defined(__x86_64__)
-// GCC 12's _tile_loadd is not declared to read memory, so stores before it may sink below it.
+// Another reason for asm: GCC 12's _tile_loadd is not declared to read memory, so that the compiler
+// may move earlier stores behind it.
 struct Amx {
     static void configure(int depth = 64, int rows = 16) {
         struct alignas(64) {    // Intel's manual, "LDTILECFG"

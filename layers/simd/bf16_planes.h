@@ -27,18 +27,21 @@ struct ThreePlanes {    // floats
         x -= reinterpret_cast<vf>(part);
         return part;
     }
-    // One plane of two vectors, as pairs: low has k of a step, high has k + 16.
+    // The next plane of two vectors in one: word i has that of low[i] in its lower half and that of
+    // high[i] in its upper half. Of a step's 32 k, low has the first 16 and high the others. Both
+    // lose the plane.
     static INLINE_MEMBER vf take(vf& low, vf& high, int plane) {
         return reinterpret_cast<vf>(take(low, plane) >> 16 | take(high, plane));
     }
 };
 
-// Number of steps (of 32 k) in a block of k. A block's sums begin at zero and are then added to
-// earlier blocks' sums. More than DEEP steps are divided so that all columns fit into the resident
-// memory. If this leaves less than SUB, a block has MOST: each further block reads and writes all
-// results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both
-// gradients take 8 to 12 % less time). Rows and threads must not matter: they would change a row's
-// sums.
+// Returns the number of steps (of 32 k) in a block of k. A block's sums begin at zero and are then
+// added to earlier blocks' sums. If K has more than DEEP steps, a block has at most DEEP, and so
+// few that all N columns fit into the resident memory. But if fewer than SUB would fit, a block has
+// up to MOST, because each further block reads and writes all results again. (The weight gradient
+// of 3072 to 768 at 1024 rows has one block instead of two: both gradients take 8 to 12 % less
+// time.) The choice must not depend on the numbers of rows and threads: these would change the
+// order of a row's sums.
 template <class Planes> INLINE int block_steps(int N, int K) {
     const int all = parts(K, 32), fits = RESIDENT / (parts(N, SIDE) * Planes::PLANES * 2 * TILE);
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;

@@ -6,8 +6,8 @@
 namespace ISA {
 constexpr float K2 = 2 * 0.7978845608f, CUBIC = 0.044715f;    // 2 sqrt(2/pi)
 
-// s = sigmoid(2u) and s (1 - s) = e s^2, e = exp(-2u) = 2^(-2u log2 e). Beyond |x| = 10 both are
-// constant in float; the clamp keeps the exponent below 126.
+// s = sigmoid(2u), e = exp(-2u) = 2^(-2u log2 e), and so s (1 - s) = e s^2. x is clamped to [-10,
+// 10], which keeps the exponent below 126; beyond, s is 1 or less than 2e-38.
 struct Gate {
     vf x, s, e;
 };

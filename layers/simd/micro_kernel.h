@@ -1,9 +1,9 @@
 // micro_kernel.h - the inner loops of the matrix products in matmul.cpp and attention/: products of
 // small tiles that lie in L1, and transposes. MR x NV vectors of C stay in registers: 24 of
 // AVX-512's 32, 12 of 16 elsewhere.
-//
-// half: the words of A and B are pairs of bf16, the elements 2k and 2k+1 of the sum, and products
-// cost half as much. It is allowed only if the instruction set multiplies bf16 (NATIVE_BF16).
+// half: a 32-bit word k of A and B holds two bf16, elements 2k and 2k+1 along the summed dimension,
+// so that a product takes half the instructions of fp32. It is allowed only if the instruction set
+// multiplies bf16 (NATIVE_BF16).
 #pragma once
 #include "vec.h"
 
@@ -108,7 +108,7 @@ template <bool add, bool half = false> static void strip(int N, int K, const flo
     }
 }
 
-// r[i][j] <-> r[j][i] for VW vectors, by swapping blocks of 1, 2, 4, ... off the diagonal.
+// Transposes VW vectors: swaps r[i][j] and r[j][i], in blocks of 1, 2, 4, ... off the diagonal.
 template <int W = 1> INLINE void transpose(vf* r) {
     if constexpr (W < VW) {
         vi low = lanes(), high = lanes();
@@ -188,8 +188,8 @@ template <bool half> static void pack_rows(float* to, const float* from, int64_t
     for (int i = 0; i < (rows - n) * P; i += VW) store(to + i, vf{});
 }
 
-// Packs n rows as the right factor of a sum over rows: to (words of rows, padded(D)). With half, a
-// word is column d of two neighbouring rows. Rows n..rows-1 are zero.
+// Packs n rows of D elements as factor B of a product that sums over rows: to (words of `rows`,
+// padded(D)). With half, a word is column d of two neighbouring rows. Rows n..rows-1 are zero.
 template <bool half> static void pack_sum(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     if constexpr (!half) return pack_rows<false>(to, from, ldf, n, rows, D);
     const int P = padded(D);
@@ -204,8 +204,8 @@ template <bool half> static void pack_sum(float* to, const float* from, int64_t 
         for (int d = 0; d < P; d += VW) store(to + d, vf{});
 }
 
-// Writes the transposed words of pack_sum to `to` (padded(D), pairs of rows), whose rows are ldt
-// apart. Rows from n on are zero, up to `rows` rounded up to a multiple of 2*VW.
+// Writes the words of pack_sum, transposed, to `to` (padded(D), pairs of rows) with row stride ldt.
+// Rows from n on are zero, up to `rows` rounded up to a multiple of 2*VW.
 INLINE void pack_turned(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int rows, int D) {
     for (int i = 0; i < rows; i += 2 * VW)
         for (int d = 0; d < D; d += VW) {

@@ -50,7 +50,8 @@ INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     to[1] = reinterpret_cast<vf>(__builtin_shuffle(low, high, second));
 }
 
-// How elements of type E become words: pairs of bf16, or floats, with `rounds` bf16 values.
+// How elements of type E become words. pairs: a word is a pair of bf16, else a float. rounds:
+// floats are rounded to values of bf16.
 template <class E, bool pairs, bool rounds> struct Words {
     static constexpr int PER = pairs ? 2 : 1;    // elements in a word
 
@@ -90,8 +91,8 @@ template <int W> INLINE void put_words(float* to, int64_t panel, int j, int k, v
                          reinterpret_cast<const char*>(&v) + 4 * i, 4 * S);
 }
 
-// Packs columns j to j + VW - 1 (n is the number that exist in all) of an operand in which k is
-// contiguous: column j begins at p + j*ld.
+// Packs columns j to j + VW - 1 of an operand in which k is contiguous: column j begins at p +
+// j*ld. Only columns below n exist; the others become zero.
 template <class Words, int W, class E>
 static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64_t ld, int K) {
     constexpr int PER = Words::PER;

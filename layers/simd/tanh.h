@@ -3,8 +3,8 @@
 #include "vec.h"
 
 namespace ISA {
-// tanh(x) = m / (m + 2), m = e^2x - 1 = whole * rest + (whole - 1). Beyond |x| = 9.2 it is 1 in
-// float. NaN stays NaN.
+// tanh(x) = m / (m + 2), m = e^2x - 1 = whole * rest + (whole - 1) (vec.h: Power). Beyond |x| = 9.2
+// it is 1 or -1 in float. NaN stays NaN.
 INLINE vf tanh(vf x) {
     const Power y = power_of_two(max(set1(-9.2f), min(set1(9.2f), x)) * (2 * LOG2E));
     const vf m = y.whole * y.rest + (y.whole - 1);

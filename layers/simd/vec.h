@@ -131,7 +131,7 @@ INLINE vi lanes() {
     for (int i = 0; i < VW; i++) v[i] = i;
     return v;
 }
-// Lanes of a vector in a row: all, or the first n of the last vector.
+// The lanes of a vector that exist: all (full), or the first n in the last vector of a row.
 template <bool full> struct Lanes {
     int n;
     template <class X> INLINE_MEMBER vf get(const X* p) const { return full ? load(p) : load_some(p, n); }
@@ -212,7 +212,7 @@ INLINE Power power_of_two(vf x) {
     p = p * r + 0x1.62e430p-1f;
     return {reinterpret_cast<vf>(reinterpret_cast<vi>(t) << 23), p * r};
 }
-// 2^x for x below 127; at least 2^-125.
+// 2^x for x below 127; for x below -125 the result is 2^-125.
 INLINE vf exp2(vf x) {
     const Power y = power_of_two(max(set1(-125), x));
     return (y.rest + 1.0f) * y.whole;
@@ -236,9 +236,9 @@ INLINE Range my_share(int64_t n, int64_t unit) {
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
 }
 
-// A gradient of weights that all rows share (a norm's) is first summed over ranges of rows. There
-// are at most RANGES of them; their number depends only on the number of rows. Range j has n sums
-// from sums + j * stride on. This thread adds its share of them to d, range after range.
+// A gradient of weights that all rows share, such as a norm's, is first summed over ranges of rows:
+// at most RANGES, a number that depends only on the number of rows. Range j has n sums from sums +
+// j * stride on. add_parts adds this thread's share of the n sums to d, range after range.
 constexpr int RANGES = 32;
 INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
     const Range r = my_share(n, 16);

@@ -42,8 +42,8 @@ struct Family {
     void (*sized)(Config& c) = nullptr;    // sets fields that depend on the sizes
     std::vector<ConfigKey> keys = {};
 
-    // Keys of config.json for RoPE: rope_parameters, and the older keys named here. theta null: the
-    // family has neither.
+    // Keys of config.json for RoPE: rope_parameters, and the older keys that are named here. If
+    // theta is null, the family has no keys for RoPE.
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // rotated fraction of a head
@@ -64,8 +64,9 @@ struct Family {
     };
     unsigned layers = 0;
 
-    // Keys of config.json with constant values, as JSON text; "a/b" is key b in object a. checked:
-    // a file with another value is refused, because flatgpt lacks that kind of model.
+    // Keys of config.json with constant values, as JSON text; "a/b" is key b in object a. written:
+    // flatgpt writes the key. checked: a file with another value is refused, because flatgpt lacks
+    // that kind of model.
     struct Fixed {
         const char* key;
         const char* value;
@@ -73,10 +74,10 @@ struct Family {
     };
     std::vector<Fixed> fixed = {};
 
-    // Our name of a tensor and its names in files, without .weight and .bias: "ln1" covers ln1w and
-    // ln1b, "shared_fc" is fcw in a layer with experts. `file` has one name, or one for each part
-    // that files store separately (tensors.cpp). # stands for the block's number, @ for the
-    // expert's. Tensors without a row keep our name in files.
+    // Our name of a tensor and its names in files, both without .weight and .bias: "ln1" stands for
+    // ln1w and ln1b, "shared_fc" for fcw in a layer with experts. `file` has one name, or one for
+    // each part that files store separately (Row::parts in tensors.cpp). # stands for the block's
+    // number and @ for the expert's. A tensor without a row has our name in files.
     struct Name {
         const char* ours;
         std::vector<const char*> file;
@@ -86,7 +87,8 @@ struct Family {
     // Prefixes of tensor names. Files that flatgpt writes use the first; files that it reads use
     // any of them, or none.
     std::vector<const char*> prefixes = {"model."};
-    // Tensors of other exporters to ignore, by their names' end or beginning ("vision_tower.*").
+    // Names of tensors that other programs write and flatgpt ignores. Each is the end of a name, or
+    // with a * the beginning ("vision_tower.*").
     std::vector<const char*> redundant = {".rotary_emb.inv_freq"};
     std::vector<Preset> presets = {};
 };

@@ -91,7 +91,8 @@ Names branch_names() {
                         {"post2", {"model.layers.#.post_feedforward_layernorm"}}});
 }
 
-// Names of router and experts in `mlp`. `more` replaces names or adds those of a shared expert.
+// Names of tensors if the router and the experts are in `mlp`. `more` replaces some of these names,
+// or adds those of a shared expert.
 Names expert_names(const Names& more = {}) {
     return llama_names(with<Family::Name>(
         {{"router", {"model.layers.#.mlp.gate"}},
@@ -99,8 +100,8 @@ Names expert_names(const Names& more = {}) {
          {"expert_down", {"model.layers.#.mlp.experts.@.down_proj"}}},
         more, &Family::Name::ours));
 }
-// Adds keys of the experts' number, of the experts per token and of an expert's width. count,
-// per_token, of_each: transformers' values if a key is absent.
+// Adds the keys of the number of experts, of the experts per token and of an expert's width. count,
+// per_token, of_each: the values that transformers assumes if a key is absent.
 Keys expert_keys(Keys keys, const char* number, double count, double per_token, const char* width, double of_each) {
     keys.push_back({number, &C::experts, ConfigKey::as_is, count});
     keys.push_back({"num_experts_per_tok", &C::experts_used, ConfigKey::as_is, per_token});

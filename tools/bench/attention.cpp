@@ -1,7 +1,8 @@
-// attention.cpp - rows of attention, with and without softmax.
+// attention.cpp - the benchmark's rows of attention, with and without softmax.
 #include "rows.h"
 
-// The model's heads, and variants with fewer or more visible pairs.
+// Returns the model's heads and variants of them, each with a suffix for row names: other masks,
+// which have fewer or more visible pairs, and dropout.
 std::vector<std::pair<std::string, Heads>> Rows::masks() {
     std::vector<std::pair<std::string, Heads>> all = {{"", h}};
     auto spans = [&](const char* name, MaskKind mask_kind, const std::vector<Text>& texts) {
@@ -51,8 +52,8 @@ void Rows::attention() {
     cached(8, Element::int8, " in int8");
 }
 
-// Times a decode step of `rows` sequences with full caches, then a copy of all cache pages with
-// rotated keys.
+// Times attention of a decode step of `rows` sequences with full caches and, for 8 sequences,
+// cache_rotate of all their pages.
 void Rows::cached(int rows, Element type, const std::string& name) {
     const int width = pages_for(c.T), pages = rows * width, keys = h.window ? std::min(h.window, c.T) : c.T;
     const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;
@@ -62,7 +63,7 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     const int all = turns_too ? 2 * pages : pages;
     const int64_t all_rows = int64_t(h.NKV) * all * Pages::SIZE, bytes = all_rows * h.HS * element_bytes(type);
     const QkNormRope rope = {.dims = h.HS / 2 * 2};
-    // Zero floats are valid in every cache type.
+    // The cache holds zeros, because their bits are valid numbers of every cache type.
     auto k = arrays<float>(bytes / 4 + 1, 0), v = arrays<float>(bytes / 4 + 1, 0);
     auto k_scale = arrays<float>(all_rows), v_scale = arrays<float>(all_rows);
     auto q = arrays<Activation>(int64_t(rows) * h.qkv_width());
@@ -93,7 +94,7 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     free_all();
 }
 
-// T5's position bias, whose gradient is an operation of its own.
+// Times attention with T5's position biases, whose gradient is a separate operation.
 void Rows::biases() {
     const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();
     Heads with = h;
@@ -113,7 +114,7 @@ void Rows::biases() {
     free_all();
 }
 
-// Attention without softmax, for any model.
+// Times every kind of linear attention with the model's heads, whatever attention the model has.
 void Rows::recurrences() {
     if (h.HS > 256) return;
     const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();

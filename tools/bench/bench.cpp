@@ -1,9 +1,9 @@
 // bench.cpp - `flatgpt bench`: training steps, generation and each operation: time, floor, ratio.
-// Single operations come last: there are many, and a failing one loses no other row.
+// Single operations come last, because there are many, and one that fails then costs no other row.
 //
-// The floor of a row is the time of its FLOPs and bytes (layers/operations.inc) at the peaks, which
-// are measured first. Both best and median are shown: on a machine with other load the best is the
-// figure to use, and its distance to the median shows the noise.
+// The floor of a row is the time that its FLOPs and bytes (layers/operations.inc) take at the
+// peaks, which are measured first. Both best and median are shown: on a machine with other load the
+// best is the figure to use, and its distance to the median shows the noise.
 #include "bench.h"
 
 #include <memory>
@@ -95,13 +95,14 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
         spent += times.back();
     }
     if (ahead) (void)model.train.finish();
-    // The first step allocates and chooses algorithms. A GPU's next two are enqueued meanwhile.
+    // The first step allocates and chooses algorithms. A GPU is waited for one step late, so its
+    // times are steady only after two more.
     times.erase(times.begin(), times.begin() + (ahead ? 3 : 1));
     Cost work = training_cost(model.op, c, B, S);
     work.bytes = 0;    // caches may hold a small model's weights
     bench.print(training(B, S), times, work);
     std::sort(times.begin(), times.end());
-    // A GPU at its power limit slows down under load, so the median is a run's speed.
+    // A GPU at its power limit slows down under load, so the median time gives a run's speed.
     bench.print_tokens(N / times[ahead ? times.size() / 2 : 0]);
     return {};
 }

@@ -34,33 +34,33 @@ struct Bench {
     bool wanted(const std::string& name);
     Status close() const;    // exit 2 if no row matched --filter; lists the rows
 
-    // If set, called with (name, cost, call) instead of timing a row. dev/launches.cpp uses it.
+    // If it is set, it is called with (name, cost, call) and no row is timed (dev/launches.cpp).
     std::function<void(const std::string& name, const Cost& work, const std::function<void()>& call)> on_operation = {};
     std::vector<std::string> names = {};    // first words of all rows
     bool any = false;                       // a row matched --filter
     bool trains = true;                     // device is open for training; false: for inference
 };
 
-// tools/bench/rows.cpp. bench_ceilings measures a GPU's memory bandwidth, stores it in bench.peak,
+// Defined in tools/bench/rows.cpp. bench_ceilings measures a GPU's memory bandwidth (bench.peak)
 // and prints the table's head; bench_operations times each operation at a model's sizes.
 Status bench_ceilings(Bench& bench, const Config& c, int B, int S);
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
 
-// tools/bench/decode.cpp: generation. decode_row and prefill_row return rows' names. weights: ""
-// for the type of --dtype, or on a CPU a quantised type that `flatgpt convert` writes.
+// Defined in tools/bench/decode.cpp. decode_row and prefill_row return the names of rows. weights
+// is empty for the type of --dtype; on a CPU it may be a quantised type of `flatgpt convert`.
 std::string decode_row(int rows, const std::string& weights = "");
 std::string prefill_row(int tokens, const std::string& weights = "");
 Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& weights);
 Status bench_prefill(Bench& bench, const Config& c, int tokens, const std::string& weights);
-// Returns the plan with the storage formats of these weights.
+// Returns the plan with the formats in which a CPU stores `weights`; a GPU's plan is unchanged.
 Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::string& weights);
 // Allocates bench.device.model for inference with random weights, which are packed on a CPU.
 Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights);
 
 const Peaks& inference_peak(const Bench& bench);    // bound of decode's matrix products
 
-// Decode steps as in `flatgpt sample`. If the device can sample, a step is enqueued before the host
-// has the last tokens; otherwise the host gets all logits.
+// Decode steps as in `flatgpt sample`. If the device can sample, a step is enqueued before the
+// tokens of the previous step reach the host; otherwise all logits are copied to the host.
 class DecodeSteps {
   public:
     DecodeSteps(Model& model, KvCache& cache, int rows, int V);
@@ -93,11 +93,12 @@ class Profile final : public Observer {
   public:
     Profile(const Table& op, const Peaks& peaks) : Observer(op), peak(peaks) {}
     void start();
-    // Rows since start, longest first; the last row is the time outside of operations (its calls
-    // are 0). The seconds add up to the elapsed time without the time of the bookkeeping.
+    // Returns the rows since start() by descending time, then a row with 0 calls for the time
+    // outside of operations. The seconds add up to the elapsed time minus the bookkeeping's.
     std::vector<ProfileRow> rows() const;
-    // Correction for packed (quantised) weights, whose cost counts fp32 bytes. It is split over the
-    // products by their number of weights.
+    // Bytes per step by which packed (quantised) weights exceed fp32 weights; below 0 if they are
+    // smaller. Costs of calls count fp32 bytes, so rows() adds this number to the products, in
+    // proportion to their numbers of weights.
     double bytes_beside_fp32 = 0;
     bool integers = false;    // integer weights: no peak is measured for their products
 
@@ -109,11 +110,11 @@ class Profile final : public Observer {
     void call(const Cost& work, const std::function<void()>& run) override;
 };
 
-// Print tables for a training step and for a decode step: the fastest of several.
+// Print a table of operations for the fastest of several training steps or decode steps.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);
 Status profile_decode(const Bench& bench, const Config& c, int rows, const std::string& weights);
 
-// The training step that rows time and the profile splits into operations.
+// The training step that `flatgpt bench` times as a whole and --profile divides into operations.
 struct TrainingStep {
     TrainingStep(const Config& c, int B, int S);
     void run(Model& model);

@@ -1,9 +1,9 @@
 // decode.cpp - generation: one token after the other, for several sequences at once.
 //
-// Bound by memory for few sequences: every token reads all weights and the caches once. A shared
+// A step with few sequences is bound by memory: it reads all weights and the caches once. A shared
 // machine's bandwidth varies within seconds (47 and 90 GB/s were seen in one run), so on the CPU it
-// is measured right before and after each token, and a token's floor is the time of its bytes at
-// that bandwidth.
+// is measured right before and after each step, and a step's floor is the time of its bytes at that
+// bandwidth.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -28,8 +28,9 @@ template <class Get> std::vector<double> each(const std::vector<Measured>& token
     return x;
 }
 
-// Separates tokens of slow and fast phases of the machine: if the 5th and 95th percentiles of the
-// bandwidth are far apart, their geometric mean is the border.
+// Prints the ratios of floor to time, separately for slow and fast phases of the machine: if the
+// 5th and 95th percentiles of the bandwidth differ by a factor over 1.4, tokens are divided at
+// their geometric mean.
 void print_ratios(const std::vector<Measured>& tokens) {
     auto bandwidths = each(tokens, [](const Measured& t) { return t.bandwidth; });
     std::sort(bandwidths.begin(), bandwidths.end());
@@ -157,7 +158,8 @@ Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& 
         if (!weights.empty()) work.products = 0;    // no peak is measured for integer products
         return work;
     };
-    // On a GPU a step is enqueued while the one before runs: a call in between would be timed.
+    // A GPU's steps overlap, so costs that were counted between them would be part of their times.
+    // All costs are therefore counted before the first step.
     const int most = cpu ? std::min(c.T, 512) : std::min(c.T, 128);
     std::vector<Cost> counts;
     for (int t = 0; t < most && !cpu; t++) counts.push_back(next_work());

@@ -1,5 +1,5 @@
-// profile.cpp - time and cost of each operation of a step, measured by an Observer between the
-// model and its table of operations; the model is unchanged.
+// profile.cpp - time and cost of each operation of a step. An Observer between the unchanged model
+// and its table of operations measures them.
 #include "bench.h"
 #include "base/console.h"
 #include "base/table.h"
@@ -90,7 +90,7 @@ void print(const Bench& bench, const std::string& what, int steps, const std::ve
     fflush(stdout);
 }
 
-// The rows of the fastest of several steps, without the first ones, which allocate.
+// Prints the rows of the fastest of several steps, except for the first one, which allocates.
 template <class Step> void profile(const Bench& bench, Profile& p, const std::string& what, int most, Step step) {
     std::vector<ProfileRow> best;
     int n = 0;

@@ -1,4 +1,4 @@
-// rows.cpp - single operations at a model's sizes.
+// rows.cpp - times single operations at a model's sizes.
 #include "rows.h"
 
 #include "base/table.h"
@@ -42,7 +42,7 @@ void Rows::memory_bound() {
     free_all();
 }
 
-// All dimensions of a head are rotated.
+// Times RoPE of all dimensions of a head, even if the model rotates only some.
 void Rows::rope() {
     const int64_t wide = int64_t(N) * h.qkv_width(), sums = int64_t(N) * (h.NH + h.NKV);
     auto x = arrays<Activation>(wide), y = arrays<Activation>(wide);
@@ -91,7 +91,7 @@ void Rows::head_and_update() {
     free_all();
 }
 
-// Sampling on the device, if the backend has that operation.
+// Times sampling on the device, if the backend has that operation.
 void Rows::sample() {
     if (!op.sample) return;
     for (int texts : {1, 16}) {
@@ -111,7 +111,8 @@ void Rows::sample() {
     }
 }
 
-// The model's experts, or 8 experts with 2 per token and the ffn's FLOPs. Rows are routed randomly.
+// Times the operations of the model's experts. For a model without experts, they are 8 experts, 2
+// per token, with the FLOPs of its ffn. Rows are routed randomly.
 void Rows::experts() {
     const Router r = c.experts ? c.router_of() : Router{.E = 8, .K = 2};
     const int C = c.C, F = c.experts ? c.expert_ffn : std::max(1, c.F / r.K), slots = N * r.K;
@@ -143,7 +144,7 @@ void Rows::experts() {
     free_all();
 }
 
-// ffn: products fused with GELU are timed, too.
+// Times a product's forward and backward pass. With `ffn`, products fused with GELU are timed, too.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
     auto x = arrays<Input>(most), activated = arrays<Input>(ffn ? most : 1);
@@ -203,8 +204,9 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
 
 Status bench_ceilings(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
-    // Copies of 256 MiB (less if memory is short), read and written. An H200 (2026-11-27) copies
-    // them at 4.2 TB/s; 1 GiB at once at 2.8 TB/s, because the driver then uses another method.
+    // A GPU's bandwidth is measured with copies of 256 MiB (less if memory is short), which read
+    // and write. An H200 copies 256 MiB at 4.2 TB/s, but 1 GiB at 2.8 TB/s, because the driver then
+    // uses another method (2026-11-27).
     if (bench.device.gpu) {
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 28, rows.op.free_bytes() / 16);
         auto from = rows.arrays<float>(bytes / 4), to = rows.arrays<float>(bytes / 4);
@@ -224,7 +226,8 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
         &Rows::memory_bound, &Rows::rope,   &Rows::head_and_update, &Rows::sample,
         &Rows::attention,    &Rows::biases, &Rows::recurrences,     static_cast<Group>(&Rows::linear),
         &Rows::experts};
-    // Buffers of a group take gigabytes, so they are allocated only for wanted rows.
+    // A group's buffers take gigabytes. A first pass, without buffers, tests whether --filter
+    // matches one of the group's rows.
     for (Group group : GROUPS) {
         bool any = false;
         {

@@ -1,10 +1,10 @@
-// rows.h - shared by the rows of the benchmark's table: buffers, the clock. Private to
-// tools/bench/rows.cpp and tools/bench/attention.cpp.
+// rows.h - buffers and clock for the rows of the benchmark's table. Private to tools/bench/rows.cpp
+// and tools/bench/attention.cpp.
 //
 // On the CPU all buffers are flushed from the caches before each repetition. Output may still be in
-// a cache when the clock stops, so an operation that adds to its output can be a little faster
-// than its lower bound. On a GPU a captured graph of calls cycles through sets of buffers that
-// exceed its L2.
+// a cache when the clock stops, so an operation that adds to its output can be a little faster than
+// its lower bound. On a GPU a captured graph of calls cycles through SETS sets of buffers, which
+// together exceed L2 unless the operation is small.
 #pragma once
 #include <array>
 #include <tuple>
@@ -33,7 +33,8 @@ struct Rows {
         if (p) held.push_back({p, bytes});
         return static_cast<X*>(p);
     }
-    // SETS arrays of n random elements; null: not enough memory.
+    // Returns SETS arrays of n normal elements times `scale`, or nulls if memory is short. All are
+    // one array on a CPU, whose caches are flushed, and where rows are not timed.
     template <class X> std::array<X*, SETS> arrays(int64_t n, float scale = 1) {
         std::array<X*, SETS> sets{};
         const int64_t CHUNK = 1 << 16;
@@ -102,8 +103,9 @@ struct Rows {
         op.release_graph(graph);
         return times;
     }
-    // entry: member of the table of operations. args(i): arguments of a call with the i-th set of
-    // buffers.
+    // Prints the row of an operation, if --filter matches its name. entry is its member of the
+    // table, counts its function of CostModel; args(i) returns the arguments of a call with set i
+    // of the buffers.
     template <auto entry, auto counts, class Args> void row(const std::string& name, Args args) {
         if (!bench.wanted(name)) return;
         if (any) {
@@ -133,8 +135,8 @@ struct Rows {
     void linear(const std::string& name, int rows, int in, int out, bool ffn);
 };
 
-// A row: the entry's name, a suffix of the row's name, and the arguments for the i-th set of
-// buffers.
+// Adds a row for an operation of the table. detail is a suffix of the row's name; the remaining
+// arguments are those of a call with set i of the buffers.
 #define ROW(entry, detail, ...)                                           \
     row<&Table::entry, &CostModel::entry>(std::string(#entry) + (detail), \
                                           [&](int i) { return std::tuple(__VA_ARGS__); })

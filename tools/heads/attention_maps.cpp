@@ -18,7 +18,7 @@ int layers_with_map(const Config& c) {
 }
 
 namespace {
-// Downloads n elements of device memory.
+// Copies n elements of any type from device memory, as doubles.
 template <class X> std::vector<double> downloaded(const Model& model, const X* from, int64_t n) {
     std::vector<char> raw(size_t(model.op.bytes(from, n)));
     model.op.download(raw.data(), from, int64_t(raw.size()));

@@ -1,5 +1,6 @@
-// attention_maps.h - attention probabilities by the definition (layers/reference/reference.h) from
-// the model's own queries and keys, and scores of heads. For `flatgpt inspect`.
+// attention_maps.h - attention maps (the probabilities of heads) and scores of heads, for
+// `flatgpt inspect`. The reference (layers/reference/reference.h) computes maps from the model's
+// queries and keys.
 #pragma once
 #include <optional>
 
@@ -8,22 +9,23 @@
 struct HeadIndex {
     int layer, head;
 };    // 0-based
-// Why layer l has no map; null: it has one.
+// Returns the reason why layer l has no map (it has no softmax), or null if it has one.
 const char* why_no_map(const Config& c, int l);
 int layers_with_map(const Config& c);
 
-// Runs the model over one sequence. each(i, p, visible) gets heads[i]'s probabilities (S,S), one
-// row per query, and each query's number of visible keys (S); several threads call it at once.
-// prefix: number of positions with bidirectional attention, for models that have them. after:
-// called after each layer with a map; may be empty. bytes: limit on concurrent maps; one must fit.
+// Runs the model over one sequence of S tokens. each(i, p, visible) is called for each of `heads`,
+// by several threads at once: p (S,S) has heads[i]'s probabilities, one row per query, and visible
+// (S) each query's number of visible keys. prefix is the number of positions with bidirectional
+// attention, for models that have them. after, unless empty, is called after each layer with a map.
+// bytes limits the maps that are in memory at once; one must fit.
 typedef std::function<void(size_t i, const double* p, const int* visible)> EachMap;
 constexpr int64_t MAP_BYTES = int64_t(4) << 30;
 void attention_maps(Model& model, const std::vector<int>& tokens, int prefix, const std::vector<HeadIndex>& heads,
                     const EachMap& each, const std::function<void()>& after = {}, int64_t bytes = MAP_BYTES);
-// Number of maps of S positions that fit into `bytes`; at most `most`.
+// Returns how many maps of S positions fit into `bytes`, at most `most`.
 int maps_that_fit(int S, int most, int64_t bytes = MAP_BYTES);
 
-// Means over queries; none: not measured.
+// Scores of a head or of a layer: means over queries. A score that was not measured is empty.
 struct HeadScores {
     typedef std::optional<double> Score;
     Score entropy = {};       // nats
@@ -50,7 +52,8 @@ struct Repeated {
     int before, length;    // before: unrepeated tokens at the start; length: of one half
 };
 constexpr int REPEATED_HALF = 64;    // maximum tokens of a half
-// choices: ids to draw from; begin: tokens put first. Uses at most `most` positions.
+// Returns random tokens of `choices`, repeated, after the tokens `begin`: at most `most` in all.
+// seed and number determine them.
 Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,
                          uint64_t number);
 

@@ -59,7 +59,7 @@ std::vector<int> HeadReport::broken_layers() const {
 // ---- text ---------------------------------------------------------------------------------------
 
 namespace {
-// A token as one line of UTF-8: spaces as middle dots.
+// Returns a token's text as one line of UTF-8, with middle dots for spaces.
 std::string token_name(const Tokenizer& tokenizer, int id) {
     if (id >= tokenizer.vocab_size()) return "#" + std::to_string(id);
     std::string out;

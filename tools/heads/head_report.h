@@ -4,7 +4,7 @@
 #include "files/picture.h"
 #include "data/bpe.h"
 
-// One score of heads: its column in tables, its field in JSON and CSV, its panel in the picture.
+// A score and its display: a column in tables, a field in JSON and CSV, a panel in the picture.
 struct ScoreColumn {
     const char *name, *title, *format;
     bool part;    // values are fractions from 0 to 1
@@ -22,7 +22,8 @@ struct HeadReport {
     std::vector<ScoreColumn> columns() const;    // without importance if not measured
     HeadScores scores(size_t i) const;
     std::vector<int> layers() const;
-    // A layer's mean over its heads; best: the head with the highest induction score, or none.
+    // Returns the means over layer l's heads. *best becomes the head with the highest induction
+    // score; it is empty if no head has one.
     HeadScores layer(int l, std::optional<int>* best) const;
     std::vector<int> broken_layers() const;    // layers with non-finite maps
 };
@@ -30,9 +31,10 @@ struct HeadReport {
 constexpr size_t MAPS_SHOWN = 4;    // print_report prints no maps beyond this number of heads
 void print_report(const HeadReport& r);
 void print_report_json(const HeadReport& r, bool with_maps);
-// Writes one line per nonzero probability of a text's maps; without a text, the scores. Exit 2, 4.
+// Writes a line for each nonzero probability of a text's maps or, without a text, for each head's
+// scores. Exit 2, 4: errors of replace_file.
 Status write_report_csv(const std::string& path, const HeadReport& r);
-// Draws a text's maps: a single one with its tokens' texts, or many small ones. Without a text it
-// draws a panel of layers and heads for each score. subject: measured data, for the title; may be
-// empty. Exit 1, 2, 4.
+// Draws the maps of a text: a single map with its tokens, or many small ones. Without a text it
+// draws a panel of layers by heads for each score; the title then has `subject`, the data measured,
+// unless it is empty. Exit 1, 2, 4: errors of picture_check and replace_file.
 Status write_report_picture(const std::string& path, const HeadReport& r, const std::string& subject);

@@ -92,7 +92,7 @@ std::vector<std::vector<int>> random_groups(const Config& c, int groups, uint64_
 }
 
 namespace {
-// The mean of several rows of n elements.
+// Computes the mean of several rows of n elements.
 void mean_of(float* to, const float* from, const std::vector<int64_t>& rows, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double sum = 0;
@@ -100,8 +100,7 @@ void mean_of(float* to, const float* from, const std::vector<int64_t>& rows, int
         to[i] = float(sum / double(rows.size()));
     }
 }
-// Copies columns of `from` to `to` (rows,cols). A head has `size` columns; heads: the heads in
-// `from` to copy.
+// Copies the columns of some heads, `size` columns each, from `from` (rows,cols) to `to`.
 void take_columns(float* to, const float* from, int64_t rows, const std::vector<int64_t>& heads, int64_t size,
                   int64_t cols) {
     for (int64_t r = 0; r < rows; r++)
@@ -112,7 +111,7 @@ void take_columns(float* to, const float* from, int64_t rows, const std::vector<
 void cut_heads(Model& to, const Model& from, const HeadSelection& cut) {
     const Config &c = to.c, &old = from.c;
     const int shared = old.NH / old.NKV, merged = int(cut.kept[0].size()) / c.NKV;
-    // blocks[l][i]: the blocks of HS rows in layer l's old queries, keys and values whose mean
+    // blocks[l][i] lists blocks of HS rows in layer l's old queries, keys and values. Their mean
     // becomes the new block i.
     std::vector<std::vector<std::vector<int64_t>>> blocks;
     std::vector<std::vector<int64_t>> queries;

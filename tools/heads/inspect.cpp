@@ -15,7 +15,7 @@
 
 namespace {
 using Strings = std::vector<std::string>;
-// Number of repeated sequences, and maximum positions of one: BOS and two equal halves.
+// Number of sequences that measure induction, and maximum positions of one: BOS and two halves.
 constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * REPEATED_HALF + 1;
 
 struct Options {
@@ -39,7 +39,8 @@ Status check_files(const Options& o) {
     if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
 }
-// Parses words, also comma-separated, to numbers below n; all numbers if there are no words.
+// Parses words, each a number below n or several of them separated by commas. Without words, all
+// numbers below n are returned. They are sorted, without duplicates.
 Result<std::vector<int>> numbers(const Strings& words, const char* flag, int n) {
     std::vector<int> out;
     std::istringstream parts(join(words, ",") + ",");
@@ -72,13 +73,14 @@ Result<std::vector<HeadIndex>> chosen_heads(const Options& o, const Config& c) {
 
 // ---- measuring ----------------------------------------------------------------------------------
 
-// Exit 2: the map of one head is too large for the limit MAP_BYTES.
+// Checks that the map of one head fits into MAP_BYTES. Exit 2: it does not.
 Status map_fits(int tokens, const char* advice) {
     if (maps_that_fit(tokens, 1)) return {};
     return fail(Exit::usage, "a head's map of %d tokens takes %s, more than the limit of %s; %s", tokens,
                 human_bytes(8.0 * tokens * tokens).c_str(), human_bytes(MAP_BYTES).c_str(), advice);
 }
-// The text's tokens.
+// Returns the text's tokens, cut to the longest context. Exit 2: there are none, or --prefix does
+// not fit the model or the text.
 Result<std::vector<int>> tokens_of(const Options& o, const LoadedModel& m, const std::string& text) {
     std::vector<int> tokens = m.tokenizer.encode_prompt(text);
     const int longest = longest_context(o.model_options, m.model->c), all = int(tokens.size());
@@ -101,8 +103,8 @@ Status measure_text(const Options& o, const LoadedModel& m, const std::string& t
     TRY(map_fits(S, "give a shorter text"));
     const bool printed = o.json ? o.chooses() : found.heads.size() <= MAPS_SHOWN;
     const bool keep = printed || !o.csv.empty() || !o.picture.empty();
-    // One map at a time becomes JSON, in which a probability takes 16 bytes as a value and up to 24
-    // as text, twice while the text grows.
+    // Maps become JSON one after the other. A probability then takes 16 bytes as a value and up to
+    // 24 as text, twice while the text grows: 64 in all.
     const int64_t cells = int64_t(S) * S, json = o.json && printed ? 64 * cells : 0;
     const int64_t kept = (keep ? 8 * cells * int64_t(found.heads.size()) : 0) + json;
     if (!maps_that_fit(S, 1, MAP_BYTES - kept))
@@ -151,8 +153,8 @@ Status measure_shards(const Options& o, const LoadedModel& m, HeadReport& found)
     }
     return o.importance ? measure_importance(m, loader, S, found) : Status{};
 }
-// Measures the induction score on repeated tokens; also the other scores if there is no other
-// input.
+// Measures the induction score on repeated tokens and, if there is no other input (alone), the
+// other scores, too.
 void measure_repeated(const Options& o, const LoadedModel& m, bool alone, HeadReport& found) {
     const int most = std::min(longest_context(o.model_options, m.model->c), REPEATED_POSITIONS);
     const std::vector<int> choices = ordinary_tokens(m.tokenizer, m.model->c.V);
@@ -170,7 +172,8 @@ void measure_repeated(const Options& o, const LoadedModel& m, bool alone, HeadRe
 
 Status inspect(const Options& o) {
     TRY(check_files(o));
-    // Encoding takes some 20 bytes of memory a byte, and no map shows as many tokens.
+    // A text has at most 8 MiB: encoding takes some 20 bytes of memory per byte of text, and a map
+    // of so many tokens would not fit anyway.
     const std::string text = was_given(o.given, "--text-file") ? TRY(read_file(o.text_file, 8 << 20)) : o.text;
     const bool has_text = o.text_flag(), has_data = !o.data.empty();
     LoadedModel m;

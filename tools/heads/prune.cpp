@@ -79,7 +79,7 @@ Result<Loader> shards_for(const Options& o, const LoadedModel& m, const std::str
 Result<Objective> objective_for(const LoadedModel& m) {
     return objective_of(m.model->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed);
 }
-// dtype: set to the type of the computation.
+// Measures the model's loss on the evaluation shards. *dtype becomes the type of the computation.
 Result<Evaluation> measure(const Options& o, const ModelOptions& model_options, const char* what, std::string* dtype) {
     LoadedModel m;
     TRY(open_for(m, o, model_options, o.batch, RunMode::infer));
@@ -100,7 +100,6 @@ Result<Importance> importance_of(const Options& o, const ModelOptions& model_opt
 
 // ---- importance, as text and JSON ---------------------------------------------------------------
 
-// Whether head h of layer l is removed.
 bool is_removed(const Plans& p, const HeadSelection& cut, int l, int h) {
     const std::vector<int>& kept = cut.kept[size_t(l)];
     return !std::binary_search(kept.begin(), kept.end(), h / (p.before.NH / p.before.NKV));
@@ -172,7 +171,7 @@ Result<double> weight_bytes(const ModelSource& m) {
     for (const std::string& file : files) bytes += double(fs::file_size(file, none));
     return bytes;
 }
-// Storage type of the model's matrices: "F32", or "Q6_K, Q8_0" if its files have several.
+// Returns the storage types of the model's matrices: "F32", or "Q6_K, Q8_0" if there are several.
 Result<std::string> matrix_types(const ModelSource& m) {
     std::set<std::string> names;
     if (m.gguf) {
@@ -188,7 +187,7 @@ Result<std::string> matrix_types(const ModelSource& m) {
     }
     return join({names.begin(), names.end()}, ", ");
 }
-// Explains why the smaller model's file may be larger: it is always F32.
+// Prints a note if the original is not F32, because the smaller model's file, F32, may be larger.
 Status note_type(const Options& o, const ModelSource& from) {
     const std::string types = TRY(matrix_types(from));
     if (types == "F32") return {};
@@ -199,7 +198,7 @@ Status note_type(const Options& o, const ModelSource& from) {
     return {};
 }
 
-// An option of the training run, from its checkpoint; empty if unknown.
+// Returns an option of the training run that wrote a checkpoint; "" if it is unknown.
 std::string run_option(const std::string& dir, const char* key) {
     const Result<TrainState> state = checkpoint_state(dir);
     const auto settings = toml_parse(state.value.config, dir);
@@ -207,9 +206,9 @@ std::string run_option(const std::string& dir, const char* key) {
         if (s.key == key && s.values.size() == 1) return s.values[0];
     return "";
 }
-// The command that continues training, with a third of the learning rate: enough to recover, little
-// enough not to forget. *of_run: rate and batch come from the original run, not from train's
-// defaults.
+// Returns the command that continues training, with a third of the learning rate: enough to recover
+// the loss, too little to undo what the model has learned. *of_run: whether rate and batch size are
+// the original run's; otherwise they are train's defaults.
 std::string training_command(const Options& o, const std::string& from, bool* of_run) {
     const std::string rate = run_option(from, "lr"), batch = run_option(from, "batch");
     *of_run = !rate.empty() && !batch.empty();

@@ -38,8 +38,8 @@ Step step_of(int64_t updates, float scale) {
     return s;
 }
 
-// Weights are about as large as a step, second moments far from 0, so that an error in either term
-// shows.
+// Inputs of a step. Weights (0.02) are about as large as their change (0.01), and second moments
+// are at least 1, so that an error in either term of the new weight shows.
 struct Problem {
     Numbers w, m, v, dw, decays;
     template <class P> static Problem of(int64_t n, bool with_master) {
@@ -77,8 +77,9 @@ template <class P> struct State {
     }
 };
 
-// got (bf16) must be a neighbour of `exact` with the probability of stochastic rounding, or exact
-// itself. w: before the step.
+// Checks stochastic rounding: each number of got (bf16) must be `exact` or a neighbour of it, and
+// the sum of the roundings must be within 4 standard deviations of 0. w holds the weights before
+// the step.
 void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, const Numbers& w) {
     double drift = 0, variance = 0;
     for (size_t i = 0; i < got.size(); i++) {
@@ -87,7 +88,7 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, con
         memcpy(&xb, &x, 4);
         memcpy(&gb, &g, 4);
         const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
-        // Float error of x in units of bf16 steps; large where w and its change cancel.
+        // The float error of x, in units of bf16 steps, is large where w and its change cancel.
         const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
         demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
         drift += up - part;
@@ -116,7 +117,8 @@ void check_stochastic(Check& check, const Ops<T, P>& op, const Problem& p, const
     demand(check, run(7, 12) != state.w.bits(), "another seed, other bits");
 }
 
-// Without a gradient, and with powers of two, a step is exact: w - w / 512, or w without decay.
+// Checks the random bits of stochastic rounding. Without a gradient, and with powers of two, a step
+// before rounding is exact: w - w / 512, or w without decay.
 template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>& op, Problem p) {
     const uint64_t seed = 12345678901, updates = 77;
     for (Numbers* zeros : {&p.m, &p.v, &p.dw}) std::fill(zeros->begin(), zeros->end(), 0);

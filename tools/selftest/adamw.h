@@ -1,5 +1,5 @@
-// adamw.h - checks of the optimizer step: sums of squares, the verdict whether to skip the step,
-// AdamW; casts.
+// adamw.h - checks of the operations of an optimizer step: sums of losses and of squares, the
+// verdict whether the step is applied, AdamW; checks of casts.
 #pragma once
 #include "check.h"
 
@@ -9,5 +9,5 @@ template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bo
 template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_step_verdict(const Ops<T, P>& op, int n);
-// at: offset of the n elements in their arrays.
+// Checks casts of n elements at offset `at` of their arrays.
 template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, int at = 0);

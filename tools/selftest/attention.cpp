@@ -4,16 +4,17 @@
 
 #include "selftest.h"
 
-// A float table that rounds to bf16 (attention_rounds_to_bf16) gets bf16 values of q, k, v and dy,
-// so scores, lse and dp have float's errors. The remaining error is one rounding of each
-// probability, for y and dv, or of each ds, for dq and dk: at most 2^-8 of the number, 0.42 * 2^-8
-// in the root mean square. Outputs are sums of random rows of HS, each times such a number, so the
-// errors' 2-norm is that fraction of the outputs' 2-norm. The mean holds for all rows together. A
-// single row may be a sum of only two terms, so its limit is the largest error, and half as much
-// again, because random rows are not quite orthogonal.
+// If a float table rounds to bf16 (attention_rounds_to_bf16), the test's q, k, v and dy are bf16
+// values, so scores, lse and dp have float's errors. The remaining error is one rounding to bf16:
+// of each probability, for y and dv, or of each score's gradient ds, for dq and dk. It is at most
+// 2^-8 of the number, and 0.42 * 2^-8 in the root mean square. A row of outputs is a sum of random
+// rows of HS numbers, each times such a number, so the 2-norm of the errors is that fraction of the
+// outputs' 2-norm. The mean holds for all rows together (OF_ALL). A single row may be a sum of only
+// two terms, so its limit (OF_ROW) is the largest error, and half as much again, because random
+// rows are not quite orthogonal.
 static constexpr double OF_ALL = 0x1p-9 + ATTENTION_LIMIT<float>, OF_ROW = 1.5 * 0x1p-8 + ATTENTION_LIMIT<float>;
-// 2-norm of the errors of n numbers from `first` on over the numbers' own, whose root mean square
-// is at least `floor`.
+// Returns the 2-norm of the errors of n numbers, from number `first` on, divided by the 2-norm of
+// the expected numbers, whose root mean square counts as `floor` if it is smaller.
 static double norm_error(const Numbers& got, const Numbers& expected, size_t first, size_t n, double floor) {
     double error = 0, square = 0;
     for (size_t i = first; i < first + n; i++)

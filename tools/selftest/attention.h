@@ -4,30 +4,30 @@
 
 #include "check.h"
 
-// Visible keys (spans) of B sequences of S positions, by the definition: a position attends only to
-// its own document, masked as its kind requires.
+// Visible keys (spans) of B sequences of S positions, found by testing every pair of positions. A
+// position attends only to its own document, with the mask of a Kind.
 struct TrueSpans {
-    // causal: keys up to the query; prefix: also the document's first half; all: the whole
-    // document.
+    // A query attends to keys up to its own (causal), also to the first half of its document
+    // (prefix), or to its whole document (all).
     enum Kind { causal, prefix, all };
     std::vector<Span> keys, queries;
-    // places: first positions of documents, by sequence.
+    // Sequence b's documents begin at the positions places[b].
     TrueSpans(int S, const std::vector<std::vector<int>>& places, Kind kind = causal);
-    // Each position ends its document with probability 1 / length.
+    // Each position begins a document with probability 1 / length.
     TrueSpans(int B, int S, int length, Kind kind = causal);
     Heads in(Heads h) const {
         h.keys = keys.data(), h.queries = queries.data();
         return h;
     }
 };
-// A call of attention. Its sequences are cut into documents of about this length, masked by this
-// kind; length 0: they are whole.
+// Sizes of a call of attention. If `document` is not 0, the sequences are divided into documents of
+// about this length, masked by `kind`.
 struct AttentionShape {
     int B, S;
     Heads h;
     int document = 0;
     TrueSpans::Kind kind = TrueSpans::causal;
-    // f(B, S, heads with host spans, if any)
+    // Calls f(B, S, heads). The heads have spans, in host memory, if there are documents.
     template <class F> void call(F f) const {
         const TrueSpans spans(B, document ? S : 1, document ? document : 1, kind);
         f(B, S, document ? spans.in(h) : h);
@@ -51,8 +51,8 @@ struct TableSpans {
         return std::vector<int>(first, first + (spans ? 2 * n : 0));
     }
 };
-// Heads for a call with N positions on the tested table and on the reference. h has host spans, if
-// any; with max_distance > 0 the heads get random biases.
+// Heads for a call with N positions, on the tested table and on the reference. The given heads may
+// have spans in host memory. If their max_distance is not 0, they are given random position biases.
 struct DualHeads {
     Heads h;
     TableSpans spans;
@@ -69,7 +69,7 @@ struct DualHeads {
         return heads;
     }
 };
-// The reference's outputs.
+// Outputs of the reference's attention_forward, which are inputs of backward passes.
 struct ReferenceAttention {
     Numbers y;
     std::vector<float> lse;
@@ -79,9 +79,9 @@ struct ReferenceAttention {
     }
 };
 Check attention_check(const char* op, int B, int S, Heads h);
-// Columns from..from+n-1 of rows of `width`.
+// Returns columns from..from+n-1 of x, whose rows have `width` elements.
 Numbers columns(const Numbers& x, int width, int from, int n);
-// The columns of q, k and v in a row of qkv, with the names of their gradients.
+// The columns of q, k or v in a row of qkv, with the name of the gradient there.
 struct Columns {
     const char* name;
     int first, n;
@@ -91,20 +91,20 @@ inline std::array<Columns, 3> qkv_columns(Heads h) {
     return {Columns{"dq", 0, q}, {"dk", q, kv}, {"dv", q + kv, kv}};
 }
 
-// bf16 results: probabilities and their gradients are rounded to bf16 before they are multiplied,
-// and sums are rounded when they are stored.
+// Limit of attention's errors. In bf16, probabilities and their gradients are rounded before they
+// are multiplied, and sums are rounded when they are stored.
 template <class T> constexpr double ATTENTION_LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
-// Error over limit of numbers of a type. rounds: the table's attention_rounds_to_bf16; half: the
-// type is bf16; cancels: rows are differences of terms of size 1, and zero, except for rounding,
-// where a query has one visible key.
+// Returns an error over its limit. rounds is the table's attention_rounds_to_bf16; half is whether
+// the numbers are bf16. With cancels, rows are differences of terms of about size 1, and only
+// rounding errors remain where a query has one visible key.
 double attention_error(bool rounds, bool half, const Numbers& got, const Numbers& expected, int HS, bool cancels);
-// n random numbers, as the table rounds them.
+// Returns n random numbers, rounded to bf16 if the table's attention rounds its inputs to bf16.
 template <class T, class P> Numbers attention_input(const Ops<T, P>& op, int64_t n, uint64_t stream, double scale = 1) {
     const Numbers x = random_normal(n, stream, scale);
     return op.attention_rounds_to_bf16 ? rounded<bf16>(x) : x;
 }
 
-// scale: of q, k, v
+// scale is the standard deviation of q, k and v.
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1) {
     Check check = attention_check("attention_forward", B, S, h);

@@ -42,7 +42,7 @@ template <class T> bool CacheArrays<T>::intact() const {
         return part->scales.intact() && std::visit([](auto& x) { return x.intact(); }, part->rows);
     });
 }
-// Whether the device's numbers are the reference's, rounded; NaN for NaN.
+// Returns whether the device's numbers equal the reference's, rounded to X. NaN equals NaN.
 template <class X, class R> static bool same_rows(const Dual<X, R>& x) {
     const Numbers got = x.read();
     for (size_t i = 0; i < got.size(); i++) {

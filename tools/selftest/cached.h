@@ -7,8 +7,8 @@
 #include "rope.h"
 
 // A KV cache of B sequences of `width` pages, for the tested table and for the reference. Pages are
-// in shuffled order. T: the activations' type. type: the cache's; f64 means not converted, thus T
-// on the tested table and double in the reference.
+// in shuffled order. T is the activations' type, `type` the cache's. If `type` is f64, numbers are
+// not converted: they have type T on the tested table and f64 in the reference.
 template <class T> struct CacheArrays {
     // Sequence b's first held[b] rows are random, the others NaN.
     CacheArrays(Memory m, Element type, int NKV, int HS, int width, const std::vector<int>& held, double scale = 1);
@@ -44,8 +44,9 @@ inline const char* cache_name(Element type) {
     return type == Element::bf16 ? " bf16" : type == Element::fp8 ? " fp8" : type == Element::int8 ? " int8" : "";
 }
 
-// Sequence b begins at position pos - 5 b. With several sequences it has S - 3 b positions; the
-// rest is padding, whose y must be 0, or finite if pos is 0. type f64: the cache stores type T.
+// Sequence b begins at position pos - 5 b, or 0. With several sequences it has S - 3 b positions,
+// at least 1; the rest is padding, whose y must be 0, or finite if pos is 0. If type is f64, the
+// cache stores type T.
 template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h,
                                                          double scale = 1, Element type = Element::f64) {
     Check check("attention_cached",
@@ -89,13 +90,13 @@ template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, in
     return check;
 }
 
-// n pages of a cache.
+// Checks cache_rotate of n pages of a cache, by attention over the cache afterwards.
 template <class T, class P>
 Check check_cache_rotate(const Ops<T, P>& op, int n, Heads h, QkNormRope t, Element type = Element::f64) {
     Check check("cache_rotate", {{"n", n}, {"NKV", h.NKV}, {"HS", h.HS}, {"dims", t.dims}},
                 std::string(t.interleaved ? " interleaved" : "") + cache_name(type));
     CacheArrays<T> cache(op, type, h.NKV, h.HS, 2 * n, {n * Pages::SIZE});
-    // The first half of the sequence's pages hold rows.
+    // The first n pages of the sequence hold rows, and page i is copied to page 2 n - 1 - i.
     std::vector<int> to_from;
     for (int i = 0; i < n; i++)
         for (int j : {2 * n - 1 - i, i}) to_from.push_back(cache.host().table[j]);
@@ -105,7 +106,8 @@ Check check_cache_rotate(const Ops<T, P>& op, int n, Heads h, QkNormRope t, Elem
     Dual<InputType<T, P>> y(op, h.width());
     both(op, [&](auto& table, auto at) {
         table.cache_rotate(at(cache), at(pages), n, at(cos_sin, t.dims > 0), h, t);
-        // A key halfway between two codes may round to either, but equally for all queries.
+        // Outputs of attention are compared, not pages, because a rotated key halfway between two
+        // codes of the cache's type may be rounded to either.
         table.attention_cached(at(y), at(qkv), at(cache), 1, 1, at(last), h);
     });
     const double step = type == Element::int8 ? 4e-3 : type == Element::fp8 ? 3e-2 : type == Element::bf16 ? 2e-3 : 0;

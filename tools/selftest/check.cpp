@@ -34,6 +34,7 @@ double Check::error_over_limit(const Numbers& got, const Numbers& expected, doub
         if (!(e <= worst)) worst = e;
     }
     const double whole = std::sqrt(error / double(got.size())) / rms / limit, element = worst / (8 * limit);
-    // Infinity for NaN: every comparison with NaN is false, so a later output would hide it.
+    // NaN becomes infinity. All comparisons with NaN are false, so the error of a later output
+    // would replace it in `worst`.
     return std::isnan(whole) || std::isnan(element) ? INFINITY : std::fmax(whole, element);
 }

@@ -1,8 +1,9 @@
-// check.h - one operation of a table against the reference: random inputs, guarded, poisoned
-// memory.
-// The checks of one layer are in tools/selftest/<layer>.h: one function per operation, for every
-// table. <layer>.cpp has the sizes of `flatgpt selftest`, which are real models'; the tests use
-// awkward sizes and the emulated GPU.
+// check.h - compares one operation of a table with the reference, on random inputs. Arrays lie
+// between guard bytes, and outputs start as NaN.
+//
+// tools/selftest/<layer>.h has the checks of one layer: a function for each operation, for every
+// table. <layer>.cpp has the sizes of `flatgpt selftest`, which are real models'. The tests also
+// use sizes that no model has, and the emulated GPU.
 #pragma once
 #include <cmath>
 #include <string>
@@ -15,7 +16,8 @@
 typedef std::variant<const Ops<float>*, const Ops<bf16>*, const Ops<float, bf16>*> AnyOps;
 using Numbers = std::vector<double>;
 
-// Random, but equal for equal streams.
+// Return n random numbers: normal ones times `scale`, or token ids below V. They depend on
+// `stream`.
 Numbers random_normal(int64_t n, uint64_t stream, double scale = 1);
 std::vector<int> random_tokens(int64_t n, int V, uint64_t stream);
 
@@ -28,7 +30,7 @@ template <class X> double number(X x) { return double(to_float(x)); }
 template <> inline double number<double>(double x) { return x; }
 template <> inline double number<int>(int x) { return x; }
 template <> inline double number<uint64_t>(uint64_t x) { return double(x); }
-// Numbers rounded to a table's type X, so that the reference gets equal inputs.
+// Rounds numbers to a table's type X, so that the reference has the same inputs as the table.
 template <class X> Numbers rounded(Numbers v) {
     for (double& x : v) x = number(as<X>(x));
     return v;
@@ -36,7 +38,8 @@ template <class X> Numbers rounded(Numbers v) {
 
 using Memory = Table;    // the arrays below use its memory functions
 
-// n elements of device memory between guard bytes: `from` rounded to X, or NaN (0xff bytes).
+// An array of n elements in device memory, between guard bytes. It starts as `from`, rounded to X,
+// or as bytes of 0xff, which are NaN.
 template <class X> class Array {
   public:
     Array(const Memory& m, int64_t size) : memory(m), n(size) { fill<double>(nullptr); }
@@ -87,12 +90,12 @@ template <class X> class Array {
     void* base;
 };
 
-// The array's memory, or null for a call without it.
+// Returns the array's memory, or null if the call has no such array (`is` is false).
 template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cast<X*>(array) : nullptr; }
 
-// An argument of a call: `Array` of type X for the tested table, and an equal one of type R,
-// rounded to X, for the reference. Outputs start as NaN in the first and 0 in the second. (Kokkos:
-// DualView.)
+// An argument of a call: an Array of type X for the tested table, and a vector of type R with the
+// same numbers, rounded to X, for the reference. An output starts as NaN in the first and as 0 in
+// the second. (Kokkos: DualView.)
 template <class X, class R = double> struct Dual : Array<X> {
     std::vector<R> numbers;
     Dual(const Memory& m, int64_t size) : Array<X>(m, size), numbers(size_t(size)) {}
@@ -123,16 +126,16 @@ struct Check {
         std::vector<unsigned char> bits;    // the output's, without comparison
     };
     std::vector<Output> outputs;    // each with its error over its limit
-    // False: outputs are only recorded, so that the bits of two runs can be compared; `both`, which
-    // runs the operation and its reference, then leaves the reference out.
+    // If this is false, outputs are only recorded, so that the bits of two runs can be compared,
+    // and `both` does not run the reference.
     static inline bool compares = true;
     Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }
     void note(const char* what, double error_over_limit, bool half = false);
 
-    // The relative error in the 2-norm is at most `limit`, and each element's at most 8 * limit of
-    // its own size or the root mean square, whichever is larger. Writes outside the array and NaN
-    // are failures.
+    // Fails if the relative error in the 2-norm exceeds `limit`, if an element's error exceeds
+    // 8 * limit of its own size or of the root mean square, whichever is larger, if an output is
+    // NaN, or if memory outside the array was written.
     template <class X>
     void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit, double floor = 0) {
         note(what, got, error_over_limit(got.read(), expected, limit, floor));
@@ -143,22 +146,22 @@ struct Check {
     template <class X, class R> void expect_equal(const char* what, const Dual<X, R>& got) {
         note(what, got, got.read() == Numbers(got.numbers.begin(), got.numbers.end()) ? 0 : INFINITY);
     }
-    // An output's error over its limit.
+    // Records an output's error over its limit; infinity if memory outside the array was written.
     template <class X> void note(const char* what, const Array<X>& got, double error) {
         note(what, got.intact() ? error : INFINITY, sizeof(X) == 2);
         if (!compares) outputs.back().bits = got.bits();
     }
-    // Root mean squares below `floor` count as `floor`, because gradients that cancel keep the
-    // errors of their terms.
+    // Returns the error over its limit. A root mean square below `floor` counts as `floor`, because
+    // a gradient whose terms cancel keeps the errors of the terms.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
-// The type of a table's matrix products, if it is not tf32.
+// The type of matrix products with parameters of type P, unless it is given (tf32 or fp8).
 template <class P> constexpr Dtype DTYPE = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
 // The limit for outputs whose only error is rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;
 
-// Pointers for a call on the reference (on_host) and on the tested table (on_device). Both are null
-// if `is` is false.
+// Return an argument's pointer for a call on the reference (on_host) or on the tested table
+// (on_device), or null if `is` is false.
 inline constexpr auto on_host = [](auto& dual, bool is = true) { return is ? dual.host() : decltype(dual.host()){}; };
 inline constexpr auto on_device = [](auto& dual, bool is = true) {
     return is ? dual.device() : decltype(dual.device()){};

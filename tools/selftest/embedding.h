@@ -3,8 +3,8 @@
 #include "base/philox.h"
 #include "check.h"
 
-// Positions for B sequences of S tokens. Sequence b begins at pos + b, and the very last position
-// is padding. pos below 0: every sequence begins at 0.
+// Returns positions for B sequences of S tokens. Sequence b begins at pos + b, and the very last of
+// several positions is padding. If pos is below 0, every sequence begins at 0, without padding.
 inline std::vector<int> positions_from(int pos, int B, int S) {
     std::vector<int> all;
     for (int n = 0; n < B * S; n++) all.push_back(pos < 0 ? n % S : pos + n / S + n % S);
@@ -12,7 +12,7 @@ inline std::vector<int> positions_from(int pos, int B, int S) {
     return all;
 }
 
-// pos below 0: a null pointer; has_wpe: with positions
+// If pos is below 0, the operation's pos is null. Without has_wpe, its wpe is null.
 template <class T, class P>
 Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos, bool has_wpe = true) {
     Check check("embedding_forward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}, {"pos", pos}}, has_wpe ? "" : " no wpe");
@@ -27,7 +27,7 @@ Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, i
     return check;
 }
 
-// hot: fraction of positions with one equal token
+// A fraction `hot` of the positions has the same token, so its gradient is a long sum.
 template <class T, class P>
 Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot, bool has_wpe = true) {
     Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}},
@@ -36,7 +36,8 @@ Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, 
     std::vector<int> tokens = random_tokens(N, V, 1);
     for (int64_t n = 0; n < N; n++)
         if (double(philox_uniform(philox(1, 2, uint64_t(n)).v[0])) < hot) tokens[size_t(n)] = V / 2;
-    // Around 1: a sum of 65536 numbers around 0 is small against its terms and their errors.
+    // Gradients are around 1, because a long sum of numbers around 0 would be small against its
+    // terms and their errors.
     Numbers around_1 = random_normal(N * C, 3);
     for (double& d : around_1) d += 1;
     Integers tok(op, tokens);

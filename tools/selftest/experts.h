@@ -2,7 +2,8 @@
 #pragma once
 #include "linear.h"
 
-// random logits; random with many ties; expert E / 2 is every row's first choice.
+// Kinds of logits: random; random and rounded, so that many are equal (ties); random, but with
+// expert E / 2 as the first choice of every row (one).
 enum class LogitKind { random, ties, one };
 inline Numbers router_logits(int E, int N, LogitKind spread) {
     Numbers z = random_normal(int64_t(N) * E, 1, 2);
@@ -13,7 +14,7 @@ inline Numbers router_logits(int E, int N, LogitKind spread) {
     return z;
 }
 
-// The reference's routes (rows by expert) and gate factors for these logits.
+// Routes and factors that the reference's router_forward computes from these logits.
 struct ReferenceRoutes {
     std::vector<int> expert, permuted_row, row, counts, offsets;
     Numbers factors;
@@ -24,8 +25,8 @@ struct ReferenceRoutes {
     }
     Routes in() { return {expert.data(), permuted_row.data(), row.data(), counts.data(), offsets.data()}; }
 };
-// Two copies of the routes: for the operations under test and for the reference. One constructor
-// fills them, the other only allocates.
+// Routes for the tested table and for the reference. The first constructor copies given routes, the
+// second allocates them as outputs.
 struct DualRoutes {
     Integers expert, permuted_row, row, counts, offsets;
     DualRoutes(const Memory& m, const ReferenceRoutes& from)
@@ -37,7 +38,7 @@ struct DualRoutes {
     Routes device() { return {expert, permuted_row, row, counts, offsets}; }
     Routes host() { return {expert.host(), permuted_row.host(), row.host(), counts.host(), offsets.host()}; }
 };
-// Routes of one sequence with logits of the given kind.
+// Returns the routes of one sequence of N positions with logits of the given kind.
 inline ReferenceRoutes routes_of(Router r, int N, LogitKind spread = LogitKind::random) {
     return ReferenceRoutes(router_logits(r.E, N, spread), r, 1, N);
 }
@@ -71,8 +72,8 @@ Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, LogitKin
     return check;
 }
 
-// Gradients may cancel, as for one choice with factor 1; their errors are then relative to a
-// score's size.
+// Gradients may cancel, as for one choice with factor 1. Errors are then relative to the size of a
+// score, 1 / E.
 template <class T, class P>
 Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, LogitKind spread, float balance, float z) {
     Check check = experts_check("router_backward", r, {{"B", B}, {"S", S}},
@@ -113,7 +114,7 @@ Check check_experts_combine(const Ops<T, P>& op, Router r, int N, int C, Residua
     return check;
 }
 
-// in_place: dx is x
+// If in_place, dx is x.
 template <class T, class P>
 Check check_experts_combine_backward(const Ops<T, P>& op, Router r, int N, int C, bool in_place) {
     Check check = experts_check("experts_combine_backward", r, {{"N", N}, {"C", C}}, in_place ? " in place" : "");
@@ -170,7 +171,7 @@ template <class T, class P> Check check_row_gate_forward(const Ops<T, P>& op, in
     return check;
 }
 
-// in_place: dx is dy
+// If in_place, dx is dy.
 template <class T, class P> Check check_row_gate_backward(const Ops<T, P>& op, int N, int F, bool in_place) {
     Check check("row_gate_backward", {{"N", N}, {"F", F}}, in_place ? " in place" : "");
     Dual<InputType<T, P>> x(op, random_normal(int64_t(N) * F, 1));

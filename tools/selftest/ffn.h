@@ -20,7 +20,7 @@ template <class T, class P> Check check_activation_forward(const Ops<T, P>& op, 
     return check;
 }
 
-// in_place: dx is dy; not if gated
+// If in_place, dx is dy. With gates this is impossible, because dx has twice the width of dy.
 template <class T, class P>
 Check check_activation_backward(const Ops<T, P>& op, Act act, bool gated, int N, int F, bool in_place = false) {
     Check check("activation_backward", {{"N", N}, {"F", F}}, text_of(act, gated) + (in_place ? " in place" : ""));

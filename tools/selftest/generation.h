@@ -32,7 +32,6 @@ template <class T, class P> struct NormProduct {
 
 inline std::string text_of(NormForm form, bool bias) { return text_of(form) + (bias ? "" : " no bias"); }
 
-// bias: whether the product has one
 template <class T, class P> Check check_norm_linear_forward(const Ops<T, P>& op, int N, int C, int OC,
                                                             NormForm form = LAYERNORM, bool bias = true) {
     Check check("norm_linear_forward", {{"N", N}, {"C", C}, {"OC", OC}}, text_of(form, bias));
@@ -69,8 +68,8 @@ template <class T, class P> Check check_norm_ffn_forward(const Ops<T, P>& op, in
     return check;
 }
 
-// B sequences of S positions; sequence b begins at pos - b. If there are several, the last is
-// padding. RoPE positions differ from cache positions. type f64: the cache stores type T.
+// Checks B sequences of S positions. Sequence b begins at pos - b, or 0; the last of several is
+// padding. RoPE positions differ from cache positions. If type is f64, the cache stores type T.
 template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h,
                                                               QkNormRope t, Element type = Element::f64) {
     Check check("rope_attention_cached",
@@ -111,7 +110,7 @@ template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& o
     op.rope_forward(qkv_rot, rstd, qkv, q, k, angles, B, S, rope_pos, h, t);
     op.attention_cached(y.in_steps, qkv_rot, other.device(), B, S, cache_pos, h);
     y.expect_same(check, "y");
-    // Attention at the next position checks the rows written to the cache.
+    // Attention at the next position is equal only if equal rows were written to both caches.
     op.attention_cached(y2.fused, next, cache.device(), B, S, next_pos, h);
     op.attention_cached(y2.in_steps, next, other.device(), B, S, next_pos, h);
     y2.expect_same(check, "y of the next position");

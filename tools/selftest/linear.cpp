@@ -3,7 +3,7 @@
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype dtype) {
     const int C = gpt2.C, F = gpt2.F;
-    // training, then generation
+    // Numbers of rows as in training (256, 64), then as in generation (3, 1).
     for (int N : {256, 64, 3, 1}) CHECK_ROW(linear_forward, N, C, 3 * C, true, Residual::none, dtype);
     CHECK_ROW(linear_forward, 256, C, C, true, Residual::apart, dtype);
     CHECK_ROW(linear_forward, 256, F, C, true, Residual::in_y, dtype);

@@ -2,40 +2,43 @@
 #pragma once
 #include "check.h"
 
-// The limit for an output of type X in a table of T, a sum of K products. Three errors: storing it;
-// rounding the sum, randomly in float (also for a CPU's bf16, where T is float), always downward in
-// tensor cores, 16 products at a time; tf32's inputs: 2^-11 each, twice that if they cancel.
+// Returns the limit for an output of type X in a table of T, a sum of K products. It has three
+// parts: the rounding of the stored output; the roundings of the sum, random in float (also for a
+// CPU's bf16, where T is float), always downward in tensor cores, once per 16 products; and for
+// tf32 the roundings of the two factors, 2^-11 each, and twice that where the sum cancels.
 template <class X, class T> double product_limit(Dtype dtype, int64_t K) {
     const bool random = dtype == Dtype::fp32 || (dtype == Dtype::bf16 && sizeof(T) == 4);
     const double sum = random ? std::sqrt(double(K)) * 0x1p-24 : double(K) * 0x1p-26;
     return ROUNDING<X> + sum + (dtype == Dtype::tf32 ? 2e-3 : 0);
 }
-// The error of rounding factors to fp8, one to E4M3, the other to a type with `bits` bits of
-// mantissa (to E4M3, too, with scales of blocks). An error is within half of the last place, which
-// is at most 2^-bits of the number: at most 2^-(bits + 1) / sqrt(3) of it in the root mean square.
-// Errors of different numbers are independent, so the sums' are no larger.
+// Returns the relative error of products with factors rounded to fp8: one to E4M3, the other to a
+// type with `bits` bits of mantissa (E4M3 as well with scales of blocks). A unit in the last place
+// is at most 2^-bits of the number, and an error at most half a unit: at most
+// 2^-(bits + 1) / sqrt(3) of the number in the root mean square. Errors of different factors are
+// independent, so the relative error of a sum is no larger.
 inline double fp8_limit(Dtype dtype, int bits) {
     if (dtype == Dtype::fp8_block) bits = 3;
     return is_fp8(dtype) ? std::sqrt((std::exp2(-8) + std::exp2(-2 * bits - 2)) / 3) : 0;
 }
 inline Precision precision_of(Dtype dtype) { return is_fp8(dtype) ? Precision::fp8 : Precision::normal; }
-// Random factors of a product. A float table's bf16 products get bf16 values, which rounding leaves
-// unchanged.
+// Returns random factors of a product, rounded to X. For bf16 products of a float table they are
+// bf16 values, which the rounding in the product leaves unchanged.
 template <class X> Numbers operand(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
     const Numbers x = random_normal(n, stream, scale);
     return dtype == Dtype::bf16 ? rounded<bf16>(x) : rounded<X>(x);
 }
-// Start values of a gradient over N rows that is added to: far from zero, so that the sum is, too.
+// Returns start values of a gradient to which a sum over N rows is added. They are far from zero,
+// so that the result is, too.
 inline Numbers start_sums(int64_t n, uint64_t stream, int N) {
     Numbers v = random_normal(n, stream, std::sqrt(N));
     for (double& x : v) x += 4 * std::sqrt(N);
     return rounded<float>(v);
 }
-// start_sums, or NaN for a gradient that is assigned, because the old value must not be read.
+// Returns start_sums, or NaN if the gradient is assigned: its old value must not be read.
 inline Numbers start_into(int64_t n, uint64_t stream, int N, bool add) {
     return add ? start_sums(n, stream, N) : Numbers(size_t(n), NAN);
 }
-// Random factors of a product; of one sign if the sum is assigned, so that it is far from zero.
+// Makes factors of a product positive if the sum is assigned, so that it is far from zero.
 inline Numbers factor(Numbers x, bool add) {
     for (double& v : x) v = add ? v : std::abs(v);
     return x;
@@ -54,7 +57,7 @@ inline const char* text_of(Residual r) {
     return r == Residual::none ? "" : r == Residual::in_y ? " residual in y" : " residual";
 }
 
-// dtype: type of the products
+// dtype is the type of the product.
 template <class T, class P> Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
                                                        Residual residual, Dtype dtype = DTYPE<P>) {
     Check check =
@@ -72,7 +75,7 @@ template <class T, class P> Check check_linear_forward(const Ops<T, P>& op, int 
     return check;
 }
 
-// add: dw accumulates
+// If add, dw accumulates; otherwise it is assigned.
 template <class T, class P> Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx,
                                                         bool bias, Dtype dtype = DTYPE<P>, bool add = true) {
     Check check = product_check("linear_backward", dtype, N, C, OC,
@@ -91,10 +94,10 @@ template <class T, class P> Check check_linear_backward(const Ops<T, P>& op, int
     return check;
 }
 
-// The limit of a product fused with GELU or its slope. cuBLASLt does not document its tanh's
-// accuracy; users have found its GELU a little less exact than a plain one (llm.c, pull request
-// 653). An error up to 1e-5 is attributed to it. The CPU's GELU is flatgpt's own, without this
-// allowance.
+// Returns the limit of a product fused with GELU or its derivative. cuBLASLt does not document the
+// accuracy of its tanh; users have found its GELU a little less exact than a plain one (llm.c, pull
+// request 653). Float outputs may therefore have errors up to 1e-5. The CPU's fused GELU is
+// flatgpt's own and has no such allowance.
 template <class X, class T> double gelu_limit(bool host, Dtype dtype, int64_t K) {
     return product_limit<X, T>(dtype, K) + (host || sizeof(X) == 2 ? 0 : 1e-5 - ROUNDING<X>);
 }
@@ -138,11 +141,11 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
         for (size_t i = 0; i < dpre.numbers.size() && bias; i++) dpre_sum.numbers[i % size_t(C)] += dpre.numbers[i];
     });
     const bool host = op.upload == op.copy;
-    // Unfused, dy w is rounded, too.
+    // Where cuBLASLt lacks the fused product, dy w is rounded before it is multiplied by gelu'.
     check.expect("dpre", dpre, gelu_limit<T, T>(host, dtype, OC) + ROUNDING<T> / 2);
     check.expect("dw", dw, product_limit<Grad<P>, T>(dtype, N));
     check.expect("db", db, product_limit<Grad<P>, T>(dtype, N));
-    // dpre or the sum may be rounded.
+    // Rounding to T may affect the terms dpre (summed afterwards) or the sum (summed by cuBLASLt).
     check.expect("dpre_sum", dpre_sum, gelu_limit<T, T>(host, dtype, N + OC));
     return check;
 }

@@ -10,7 +10,7 @@ inline Check linear_attention_check(const char* op, int B, int S, Heads h, int p
     return Check(op, {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"pos", pos}},
                  std::string(" ") + LINEAR_NAME[int(h.linear)] + (h.keys ? " spans" : ""));
 }
-// Inputs of all three operations. deviation: the gates' standard deviation
+// Inputs of all three operations. deviation is the standard deviation of the gates.
 template <class T> struct LinearInputs {
     DualHeads heads;
     Dual<T> qkv, gates;
@@ -20,8 +20,8 @@ template <class T> struct LinearInputs {
           gates(m, random_normal(N * h.gates(), 2, deviation)), gated(h.gates() > 0) {}
 };
 
-// h: heads with the kind of linear attention and host spans, if any. A large deviation makes the
-// gates reach the decays' bound.
+// h has a kind of linear attention and may have spans in host memory. With a large deviation of the
+// gates, decays reach their lower bound.
 template <class T, class P>
 Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double deviation = 3) {
     Check check = linear_attention_check("linear_attention_forward", B, S, h);
@@ -33,7 +33,7 @@ Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h,
         table.linear_attention_forward(at(y), at(norms), at(in.qkv), at(in.gates, in.gated), B, S, at(in.heads));
     });
     check.expect("y", y, LINEAR_LIMIT<InputType<T, P>>);
-    // Each relative to itself: they differ by orders of magnitude.
+    // Each norm is compared relative to itself, because norms differ by orders of magnitude.
     Numbers parts = norms.read();
     for (size_t i = 0; i < parts.size(); i++) parts[i] /= double(norms.numbers[i]);
     check.note("norms", norms, Check::error_over_limit(parts, Numbers(parts.size(), 1), 1e-5));
@@ -76,7 +76,8 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
         reversed.push_back(B - 1 - b);
         for (int s = 0; s < S; s++) positions.push_back(s < std::max(1, S - 3 * b) ? pos + s : -1);
     }
-    // At pos 0 the state must not be read, so it is NaN. elu's weights must not be near 0.
+    // At pos 0 the state must not be read, so it is NaN. For elu it is positive, because y is
+    // divided by f(q) . z, which must not be near 0 (z is the end of the state).
     const int64_t stride = h.state() + 3;    // a gap after each state
     Numbers start = random_normal(B * stride, 4);
     for (double& x : start) x = pos == 0 ? NAN : h.linear == LinearAttention::elu ? std::abs(x) : x;

@@ -2,7 +2,7 @@
 #pragma once
 #include "check.h"
 
-// in_place: dlogits overwrite the logits
+// If in_place, dlogits overwrite the logits.
 template <class T, class P>
 Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place, Logits z = {}) {
     std::string form = with_gradient ? in_place ? " in place" : " gradient" : " loss only";

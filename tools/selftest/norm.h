@@ -8,8 +8,8 @@ struct NormForm {
     bool w = true, b = true;
 };
 constexpr NormForm LAYERNORM = {}, RMSNORM = {{true}, true, false};
-// LayerNorm, RMSNorm, Gemma's, LayerNorm without biases, without both, RMSNorm without weights,
-// artificial.
+// LayerNorm, RMSNorm, Gemma's RMSNorm, LayerNorm without biases, LayerNorm without weights and
+// biases, RMSNorm without weights, and a form that no model has.
 constexpr NormForm NORM_FORMS[] = {LAYERNORM,
                                    RMSNORM,
                                    {{true, 1e-6f, 1}, true, false},
@@ -18,13 +18,13 @@ constexpr NormForm NORM_FORMS[] = {LAYERNORM,
                                    {{true}, false, false},
                                    {{true, 1e-3f, -0.5f}, true, true}};
 
-// Input rows of a norm, whose means are a large part of x.
+// Returns input rows of a norm, with means from 0.5 to 3.5 and a standard deviation of 1.
 inline Numbers norm_rows(int N, int C, uint64_t stream) {
     Numbers x = random_normal(int64_t(N) * C, stream);
     for (size_t i = 0; i < x.size(); i++) x[i] += 0.5 + double(i / size_t(C) % 4);
     return x;
 }
-// Weights of n elements, about 1 after norm.plus is added.
+// Returns n weights, which are about 1 after norm.plus is added.
 inline Numbers norm_weights(int n, float plus, uint64_t stream) {
     Numbers w = random_normal(n, stream, 0.3);
     for (double& x : w) x += 1 - double(plus);
@@ -36,7 +36,7 @@ inline std::string text_of(NormForm f) {
     return text + (f.w ? "" : " no w") + (f.b ? "" : " no b");
 }
 
-// Y: y's type; run(table, arguments...): the operation
+// Checks a norm's forward pass. Y is the type of y; run(table, arguments...) calls the operation.
 template <class Y, class T, class P, class F>
 Check check_norm(const char* name, const Ops<T, P>& op, int N, int C, NormForm form, F run) {
     Check check(name, {{"N", N}, {"C", C}}, text_of(form));
@@ -69,8 +69,8 @@ Check check_stream_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form
 template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N, int C, NormForm form = LAYERNORM) {
     Check check("norm_backward", {{"N", N}, {"C", C}}, text_of(form));
     const int64_t n = int64_t(N) * C;
-    // Statistics near x's own but not equal: for C = 1 x's own would scale a difference of 0 by
-    // 300.
+    // Statistics are near x's own but not equal. With C = 1, x's own would multiply the rounding
+    // error of x - mean = 0 by rstd = 1 / sqrt(eps) = 316.
     Numbers means = random_normal(N, 4, 0.1), rstds = means;
     for (int i = 0; i < N; i++) means[size_t(i)] += 0.5 + double(i % 4);
     for (double& r : rstds) r = std::exp(r);
@@ -89,7 +89,7 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     return check;
 }
 
-// Input that a sum's output y overwrites: none (apart), x or b. without: x is null.
+// y is a separate array (apart) or overwrites x (in_x) or b (in_b); x may be null (without).
 enum class Sum { apart, without, in_x, in_b };
 template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t n, Sum sum, Dropout drop = {}) {
     const char* forms[] = {"", " x null", " in x", " in b"};

@@ -3,7 +3,7 @@
 #include "embedding.h"
 #include "norm.h"
 
-// (positions, 2, dims/2): cosines and sines of position / 10000^(2i/dims)
+// Returns cosines and sines (positions, 2, dims/2) of position / 10000^(2i/dims).
 inline Numbers cos_sin_table(int positions, int dims) {
     Numbers cos_sin(size_t(positions) * size_t(dims));
     for (int p = 0; p < positions; p++)
@@ -19,12 +19,12 @@ inline Check rope_check(const char* op, int B, int S, Heads h, QkNormRope t, con
     return Check(op, {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"dims", t.dims}},
                  std::string(t.interleaved ? " interleaved" : "") + norms[int(t.norm)] + more);
 }
-// Number of a QK-norm's weights: `heads` are the queries' or the keys'.
+// Returns the number of QK-norm weights for queries or keys with this number of heads.
 inline int qk_norm_weights(int heads, int HS, QkNormRope t) {
     return t.norm == QkNormRope::QkNorm::all ? heads * HS : HS;
 }
 
-// pos below 0: a null pointer; in_place: y is x, never with a norm
+// If pos is below 0, the operation's pos is null. If in_place, y is x, which a norm excludes.
 template <class T, class P>
 Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, QkNormRope t, bool in_place = false) {
     Check check = rope_check("rope_forward", B, S, h, t, " pos=" + std::to_string(pos) + (in_place ? " in place" : ""));

@@ -14,15 +14,15 @@ inline std::string text_of(const SampleParams& d, Logits z, bool bias, bool ties
     return text + (bias ? " biases" : "") + (ties ? " ties" : "");
 }
 
-// SampleState of each text (sequence, position, text) as 3 words of 64 bits.
+// The SampleState of each text, as three words of 64 bits: sequence, position, text.
 struct DualStates : Dual<uint64_t, uint64_t> {
     using Dual::Dual;
     SampleState* device() { return reinterpret_cast<SampleState*>(Dual::device()); }
     SampleState* host() { return reinterpret_cast<SampleState*>(Dual::host()); }
 };
 
-// N samples of V tokens, each for a sequence of its own. With ties, logits are multiples of 1/2.
-// Some logits are -inf or NaN.
+// Checks operation sample, which draws one of V tokens for each of N texts. With `ties`, logits are
+// multiples of 1/2, so that many are equal. Some logits are -inf or NaN.
 template <class T, class P> Check check_sample(const Ops<T, P>& op, int N, int V, int Vp, SampleParams draw,
                                                Logits z = {}, bool has_bias = false, bool ties = false) {
     Check check("sample", {{"N", N}, {"V", V}, {"Vp", Vp}}, text_of(draw, z, has_bias, ties));

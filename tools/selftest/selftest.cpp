@@ -1,4 +1,5 @@
-// selftest.cpp - `flatgpt selftest`: operations against the reference in double, at GPT-2's sizes.
+// selftest.cpp - `flatgpt selftest`: compares operations with the reference in double, at real
+// models' sizes, most of them GPT-2's.
 //
 // The reference's plain loops limit the sizes: one type takes 18 s of one core (Zen 5, 2026-11-21).
 #include "selftest.h"

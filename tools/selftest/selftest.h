@@ -1,4 +1,4 @@
-// selftest.h - every operation of a table against the reference, at real models' sizes.
+// selftest.h - compares every operation of a table with the reference, at real models' sizes.
 #pragma once
 #include <functional>
 #include <vector>
@@ -20,8 +20,8 @@ struct Selftest {
     Status close(double seconds) const;                             // prints the summary; exit 1: failures; 2: no match
 };
 
-// The rows of one file: a static object built from []<class T, class P>(Selftest& test, const
-// Ops<T, P>& op, Dtype).
+// The rows of one file. Each file has a static object of this type, built from a lambda []<class T,
+// class P>(Selftest& test, const Ops<T, P>& op, Dtype) that prints them.
 struct SelftestRows {
     typedef std::function<void(Selftest&, AnyOps, Dtype)> Rows;
     template <class F> explicit SelftestRows(F f) {
