@@ -33,8 +33,8 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wshadow -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops
 # want.
-FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd -lpthread
+FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp-simd -MMD -MP -I. $(EXTRA)
+LIBS = -lpcre2-8 -lutf8proc -lz -lzstd -lpthread
 
 # `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it
 # reads this file. So clean is done here, before anything else.
@@ -266,7 +266,7 @@ asan-cuda:    # the emulated kernels
 WITH_MODELS := model families generation sampling nccl ranks choice launches
 SEARCHED := $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
             $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json_write.cpp \
-            base/table.cpp base/draw.cpp base/console.cpp
+            base/table.cpp base/draw.cpp base/console.cpp base/pool.cpp
 KERNEL_TEST := $(filter-out $(WITH_MODELS:%=test/cuda/test_%.cpp),$(CUDA_TEST)) $(SEARCHED)
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(filter-out %_golden_attention.cpp.o,$(OPS_TEST))
 	$(LINK) -o $@

@@ -86,7 +86,6 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
 
 int main(int argc, char** argv) {
     open_standard_files();
-    cpu_spin_less(argv);
     signal(SIGPIPE, SIG_DFL);    // `flatgpt ... | head` ends without a message
     signal(SIGXFSZ, SIG_IGN);    // a write beyond `ulimit -f` then returns an error
     signal(SIGBUS, end_without_file);

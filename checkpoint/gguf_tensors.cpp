@@ -11,11 +11,16 @@
 #include <memory>
 
 #include "base/half.h"
+#include "base/pool.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/tensor_check.h"
 #include "layers/quant/quant.h"
 
 namespace {
+struct Buffers {
+    std::vector<float> x, spare;
+    std::vector<char> copy;
+};
 struct NameRow {
     const char* ours;
     std::vector<const char*> names;
@@ -169,17 +174,14 @@ class TensorParts {
     Status make_more(const FileSink& sink) {
         const int64_t from = made, to = std::min(made + AT_ONCE, int64_t(parts.size()));
         FirstFailure failure;
-#pragma omp parallel
-        {
-            std::vector<float> x, spare;
-#pragma omp single nowait
-            failure.add(write_to(from, sink), 0, 0);
-#pragma omp for schedule(dynamic)
-            for (int64_t i = from; i < to; i++) {
-                const Part& p = parts[size_t(i)];
-                failure.add(encode(w, *p.t, p.piece, p.rows, *p.format, x, spare, &blocks[i % (2 * AT_ONCE)]), 1, i);
-            }
-        }
+        std::vector<Buffers> own(static_cast<size_t>(pool_threads()));
+        each_chunk(1 + to - from, [&](int64_t chunk, int worker) {
+            if (chunk == 0) return failure.add(write_to(from, sink), 0, 0);
+            const int64_t i = from + chunk - 1;
+            const Part& p = parts[size_t(i)];
+            Buffers& b = own[size_t(worker)];
+            failure.add(encode(w, *p.t, p.piece, p.rows, *p.format, b.x, b.spare, &blocks[i % (2 * AT_ONCE)]), 1, i);
+        });
         made = to;
         return failure.status();
     }
@@ -205,7 +207,13 @@ struct Loading {
     Model& g;
     std::shared_ptr<const char> map = {};    // null: the file is read
     FirstFailure failure = {};
+    std::vector<Buffers> own = std::vector<Buffers>(size_t(pool_threads()));    // by worker
 
+    // Calls f(chunk, worker) for all chunks; a GPU's copies run one after the other.
+    template <class F> void each(int64_t chunks, F f) {
+        if (g.op.on_host()) return each_chunk(chunks, f);
+        for (int64_t chunk = 0; chunk < chunks; chunk++) f(chunk, 0);
+    }
     // Matrices whose format the model keeps are not copied: products read them in the mapped file.
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
@@ -233,43 +241,34 @@ struct Loading {
             g.store.packed.write(t.offset + row_in_memory(p, rows, g.c.HS, r) * t.cols, t.cols, format,
                                  blocks + r * row_bytes);
     }
-    void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
+    void piece(const Tensor& t, const GgufPiece& p) {
         const GgufTensor& from = *file.find(p.name);
         const int64_t row_bytes = from.bytes / p.rows;
-        std::vector<float> x, spare;
-        std::vector<char> copy;
         const std::vector<Rows> all = rows_of(p, t.cols, g.c.HS, 1 << 16);
         const bool stays = g.store.packed.uses_file(t.offset);
-#pragma omp for schedule(dynamic) nowait
-        for (const Rows& rows : all) {
+        each(int64_t(all.size()), [&](int64_t chunk, int worker) {
+            const Rows& rows = all[size_t(chunk)];
+            auto& [x, spare, copy] = own[size_t(worker)];
             const int64_t n = rows.count * t.cols, at = from.at + rows.file * row_bytes;
             copy.resize(stays ? 0 : size_t(rows.count * row_bytes));
-            if (Status s = file.read_bytes(at, copy.data(), int64_t(copy.size())); !s.ok()) {
-                failure.add(s, 0, at);
-                continue;
-            }
+            if (Status s = file.read_bytes(at, copy.data(), int64_t(copy.size())); !s.ok())
+                return failure.add(s, 0, at);
             const char* blocks = stays ? map.get() + at : copy.data();
-            if (!all_finite(*from.format, blocks, n)) {
-                failure.add(not_finite(file.metadata().name, p.name), 0, at);
-                continue;
-            }
-            if (stays) continue;
-            if (g.store.packed.any() && p.add == 0) {
-                pack(t, p, rows, *from.format, blocks);
-                continue;
-            }
+            if (!all_finite(*from.format, blocks, n))
+                return failure.add(not_finite(file.metadata().name, p.name), 0, at);
+            if (stays) return;
+            if (g.store.packed.any() && p.add == 0) return pack(t, p, rows, *from.format, blocks);
             x.resize(size_t(n));
             dequantise(*from.format, blocks, n, x.data());
             if (p.heads) permute(x.data(), spare, rows.count, t.cols, g.c.HS, false);
             if (p.add != 0)
                 for (float& v : x) v -= p.add;
             g.write(StateKind::weights, t.offset + rows.memory * t.cols, n, x.data());
-        }
+        });
     }
     // Zeroes the rows that pad the vocabulary to Vp.
     void padding(const Tensor& t) {
         const std::vector<float> zeros(size_t((t.rows - t.file_rows) * t.cols));
-#pragma omp single nowait
         g.write(StateKind::weights, t.offset + t.file_rows * t.cols, int64_t(zeros.size()), zeros.data());
     }
 };
@@ -357,7 +356,6 @@ WeightFormats gguf_stored(const GgufFileType& type, const Config& c) {
 Status gguf_weights(const GgufFile& file, Model& g) {
     Loading loading{file, g};
     loading.map_rows();
-#pragma omp parallel if (g.op.on_host())
     for (const Tensor& t : g.tensors) {
         if (!g.store.holds(StateKind::weights, t.offset, t.size())) continue;
         for (const GgufPiece& p : pieces_in(file, t, g.c)) loading.piece(t, p);

@@ -2,8 +2,10 @@
 #include "manifest.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "base/file.h"
+#include "base/pool.h"
 
 static constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
 
@@ -63,19 +65,18 @@ Status checksum_verify(const std::string& path, const FileChecksum& expected, bo
     constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache between read and checksum
     std::vector<uint32_t> sums(size_t(ceil_div(expected.bytes, PIECE)));
     Status status;
-#pragma omp parallel if (sums.size() > 1)
-    {
-        std::vector<char> piece(size_t(std::min(PIECE, expected.bytes)));
-#pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < sums.size(); i++) {
-            const int64_t at = int64_t(i) * PIECE, bytes = std::min(PIECE, expected.bytes - at);
-            const Status s = file.read(at, piece.data(), bytes);
-            if (s.ok()) sums[i] = crc32c(0, piece.data(), bytes);
-#pragma omp critical(sum_status)
-            if (!s.ok() && status.ok()) status = s;
-            count_progress();
-        }
-    }
+    std::mutex mutex;    // guards status
+    std::vector<std::vector<char>> pieces(static_cast<size_t>(pool_threads()));
+    each_chunk(int64_t(sums.size()), [&](int64_t i, int worker) {
+        const int64_t at = i * PIECE, bytes = std::min(PIECE, expected.bytes - at);
+        std::vector<char>& piece = pieces[size_t(worker)];
+        piece.resize(size_t(std::min(PIECE, expected.bytes)));
+        const Status s = file.read(at, piece.data(), bytes);
+        if (s.ok()) sums[size_t(i)] = crc32c(0, piece.data(), bytes);
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (!s.ok() && status.ok()) status = s;
+        count_progress();
+    });
     TRY(status);
     uint32_t crc = 0;
     for (size_t i = 0; i < sums.size(); i++)
@@ -87,7 +88,8 @@ Status checksum_verify(const std::string& path, const FileChecksum& expected, bo
 
 void ReadChecksums::add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
     const uint32_t crc = crc32c(0, data, bytes);
-#pragma omp critical(sums_add)
+    static std::mutex mutex;
+    const std::lock_guard<std::mutex> lock(mutex);
     pieces[file].push_back({at, bytes, crc});
 }
 

@@ -1,6 +1,7 @@
 // tensor_check.cpp - see tensor_check.h.
 #include "checkpoint/tensor_check.h"
 
+#include <mutex>
 #include <set>
 
 static std::string shape_text(const std::vector<int64_t>& shape) {
@@ -41,6 +42,7 @@ Status not_finite(const std::string& location, const std::string& tensor) {
 void FirstFailure::add(const Status& s, int64_t file, int64_t at) {
     if (s.ok()) return;
     const std::pair<int64_t, int64_t> here = {file, at};
-#pragma omp critical(first_failure)
+    static std::mutex mutex;
+    const std::lock_guard<std::mutex> lock(mutex);
     if (first.ok() || here < location) first = s, location = here;
 }

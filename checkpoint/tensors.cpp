@@ -17,6 +17,7 @@
 #include "manifest.h"
 #include "tensor_check.h"
 #include "base/file.h"
+#include "base/pool.h"
 #include "files/json.h"
 #include "layers/quant/quant.h"
 #include "model/families/families.h"
@@ -241,10 +242,15 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
                 location.c_str(), a.entry->name.c_str());
 }
 
-// Loads tensors from files into the model, with several threads if the model is in host memory.
+// Loads tensors from files into the model, by parallel loops if the model is in host memory.
 // Each thread has a buffer of PIECE elements. `raw`, which all share, holds one whole tensor that
 // is to be transposed.
 struct Loading {
+    static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
+    struct Buffers {
+        std::vector<char> bytes = std::vector<char>(size_t(4 * PIECE));
+        std::vector<float> floats = std::vector<float>(size_t(PIECE));
+    };
     const Weights& w;
     Model& g;
     SavedState state;
@@ -253,6 +259,7 @@ struct Loading {
     typedef std::map<const SafetensorsFile*, std::shared_ptr<const char>> Maps;
     std::shared_ptr<Maps> maps = std::make_shared<Maps>();    // null: files are read, not mapped
     FirstFailure failure = {}, broken = {};                   // broken: tensors with non-finite elements
+    std::vector<Buffers> buffers = std::vector<Buffers>(size_t(pool_threads()));    // by worker
 
     Status run() {
         int64_t most = 0;
@@ -262,7 +269,6 @@ struct Loading {
                     most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
         if (g.store.packed.any()) map_rows();
-#pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : state.tensors) {
             if (!g.store.holds(state.part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
@@ -273,8 +279,6 @@ struct Loading {
     }
 
   private:
-    static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
-
     const Found& found(const Piece& p) const { return w.tensors.at(bare_name(state.prefix + p.name, *g.c.family)); }
     static int64_t location(const Found& f, int64_t first) {    // offset of element `first` in the file
         return f.file->data_begin() + f.entry->begin + first * SafetensorsFile::element_bytes(f.entry->type);
@@ -309,46 +313,50 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
         }
     }
-    // The functions below are called by every thread of the OpenMP team.
+    // Calls f(chunk, worker) for all chunks; a GPU's copies run one after the other.
+    template <class F> void each(int64_t chunks, F f) {
+        if (g.op.on_host()) return each_chunk(chunks, f);
+        for (int64_t chunk = 0; chunk < chunks; chunk++) f(chunk, 0);
+    }
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
         const bool stays = g.store.packed.uses_file(t.offset);
-        std::vector<char> bytes(size_t(4 * PIECE));
-        std::vector<float> floats(static_cast<size_t>(PIECE));
+        struct Part {
+            int64_t at, from, held, all;    // offset in memory; element in the file; elements there, in memory
+        };
+        std::vector<Part> parts;
         for (const Rows& rows : rows_of(g.c, t, p)) {
             // In memory, the rows that pad the vocabulary follow the tensor's last row from a file.
             const int64_t held = rows.count * t.cols, end = rows.memory + rows.count;
             const int64_t all = stays ? held : ((end == t.file_rows ? t.rows : end) - rows.memory) * t.cols;
-            const int64_t at = t.offset + rows.memory * t.cols, from = rows.file * t.cols;
-#pragma omp for schedule(dynamic) nowait
-            for (int64_t first = 0; first < all; first += PIECE) {
-                if (stays) {
-                    check(f, from + first, std::min(PIECE, held - first),
-                          maps->at(f.file).get() + location(f, from + first));
-                    continue;
-                }
-                const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);
-                if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);
-                if (there > 0) {
-                    const bool ready = f.entry->type == TensorType::f32;
-                    read(f, from + first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
-                    if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
-                }
-                g.write(state.part, at + first, count, floats.data());
-            }
+            for (int64_t first = 0; first < all; first += PIECE)
+                parts.push_back({t.offset + rows.memory * t.cols + first, rows.file * t.cols + first,
+                                 std::min(PIECE, held - first), std::min(PIECE, all - first)});
         }
+        each(int64_t(parts.size()), [&](int64_t chunk, int worker) {
+            const auto [at, from, held, all] = parts[size_t(chunk)];
+            auto& [bytes, floats] = buffers[size_t(worker)];
+            if (stays) return check(f, from, held, maps->at(f.file).get() + location(f, from));
+            if (held < all) std::fill(floats.begin(), floats.end(), 0.0f);
+            if (held > 0) {
+                const bool ready = f.entry->type == TensorType::f32;
+                read(f, from, held, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
+                if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), held, floats.data());
+            }
+            g.write(state.part, at, all, floats.data());
+        });
     }
     void read_transposed(const Tensor& t, const Piece& p) {
         constexpr int64_t ROWS = 32;    // rows at a time: two cache lines each
         const Found& f = found(p);
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type), all = p.rows * t.cols;
-#pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < all; first += PIECE)
+        each(ceil_div(all, PIECE), [&](int64_t chunk, int) {
+            const int64_t first = chunk * PIECE;
             read(f, first, std::min(PIECE, all - first), raw.get() + first * element);
-        std::vector<float> from(static_cast<size_t>(ROWS * ROWS)), to(size_t(ROWS * t.cols));
-#pragma omp for schedule(dynamic)
-        for (int64_t r0 = 0; r0 < p.rows; r0 += ROWS) {
-            const int64_t rows = std::min(ROWS, p.rows - r0);
+        });
+        each(ceil_div(p.rows, ROWS), [&](int64_t chunk, int) {
+            std::vector<float> from(static_cast<size_t>(ROWS * ROWS)), to(size_t(ROWS * t.cols));
+            const int64_t r0 = chunk * ROWS, rows = std::min(ROWS, p.rows - r0);
             for (int64_t c0 = 0; c0 < t.cols; c0 += ROWS) {
                 const int64_t cols = std::min(ROWS, t.cols - c0);
                 for (int64_t c = 0; c < cols; c++)
@@ -358,7 +366,7 @@ struct Loading {
                     for (int64_t c = 0; c < cols; c++) to[size_t(r * t.cols + c0 + c)] = from[size_t(c * ROWS + r)];
             }
             g.write(state.part, t.offset + (p.first + r0) * t.cols, rows * t.cols, to.data());
-        }
+        });
     }
 };
 

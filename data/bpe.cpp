@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "added.h"
 #include "base/console.h"
+#include "base/pool.h"
 #include "merge.h"
 #include "normalize.h"
 
@@ -182,12 +184,12 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view prepa
         prepared.remove_prefix(cut);
     }
     std::vector<std::vector<int>> ids(chunks.size());
-#pragma omp parallel
-    {
-        Splitter own(pieces);
-#pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < chunks.size(); i++) encode_chunk(own, chunks[i], ids[i]);
-    }
+    std::vector<std::optional<Splitter>> splitters(static_cast<size_t>(pool_threads()));
+    each_chunk(int64_t(chunks.size()), [&](int64_t i, int worker) {
+        std::optional<Splitter>& own = splitters[size_t(worker)];
+        if (!own) own.emplace(pieces);
+        encode_chunk(*own, chunks[size_t(i)], ids[size_t(i)]);
+    });
     for (auto& part : ids) out.insert(out.end(), part.begin(), part.end());
 }
 

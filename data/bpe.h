@@ -47,7 +47,7 @@ class Tokenizer {
     uint64_t fingerprint() const;
     // If `special`, names of special tokens in the text become these tokens, else ordinary text.
     // `follows`: the text continues another one that was cut by safe_cut. Large texts use all cores
-    // (unless called in a parallel region); the ids do not depend on the number of cores. BOS and
+    // (unless called in a chunk of a loop); the ids do not depend on the number of cores. BOS and
     // EOS are not added.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
     // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS

@@ -3,11 +3,12 @@
 // While the text is read, all cores count its distinct pieces; only these are kept. They are then
 // stored one after the other, a symbol for each byte, and merged in place. Each pair has the list
 // of its offsets, so a merge costs time in proportion to its occurrences.
-#include <omp.h>
+#include <optional>
 #include <queue>
 #include <unordered_map>
 
 #include "base/console.h"
+#include "base/pool.h"
 #include "bpe.h"
 
 namespace {
@@ -32,9 +33,10 @@ void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
 
 // Counts how often each distinct piece occurs in the whole text.
 Result<Counts> count_all(const BpeTraining& training) {
-    auto threads = size_t(omp_get_max_threads());
+    auto threads = size_t(pool_threads());
     Counts all;
-    std::vector<Counts> counts(threads);    // current batch's, by thread
+    std::vector<Counts> counts(threads);    // current batch's, by worker
+    std::vector<std::optional<Splitter>> splitters(threads);
     std::vector<std::string> batch;
     int64_t done = 0, bytes = 0;    // bytes: lengths of the pieces in `all`
     for (bool more = true; more;) {
@@ -50,13 +52,11 @@ Result<Counts> count_all(const BpeTraining& training) {
             }
             batch.push_back(std::move(text));
         }
-#pragma omp parallel num_threads(int(threads))
-        {
-            Splitter pieces(training.pattern);
-#pragma omp for schedule(dynamic)
-            for (size_t i = 0; i < batch.size(); i++)
-                count_pieces(pieces, batch[i], counts[size_t(omp_get_thread_num())]);
-        }
+        each_chunk(int64_t(batch.size()), [&](int64_t i, int worker) {
+            std::optional<Splitter>& pieces = splitters[size_t(worker)];
+            if (!pieces) pieces.emplace(training.pattern);
+            count_pieces(*pieces, batch[size_t(i)], counts[size_t(worker)]);
+        });
         for (Counts& some : counts) {
             for (auto& [piece, n] : some) bytes += int64_t(piece.size());
             all.merge(some);    // moves nodes without allocating

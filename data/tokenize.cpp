@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/meter.h"
+#include "base/pool.h"
 #include "loader.h"
 #include "merge.h"
 
@@ -317,13 +318,13 @@ class Encoder {
         ids.assign(batch.size(), {});
         status.assign(batch.size(), {});
         std::vector<int> first_special(batch.size(), -1);
-#pragma omp parallel for schedule(dynamic)
-        for (size_t i = 0; i < batch.size(); i++) {
+        each_chunk(int64_t(batch.size()), [&](int64_t chunk, int) {
+            const size_t i = size_t(chunk);
             status[i] = corpus.json_text(batch[i]);
-            if (!status[i].ok()) continue;
+            if (!status[i].ok()) return;
             ids[i] = tokenizer.encode(batch[i].text, tokens, !batch[i].begins_document);
             if (!tokens) first_special[i] = tokenizer.first_special(batch[i].text);
-        }
+        });
         for (size_t i = 0; i < batch.size(); i++) {
             if (batch[i].begins_document) counted_one = false;
             if (first_special[i] < 0 || std::exchange(counted_one, true)) continue;

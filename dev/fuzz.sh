@@ -27,7 +27,7 @@ parsers=$(ls base/*.cpp files/*.cpp data/*.cpp data/*/*.cpp gpt.cpp \
     infer/model_defaults.cpp infer/chat/messages.cpp infer/jinja/*.cpp infer/sampling/{grammar*,json_schema*}.cpp \
     model/{activations,batch,config*,families*,kv_cache,model,packed_weights,position_tables,spans}.cpp \
     model/{tensors,train_step,weights}.cpp |
-    grep -vx 'data/\(tokenize\|corpus\|bpe_train\|objective\)\.cpp\|files/picture.cpp')    # no parsers; OpenMP
+    grep -vx 'data/\(tokenize\|corpus\|bpe_train\|objective\)\.cpp\|files/picture.cpp')    # no parsers
 library=($(printf "$out/%s.o\n" $parsers) $out/data/gpt2_merges.o)
 entries=("${targets[@]/#/$out/test/fuzz_}")
 make BUILD=$out NVCC= CXX=clang++ FLAGS="$flags -fsanitize=fuzzer-no-link -MMD -MP" "${library[@]}" \

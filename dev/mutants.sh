@@ -15,7 +15,6 @@ export EMU_CC=90    # all kernels
 export WARN=-w    # a mutant may leave a variable unused
 export EXTRA="-g0 -Wl,-s$(command -v ld.lld >/dev/null && echo " -fuse-ld=lld")"    # shorter linking: no symbols, and lld
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
-export OMP_WAIT_POLICY=passive    # more threads than cores: those that wait make room
 cd "$(dirname "$0")/.."
 rows=$(cat dev/mutants.txt) pattern=${1:-}
 if [[ $pattern =~ ^([0-9]+)/([1-9][0-9]*)$ ]]; then

@@ -50,9 +50,10 @@ def table_of(kernels):
 def write_table(rows, version, archs):
     with open(TABLE, "w") as f:
         f.write(f"""# {version}. What each kernel takes and holds, by architecture; written by `make sass ARGS=--write`.
-# r registers   x threads of a block, d bytes of dynamic shared memory: in the tests, of several those that leave
-# fewest warps; ? no test launches it   w warps that an SM holds then   m bytes of static shared memory   s of stack
-# Instructions: l local memory   b barriers   f fences   v 16-byte accesses to global memory   t tensor core products
+# r registers   x threads of a block, d bytes of dynamic shared memory: in the tests, of several
+# launches the one that leaves fewest warps; ? no test launches it   w warps that an SM holds then
+# m bytes of static shared memory   s bytes of stack   Instructions: l local memory   b barriers
+# f fences   v 16-byte accesses to global memory   t tensor core products
 # One column an architecture ({' | '.join(archs)}); = as the one before.
 """)
         for name, cells in sorted(rows.items()):

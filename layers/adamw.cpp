@@ -30,8 +30,7 @@ static double block_squares(const float* x, int64_t n) {
 static void sum_of_squares(double* out, const float* x, int64_t n) {
     double part[PARTS];
     const int64_t size = BLOCK * (1 + n / (BLOCK * PARTS)), parts = (n + size - 1) / size;
-#pragma omp parallel for schedule(static) if (parts > 4)
-    for (int64_t p = 0; p < parts; p++) part[p] = block_squares(x + p * size, least64(size, n - p * size));
+    each_item(parts, n / 4, [&](int64_t p) { part[p] = block_squares(x + p * size, least64(size, n - p * size)); });
     double total = 0;
     for (int64_t p = 0; p < parts; p++) total += part[p];
     *out = total;
@@ -62,9 +61,8 @@ INLINE vf rounded_at_random(vf x, vu random) {
 template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* decays,
                                      int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
     if (step->skipped) return;
-#pragma omp parallel for schedule(static) if (n > 4 * BLOCK)
-    for (int64_t from = 0; from < n; from += BLOCK)
-        for (int64_t at = from; at < least64(n, from + BLOCK); at += ROW) {
+    each_range(n, BLOCK, n / 4, [&](Range r, int) {
+        for (int64_t at = r.from; at < r.to; at += ROW) {
             const int count = int(least64(n - at, ROW));
             const float decay = decays[at / ROW] ? a.weight_decay : 0;
             auto step_of = [&](float* weights) __attribute__((always_inline)) {
@@ -89,6 +87,7 @@ template <class P> static void adamw(P* w, float* master, float* m, float* v, co
                 });
             }
         }
+    });
 }
 
 REGISTER_CPU(adamw, adamw<P>)

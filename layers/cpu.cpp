@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <omp.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 #include <sstream>
 
 #include "base/memory.h"
+#include "base/pool.h"
 
 namespace {
 // ---- memory -------------------------------------------------------------------------------------
@@ -44,13 +44,16 @@ void release(void* p, int64_t bytes) {
     if (p) munmap(p, size_t(mapped_size(bytes)));
 }
 void zero(void* p, int64_t bytes) {
-#pragma omp parallel for schedule(static) if (bytes > BLOCK)
-    for (int64_t i = 0; i < bytes; i += BLOCK) memset(static_cast<char*>(p) + i, 0, size_t(std::min(BLOCK, bytes - i)));
+    each_chunk(ceil_div(bytes, BLOCK), [&](int64_t chunk, int) {
+        const int64_t i = chunk * BLOCK;
+        memset(static_cast<char*>(p) + i, 0, size_t(std::min(BLOCK, bytes - i)));
+    });
 }
 void copy(void* to, const void* from, int64_t bytes) {
-#pragma omp parallel for schedule(static) if (bytes > BLOCK)
-    for (int64_t i = 0; i < bytes; i += BLOCK)
+    each_chunk(ceil_div(bytes, BLOCK), [&](int64_t chunk, int) {
+        const int64_t i = chunk * BLOCK;
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
+    });
 }
 
 struct Scratch {
@@ -94,7 +97,7 @@ double quota(const std::string& directory) {
 
 int usable_cores() {
     cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : omp_get_num_procs();
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : pool_threads();
     double limit = 0;
     each_cgroup("cpu", [&](const std::string& directory) {
         double q = quota(directory);
@@ -193,8 +196,8 @@ void cpu_scratch_release() {
 float cpu_alibi_slope(int head, int NH) { return float(alibi_slope(head, NH)); }
 float cpu_retention_decay(int i, int n) { return float(retention_decay(i, n)); }
 
-void cpu_set_threads(int threads) { omp_set_num_threads(threads > 0 ? threads : usable_cores()); }
-int cpu_threads() { return omp_get_max_threads(); }
+void cpu_set_threads(int threads) { pool_set_threads(threads > 0 ? threads : usable_cores()); }
+int cpu_threads() { return pool_threads(); }
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -276,12 +279,6 @@ template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
 }
 template const Ops<float>& cpu_ops_isa(Isa, Tiles);
 template const Ops<float, bf16>& cpu_ops_isa(Isa, Tiles);
-
-void cpu_spin_less(char** argv) {
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    setenv("GOMP_SPINCOUNT", "20000", 1);
-    execv("/proc/self/exe", argv);    // on failure the program continues with spinning threads
-}
 
 Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx) {
     const Result<Isa> set = isa_named(isa);

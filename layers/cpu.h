@@ -15,13 +15,6 @@
 enum class Isa { base, avx2, avx512, avx512bf16 };
 constexpr int ISA_COUNT = 4;
 
-// Must be called first in main. Restarts the program with GOMP_SPINCOUNT=20000, unless this
-// variable or OMP_WAIT_POLICY is set: libgomp reads it before main. By default libgomp's threads
-// spin for milliseconds at every barrier: on 2 cores beside four other busy processes, 40 steps of
-// a small model took 25 s, and 5 to 8 s with a count of 20000. With a count of 2000, a small model
-// on an idle machine took 4 s instead of 0.4 s (2026-11-21).
-void cpu_spin_less(char** argv);
-
 bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
 // Whether the CPU has VNNI, dot products of four bytes, for this instruction set's vectors.

@@ -10,11 +10,10 @@ constexpr int64_t BLOCK = 4096;
 // column, elements) for each piece, on all threads.
 template <class Run> INLINE void each_piece(int64_t N, int64_t F, Run f) {
     const int64_t pieces = (F + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(static) if (N * F > BLOCK)
-    for (int64_t i = 0; i < N * pieces; i++) {
+    each_item(N * pieces, N * F, [&](int64_t i) {
         const int64_t from = i % pieces * BLOCK;
         f(i / pieces, from, least64(BLOCK, F - from));
-    }
+    });
 }
 
 template <Act act, class P> static void forward(P* y, const float* x, bool gated, int N, int F) {

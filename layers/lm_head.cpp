@@ -66,16 +66,12 @@ template <Shape shape> INLINE float row(float* e, const float* x, int target, fl
 
 template <Shape shape> static void rows(float* loss, float* dlogits, const float* logits, const int* target,
                                         float scale, Logits l, int N, int V, int Vp) {
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++) {
-        int64_t at = int64_t(n) * Vp;
-        if (target[n] < 0) {
-            loss[n] = 0;
-            for (int v = 0; dlogits && v < Vp; v++) dlogits[at + v] = 0;
-            continue;
-        }
-        loss[n] = row<shape>(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, l, V, Vp);
-    }
+    each_item(N, int64_t(N) * V, [&](int64_t n) {
+        const int64_t at = n * Vp;
+        loss[n] = target[n] < 0 ? 0
+                                : row<shape>(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, l, V, Vp);
+        if (target[n] < 0 && dlogits) __builtin_memset(dlogits + at, 0, size_t(Vp) * sizeof(float));
+    });
 }
 static void cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, Logits l,
                           int N, int V, int Vp) {

@@ -29,11 +29,10 @@ INLINE void forward_row(Y* y, float* mean, float* rstd, const float* x, const P*
 
 template <bool rms, class Y, class P>
 static void forward(Y* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int N, int C) {
-#pragma omp parallel for schedule(static) if (int64_t(N) * C > ONE_THREAD)
-    for (int n = 0; n < N; n++) {
+    each_item(N, int64_t(N) * C, [&](int64_t n) {
         const int64_t row = int64_t(n) * C;
         forward_row<rms>(y + row, mean + n, rstd + n, x + row, w, b, norm, C);
-    }
+    });
 }
 template <class Y, class P> static void norm_forward(Y* y, float* mean, float* rstd, const float* x, const P* w,
                                                      const P* b, Norm norm, int N, int C) {
@@ -66,21 +65,17 @@ template <bool rms, class P> static void backward(float* dx, float* dw, float* d
                                                   int C) {
     const int parts = least(N, RANGES);
     float* partial = static_cast<float*>(cpu_scratch(norm_scratch(N, C)));    // (parts,2,C)
-#pragma omp parallel
-    {
-#pragma omp for schedule(static)
-        for (int p = 0; p < parts; p++) {
-            float* part = partial + int64_t(p) * 2 * C;
-            each_vector(2 * C, [&](int64_t c, auto at) { at.put(part + c, vf{}); });
-            for (int n = int(int64_t(N) * p / parts); n < int(int64_t(N) * (p + 1) / parts); n++) {
-                int64_t row = int64_t(n) * C;
-                backward_row<rms>(dx + row, part, dy + row, x + row, w, db != nullptr, rms ? 0 : mean[n], rstd[n],
-                                  norm.plus, C);
-            }
+    each_item(parts, int64_t(N) * C, [&](int64_t p) {
+        float* part = partial + p * 2 * C;
+        each_vector(2 * C, [&](int64_t c, auto at) { at.put(part + c, vf{}); });
+        for (int64_t n = N * p / parts; n < N * (p + 1) / parts; n++) {
+            const int64_t row = n * C;
+            backward_row<rms>(dx + row, part, dy + row, x + row, w, db != nullptr, rms ? 0 : mean[n], rstd[n],
+                              norm.plus, C);
         }
-        if (dw) add_parts(dw, partial, parts, 2 * C, C);
-        if (db) add_parts(db, partial + C, parts, 2 * C, C);
-    }
+    });
+    if (dw) add_parts(dw, partial, parts, 2 * C, C);
+    if (db) add_parts(db, partial + C, parts, 2 * C, C);
 }
 template <class P> static void norm_backward(float* dx, float* dw, float* db, const float* dy, const float* x,
                                              const P* w, const float* mean, const float* rstd, Norm norm, int N,
@@ -108,18 +103,19 @@ static void add_with_dropout(float* y, const float* x, const float* b, float sca
 }
 static void add_scaled(float* y, const float* x, const float* b, float scale, int64_t n, Dropout drop) {
     if (drop.rate > 0) {
-#pragma omp parallel for schedule(static) if (n > ONE_THREAD)
-        for (int64_t i = 0; i < n; i += ONE_THREAD)
-            add_with_dropout(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, n - i)),
-                             {drop.rate, drop.seed, drop.first + i});
-        return;
-    }
-#pragma omp parallel for schedule(static) if (n > ONE_THREAD)
-    for (int64_t i = 0; i < n; i += ONE_THREAD)
-        each_vector(least64(ONE_THREAD, n - i), [&](int64_t j, auto at) {
-            const vf add = at.get(b + i + j) * scale;
-            at.put(y + i + j, x ? at.get(x + i + j) + add : add);
+        return each_range(n, ONE_THREAD, n, [&](Range r, int) {
+            for (int64_t i = r.from; i < r.to; i += ONE_THREAD)
+                add_with_dropout(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, r.to - i)),
+                                 {drop.rate, drop.seed, drop.first + i});
         });
+    }
+    each_range(n, ONE_THREAD, n, [&](Range r, int) {
+        each_vector(r.to - r.from, [&](int64_t j, auto at) {
+            const int64_t i = r.from + j;
+            const vf add = rounded_product(at.get(b + i) * scale);
+            at.put(y + i, x ? at.get(x + i) + add : add);
+        });
+    });
 }
 
 static int64_t backward_scratch(const CallSizes& call) { return norm_scratch(call.rows, call.in); }

@@ -2,11 +2,13 @@
 // random numbers in L1, and a sum over memory in huge pages.
 #include "peaks.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "base/console.h"
 #include "base/philox.h"
+#include "base/pool.h"
 #include "cpu.h"
 
 namespace {
@@ -15,8 +17,7 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     double best = 1e9;
     for (int r = 0; r < 30; r++) {
         const double start = now_seconds();
-#pragma omp parallel
-        sink = loop(rounds);
+        each_chunk(cpu_threads(), [&](int64_t, int) { sink = loop(rounds); });
         best = std::min(best, now_seconds() - start);
     }
     return flops_per_round * double(rounds) * cpu_threads() / best;
@@ -134,8 +135,10 @@ double tile_peak() {
 // of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
+    constexpr int64_t PIECE = 1 << 16;
+    each_chunk(ceil_div(bytes, PIECE), [&](int64_t chunk, int) {
+        for (int64_t i = chunk * PIECE; i < std::min(bytes, (chunk + 1) * PIECE); i += 64) _mm_clflush(from + i);
+    });
     _mm_mfence();
 }
 #define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -180,11 +183,11 @@ double cpu_read() {
         return static_cast<int64_t*>(memset(memory, 1, PART * PARTS));
     }();
     const int64_t* from = far_memory + PART / 8 * (next++ % PARTS);
-    int64_t total = 0;
+    int64_t sums[64];
     const double start = now_seconds();
-#pragma omp parallel for schedule(static) reduction(+ : total)
-    for (int64_t block = 0; block < 64; block++) total += sum_lines(from + block * (PART / 64 / 8), PART / 64 / 64);
-    sink = float(total);
+    each_chunk(64,
+               [&](int64_t block, int) { sums[block] = sum_lines(from + block * (PART / 64 / 8), PART / 64 / 64); });
+    sink = float(sums[0]);
     return double(PART) / (now_seconds() - start);
 }
 

@@ -105,15 +105,14 @@ template <class P> void forward(float* y, float* rstd, const float* x, const P* 
     const int64_t row = row_of(h);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
     const int rstd_count = sums_of(q, k, t), v = (h.NH + h.NKV) * h.HS;
-#pragma omp parallel for schedule(static) if (B * S * row > ONE_THREAD)
-    for (int n = 0; n < B * S; n++) {
+    each_item(B * S, B * S * row, [&](int64_t n) {
         const int position = pos ? (pos[n] > 0 ? pos[n] : 0) : n % S;
         const float *from = x + n * row, *at = cos_sin + int64_t(position) * t.dims;
         float *to = y + n * row, *r = rstd + int64_t(n) * rstd_count;
         forward_group(to, r, from, qw, at, q, h, t);
         forward_group(to + h.NH * h.HS, r + q.count, from + h.NH * h.HS, kw, at, k, h, t);
         each_vector(y != x ? h.NKV * h.HS : 0, [&](int64_t d, auto p) { p.put(to + v + d, p.get(from + v + d)); });
-    }
+    });
 }
 
 // Number of sums for dqw and dkw in each range of rows.
@@ -131,25 +130,20 @@ template <class P> void backward(float* d, float* dqw, float* dkw, const float* 
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
     const int parts = least(B * S, RANGES), rstd_count = sums_of(q, k, t);
     float* partial = width ? static_cast<float*>(cpu_scratch(scratch_of(B * S, h, t))) : nullptr;    // (parts,width)
-#pragma omp parallel
-    {
-#pragma omp for schedule(static)
-        for (int p = 0; p < parts; p++) {
-            float* part = partial + p * width;
-            each_vector(width, [&](int64_t c, auto at) { at.put(part + c, vf{}); });
-            for (int n = int(int64_t(B) * S * p / parts); n < int(int64_t(B) * S * (p + 1) / parts); n++) {
-                const float *at = cos_sin + int64_t(n % S) * t.dims, *r = rstd + int64_t(n) * rstd_count,
-                            *from = x + n * row;
-                float* to = d + n * row;
-                backward_group(to, part, from, qw, at, r, q, h, t);
-                backward_group(to + h.NH * h.HS, part + q.size, from + h.NH * h.HS, kw, at, r + q.count, k, h, t);
-            }
+    const int64_t N = int64_t(B) * S;
+    each_item(parts, N * row, [&](int64_t p) {
+        float* part = partial + p * width;
+        each_vector(width, [&](int64_t c, auto at) { at.put(part + c, vf{}); });
+        for (int64_t n = N * p / parts; n < N * (p + 1) / parts; n++) {
+            const float *at = cos_sin + n % S * t.dims, *r = rstd + n * rstd_count, *from = x + n * row;
+            float* to = d + n * row;
+            backward_group(to, part, from, qw, at, r, q, h, t);
+            backward_group(to + h.NH * h.HS, part + q.size, from + h.NH * h.HS, kw, at, r + q.count, k, h, t);
         }
-        if (width) {
-            add_parts(dqw, partial, parts, width, q.size);
-            add_parts(dkw, partial + q.size, parts, width, k.size);
-        }
-    }
+    });
+    if (!width) return;
+    add_parts(dqw, partial, parts, width, q.size);
+    add_parts(dkw, partial + q.size, parts, width, k.size);
 }
 }    // namespace
 

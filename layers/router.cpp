@@ -88,8 +88,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         const int s = piece % pieces * PIECE, first = piece / pieces * S + s;
         for (int n = first; n < first + least(PIECE, S - s); n++) f(int64_t(n));
     };
-#pragma omp parallel for schedule(static) if (int64_t(B) * S * r.E * r.K > ONE_THREAD)
-    for (int i = 0; i < all; i++) {
+    each_item(all, int64_t(B) * S * r.E * r.K, [&](int64_t i) {
         const Piece piece(room, i, r);
         *piece.lse = 0;
         for (int k = 0; k < r.E; k++) piece.shares[k] = 0, piece.slots[k] = 0;
@@ -107,7 +106,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
             });
             *piece.lse += double(s.lse) * double(s.lse);
         });
-    }
+    });
     for (int b = 0; b < B; b++) {
         int* counts = to.counts + int64_t(b) * r.E;
         for (int i = 0; i < r.E; i++) {
@@ -127,14 +126,13 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         }
     }
     to.offsets[r.E] = at;
-#pragma omp parallel for schedule(static) if (int64_t(B) * S * r.K > ONE_THREAD)
-    for (int i = 0; i < all; i++) {
+    each_item(all, int64_t(B) * S * r.K, [&](int64_t i) {
         const Piece piece(room, i, r);
         each_row(i, [&](int64_t n) {
             for (int64_t row = n * r.K; row < (n + 1) * r.K; row++)
                 to.row[to.permuted_row[row] = piece.slots[to.expert[row]]++] = int(row);
         });
-    }
+    });
 }
 static int64_t forward_workspace(const CallSizes& c) {
     Router r;
@@ -145,8 +143,7 @@ static int64_t forward_workspace(const CallSizes& c) {
 static void backward(float* dlogits, const float* dfactors, Routes routes, const float* logits, Router r, float balance,
                      float z, int B, int S) {
     const float balance_slope = balance * float(r.E) / float(r.K) / float(S);
-#pragma omp parallel for schedule(static) if (int64_t(B) * S * r.E > ONE_THREAD)
-    for (int64_t n = 0; n < int64_t(B) * S; n++) {
+    each_item(int64_t(B) * S, int64_t(B) * S * r.E, [&](int64_t n) {
         const float *logit = logits + n * r.E, *dw = dfactors + n * r.K;
         const int *expert = routes.expert + n * r.K, *counts = routes.counts + n / S * r.E;
         float* d = dlogits + n * r.E;
@@ -164,7 +161,7 @@ static void backward(float* dlogits, const float* dfactors, Routes routes, const
             const vf of_score = r.sigmoid ? sigmoid(x).slope * slope : score * (slope - mean_score);
             at.put(d + i, of_score + 2 * z * s.lse * exp(x - s.lse));
         });
-    }
+    });
 }
 
 REGISTER_CPU_WITH_SCRATCH(router_forward, forward, forward_workspace)

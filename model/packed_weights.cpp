@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/pool.h"
 #include "layers/quant/quant.h"
 
 namespace {
@@ -120,12 +121,15 @@ void PackedWeights::write(int64_t offset, int64_t n, const BlockFormat& format, 
         const int64_t count = std::min(n, e.tensor.size() - at);
         CHECK(count > 0, "%s ends before %lld", e.tensor.name.c_str(), (long long)offset);
         auto* from = static_cast<const char*>(blocks);
-#pragma omp parallel for schedule(static) if (count >= 1 << 20)
-        for (int64_t row = at / cols; row <= (at + count - 1) / cols; row++) {
-            const int64_t begin = std::max(at, row * cols), end = std::min(at + count, (row + 1) * cols);
-            write_row(e, row, begin - row * cols, end - begin, format,
-                      from + (begin - at) / format.numbers * format.bytes);
-        }
+        const int64_t first = at / cols, rows = (at + count - 1) / cols + 1 - first;
+        const int64_t chunks = std::clamp<int64_t>(count >> 16, 1, rows);
+        each_chunk(chunks, [&](int64_t chunk, int) {
+            for (int64_t row = first + rows * chunk / chunks; row < first + rows * (chunk + 1) / chunks; row++) {
+                const int64_t begin = std::max(at, row * cols), end = std::min(at + count, (row + 1) * cols);
+                write_row(e, row, begin - row * cols, end - begin, format,
+                          from + (begin - at) / format.numbers * format.bytes);
+            }
+        });
         blocks = from + count / format.numbers * format.bytes;
         offset += count;
         n -= count;

@@ -1,5 +1,6 @@
 // weights.cpp - each rank's part of the flat buffers, and its exchange with other ranks.
 #include "base/philox.h"
+#include "base/pool.h"
 #include "model/weights.h"
 
 #include <algorithm>
@@ -286,13 +287,15 @@ void ParamStore::init(const Config& c, uint64_t seed) {
         const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // the vocabulary's padding stays zero
         for (int64_t from = 0; from < size; from += CHUNK) {
             const int64_t n = std::min(CHUNK, size - from);
-#pragma omp parallel for schedule(static)
-            for (int64_t k = 0; k < n; k++)
-                host[size_t(k)] = from + k >= local_first ? 0
-                                  : t.init == Init::zero  ? 0
-                                  : t.init == Init::one
-                                      ? 1
-                                      : float(std * double(philox_normal(seed, i, uint64_t(from + k))));
+            constexpr int64_t PIECE = 1 << 14;
+            each_chunk(ceil_div(n, PIECE), [&](int64_t chunk, int) {
+                for (int64_t k = chunk * PIECE; k < std::min(n, (chunk + 1) * PIECE); k++)
+                    host[size_t(k)] = from + k >= local_first ? 0
+                                      : t.init == Init::zero  ? 0
+                                      : t.init == Init::one
+                                          ? 1
+                                          : float(std * double(philox_normal(seed, i, uint64_t(from + k))));
+            });
             write(StateKind::weights, t.offset + from, n, host.data());
         }
     }

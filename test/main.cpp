@@ -140,7 +140,6 @@ static void remove_scratch() {
     if (!scratch.empty()) std::filesystem::remove_all(scratch, ignored);
 }
 int main(int argc, char** argv) {
-    cpu_spin_less(argv);
     const int result = run_counted(argc, argv, remove_scratch);
     remove_scratch();
     return result;

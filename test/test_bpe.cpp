@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <omp.h>
 #include <pcre2.h>
 
 #include "base/file.h"
 #include "base/philox.h"
+#include "base/pool.h"
 #include "test.h"
 
 namespace {
@@ -321,13 +321,13 @@ TEST_CASE("bpe: all cores give the ids of one") {
     for (Pattern pattern : {Pattern::gpt2, Pattern::cl100k}) {
         std::string text = random_text(77, 300000, false) + std::string(500000, 'x') + random_text(78, 200000, true);
         Tokenizer t = train_on(golden("torture.txt"), 500, pattern).value;
-        int threads = omp_get_max_threads();
-        omp_set_num_threads(1);
+        int threads = pool_threads();
+        pool_set_threads(1);
         std::vector<int> one = t.encode(text), one_special = t.encode(text, true);
-        omp_set_num_threads(4);
+        pool_set_threads(4);
         CHECK(t.encode(text) == one);
         CHECK(t.encode(text, true) == one_special);
-        omp_set_num_threads(threads);
+        pool_set_threads(threads);
         CHECK(one != one_special);
         CHECK(t.decode(one) == text);
     }
@@ -413,12 +413,12 @@ TEST_CASE("bpe: training: ties, the end of repetition, threads, limits") {
     CHECK(t.end_of_text() == 257);
     std::string text;
     while (text.size() < (5 << 20)) text += random_text(50000 + text.size(), 3000, false);
-    int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
+    int threads = pool_threads();
+    pool_set_threads(1);
     std::string one = train_on(text, 400).value.to_json();
-    omp_set_num_threads(3);
+    pool_set_threads(3);
     CHECK(train_on(text, 400).value.to_json() == one);
-    omp_set_num_threads(threads);
+    pool_set_threads(threads);
     CHECK(train_on("text", 257).status.code == Exit::usage);
     CHECK(train_on("text", 1 << 30).status.code == Exit::usage);
     CHECK(train_on("", 300).status.code == Exit::input);

@@ -1,13 +1,12 @@
 // test_inspect.cpp - attention maps against the reference's; scores of maps, summed by hand.
 #include "tools/heads/attention_maps.h"
 
-#include <omp.h>
-
 #include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "base/countdown.h"
+#include "base/pool.h"
 #include "model/spans.h"
 #include "test.h"
 #include "toy_model.h"
@@ -116,8 +115,8 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
     toy_model(g, c, {RunMode::infer, 1, S});
     std::vector<HeadIndex> heads;
     for (int h = 0; h < c.NH; h++) heads.push_back({0, h});
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(4);
+    const int threads = pool_threads();
+    pool_set_threads(4);
     for (int limit : {1, 2}) {
         std::atomic<int> now = 0, most = 0, calls = 0;
         attention_maps(
@@ -132,7 +131,7 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
         CHECK(calls == 16);
         CHECK(most == limit);
     }
-    omp_set_num_threads(threads);
+    pool_set_threads(threads);
 }
 
 TEST_CASE("inspect: progress counts the layers that have maps, up to 100 %") {

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <unistd.h>
 
+#include "base/pool.h"
 #include "model/decoder.h"
 #include "layers/cpu.h"
 
@@ -16,19 +17,20 @@
 #include "toy_model.h"
 
 namespace {
-// A matrix product that never returns: all threads of its parallel region spin.
+// A matrix product that never returns: all chunks of its loop spin.
 void endless_forward(float*, const float*, const float*, const float*, const float*, int, int, int, Precision) {
     static std::atomic<int> turns{0};
-#pragma omp parallel
-    while (turns >= 0) turns = (turns + 1) % 1000;
+    each_chunk(4, [&](int64_t, int) {
+        while (turns >= 0) turns = (turns + 1) % 1000;
+    });
 }
-// One thread of the loop spins, and the others wait for it at the loop's end.
+// One chunk of the loop spins, and the other threads wait for it at the loop's end.
 void endless_part(float* dx, GradTarget<float>, float*, const float*, const float*, const float*, int N, int C, int,
                   Precision) {
     static std::atomic<int> turns{0};
-#pragma omp parallel for schedule(static, 1)
-    for (int i = 0; i < N; i++)
+    each_chunk(N, [&](int64_t i, int) {
         while (i == 1 && turns >= 0) turns = (turns + 1) % 1000, dx[i * C] = 0;
+    });
 }
 void step(const Ops<float>& op) {
     Model g(op);

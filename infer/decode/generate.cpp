@@ -9,6 +9,7 @@
 
 #include "device_sampler.h"
 #include "base/console.h"
+#include "base/pool.h"
 #include "check_logits.h"
 #include "layers/quant/quant.h"
 
@@ -353,8 +354,7 @@ bool Generator::accept(Sequence& sequence, int id) {
 // Chooses the next tokens of running[from] and all later sequences.
 Status Generator::choose_all(size_t from) {
     TRY(check_logits(logits));
-#pragma omp parallel for schedule(dynamic) if (running.size() > from + 1)
-    for (size_t i = from; i < running.size(); i++) choose(running[i]);
+    each_chunk(int64_t(running.size() - from), [&](int64_t i, int) { choose(running[from + size_t(i)]); });
     for (size_t i = from; i < running.size(); i++) {
         Sequence& sequence = running[i];
         sequence.accepted += int64_t(sequence.next.accepted);

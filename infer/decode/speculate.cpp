@@ -2,6 +2,7 @@
 #include "speculate.h"
 
 #include "base/console.h"
+#include "base/pool.h"
 
 std::vector<Flag> speculation_flags(Speculation& speculation) {
     return {{.name = "--lookup",
@@ -84,13 +85,12 @@ void DraftModel::propose(std::vector<Request> requests) {
     logits.resize(requests.size() * size_t(V));
     catch_up(requests);
     for (;;) {
-#pragma omp parallel for schedule(static) if (requests.size() > 1)
-        for (size_t i = 0; i < requests.size(); i++) {
-            Request& a = requests[i];
-            const Sampler::Choice next = a.sampler.choose(&logits[i * size_t(V)], uint64_t(a.step_index++));
+        each_chunk(int64_t(requests.size()), [&](int64_t i, int) {
+            Request& a = requests[size_t(i)];
+            const Sampler::Choice next = a.sampler.choose(&logits[size_t(i) * size_t(V)], uint64_t(a.step_index++));
             a.sampler.accept(next);
             if (next.id >= 0) a.draft->push_back(next.id);
-        }
+        });
         std::erase_if(requests, [](const Request& a) { return int(a.draft->size()) == a.most || a.sampler.done(); });
         if (requests.empty()) return;
         std::vector<int> seqs;

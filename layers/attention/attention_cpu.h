@@ -118,13 +118,13 @@ template <class X> INLINE Rows rows_of(const X* p, int64_t stride, int n) {
     return {reinterpret_cast<const char*>(p), stride * int64_t(sizeof(X)), n * int64_t(sizeof(X))};
 }
 // Prefetches rows of activations, a few between any two products: the item's own rows, then the
-// rows of the item that this thread will take next if all threads are equally fast. The rows of one
+// rows of the item that this thread will most likely claim next. The rows of one
 // head lie too far apart for hardware prefetchers. Gains 9 to 13 % FLOP/s forward and 6 to 7 %
 // backward (2 shared cores of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads of 64, not in cache).
 // WorkItems::rows returns the COUNT arrays whose rows an item reads.
 template <class WorkItems> struct Prefetcher {
     const WorkItems& work;
-    int step, rate;    // threads; rows per call
+    int rate;    // rows per call
     int item = -1, row = 0, to = 0;
     int budget = LEAD;    // rows that may still be prefetched
     Rows rows[WorkItems::COUNT] = {};
@@ -143,7 +143,7 @@ template <class WorkItems> struct Prefetcher {
     INLINE_MEMBER void some() {
         for (int n = rate; n > 0 && budget > 0 && item < work.items; n--, budget--) {
             for (int i = 0; i < WorkItems::COUNT; i++) fetch(rows[i].p + row * rows[i].stride, int(rows[i].bytes));
-            if (++row == to) enter(item + step);
+            if (++row == to) enter(item + 1);
         }
     }
 };

@@ -446,45 +446,39 @@ void head(const WorkItems& work, Workspace& t, Set& set, Prefetcher<WorkItems>& 
 }
 
 int64_t backward_scratch(int B, int S, Heads h) {
-    const int64_t threads = omp_get_max_threads(), heads = int64_t(B) * h.NKV;
+    const int64_t threads = pool_threads(), heads = int64_t(B) * h.NKV;
     const int64_t dqs = whole_heads(int(heads), int(threads)) || ranges_of(B, S, h) == 1 ? 2 * threads
                                                                                          : heads * ranges_of(B, S, h);
     return int64_t(sizeof(float)) * (tile_floats(S, h) * threads + dq_floats(S, h) * dqs);
 }
 
-template <bool half, class Set> void items(const WorkItems& work, Set& set, float* mine, float* dqs) {
+template <bool half, class Set> void run_item(const WorkItems& work, int item, Set& set, float* mine, float* dqs) {
     const Back& c = work.c;
-    const int64_t size = dq_floats(c.S, c.h);
     Workspace t = make_workspace(mine, c.S, c.h);
-    Prefetcher<WorkItems> ahead = {work, omp_get_num_threads(),
-                                   1536 / (c.S + 64) + 1};    // all rows well within the products
-#pragma omp for schedule(dynamic)
-    for (int item = 0; item < work.items; item++) {
-        float* dq = work.parts > 1 ? dqs + size * item : mine + tile_floats(c.S, c.h);
-        ahead.begin(item);
-        head<half>(work, t, set, ahead, dq, work.item(item));
-    }
+    Prefetcher<WorkItems> ahead = {work, 1536 / (c.S + 64) + 1};    // all rows well within the products
+    ahead.begin(item);
+    float* dq = work.parts > 1 ? dqs + dq_floats(c.S, c.h) * item : mine + tile_floats(c.S, c.h);
+    head<half>(work, t, set, ahead, dq, work.item(item));
 }
 template <bool half> void backward(const Back& c, Tiles kind) {
-    const int threads = omp_get_max_threads();
+    const int threads = pool_threads();
     const WorkItems work(c, threads);
     const int64_t size = dq_floats(c.S, c.h), own = tile_floats(c.S, c.h) + (work.parts > 1 ? 0 : 2 * size);
     float* scratch = static_cast<float*>(cpu_scratch(backward_scratch(c.B, c.S, c.h)));
     float* dqs = scratch + own * threads;    // per item, or per thread
-#pragma omp parallel
-    {
-        float* mine = scratch + own * omp_get_thread_num();
+    each_chunk(work.items, [&](int64_t item, int worker) {
+        float* mine = scratch + own * worker;
         Vectors vectors;
         if constexpr (half)
-            if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(work, set, mine, dqs); });
-        if (!half || kind == Tiles::none) items<half>(work, vectors, mine, dqs);
-#pragma omp for schedule(static)
-        for (int item = 0; item < (work.parts > 1 ? work.items : 0); item++) {
-            const Item at = work.item(item);
-            write_dq(c, dqs + size * (item - at.from), work.parts, size, at.b, at.kv,
-                     int(int64_t(c.S) * at.from / work.parts), int(int64_t(c.S) * at.to / work.parts));
-        }
-    }
+            if (kind != Tiles::none)
+                return with_tiles(kind, [&](auto& set) { run_item<half>(work, int(item), set, mine, dqs); });
+        run_item<half>(work, int(item), vectors, mine, dqs);
+    });
+    each_chunk(work.parts > 1 ? work.items : 0, [&](int64_t item, int) {
+        const Item at = work.item(int(item));
+        write_dq(c, dqs + size * (item - at.from), work.parts, size, at.b, at.kv,
+                 int(int64_t(c.S) * at.from / work.parts), int(int64_t(c.S) * at.to / work.parts));
+    });
 }
 }    // namespace
 

@@ -279,25 +279,25 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// A thread's work on one part: kv heads kv..end-1 of part `split` of the keys of position n. next:
-// number, as in ThreadShare, of the next part's first key.
+// A chunk's work on one part: kv heads kv..end-1 of part `split` of the keys of position n. next:
+// number, as in KeyRange, of the next part's first key.
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;
     Run run;
 };
-// A thread's share of the work, a range of numbers. All keys of all kv heads are numbered, ordered
-// by position, then part, then kv head. A thread takes a part's keys of a kv head if its share has
-// the first of them.
-struct ThreadShare {
+// A chunk of the work, a range of numbers. All keys of all kv heads are numbered, ordered by
+// position, then part, then kv head. A part's keys of a kv head belong to the chunk that has the
+// first of them.
+struct KeyRange {
     const Pages& cache;
     const Heads& h;
     const int* pos;
     int S;
-    int64_t to;    // end of the share
+    int64_t to;    // end of the range
     int n = 0;
     int64_t before = 0;    // keys of positions before n
-    // Finds the share's next piece, from key number `key` on; run.n = 0 if there is none.
+    // Finds the chunk's next piece, from key number `key` on; run.n = 0 if there is none.
     void find(Piece& x, int64_t key) {
         x.run.n = 0;
         for (; key < to; key = x.next) {
@@ -338,15 +338,12 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
         const int count = tiles(count_keys(pos[n], h), SPLIT);
         if (count > 0) y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
     };
-#pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
-    {
-        const Range mine = my_share(all, 1), rows = my_share(N * NH, 1);
-        if (S > 1) {    // a position attends to earlier ones
-#pragma omp for schedule(static)
-            for (int n = 0; n < N; n++)
-                for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, 0, pos[n]));
-        }
-        ThreadShare share = {cache, h, pos, S, mine.to};
+    const int64_t elements = int64_t(N) * h.NKV * most_keys * HS;
+    each_item(S > 1 ? N : 0, elements, [&](int64_t n) {    // first all keys: a position attends to earlier ones
+        for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(int(n), kv, cache.row(int(n) / S, 0, pos[n]));
+    });
+    each_range(all, 1, elements, [&](Range mine, int) {
+        KeyRange share = {cache, h, pos, S, mine.to};
         Piece pieces[2];
         share.find(pieces[0], mine.from);
         for (int i = 0; pieces[i % 2].run.n > 0; i++) {
@@ -364,11 +361,9 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
             }
             for (int head = x.kv * group; splits == 1 && head < x.end * group; head++) join(x.n, head);
         }
-        if (splits > 1) {
-#pragma omp barrier
-            for (int64_t row = rows.from; row < rows.to; row++) join(int(row / NH), int(row % NH));
-        }
-    }
+    });
+    each_item(splits > 1 ? N * NH : 0, int64_t(N) * NH * splits * HS,
+              [&](int64_t row) { join(int(row / NH), int(row % NH)); });
 }
 
 // ---- several positions --------------------------------------------------------------------------
@@ -391,9 +386,8 @@ void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache
     const int64_t bytes = dense_bytes(keys, h);
     float* dense = static_cast<float*>(cpu_scratch(bytes + prompt_bytes(h, end)));
     const int64_t head = int64_t(keys) * HS, values = h.NKV * head;
-#pragma omp parallel for schedule(static)
-    for (int item = 0; item < h.NKV * keys; item++) {
-        const int kv = item / keys, j = first + item % keys;
+    each_item(h.NKV * keys, int64_t(h.NKV) * keys * HS, [&](int64_t item) {
+        const int kv = int(item) / keys, j = first + int(item) % keys;
         const int64_t row = cache.row(b, kv, j), to = kv * head + (j - first) * int64_t(HS);
         if (j >= p) {
             const int64_t from = b * fresh.sequence + (j - p) * fresh.row + kv * fresh.head;
@@ -402,7 +396,7 @@ void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache
         }
         get_row(dense + to, typed.k, row, HS);
         get_row(dense + values + to, typed.v, row, HS);
-    }
+    });
     const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head};
     const int64_t row = int64_t(b) * S;
     y.with(row * h.NH * HS,

@@ -282,7 +282,7 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
     const float scale = has_score_transform(c.h) ? 1 : scale_of(c.h);
     if (c.lse)
         each_vector(m, [&](int64_t r, auto vec) {
-            vec.put(lse + r, vec.get(t.top + r) * scale + log2(vec.get(t.sums + r)) * (1 / LOG2E));
+            vec.put(lse + r, vec.get(t.top + r) * scale + rounded_product(log2(vec.get(t.sums + r)) * (1 / LOG2E)));
         });
 }
 
@@ -302,43 +302,38 @@ static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s
 }
 
 template <bool half, class Set>
-static void items(const Call& c, const WorkItems& work, ForwardTiles t, Set& set, Prefetcher<WorkItems>& ahead) {
+static void run_item(const Call& c, const WorkItems& work, int item, ForwardTiles t, Set& set) {
     const int group = c.h.NH / c.h.NKV;
     const Streams streams(c.h, c.pos + c.S);
-#pragma omp for schedule(dynamic)
-    for (int item = 0; item < work.items; item++) {
-        const auto [b, kv, from, to] = work.item(item);
-        const int64_t head = b * c.keys.sequence + kv * c.keys.head;
-        int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
-        ahead.begin(item);
-        for (int i = kv * group; i < (kv + 1) * group; i++)
-            for (int i0 = from; i0 < to; i0 += QB) {
-                const int m = least(QB, c.S - i0);
-                const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
-                for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
-                    packed[n] =
-                        pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n], streams.s[n].of(window).to);
-                query_tile<half>(c, t, set, ahead, streams, {b, i, i0, m});
-                if (i == kv * group) ahead.used(least(QB, to - i0));
-            }
-    }
+    Prefetcher<WorkItems> ahead = {work, 768 / (c.S + 64) + 1};    // all rows of an item within its products
+    const auto [b, kv, from, to] = work.item(item);
+    const int64_t head = b * c.keys.sequence + kv * c.keys.head;
+    int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
+    ahead.begin(item);
+    for (int i = kv * group; i < (kv + 1) * group; i++)
+        for (int i0 = from; i0 < to; i0 += QB) {
+            const int m = least(QB, c.S - i0);
+            const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
+            for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
+                packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n], streams.s[n].of(window).to);
+            query_tile<half>(c, t, set, ahead, streams, {b, i, i0, m});
+            if (i == kv * group) ahead.used(least(QB, to - i0));
+        }
 }
 template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none) {
-    const int threads = omp_get_max_threads();
+    const int threads = pool_threads();
     const WorkItems work(c, threads);
     const int64_t floats = forward_floats(c.h, c.pos + c.S);
     char* all = static_cast<char*>(cpu_scratch(c.reserved + int64_t(sizeof(float)) * floats * threads));
     float* scratch = reinterpret_cast<float*>(all + c.reserved);
-#pragma omp parallel
-    {
-        const ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.h, c.pos + c.S);
-        Prefetcher<WorkItems> ahead = {work, threads,
-                                       768 / (c.S + 64) + 1};    // all rows of an item within its products
+    each_chunk(work.items, [&](int64_t item, int worker) {
+        const ForwardTiles t = forward_tiles(scratch + floats * worker, c.h, c.pos + c.S);
         Vectors vectors;
         if constexpr (half)
-            if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(c, work, t, set, ahead); });
-        if (!half || kind == Tiles::none) items<half>(c, work, t, vectors, ahead);
-    }
+            if (kind != Tiles::none)
+                return with_tiles(kind, [&](auto& set) { run_item<half>(c, work, int(item), t, set); });
+        run_item<half>(c, work, int(item), t, vectors);
+    });
 }
 
 template <class P, Tiles tiles>
@@ -351,7 +346,7 @@ template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { ret
 // A prompt's attention in generation: bytes of scratch. The caller of prompt_forward allocates them
 // together with `reserved` bytes of its own, which come first.
 int64_t prompt_bytes(const Heads& h, int keys) {
-    return int64_t(sizeof(float)) * forward_floats(h, keys) * omp_get_max_threads();
+    return int64_t(sizeof(float)) * forward_floats(h, keys) * pool_threads();
 }
 void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved) {
     forward<false>({y, nullptr, qkv, keys, 1, S, pos, h, reserved});

@@ -103,29 +103,26 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
 }
 
 int64_t scratch_of(int B, int S, Heads h) {
-    const int64_t threads = omp_get_max_threads();
+    const int64_t threads = pool_threads();
     return int64_t(sizeof(float)) * (threads * tile_floats(S, h) + int64_t(B) * h.NH * row_floats(h));
 }
 
 template <bool half> void backward(float* dbias, const Call& c) {
     const int heads = c.B * c.h.NH, row = row_floats(c.h), n = 2 * c.h.max_distance + 1;
     float* scratch = static_cast<float*>(cpu_scratch(scratch_of(c.B, c.S, c.h)));
-    float* sums = scratch + omp_get_max_threads() * tile_floats(c.S, c.h);    // (B,NH,row)
-#pragma omp parallel
-    {
-        const Tiles t = make_tiles(scratch + omp_get_thread_num() * tile_floats(c.S, c.h), c.h);
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < heads; item++)
-            head<half>(sums + int64_t(item) * row + c.h.max_distance, t, c, item / c.h.NH, item % c.h.NH);
-#pragma omp for schedule(static)
-        for (int i = 0; i < c.h.NH; i++)
-            for (int b = 0; b < c.B; b++) {
-                const float* part = sums + (int64_t(b) * c.h.NH + i) * row;
-                each_vector(n, [&](int64_t d, auto at) {
-                    at.put(dbias + int64_t(i) * n + d, at.get(dbias + int64_t(i) * n + d) + at.get(part + d));
-                });
-            }
-    }
+    float* sums = scratch + pool_threads() * tile_floats(c.S, c.h);    // (B,NH,row)
+    each_chunk(heads, [&](int64_t item, int worker) {
+        const Tiles t = make_tiles(scratch + worker * tile_floats(c.S, c.h), c.h);
+        head<half>(sums + item * row + c.h.max_distance, t, c, int(item / c.h.NH), int(item % c.h.NH));
+    });
+    each_item(c.h.NH, int64_t(heads) * n, [&](int64_t i) {
+        for (int b = 0; b < c.B; b++) {
+            const float* part = sums + (int64_t(b) * c.h.NH + i) * row;
+            each_vector(n, [&](int64_t d, auto at) {
+                at.put(dbias + i * n + d, at.get(dbias + i * n + d) + at.get(part + d));
+            });
+        }
+    });
 }
 template <class P> void attention_bias_backward(float* dbias, const float* dy, const P* y, const float* qkv,
                                                 const float* lse, int B, int S, Heads h) {

@@ -275,23 +275,20 @@ void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, in
 }
 
 int64_t scratch_of(const CallSizes& call) {
-    return int64_t(sizeof(float)) * omp_get_max_threads() * Workspace::floats(call.heads.HS);
+    return int64_t(sizeof(float)) * pool_threads() * Workspace::floats(call.heads.HS);
 }
 // Calls f(workspace, b, kv) for every key/value head of B sequences.
-template <class F> void each_item(int B, const Heads& h, F f) {
+template <class F> void each_head(int B, const Heads& h, F f) {
     const int64_t floats = Workspace::floats(h.HS);
     float* scratch = static_cast<float*>(cpu_scratch(scratch_of({.heads = h})));
-#pragma omp parallel
-    {
-        const Workspace workspace(scratch + omp_get_thread_num() * floats, h.HS);
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < B * h.NKV; item++) f(workspace, item / h.NKV, item % h.NKV);
-    }
+    each_chunk(B * h.NKV, [&](int64_t item, int worker) {
+        f(Workspace(scratch + worker * floats, h.HS), int(item / h.NKV), int(item % h.NKV));
+    });
 }
 
 template <class P> void forward(P* y, float* norms, const float* qkv, const float* gates, int B, int S, Heads h) {
     const Call c = {qkv, gates, S, h};
-    each_item(B, h, [&](const Workspace& r, int b, int kv) { forward_head(outputs(y), norms, r, c, b, kv, S, true); });
+    each_head(B, h, [&](const Workspace& r, int b, int kv) { forward_head(outputs(y), norms, r, c, b, kv, S, true); });
 }
 
 // ---- generation ---------------------------------------------------------------------------------
@@ -329,7 +326,7 @@ void cached(P* y, States states, const float* qkv, const float* gates, int B, in
     const Call c = {qkv, gates, S, h};
     const int HS = h.HS;
     clear_padding(outputs(y), pos, B * S, h.width());
-    each_item(B, h, [&](const Workspace& r, int b, int kv) {
+    each_head(B, h, [&](const Workspace& r, int b, int kv) {
         float* all = static_cast<float*>(states.p) + states.of[b] * states.stride;
         float *state = all + int64_t(kv) * HS * HS, *z = all + (int64_t(h.NKV) * HS + kv) * HS;
         const bool begins = pos[int64_t(b) * S] == 0;
@@ -452,7 +449,7 @@ template <class P> void backward(float* dqkv, float* dgates, const float* dy, co
                                  const float* gates, const float* norms, int B, int S, Heads h) {
     const Call c = {qkv, gates, S, h};
     const Gradients to = {dqkv, dgates, dy, norms, results(y)};
-    each_item(B, h, [&](const Workspace& r, int b, int kv) {
+    each_head(B, h, [&](const Workspace& r, int b, int kv) {
         backward_queries(to, r, c, b, kv);
         backward_keys(to, r, c, b, kv);
     });

@@ -242,9 +242,7 @@ template <Then then, class X, class Y> struct Product {
         return resident_words(M, N, K) + GROUP * steps * STEP +
                (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
     }
-    static int64_t scratch(int M, int N, int K) {
-        return int64_t(sizeof(float)) * omp_get_max_threads() * own_words(M, N, K);
-    }
+    static int64_t scratch(int M, int N, int K) { return int64_t(sizeof(float)) * pool_threads() * own_words(M, N, K); }
 
     template <bool whole>
     INLINE_MEMBER void store_row(const FinishedBlock& l, const Depth& k, int r, int columns) const {
@@ -416,12 +414,11 @@ template <Then then, class X, class Y> struct Product {
     }
     static void run(const Form& g) {
         float* workspace = static_cast<float*>(cpu_scratch(scratch(g.M, g.N, g.K)));
-#pragma omp parallel
-        {
-            const int thread = omp_get_thread_num();
-            const Product mine(g, thread, omp_get_num_threads());
-            with_tiles(g.tiles, [&](auto& tiles) { mine.work(tiles, workspace + thread * own_words(g.M, g.N, g.K)); });
-        }
+        const int threads = pool_threads();
+        each_chunk(threads, [&](int64_t thread, int worker) {
+            const Product mine(g, int(thread), threads);
+            with_tiles(g.tiles, [&](auto& tiles) { mine.work(tiles, workspace + worker * own_words(g.M, g.N, g.K)); });
+        });
     }
 };
 template <class X, class Y> void multiply(const Matmul<X, Y>& g) {

@@ -52,15 +52,14 @@ template <class P, Tiles tiles> static void backward(float* dx, GradTarget<float
 
 template <class P> static void gather(P* y, const P* x, Routes routes, Router r, int N, int C) {
     const int64_t rows = int64_t(N) * r.K;
-#pragma omp parallel for schedule(static) if (rows * C > ONE_THREAD)
-    for (int64_t i = 0; i < rows; i++)
+    each_item(rows, rows * C, [&](int64_t i) {
         __builtin_memcpy(y + i * C, x + int64_t(routes.row[i] / r.K) * C, size_t(C) * sizeof(P));
+    });
 }
 
 static void combine(float* y, const float* residual, const float* x, const float* factors, Routes routes, Router r,
                     int N, int C) {
-#pragma omp parallel for schedule(static) if (int64_t(N) * r.K * C > ONE_THREAD)
-    for (int64_t n = 0; n < N; n++)
+    each_item(N, int64_t(N) * r.K * C, [&](int64_t n) {
         each_vector(C, [&](int64_t c, auto at) {
             vf s = residual ? at.get(residual + n * C + c) : vf{};
             for (int64_t row = n * r.K; row < (n + 1) * r.K; row++) {
@@ -69,12 +68,12 @@ static void combine(float* y, const float* residual, const float* x, const float
             }
             at.put(y + n * C + c, s);
         });
+    });
 }
 static void combine_backward(float* dx, float* dfactors, const float* dy, const float* x, const float* factors,
                              Routes routes, Router r, int N, int C) {
     const int64_t rows = int64_t(N) * r.K;
-#pragma omp parallel for schedule(static) if (rows * C > ONE_THREAD)
-    for (int64_t row = 0; row < rows; row++) {
+    each_item(rows, rows * C, [&](int64_t row) {
         const int64_t to = int64_t(routes.permuted_row[row]) * C, from = row / r.K * C;
         vf dot = {};
         each_vector(C, [&](int64_t c, auto at) {
@@ -83,20 +82,18 @@ static void combine_backward(float* dx, float* dfactors, const float* dy, const 
             at.put(dx + to + c, d * factors[row]);
         });
         dfactors[row] = sum(dot);
-    }
+    });
 }
 
 template <class P> static void gate_forward(P* y, const P* x, const float* gate, int N, int F) {
-#pragma omp parallel for schedule(static) if (int64_t(N) * F > ONE_THREAD)
-    for (int64_t n = 0; n < N; n++) {
+    each_item(N, int64_t(N) * F, [&](int64_t n) {
         const vf s = sigmoid(set1(gate[n])).s;
         each_vector(F, [&](int64_t i, auto at) { at.put(y + n * F + i, s * at.get(x + n * F + i)); });
-    }
+    });
 }
 template <class P>
 static void gate_backward(float* dx, float* dgate, const float* dy, const P* x, const float* gate, int N, int F) {
-#pragma omp parallel for schedule(static) if (int64_t(N) * F > ONE_THREAD)
-    for (int64_t n = 0; n < N; n++) {
+    each_item(N, int64_t(N) * F, [&](int64_t n) {
         const Sigmoid g = sigmoid(set1(gate[n]));
         vf dot = {};
         each_vector(F, [&](int64_t i, auto at) {
@@ -105,7 +102,7 @@ static void gate_backward(float* dx, float* dgate, const float* dy, const P* x, 
             at.put(dx + n * F + i, g.s * d);
         });
         dgate[n] = sum(dot) * g.slope[0];
-    }
+    });
 }
 
 template <class P, Tiles tiles> static int64_t forward_workspace(const CallSizes& c) {

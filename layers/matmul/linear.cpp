@@ -28,11 +28,9 @@ static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const 
     matmul(m);
 }
 
-// sums[c] += sum_n x[n,c]: each thread owns a range of columns and reads 8 rows of it at a time.
+// sums[c] += sum_n x[n,c], in chunks of columns; reads 8 rows of them at a time.
 static void column_sums(float* sums, const float* x, int N, int C) {
-#pragma omp parallel
-    {
-        Range r = my_share(C, 16);
+    each_range(C, 64, int64_t(N) * C, [&](Range r, int) {
         for (int n = 0; n < N; n += 8) {
             const int rows = least(8, N - n);
             const float* from = x + int64_t(n) * C;
@@ -43,7 +41,7 @@ static void column_sums(float* sums, const float* x, int N, int C) {
                 at.put(sums + r.from + i, at.get(sums + r.from + i) + s);
             });
         }
-    }
+    });
 }
 
 template <class P, Tiles tiles> static void linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db,
@@ -67,10 +65,9 @@ template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call)
 }
 
 template <class To, class From> static void convert(To* to, const From* from, int64_t n) {
-    constexpr int64_t BLOCK = 16384;
-#pragma omp parallel for schedule(static) if (n > BLOCK)
-    for (int64_t i = 0; i < n; i += BLOCK)
-        each_vector(least64(n - i, BLOCK), [&](int64_t k, auto at) { at.put(to + i + k, at.get(from + i + k)); });
+    each_range(n, ONE_THREAD, n, [&](Range r, int) {
+        each_vector(r.to - r.from, [&](int64_t k, auto at) { at.put(to + r.from + k, at.get(from + r.from + k)); });
+    });
 }
 
 REGISTER_CPU_TILES(linear_forward, linear_forward, scratch_of)

@@ -1,12 +1,12 @@
 // matmul.cpp - matrix products, with an epilogue while their result is in L1.
 //
 // A tile of ROWS x MICRO sums stays in registers over up to DEEP words of k (micro). The smaller of
-// A and B is the shared operand: for each block of k all threads pack it together. The larger one
-// is cut into panels of WIDE rows or columns. The thread that works on a panel packs it into L2 and
-// multiplies it by the shared operand. Work is divided in tiles, not panels, so that threads get
-// equal amounts. The sum of an element adds k in order, whichever thread computes it. Rows of A
-// that are contiguous along k are read in place, unless they must be rounded or widened, or consist
-// of an odd number of bf16.
+// A and B is the shared operand, which is packed once for each block of k. The larger one is cut
+// into panels of WIDE rows or columns. The thread that works on a panel packs it into L2 and
+// multiplies it by the shared operand. Few panels are divided, so that all threads have work. The
+// sum of an element adds k in order, whichever thread computes it. Rows of A that are contiguous
+// along k are read in place, unless they must be rounded or widened, or consist of an odd number of
+// bf16.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
@@ -115,14 +115,12 @@ template <class X, class Y> struct Product {
     // words of a thread's panel.
     int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
     int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
-    int64_t scratch() const {
-        return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
-    }
+    int64_t scratch() const { return int64_t(sizeof(float)) * (shared_words() + pool_threads() * panel_words()); }
     // Upper bound of scratch() for this product and all with smaller M, N or K. A smaller product
     // may need more scratch than a larger one, because blocks of k and rows are split evenly.
     int64_t max_scratch() const {
         const int deep = least(round_up(g.K, 2 * VW), DEEP * PER), tall = least(round_up(shared_all(), WIDE), TALL);
-        return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
+        return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + pool_threads() * WIDE);
     }
 
     // Offset of row m in A's packed block (m: a multiple of ROWS), and of column n in B's packed
@@ -190,40 +188,56 @@ template <class X, class Y> struct Product {
             }
     }
 
+    // A step of the product: a block of k, and rows or columns of the shared operand from s0 on.
+    struct Step {
+        Block k;
+        int s0, size;
+        float* shared;    // packed
+    };
+    Step step(int i, float* workspace) const {
+        const int deep = depth(), high = tall(), across = blocks_of(shared_all(), high);
+        const int k0 = i / across * deep, s0 = i % across * high, kn = least(deep, g.K - k0);
+        return {{k0, kn, (kn + PER - 1) / PER}, s0, least(high, shared_all() - s0), workspace + i % 2 * packed(high)};
+    }
+    bool shared_in_place() const { return !own_a() && a_in_place(); }
+    void pack_shared(const Step& t, int i) const {
+        if (own_a()) pack_b(t.shared + b_at(i, t.k), t.s0 + i, MICRO, t.k);
+        else pack_a(t.shared + a_at(i, t.k), t.s0 + i, MICRO, t.k, true);
+    }
+    // Computes a range of a step's work, whose unit is one strip times one row or column.
+    void multiply_range(const Step& t, Range range, float* own) const {
+        const int64_t strips = blocks_of(t.size, own_a() ? MICRO : ROWS);
+        for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
+            const int64_t n = least(WIDE, own_all() - o0), at = strips * o0;
+            const int first = at >= range.from ? 0 : int(least64(strips, (range.from - at + n - 1) / n));
+            const int end = at >= range.to ? 0 : int(least64(strips, (range.to - at + n - 1) / n));
+            if (first >= end) continue;
+            if (!own_a()) pack_b(own, o0, up(int(n), MICRO), t.k);
+            else if (!a_in_place()) pack_a(own, o0, up(int(n), MICRO), t.k, first == 0 && t.s0 == 0);
+            panel(t.k, o0, own, t.s0, t.shared, first, end);
+        }
+    }
+
+    // Each loop multiplies a step and packs the next one's shared operand. Its chunks are whole
+    // panels if there are enough: a divided panel is packed by each of its chunks.
     void run() const {
-        const bool mine_a = own_a();
-        const int deep = depth(), high = tall(), unit = mine_a ? MICRO : ROWS;
         float* workspace = static_cast<float*>(cpu_scratch(scratch()));
-#pragma omp parallel
-        {
-            const int64_t id = omp_get_thread_num(), threads = omp_get_num_threads();
-            float* own = workspace + shared_words() + id * panel_words();
-            int buffer = 0;
-            for (int k0 = 0; k0 < g.K; k0 += deep)
-                for (int s0 = 0; s0 < shared_all(); s0 += high, buffer ^= 1) {
-                    const int kn = least(deep, g.K - k0), size = least(high, shared_all() - s0);
-                    const Block k = {k0, kn, (kn + PER - 1) / PER};
-                    float* shared = workspace + buffer * packed(high);
-                    if (mine_a || !a_in_place()) {
-#pragma omp for schedule(static)
-                        for (int i = 0; i < size; i += MICRO)
-                            if (mine_a) pack_b(shared + b_at(i, k), s0 + i, MICRO, k);
-                            else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
-                    }
-                    // A unit of work: one strip of the shared operand times one row or column of
-                    // the other.
-                    const int64_t strips = blocks_of(size, unit), all = strips * own_all();
-                    const int64_t from = all * id / threads, to = all * (id + 1) / threads;
-                    for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
-                        const int64_t n = least(WIDE, own_all() - o0), at = strips * o0;
-                        const int first = at >= from ? 0 : int(least64(strips, (from - at + n - 1) / n));
-                        const int end = at >= to ? 0 : int(least64(strips, (to - at + n - 1) / n));
-                        if (first >= end) continue;
-                        if (!mine_a) pack_b(own, o0, up(int(n), MICRO), k);
-                        else if (!a_in_place()) pack_a(own, o0, up(int(n), MICRO), k, first == 0 && s0 == 0);
-                        panel(k, o0, own, s0, shared, first, end);
-                    }
-                }
+        const int steps = blocks_of(g.K, depth()) * blocks_of(shared_all(), tall());
+        const int panels = blocks_of(own_all(), WIDE), threads = pool_threads();
+        const bool whole = panels >= 2 * threads;
+        const int64_t chunks = whole ? panels : threads > 1 ? 2 * threads : 1;
+        auto packs_of = [&](const Step& t) { return shared_in_place() ? 0 : blocks_of(t.size, MICRO); };
+        Step now = step(0, workspace);
+        each_chunk(packs_of(now), [&](int64_t i, int) { pack_shared(now, int(i) * MICRO); });
+        for (int i = 0; i < steps; i++) {
+            const Step next = step(i + 1, workspace);
+            const int64_t strips = blocks_of(now.size, own_a() ? MICRO : ROWS);
+            each_chunk(chunks + (i + 1 < steps ? packs_of(next) : 0), [&](int64_t chunk, int worker) {
+                if (chunk >= chunks) return pack_shared(next, int(chunk - chunks) * MICRO);
+                multiply_range(now, part_of(strips * own_all(), whole ? strips * WIDE : 1, chunk, chunks),
+                               workspace + shared_words() + worker * panel_words());
+            });
+            now = next;
         }
     }
 };

@@ -13,6 +13,7 @@
 
 #include "base/element.h"
 #include "base/half.h"
+#include "base/pool.h"
 #include "layers/cpu.h"
 #include "encode_search.h"
 #include "quant.h"
@@ -292,6 +293,9 @@ void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks
     const Encode encode = encoder(format);
     CHECK(encode && n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);
     auto* b = static_cast<uint8_t*>(blocks);
-#pragma omp parallel for schedule(static) if (n > 1 << 15)
-    for (int64_t i = 0; i < n / format.numbers; i++) encode(x + i * format.numbers, b + i * format.bytes, search);
+    const int64_t all = n / format.numbers, chunks = n > 1 << 15 ? std::min<int64_t>(all, 8 * pool_threads()) : 1;
+    each_chunk(chunks, [&](int64_t chunk, int) {
+        for (int64_t i = all * chunk / chunks; i < all * (chunk + 1) / chunks; i++)
+            encode(x + i * format.numbers, b + i * format.bytes, search);
+    });
 }

@@ -2,8 +2,8 @@
 // one row of x or many.
 //
 // The sums of up to ROWS rows of x times one panel's outputs stay in registers during the loop over
-// k. A thread's unit of work is one panel times a block of up to BLOCK rows; further blocks read
-// the panel from L2.
+// k. The unit of work is one panel times a block of up to BLOCK rows; further blocks read the panel
+// from L2.
 //
 // Weights in blocks of integers: x becomes int8 in blocks of 32 with a scale. Products of integers
 // are exact in 32 bits; their sums are scaled once a block. From TILES_FROM rows on, AMX tiles
@@ -149,7 +149,7 @@ static RowOffsets places(const PackedProduct& product, int64_t N) {
     p.plane_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
     p.int_at = p.plane_at + (p.need.planes ? (N + TILE_ROWS) * p.plane_row : 0);
     p.own_at = Prepared::up(4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0));
-    p.bytes = p.own_at + omp_get_max_threads() * own_panel(product) + 64;
+    p.bytes = p.own_at + pool_threads() * own_panel(product) + 64;
     return p;
 }
 // Scratch bytes of products with weights in these formats.
@@ -164,7 +164,7 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     const bool many = by_planes(p) && p.N > FEW;
     return many ? tile_matmul_scratch(p.N, p.OC, p.C, false) : places(p, p.N).bytes;
 }
-// Allocates scratch for the prepared rows. Must be called outside of parallel regions.
+// Allocates scratch for the prepared rows. Must not be called in a chunk of a loop.
 static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
     const RowOffsets at = places(product, N);
     Prepared p = {product.x,   nullptr,      nullptr,    nullptr,   nullptr,       at.float_row,
@@ -177,10 +177,9 @@ static Prepared prepare_rows(const PackedProduct& product, int64_t N) {
     p.own = reinterpret_cast<char*>(workspace) + at.own_at;
     return p;
 }
-// Fills the prepared rows. Must be called by every thread of the team, which then has all rows.
+// Fills the prepared rows.
 static void prepare(const float* x, const Prepared& p, int64_t N) {
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < N; i++) {
+    each_item(N, N * p.C, [&](int64_t i) {
         const float* row = x + i * p.C;
         if (p.copy) {
             __builtin_memcpy(p.copy + i * p.float_row, row, size_t(p.C) * 4);
@@ -189,7 +188,7 @@ static void prepare(const float* x, const Prepared& p, int64_t N) {
         if (p.pairs) pack_row<Words<float, true, false>>(p.pairs + i * p.pair_row, row, p.C);
         if (p.planes) split_row(p.planes + i * p.plane_row, row, p.C);
         if (p.ints) quantise_row(p.ints + i * p.int_row, p.scales(i), row, p.C);
-    }
+    });
 }
 
 // ---- one panel ----------------------------------------------------------------------------------
@@ -322,19 +321,19 @@ static ByRows products(BlockType format, bool vnni) {
 
 INLINE bool leaves_rows(int64_t N) { return N <= FEW_ROWS; }
 static_assert(FEW_ROWS <= BLOCK, "a panel is packed by one thread alone");
-// Packs all rows of a part from its mapped file. Must be called by every thread of a team.
+// Packs all rows of a part from its mapped file.
 static void pack_all(const PackedPart& part, int C) {
     const int64_t bytes = panel_bytes(part.format, C);
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < part.rows; row += 48) pack_file_rows(part, row, C, part.data + row / 48 * bytes);
+    each_chunk((part.rows + 47) / 48,
+               [&](int64_t panel, int) { pack_file_rows(part, panel * 48, C, part.data + panel * bytes); });
 }
 // Returns a panel's numbers for a product with N rows of x: packed in memory or, while the rows are
 // in a mapped file, packed for this product alone.
-static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N) {
+static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N, int worker) {
     const int64_t bytes = panel_bytes(part.format, x.C);
     char* panel_data = part.data + panel * bytes;
     if (!part.mapped || !leaves_rows(N)) return panel_data;
-    if (part.wait > 0) panel_data = x.own + omp_get_thread_num() * Prepared::up(bytes);
+    if (part.wait > 0) panel_data = x.own + worker * Prepared::up(bytes);
     pack_file_rows(part, panel * panel_outputs(part.format), x.C, panel_data);
     return panel_data;
 }
@@ -344,17 +343,20 @@ static void count_product(PackedPart& part, int64_t N, int C) {
 }
 
 static_assert(BLOCK * 16 >= TILE_ROWS * 48, "part_product has sums for both kinds of tiles");
+struct Chunk {    // number `number` of all chunks
+    int64_t number, all;
+    int worker;
+};
 // Multiplies rows [row, row + N) of x by the part's rows in [from, to) of the matrix: y, residual
-// (N,to-from), b (to-from). `from` is the part's first row or an earlier one. Must be called by
-// every thread of a team.
+// (N,to-from), b (to-from). `from` is the part's first row or an earlier one. Computes one of
+// chunk.all chunks of this; rows that will not stay in their file must be packed.
 static void part_product(const PackedProduct& p, const PackedPart& part, const Prepared& x, int64_t row, int N,
-                         int64_t from, int64_t to) {
+                         int64_t from, int64_t to, Chunk chunk) {
     const ByRows multiply = products(part.format, p.vnni);
     const int W = panel_outputs(part.format);
     const int64_t OC = to - from;
     const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
-    if (part.mapped && !leaves_rows(N)) pack_all(part, x.C);
-    const Range mine = my_share(panels * blocks, 1);
+    const Range mine = part_of(panels * blocks, 1, chunk.number, chunk.all);
     float sums[BLOCK * 16];
     // Results too large to be read from L2 again bypass the caches, so that lines of distant rows
     // are not read before they are written. Only whole lines can bypass the caches.
@@ -366,7 +368,7 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
             const int64_t panel = unit / blocks, o = part.first - from + panel * W;
             const int end = least(N, int(unit % blocks + 1) * BLOCK);
             const int outputs = int(least64(W, part.rows - panel * W));
-            const char* numbers = panel_of(part, panel, x, N);
+            const char* numbers = panel_of(part, panel, x, N, chunk.worker);
             for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
                 n = by(numbers, row + i, end - i);
                 for (int r = 0; r < n; r++) {
@@ -418,24 +420,23 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     if (past_caches) __sync_synchronize();
 }
 
-// Calls multiply(x) in each thread of a team, with all N rows of x. If the rows are few, one thread
-// prepares them before the team starts, which takes less time than a barrier.
+// Calls multiply(x, chunk) for all chunks of a product, with N prepared rows of x.
 template <class F> static void with_rows(const PackedProduct& p, int64_t N, F multiply) {
     const Prepared x = prepare_rows(p, N);
-    const bool few = N * p.C <= ONE_THREAD;
-    if (few) prepare(p.x, x, N);
-#pragma omp parallel if (N * p.C * p.OC > ONE_THREAD)
-    {
-        if (!few) prepare(p.x, x, N);
-        multiply(x);
-    }
+    prepare(p.x, x, N);
+    const int64_t chunks = N * p.C * p.OC > ONE_THREAD ? chunks_of((p.OC + 15) / 16) : 1;
+    each_chunk(chunks, [&](int64_t chunk, int worker) { multiply(x, Chunk{chunk, chunks, worker}); });
+}
+// Packs the part's rows for a product with N rows of x, if they are too many to leave it in its
+// file.
+static void pack_for(const PackedPart& part, int64_t N, int C) {
+    if (part.mapped && !leaves_rows(N)) pack_all(part, C);
 }
 
 void packed_linear(const PackedProduct& p) {
     if (by_planes(p) && p.N > FEW) {
         PackedPart& part = p.w->parts[0];
         if (part.mapped) {
-#pragma omp parallel
             pack_all(part, p.C);
             packed_now(&part, p.C);
         }
@@ -457,8 +458,9 @@ void packed_linear(const PackedProduct& p) {
                                   .residual = p.residual,
                                   .gelu = p.gelu ? p.y : nullptr});
     }
-    with_rows(p, p.N, [&](const Prepared& x) {
-        for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+    for (int i = 0; i < p.w->count; i++) pack_for(p.w->parts[i], p.N, p.C);
+    with_rows(p, p.N, [&](const Prepared& x, Chunk chunk) {
+        for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC, chunk);
     });
     for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], p.N, p.C);
 }
@@ -466,7 +468,12 @@ void packed_linear(const PackedProduct& p) {
 // Multiplies each expert's rows of x by its rows of the matrix, which begin at row e * OC for
 // expert e. See operations.inc: experts_forward.
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
-    with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
+    auto rows_of = [&](const PackedPart& part) {
+        const int64_t e = part.first / p.OC;
+        return routes.offsets[e + 1] - routes.offsets[e];
+    };
+    for (int i = 0; i < p.w->count; i++) pack_for(p.w->parts[i], rows_of(p.w->parts[i]), p.C);
+    with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x, Chunk chunk) {
         const PackedPart* part = p.w->parts;
         for (int e = 0; e < r.E; e++) {
             const int first_row = routes.offsets[e], rows = routes.offsets[e + 1] - first_row;
@@ -474,12 +481,9 @@ void packed_experts(const PackedProduct& p, Routes routes, Router r) {
             PackedProduct mine = p;
             mine.y = p.y + int64_t(first_row) * p.OC;
             for (; part < p.w->parts + p.w->count && part->first < to; part++)
-                if (rows > 0) part_product(mine, *part, x, first_row, rows, from, to);
+                if (rows > 0) part_product(mine, *part, x, first_row, rows, from, to, chunk);
         }
     });
-    for (int i = 0; i < p.w->count; i++) {
-        const int64_t e = p.w->parts[i].first / p.OC;
-        count_product(p.w->parts[i], routes.offsets[e + 1] - routes.offsets[e], p.C);
-    }
+    for (int i = 0; i < p.w->count; i++) count_product(p.w->parts[i], rows_of(p.w->parts[i]), p.C);
 }
 }    // namespace ISA

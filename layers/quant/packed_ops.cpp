@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/pool.h"
 #include "layers/cpu.h"
 
 namespace {
@@ -26,13 +27,12 @@ template <Isa isa, Tiles tiles> struct PackedOps {
 
     static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C,
                                   const int* pos) {
-#pragma omp parallel for schedule(static) if (B * S > 1)
-        for (int n = 0; n < B * S; n++) {
-            float* out = x + int64_t(n) * C;
+        each_chunk(B * S, [&](int64_t n, int) {
+            float* out = x + n * C;
             unpack_row(*wte, C, tok[n], out);
             const float* p = wpe ? wpe->floats + int64_t(pos ? std::max(pos[n], 0) : n % S) * C : nullptr;
             for (int c = 0; p && c < C; c++) out[c] += p[c];
-        }
+        });
     }
     static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm,
                              int N, int C) {

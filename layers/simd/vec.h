@@ -1,8 +1,7 @@
 // vec.h - one vector of floats, by GCC's vector extensions: load and store (also as bf16), tails,
 // reductions, exp. Compiled for each instruction set.
 #pragma once
-#include <omp.h>
-
+#include "base/pool.h"
 #include "layers/cpu.h"
 
 #if defined(__AVX512F__)
@@ -31,6 +30,14 @@ INLINE int64_t least64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 
 INLINE vf set1(float s) { return s - vf{}; }
+// Returns x, a product that must not be contracted to an FMA. It is needed where the compiler may
+// choose and so decide about bits: in a * b + c * d, and in a loop that is compiled twice.
+INLINE vf rounded_product(vf x) {
+#if defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#endif
+    return x;
+}
 INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
 // Extends VW 16-bit numbers with zeros to 32 bits in one instruction, where GCC 12's
@@ -226,27 +233,43 @@ INLINE vf rounded_bf16(vf x) {
 
 // One thread finishes this many elements before it could wake another (one or two microseconds).
 constexpr int64_t ONE_THREAD = 8192;
+// Chunks of a loop for each thread: threads of unequal speed then end together.
+constexpr int CHUNKS = 8;
+INLINE int64_t chunks_of(int64_t items) { return least64(items, int64_t(CHUNKS) * pool_threads()); }
 
-// This thread's share of n items, in units of `unit`, for loops with a range of columns per thread.
+// Part `part` of n items, divided in units of `unit`.
 struct Range {
     int64_t from, to;
 };
-INLINE Range my_share(int64_t n, int64_t unit) {
-    int64_t units = (n + unit - 1) / unit, id = omp_get_thread_num(), threads = omp_get_num_threads();
-    return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
+INLINE Range part_of(int64_t n, int64_t unit, int64_t part, int64_t parts) {
+    const int64_t units = (n + unit - 1) / unit;
+    return {least64(n, units * part / parts * unit), least64(n, units * (part + 1) / parts * unit)};
+}
+// Calls f(range, worker) for ranges of n items in units of `unit`, in parallel if the loop has more
+// than ONE_THREAD elements.
+template <class F> INLINE void each_range(int64_t n, int64_t unit, int64_t elements, const F& f) {
+    const int64_t chunks = elements <= ONE_THREAD ? 1 : chunks_of((n + unit - 1) / unit);
+    each_chunk(chunks, [&](int64_t chunk, int worker) { f(part_of(n, unit, chunk, chunks), worker); });
+}
+// Calls f(i) for each i of 0..n-1, likewise.
+template <class F> INLINE void each_item(int64_t n, int64_t elements, const F& f) {
+    each_range(n, 1, elements, [&](Range r, int) {
+        for (int64_t i = r.from; i < r.to; i++) f(i);
+    });
 }
 
 // A gradient of weights that all rows share, such as a norm's, is first summed over ranges of rows:
 // at most RANGES, a number that depends only on the number of rows. Range j has n sums from sums +
-// j * stride on. add_parts adds this thread's share of the n sums to d, range after range.
+// j * stride on. add_parts adds them to d, range after range.
 constexpr int RANGES = 32;
 INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
-    const Range r = my_share(n, 16);
-    each_vector(r.to - r.from, [&](int64_t i, auto at) {
-        const float* p = sums + r.from + i;
-        vf s = at.get(p);
-        for (int j = 1; j < parts; j++) s += at.get(p + j * stride);
-        at.put(d + r.from + i, at.get(d + r.from + i) + s);
+    each_range(n, 16, n * parts, [&](Range r, int) {
+        each_vector(r.to - r.from, [&](int64_t i, auto at) {
+            const float* p = sums + r.from + i;
+            vf s = at.get(p);
+            for (int j = 1; j < parts; j++) s += at.get(p + j * stride);
+            at.put(d + r.from + i, at.get(d + r.from + i) + s);
+        });
     });
 }
 }    // namespace ISA

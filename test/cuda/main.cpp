@@ -16,8 +16,6 @@ void cuda_schedule(uint64_t seed) {
 }
 int64_t cuda_launches(bool overlapping) { return cuda_emulated() ? emu::launches(overlapping) : 0; }
 
-[[gnu::weak]] void cpu_spin_less(char** argv);    // layers/cpu.h; not in the binary of `make tsan`
-
 std::string run_again(const std::string& environment, const std::string& arguments, int* status) {
     char self[4096] = {};
     REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
@@ -32,7 +30,6 @@ std::string run_again(const std::string& environment, const std::string& argumen
 }
 
 int main(int argc, char** argv) {
-    if (cpu_spin_less) cpu_spin_less(argv);
     const char* device = getenv("FLATGPT_TEST_DEVICE");    // device of one rank's process
     const Status opened = cuda_open(device ? atoi(device) : 0);
     if (opened.ok()) return run_counted(argc, argv);

@@ -1,10 +1,9 @@
 // attention_maps.cpp - see attention_maps.h.
 #include "attention_maps.h"
 
-#include <omp.h>
-
 #include <algorithm>
 
+#include "base/pool.h"
 #include "data/loader.h"
 #include "layers/reference/reference.h"
 
@@ -40,7 +39,7 @@ int maps_that_fit(int S, int most, int64_t bytes) {
 
 void attention_maps(Model& model, const std::vector<int>& tokens, int prefix, const std::vector<HeadIndex>& heads,
                     const EachMap& each, const std::function<void()>& after, int64_t bytes) {
-    const int S = int(tokens.size()), threads = maps_that_fit(S, omp_get_max_threads(), bytes);
+    const int S = int(tokens.size()), threads = maps_that_fit(S, pool_threads(), bytes);
     CHECK(threads > 0, "a map of %d positions takes more than %lld bytes", S, (long long)bytes);
     Spans spans;
     if (model.c.mask_kind != MaskKind::causal) spans.add({Text{0, prefix}}, S, model.c.mask_kind);
@@ -55,13 +54,15 @@ void attention_maps(Model& model, const std::vector<int>& tokens, int prefix, co
         if (model.bias && bias.empty()) bias = downloaded(model, model.bias, int64_t(h.NH) * (2 * h.max_distance + 1));
         if (model.bias) h.bias = reinterpret_cast<const float*>(bias.data());
         if (!spans.keys.empty()) h.keys = spans.keys.data(), h.queries = spans.queries.data();
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-        for (size_t k = 0; k < mine.size(); k++) {
+        const size_t at_once = std::min(size_t(threads), mine.size());
+        each_chunk(int64_t(at_once), [&](int64_t chunk, int) {    // each with one map at a time
             std::vector<double> p(size_t(S) * size_t(S));
             std::vector<int> visible(static_cast<size_t>(S));
-            reference::probabilities(p.data(), visible.data(), qkv.data(), S, h, heads[mine[k]].head);
-            each(mine[k], p.data(), visible.data());
-        }
+            for (size_t k = size_t(chunk); k < mine.size(); k += at_once) {
+                reference::probabilities(p.data(), visible.data(), qkv.data(), S, h, heads[mine[k]].head);
+                each(mine[k], p.data(), visible.data());
+            }
+        });
         if (after) after();
     };
     model.batch.upload(tokens.data(), nullptr, 1, S, spans.keys.empty() ? nullptr : &spans);

@@ -1,10 +1,15 @@
-#include "base/philox.h"
 #include "check.h"
+
+#include "base/philox.h"
+#include "base/pool.h"
 
 Numbers random_normal(int64_t n, uint64_t stream, double scale) {
     Numbers x(static_cast<size_t>(n));
-#pragma omp parallel for schedule(static) if (n > 100000)
-    for (int64_t i = 0; i < n; i++) x[size_t(i)] = scale * double(philox_normal(99, stream, uint64_t(i)));
+    constexpr int64_t PIECE = 1 << 14;
+    each_chunk(ceil_div(n, PIECE), [&](int64_t chunk, int) {
+        for (int64_t i = chunk * PIECE; i < std::min(n, (chunk + 1) * PIECE); i++)
+            x[size_t(i)] = scale * double(philox_normal(99, stream, uint64_t(i)));
+    });
     return x;
 }
 std::vector<int> random_tokens(int64_t n, int V, uint64_t stream) {

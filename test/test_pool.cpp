@@ -1,0 +1,101 @@
+// test_pool.cpp - loops of the pool: each chunk once, workers apart, any number of threads, nested,
+// beside another thread, delays at claims, and after a fork.
+#include "base/pool.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/philox.h"
+#include "test.h"
+
+namespace {
+struct Threads {    // sets the pool's number of threads; the one before comes back
+    int before = pool_threads();
+    explicit Threads(int n) { pool_set_threads(n); }
+    ~Threads() { pool_set_threads(before); }
+};
+void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+}    // namespace
+
+TEST_CASE("pool: each chunk runs once, and no two workers of one number at a time") {
+    for (const int threads : {1, 2, 3, 7}) {
+        const Threads set(threads);
+        std::vector<std::atomic<int>> busy(static_cast<size_t>(threads));
+        std::atomic<int> clashes{0};
+        for (int loop = 0; loop < 200; loop++) {
+            const int64_t chunks = loop % 50;
+            std::vector<std::atomic<int>> calls(static_cast<size_t>(chunks) + 1);
+            each_chunk(chunks, [&](int64_t chunk, int worker) {
+                clashes += worker < 0 || worker >= threads || busy[size_t(worker)]++ != 0;
+                calls[size_t(chunk)]++;
+                if (philox(5, uint64_t(loop), uint64_t(chunk)).v[0] % 8 == 0) sleep_us(50);
+                busy[size_t(worker)]--;
+            });
+            int64_t once = 0;
+            for (int64_t i = 0; i < chunks; i++) once += calls[size_t(i)] == 1;
+            CHECK(once == chunks);
+        }
+        CHECK(clashes == 0);
+    }
+}
+TEST_CASE("pool: a loop sees what was written before it, and its caller what its chunks wrote") {
+    const Threads set(3);
+    std::vector<int64_t> x(64, 0);
+    for (int64_t loop = 1; loop <= 20000; loop++) each_chunk(64, [&](int64_t i, int) { x[size_t(i)] += loop; });
+    for (const int64_t sum : x) CHECK(sum == int64_t(20000) * 20001 / 2);
+}
+TEST_CASE("pool: a loop within a chunk runs on the chunk's worker, one beside another on its caller") {
+    const Threads set(2);
+    std::atomic<int> wrong{0}, inner{0};
+    each_chunk(8, [&](int64_t, int worker) {
+        each_chunk(5, [&](int64_t, int nested) {
+            wrong += nested != worker;
+            inner++;
+        });
+    });
+    CHECK(wrong == 0);
+    CHECK(inner == 40);
+    std::atomic<bool> started{false}, ended{false};
+    std::thread beside([&] {
+        while (!started) std::this_thread::yield();
+        const auto self = std::this_thread::get_id();
+        each_chunk(10, [&](int64_t, int) { wrong += std::this_thread::get_id() != self; });
+        ended = true;
+    });
+    each_chunk(2, [&](int64_t, int) {
+        started = true;
+        while (!ended) std::this_thread::yield();
+    });
+    beside.join();
+    CHECK(wrong == 0);
+}
+TEST_CASE("pool: while a thread is put aside within a chunk, the others run all other chunks") {
+    const Threads set(2);
+    std::atomic<int> done{0}, taken{0};
+    each_chunk(100, [&](int64_t, int worker) {
+        if (worker == 1 && taken++ == 0)
+            while (done < 99) std::this_thread::yield();
+        else sleep_us(20);
+        done++;
+    });
+    CHECK(done == 100);
+}
+TEST_CASE("pool: a process that is forked runs loops alone") {
+    const Threads set(2);
+    std::atomic<int> calls{0};
+    each_chunk(4, [&](int64_t, int) { calls++; });
+    const pid_t child = fork();
+    if (child == 0) {
+        std::atomic<int> own{0};
+        for (int i = 0; i < 100; i++) each_chunk(50, [&](int64_t, int) { own++; });
+        _exit(own == 5000 ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
