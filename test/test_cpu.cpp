@@ -239,6 +239,20 @@ TEST_CASE("cpu: a position's attention has the same bits beside others, on any n
     });
 }
 
+TEST_CASE("cpu: x plus a multiple of b has the same bits, however many elements are beside") {
+    const int64_t all = 40000;
+    const std::vector<float> x = normal<float>(all, 1), b = normal<float>(all, 2);
+    each_isa([&](const Ops<float>& op) {
+        std::vector<float> whole(x.size()), part(x.size());
+        op.add_scaled(whole.data(), x.data(), b.data(), 0.22f, all, {});
+        for (const int64_t n : {1, 17, 8192, 8193, 8208}) {    // one thread, several; whole vectors and a rest
+            CAPTURE(n);
+            op.add_scaled(part.data(), x.data(), b.data(), 0.22f, n, {});
+            CHECK(memcmp(part.data(), whole.data(), size_t(n) * sizeof(float)) == 0);
+        }
+    });
+}
+
 TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") {
     const Numbers numbers = random_normal(300003, 1);
     const std::vector<float> x(numbers.begin(), numbers.end());
