@@ -1,4 +1,5 @@
-// command.cpp - flag rows at work: values from text and back, arguments, the TOML of --config.
+// command.cpp - reads arguments and the TOML of --config into the variables of a command's flags
+// (command.h), and writes their values as text.
 #include "command.h"
 
 #include <CLI/CLI.hpp>

@@ -151,8 +151,9 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
-// An empty kernel, compiled for the same targets as all others. If these are below 9.0, the kernels
-// lack griddepcontrol.wait, whatever the GPU.
+// An empty kernel, compiled for the same architectures as all others, which tells at run time what
+// they are. Below 9.0 the kernels lack griddepcontrol.wait and must not overlap, whatever the GPU
+// is.
 static __global__ void any_kernel() {}
 bool cuda_overlaps() {
     static const bool does = [] {

@@ -23,9 +23,9 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     return flops_per_round * double(rounds) * cpu_threads() / best;
 }
 
-// Factors of the loops: random numbers from L1, as in every product. With constants in registers,
-// which need less power, FMAs are up to 12 % and tiles up to 20 % faster (2 cores of an Intel
-// server, 2026-11-22). bf16 loops read each word as a pair.
+// The numbers that the loops multiply: random and read from L1, as in every product. Constants in
+// registers need less power; with them FMAs are up to 12 % and AMX tiles up to 20 % faster (2 cores
+// of an Intel server, 2026-11-22). bf16 loops read each 32-bit word as two numbers.
 constexpr int STEPS = 16, ROWS = 8, COLUMNS = 64;
 struct alignas(64) Random {
     float a[STEPS][ROWS], b[STEPS][COLUMNS];

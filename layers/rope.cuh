@@ -126,7 +126,8 @@ __device__ inline float sum_over(float x, int lanes) {
     return x;
 }
 
-// Whether channels, pairs and cos_sin align to vectors, and each lane of a head has one piece.
+// Whether vector loads fit: channels, pairs and cos_sin align to vectors, and a head has no more
+// pieces (RopeVector) than lanes.
 template <class T> bool rope_by_vectors(Heads h, QkNormRope t) {
     const RopeCall c = RopeCall::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
     return c.slots <= c.lanes && h.HS % VEC<T> == 0 && t.dims / 2 % VEC<T> == 0;

@@ -119,7 +119,7 @@ const std::vector<ConfigRow>& config_rows() {
          "key/value heads, each shared by as many heads; 0: the model's (in a new one, or with other heads: as many)"},
         {&C::HS, "head_size", false, "--head-size", "head_dim", "attention.key_length", 1, 1 << 16, rare,
          "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
-        // Kinds.
+        // Variants of the architecture: structure, norms, biases, scales, caps.
         FLATGPT_KEY(&C::gated, "gated", "--gated",
               "the activated product gates a second one (with silu: SwiGLU)", 0, 1),
         FLATGPT_KEY(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),

@@ -1,5 +1,5 @@
-// test_pool.cpp - loops of the pool: each chunk once, workers apart, any number of threads, nested,
-// beside another thread, delays at claims, and after a fork.
+// test_pool.cpp - parallel loops: each chunk runs once, concurrent workers differ, loops within
+// loops and beside those of another thread, a worker that is delayed, a forked process.
 #include "base/pool.h"
 
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ struct Threads {    // sets the pool's number of threads; the one before comes b
 void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
 }    // namespace
 
-TEST_CASE("pool: each chunk runs once, and no two workers of one number at a time") {
+TEST_CASE("pool: each chunk runs once, and no worker's number is in use twice at a time") {
     for (const int threads : {1, 2, 3, 7}) {
         const Threads set(threads);
         std::vector<std::atomic<int>> busy(static_cast<size_t>(threads));
@@ -74,7 +74,9 @@ TEST_CASE("pool: a loop within a chunk runs on the chunk's worker, one beside an
     beside.join();
     CHECK(wrong == 0);
 }
-TEST_CASE("pool: while a thread is put aside within a chunk, the others run all other chunks") {
+// If the second worker takes a chunk, this ends only when all others are done. A loop that divides
+// its chunks evenly would not end.
+TEST_CASE("pool: while a worker is stuck in a chunk, the others run all other chunks") {
     const Threads set(2);
     std::atomic<int> done{0}, taken{0};
     each_chunk(100, [&](int64_t, int worker) {
@@ -85,7 +87,7 @@ TEST_CASE("pool: while a thread is put aside within a chunk, the others run all 
     });
     CHECK(done == 100);
 }
-TEST_CASE("pool: a process that is forked runs loops alone") {
+TEST_CASE("pool: a forked process runs loops on its one thread") {
     const Threads set(2);
     std::atomic<int> calls{0};
     each_chunk(4, [&](int64_t, int) { calls++; });

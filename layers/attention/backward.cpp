@@ -325,7 +325,8 @@ void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int
     ahead.used(n);
 }
 
-// Sets the keys of the stream's tile at j0 that each query of the pair attends to.
+// Sets which keys of a tile, the stream's keys from its j0-th on, each query of the pair of tiles
+// attends to.
 template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int j0) {
     auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
     for (int r = 0; r < pair.m; r++) {

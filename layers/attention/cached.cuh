@@ -313,8 +313,8 @@ template <class T> struct WithRope {
     RopeCall c;
     const T *qw, *kw;
 };
-// Norms and rotates `count` query heads and the key's head of a row of qkv, and writes them to `to`
-// (count + 1,HS) in shared memory.
+// Norms and rotates `count` query heads of a row of qkv, and the key head that they share. Writes
+// them to `to` (count + 1,HS) in shared memory.
 template <class T, bool INTERLEAVED>
 __device__ inline void rope_heads(T* to, const T* row, const WithRope<T>& by, int b, int head, int count, int key) {
     const RopeCall& c = by.c;

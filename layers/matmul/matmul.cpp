@@ -188,7 +188,8 @@ template <class X, class Y> struct Product {
             }
     }
 
-    // A step of the product: a block of k, and rows or columns of the shared operand from s0 on.
+    // A step of the product: a block of k, and `size` rows or columns of the shared operand from s0
+    // on. shared: their packed copy, one of two by turns.
     struct Step {
         Block k;
         int s0, size;
@@ -204,7 +205,8 @@ template <class X, class Y> struct Product {
         if (own_a()) pack_b(t.shared + b_at(i, t.k), t.s0 + i, MICRO, t.k);
         else pack_a(t.shared + a_at(i, t.k), t.s0 + i, MICRO, t.k, true);
     }
-    // Computes a range of a step's work, whose unit is one strip times one row or column.
+    // Computes a range of a step's work, which is numbered panel by panel, then strip by strip; a
+    // unit is one strip times one row or column of a panel.
     void multiply_range(const Step& t, Range range, float* own) const {
         const int64_t strips = blocks_of(t.size, own_a() ? MICRO : ROWS);
         for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
@@ -218,8 +220,9 @@ template <class X, class Y> struct Product {
         }
     }
 
-    // Each loop multiplies a step and packs the next one's shared operand. Its chunks are whole
-    // panels if there are enough: a divided panel is packed by each of its chunks.
+    // Each loop multiplies a step and packs the next one's shared operand. With two panels or more
+    // for each thread its chunks are whole panels; else panels are divided, and each chunk packs
+    // those that it has a part of.
     void run() const {
         float* workspace = static_cast<float*>(cpu_scratch(scratch()));
         const int steps = blocks_of(g.K, depth()) * blocks_of(shared_all(), tall());

@@ -30,8 +30,9 @@ INLINE int64_t least64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 
 INLINE vf set1(float s) { return s - vf{}; }
-// Returns x, a product that must not be contracted to an FMA. It is needed where the compiler may
-// choose and so decide about bits: in a * b + c * d, and in a loop that is compiled twice.
+// Returns x, a product that must not be contracted to an FMA. It is needed where the compiler has a
+// choice, and the result would depend on it: in a * b + c * d, and in a loop that is compiled in
+// two variants. x86 only.
 INLINE vf rounded_product(vf x) {
 #if defined(__x86_64__)
     __asm__("" : "+x"(x));
@@ -231,22 +232,23 @@ INLINE vf rounded_bf16(vf x) {
     return reinterpret_cast<vf>((x == x ? nearest : quiet) & 0xffff0000);
 }
 
-// One thread finishes this many elements before it could wake another (one or two microseconds).
+// A loop of at most this many elements stays on its caller, because waking another thread takes
+// longer (one or two microseconds).
 constexpr int64_t ONE_THREAD = 8192;
-// Chunks of a loop for each thread: threads of unequal speed then end together.
+// Chunks of a loop for each thread. With several, threads of unequal speed end together.
 constexpr int CHUNKS = 8;
 INLINE int64_t chunks_of(int64_t items) { return least64(items, int64_t(CHUNKS) * pool_threads()); }
 
-// Part `part` of n items, divided in units of `unit`.
 struct Range {
     int64_t from, to;
 };
+// Part `part` of `parts` of n items. Parts begin at multiples of `unit`.
 INLINE Range part_of(int64_t n, int64_t unit, int64_t part, int64_t parts) {
     const int64_t units = (n + unit - 1) / unit;
     return {least64(n, units * part / parts * unit), least64(n, units * (part + 1) / parts * unit)};
 }
-// Calls f(range, worker) for ranges of n items in units of `unit`, in parallel if the loop has more
-// than ONE_THREAD elements.
+// Calls f(range, worker) for ranges of n items in units of `unit`. `elements`, all numbers that the
+// loop reads, only decides whether it is divided (ONE_THREAD).
 template <class F> INLINE void each_range(int64_t n, int64_t unit, int64_t elements, const F& f) {
     const int64_t chunks = elements <= ONE_THREAD ? 1 : chunks_of((n + unit - 1) / unit);
     each_chunk(chunks, [&](int64_t chunk, int worker) { f(part_of(n, unit, chunk, chunks), worker); });

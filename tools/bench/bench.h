@@ -46,8 +46,9 @@ struct Bench {
 Status bench_ceilings(Bench& bench, const Config& c, int B, int S);
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
 
-// Defined in tools/bench/decode.cpp. decode_row and prefill_row return the names of rows. weights
-// is empty for the type of --dtype; on a CPU it may be a quantised type of `flatgpt convert`.
+// Defined in tools/bench/decode.cpp. decode_row and prefill_row return the name of a row of the
+// benchmark's table; `rows` is the number of sequences. weights is empty for the type of --dtype;
+// on a CPU it may be a quantised type of `flatgpt convert`.
 std::string decode_row(int rows, const std::string& weights = "");
 std::string prefill_row(int tokens, const std::string& weights = "");
 Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& weights);

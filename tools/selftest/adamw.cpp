@@ -88,7 +88,8 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, con
         memcpy(&xb, &x, 4);
         memcpy(&gb, &g, 4);
         const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
-        // The float error of x, in units of bf16 steps, is large where w and its change cancel.
+        // The new weight is computed in float, with an error of up to about 2^-22 |w|. In steps of
+        // bf16, 2^-8 of the new weight, that is much where w and its change nearly cancel.
         const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
         demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
         drift += up - part;

@@ -14,7 +14,8 @@ inline std::string text_of(const SampleParams& d, Logits z, bool bias, bool ties
     return text + (bias ? " biases" : "") + (ties ? " ties" : "");
 }
 
-// The SampleState of each text, as three words of 64 bits: sequence, position, text.
+// A SampleState for each generated text, on host and device. Its three 64-bit fields are sequence,
+// position and number of the text.
 struct DualStates : Dual<uint64_t, uint64_t> {
     using Dual::Dual;
     SampleState* device() { return reinterpret_cast<SampleState*>(Dual::device()); }
