@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <sched.h>
-#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -13,8 +13,8 @@
 #include "common.h"
 
 namespace {
-// Rounds of active waiting before a thread sleeps, some 20 ns each: of a worker for the next loop,
-// of the caller for the last chunks of others.
+// Rounds of active waiting before a thread sleeps, some 20 ns each on x86: of a worker for the next
+// loop, of the caller for the last chunks of others.
 constexpr int NEXT_LOOP = 1000, LAST_CHUNKS = 100;
 
 void spin_pause() {
@@ -46,12 +46,6 @@ struct ChunksLeft {
     }
 };
 
-int core_count() {
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
-    return std::max(1, int(std::thread::hardware_concurrency()));    // the mask has more than 1024 CPUs
-}
-
 // The worker whose chunk this thread runs; -1: none, or a chunk of a loop that runs on its caller
 // alone.
 thread_local int current_worker = -1;
@@ -63,7 +57,7 @@ class Pool {
         others.reserve(size_t(workers));
         try {
             for (int w = 1; w < workers; w++) others.emplace_back([this, w] { run_loops(w); });
-        } catch (const std::system_error&) {}
+        } catch (const std::exception&) {}
     }
     ~Pool() {
         stopping = true;
@@ -101,7 +95,7 @@ class Pool {
     alignas(64) std::atomic<int> unfinished{0};    // chunks
     alignas(64) std::atomic<int> sleeping{0};      // workers
     std::atomic<bool> stopping{false};
-    const int cores = core_count();
+    const int cores = pool_cores();
     std::vector<std::thread> others;
 
     int64_t take(int worker) {
@@ -110,13 +104,13 @@ class Pool {
         for (int i = 1; i < n && chunk < 0; i++) chunk = chunks_left[size_t((worker + i) % n)].take(false);
         return chunk;
     }
-    // An exception must not leave the loop: other workers still use its context.
+    // An exception would leave the loop while other workers use its context.
     void run_chunks(int worker) noexcept {
         current_worker = worker;
         for (int64_t chunk; (chunk = take(worker)) >= 0;) {
             body(context, chunk, worker);
             const bool last = unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1;
-            if (last && worker > 0) unfinished.notify_one();    // worker 0 is the one that waits
+            if (last && worker > 0) unfinished.notify_one();    // for worker 0
         }
         current_worker = -1;
     }
@@ -142,7 +136,7 @@ class Pool {
 int default_threads() {
     const char* asked = getenv("OMP_NUM_THREADS");
     const int threads = asked ? atoi(asked) : 0;
-    return threads > 0 ? threads : core_count();
+    return threads > 0 ? threads : pool_cores();
 }
 std::mutex one_loop;
 // Never deleted at exit, because a forked child has no threads to join. In such a child the caller
@@ -152,6 +146,11 @@ pid_t pool_process;
 std::atomic<int> wanted_threads{0};
 }    // namespace
 
+int pool_cores() {
+    cpu_set_t mask;
+    const bool fits = sched_getaffinity(0, sizeof mask, &mask) == 0;    // at most 1024 CPUs
+    return fits ? CPU_COUNT(&mask) : std::max(1, int(std::thread::hardware_concurrency()));
+}
 int pool_threads() {
     if (wanted_threads == 0) {
         int unset = 0;

@@ -5,16 +5,18 @@
 #pragma once
 #include <stdint.h>
 
+// The number of CPUs in the process's affinity mask.
+int pool_cores();
 // The most threads that run a loop, with its caller. The default is OMP_NUM_THREADS, if it is set,
-// else the number of CPUs that the process's affinity mask has. Must be set while no loop runs.
+// else pool_cores(). pool_set_threads must not be called while a loop runs.
 int pool_threads();
 void pool_set_threads(int threads);
 
 // Calls body(context, chunk, worker) for each chunk of 0..chunks-1, and returns when all calls have
 // returned. Of one loop, calls that run at the same time have different workers, of
-// 0..pool_threads()-1. A loop within a chunk runs on that chunk's worker alone. A loop that starts
-// while another thread's loop runs is run by its caller alone, as worker 0: scratch memory by
-// worker must belong to one caller.
+// 0..pool_threads()-1. A loop within a chunk runs on that chunk's worker alone, unless the outer
+// loop has one chunk. A loop that starts while another thread's loop runs is run by its caller
+// alone, as worker 0: scratch memory by worker must belong to one caller. body must not throw.
 typedef void (*ChunkBody)(const void* context, int64_t chunk, int worker);
 void pool_run(int64_t chunks, ChunkBody body, const void* context);
 
@@ -23,4 +25,9 @@ template <class F> static inline void each_chunk(int64_t chunks, const F& f) {
     pool_run(
         chunks,
         [](const void* context, int64_t chunk, int worker) { (*static_cast<const F*>(context))(chunk, worker); }, &f);
+}
+// Likewise, but on the caller alone unless `parallel`.
+template <class F> static inline void each_chunk_if(bool parallel, int64_t chunks, const F& f) {
+    if (parallel) return each_chunk(chunks, f);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) f(chunk, 0);
 }

@@ -209,11 +209,6 @@ struct Loading {
     FirstFailure failure = {};
     std::vector<Buffers> own = std::vector<Buffers>(size_t(pool_threads()));    // by worker
 
-    // Calls f(chunk, worker) for all chunks; a GPU's copies run one after the other.
-    template <class F> void each(int64_t chunks, F f) {
-        if (g.op.on_host()) return each_chunk(chunks, f);
-        for (int64_t chunk = 0; chunk < chunks; chunk++) f(chunk, 0);
-    }
     // Matrices whose format the model keeps are not copied: products read them in the mapped file.
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
@@ -246,7 +241,7 @@ struct Loading {
         const int64_t row_bytes = from.bytes / p.rows;
         const std::vector<Rows> all = rows_of(p, t.cols, g.c.HS, 1 << 16);
         const bool stays = g.store.packed.uses_file(t.offset);
-        each(int64_t(all.size()), [&](int64_t chunk, int worker) {
+        each_chunk_if(g.op.on_host(), int64_t(all.size()), [&](int64_t chunk, int worker) {
             const Rows& rows = all[size_t(chunk)];
             auto& [x, spare, copy] = own[size_t(worker)];
             const int64_t n = rows.count * t.cols, at = from.at + rows.file * row_bytes;

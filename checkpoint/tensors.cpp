@@ -243,8 +243,8 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
 }
 
 // Loads tensors from files into the model, by parallel loops if the model is in host memory.
-// Each thread has a buffer of PIECE elements. `raw`, which all share, holds one whole tensor that
-// is to be transposed.
+// Each worker has two buffers of PIECE elements, for the file's bytes and for floats. `raw`, which all share, holds one
+// whole tensor that is to be transposed.
 struct Loading {
     static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
     struct Buffers {
@@ -313,11 +313,6 @@ struct Loading {
             if (same) g.store.packed.use(t.offset, block_format(block_type(type)), std::move(all), maps);
         }
     }
-    // Calls f(chunk, worker) for all chunks; a GPU's copies run one after the other.
-    template <class F> void each(int64_t chunks, F f) {
-        if (g.op.on_host()) return each_chunk(chunks, f);
-        for (int64_t chunk = 0; chunk < chunks; chunk++) f(chunk, 0);
-    }
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
         const bool stays = g.store.packed.uses_file(t.offset);
@@ -333,7 +328,7 @@ struct Loading {
                 parts.push_back({t.offset + rows.memory * t.cols + first, rows.file * t.cols + first,
                                  std::min(PIECE, held - first), std::min(PIECE, all - first)});
         }
-        each(int64_t(parts.size()), [&](int64_t chunk, int worker) {
+        each_chunk_if(g.op.on_host(), int64_t(parts.size()), [&](int64_t chunk, int worker) {
             const auto [at, from, held, all] = parts[size_t(chunk)];
             auto& [bytes, floats] = buffers[size_t(worker)];
             if (stays) return check(f, from, held, maps->at(f.file).get() + location(f, from));
@@ -350,11 +345,11 @@ struct Loading {
         constexpr int64_t ROWS = 32;    // rows at a time: two cache lines each
         const Found& f = found(p);
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type), all = p.rows * t.cols;
-        each(ceil_div(all, PIECE), [&](int64_t chunk, int) {
+        each_chunk_if(g.op.on_host(), ceil_div(all, PIECE), [&](int64_t chunk, int) {
             const int64_t first = chunk * PIECE;
             read(f, first, std::min(PIECE, all - first), raw.get() + first * element);
         });
-        each(ceil_div(p.rows, ROWS), [&](int64_t chunk, int) {
+        each_chunk_if(g.op.on_host(), ceil_div(p.rows, ROWS), [&](int64_t chunk, int) {
             std::vector<float> from(static_cast<size_t>(ROWS * ROWS)), to(size_t(ROWS * t.cols));
             const int64_t r0 = chunk * ROWS, rows = std::min(ROWS, p.rows - r0);
             for (int64_t c0 = 0; c0 < t.cols; c0 += ROWS) {

@@ -105,13 +105,13 @@ def beside(HS, seconds, published, work):
     return least
 
 
-# Backward: a block has 128 keys in two warpgroups of 64. Clocks of a step of M queries: BACK_FIXED
-# for each block, and for each warpgroup
+# Backward: a block has 128 keys in two warpgroups of 64. Clocks of a block: BACK_FIXED, and for
+# each step of M queries and each warpgroup
 #     BACK_PRODUCTS x 10 64 M HS / TENSOR   +   BACK_EXP x 64 M / MUFU
-# Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's),
-# tiles as in hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long
-# (its pull request 1893); ours took an H200 no longer than in any order (435 and 447 us at B=32,
-# NH=12, T=1024, HS=64; 2026-11-27).
+# Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's), tiles as in
+# hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long (its pull
+# request 1893); ours took an H200 no longer than in any order (435 and 447 us at B=32, NH=12,
+# T=1024, HS=64; 2026-11-27).
 
 BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.13, 16800, 1
 FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}

@@ -1,9 +1,9 @@
 #!/bin/bash
 # At home: what dev/gpu_call.py runs on the GPU's machine, built for one kind of GPU, as
-# carry/gpu.tar.xz (git ignores carry/). Usage: dev/gpu_pack.sh [90a] [TEXT...]     texts to train
-# on; none: this project's pages and sources VARIANTS="NAME=TREE ...": build/flatgpt of other trees,
-# to be measured beside this one's (gpu_call.py variants). LOSSES: the options of the steps that a
-# GPU's losses are held to.
+# carry/gpu.tar.xz (git ignores carry/).
+# Usage: dev/gpu_pack.sh [90a] [TEXT...]     texts to train on; none: this project's sources
+# VARIANTS="NAME=TREE ...": build/flatgpt of other trees, which gpu_call.py measures beside this one.
+# LOSSES: the options of the steps that a GPU's losses are held to.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 arch=${1:-90a} to=carry/gpu

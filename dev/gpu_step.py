@@ -28,8 +28,7 @@ def say(text):
     print(text, flush=True)
 
 
-# ---- the day's call before
-# ------------------------------------------------------------------------------------------
+# ---- the day's call before -----------------------------------------------------------------------
 
 BEFORE = "   before: "
 earlier = None    # figures() of that call, once the card is known

@@ -33,8 +33,7 @@ def way_with(pattern, code):
     return way[::-1]
 
 
-# ---- masks: spans, whose ends never go back, as layers/attention/visible_keys.h has them
-# ----------------------------------
+# ---- masks: spans, whose ends never go back, as layers/attention/visible_keys.h has them ---------
 
 def causal(S):
     return [(0, i + 1) for i in range(S)]
@@ -73,8 +72,7 @@ def streams_of(row, keys):
             yield [(0, min(n, max(0, math.ceil((begin - first) / step)))) for begin, _ in sees]
 
 
-# ---- attention by mma.sync
-# -------------------------------------------------------------------------------------------
+# ---- attention by mma.sync -----------------------------------------------------------------------
 
 class Tiles:
     """What a warp of layers/attention's sm80, sm80_backward and position_bias does. rows, columns: of its part of a tile. terms:
@@ -136,8 +134,7 @@ class Tiles:
                    f"{k}: {drawn} wide multiplications on a way round a tile, {hand} of them by hand")
 
 
-# ---- attention without softmax
-# ---------------------------------------------------------------------------------------
+# ---- attention without softmax -------------------------------------------------------------------
 
 class Walk:
     """A walk of layers/attention/recurrent.cu: it fills shared memory with decays and three operands of a chunk, and

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make
-# mutants`.
+# Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by
+# `make mutants`.
 # Usage: mutants.sh [PATTERN | K/N]: only the rows that this regular expression matches; or each
-# N-th, from the K-th on. A row of mutants.txt: file ;; function ;; change (dev/mutate.py explains
+# N-th, from the K-th on.
+# A row of mutants.txt: file ;; function ;; change (dev/mutate.py explains
 # both) ;; test cases that must fail; and where only some CPUs run this line, ;; their flag in
 # /proc/cpuinfo. Kernels (layers/*.cu) are tested on the emulator.
 #

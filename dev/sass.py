@@ -69,9 +69,10 @@ def read_table():
     """The version of the table, and its rows."""
     with open(TABLE) as f:
         lines = f.read().splitlines()
-    archs = re.search(r"\((.*)\)", lines[4])[1].split(" | ")
+    head = [line for line in lines if line.startswith("#")]
+    archs = re.search(r"\((.*)\)", head[-1])[1].split(" | ")
     rows = collections.defaultdict(dict)
-    for line in lines[5:]:
+    for line in lines[len(head):]:
         name, *columns = line.split(" | ")
         for i, arch in enumerate(archs):
             columns[i] = columns[i - 1] if columns[i] == "=" else columns[i]

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -96,8 +95,7 @@ double quota(const std::string& directory) {
 }
 
 int usable_cores() {
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : pool_threads();
+    const int cores = pool_cores();
     double limit = 0;
     each_cgroup("cpu", [&](const std::string& directory) {
         double q = quota(directory);

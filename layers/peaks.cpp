@@ -17,6 +17,7 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     double best = 1e9;
     for (int r = 0; r < 30; r++) {
         const double start = now_seconds();
+        // A late thread's chunk goes to another, which makes this round slow: the best one counts.
         each_chunk(cpu_threads(), [&](int64_t, int) { sink = loop(rounds); });
         best = std::min(best, now_seconds() - start);
     }

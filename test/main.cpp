@@ -1,6 +1,5 @@
 // main.cpp - runs all cases and closes with one line: N passed, N failed, N skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include "layers/cpu.h"
 
 #include "test.h"
 #include "count.h"

@@ -44,11 +44,12 @@ std::string checksum(const std::string& path) {
 std::string recorded(const Toy& toy, const std::string& isa, const std::string& threads) {
     const std::string out = isa + threads;
     ProcessOptions options;
-    options.environment = {"OMP_NUM_THREADS=" + threads, "FLATGPT_AMX=refuse"};
+    options.environment = {"FLATGPT_AMX=refuse"};
     if (!isa.empty()) options.environment.push_back("FLATGPT_ISA=" + isa);
     const ProcessResult r =
-        run_flatgpt(toy.args(out, {"--device", "cpu", "--layers", "2", "--heads", "3", "--channels", "48", "--batch",
-                                   "3", "--seq-len", "40", "--total-batch", "240", "--steps", "6", "--warmup", "2"}),
+        run_flatgpt(toy.args(out, {"--device", "cpu", "--layers",  "2",    "--heads",       "3",   "--channels", "48",
+                                   "--batch",  "3",   "--seq-len", "40",   "--total-batch", "240", "--steps",    "6",
+                                   "--warmup", "2",   "--threads", threads}),
                     options);
     INFO(r.err);
     REQUIRE(r.exit_code == 0);

@@ -230,8 +230,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
     CHECK(loss < entropy * 1.02);
 }
 
-// ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py
-// --------------------------
+// ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py -------------------------
 
 namespace {
 struct Golden {

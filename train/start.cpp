@@ -242,9 +242,8 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
 
 // ---- weights ------------------------------------------------------------------------------------
 
-// Number of the shards' documents that begin with end-of-text; -1: unknown. Shards of older
-// versions do not record it. With such a shard, the result is 0 if the shard's first token is not
-// end-of-text, else -1.
+// Number of documents that begin in the shards; -1: unknown. Shards of older versions do not record
+// it. With such a shard, the result is 0 if the shard's first token is not end-of-text, else -1.
 static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {

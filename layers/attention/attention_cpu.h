@@ -118,10 +118,11 @@ template <class X> INLINE Rows rows_of(const X* p, int64_t stride, int n) {
     return {reinterpret_cast<const char*>(p), stride * int64_t(sizeof(X)), n * int64_t(sizeof(X))};
 }
 // Prefetches rows of activations, a few between any two products: the item's own rows, then the
-// rows of the item that this thread will most likely claim next. The rows of one
-// head lie too far apart for hardware prefetchers. Gains 9 to 13 % FLOP/s forward and 6 to 7 %
-// backward (2 shared cores of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads of 64, not in cache).
-// WorkItems::rows returns the COUNT arrays whose rows an item reads.
+// rows of the item that this thread will most likely take next. The rows of one head lie too far
+// apart for hardware prefetchers. Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared
+// cores of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads of 64, not in cache; measured with one
+// Prefetcher for all items of a thread). WorkItems::rows returns the COUNT arrays whose rows an
+// item reads.
 template <class WorkItems> struct Prefetcher {
     const WorkItems& work;
     int rate;    // rows per call

@@ -279,15 +279,15 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 }
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : VisibleKeys(h, p).n; }
-// A chunk's work on one part: kv heads kv..end-1 of part `split` of the keys of position n. next:
+// A range's work on one part: kv heads kv..end-1 of part `split` of the keys of position n. next:
 // number, as in KeyRange, of the next part's first key.
 struct Piece {
     int n, split, kv = 0, end;
     int64_t next;
     Run run;
 };
-// A chunk of the work, a range of numbers. All keys of all kv heads are numbered, ordered by
-// position, then part, then kv head. A part's keys of a kv head belong to the chunk that has the
+// A range of the work, for one chunk of the loop. All keys of all kv heads are numbered, ordered by
+// position, then part, then kv head. A part's keys of a kv head belong to the range that has the
 // first of them.
 struct KeyRange {
     const Pages& cache;
@@ -297,7 +297,7 @@ struct KeyRange {
     int64_t to;    // end of the range
     int n = 0;
     int64_t before = 0;    // keys of positions before n
-    // Finds the chunk's next piece, from key number `key` on; run.n = 0 if there is none.
+    // Finds the range's next piece, from key number `key` on; run.n = 0 if there is none.
     void find(Piece& x, int64_t key) {
         x.run.n = 0;
         for (; key < to; key = x.next) {
@@ -339,16 +339,16 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
         if (count > 0) y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
     };
     const int64_t elements = int64_t(N) * h.NKV * most_keys * HS;
-    each_item(S > 1 ? N : 0, elements, [&](int64_t n) {    // first all keys: a position attends to earlier ones
+    each_item(S > 1 ? N : 0, elements, [&](int64_t n) {    // all keys before any attention
         for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(int(n), kv, cache.row(int(n) / S, 0, pos[n]));
     });
     each_range(all, 1, elements, [&](Range mine, int) {
-        KeyRange share = {cache, h, pos, S, mine.to};
+        KeyRange range = {cache, h, pos, S, mine.to};
         Piece pieces[2];
-        share.find(pieces[0], mine.from);
+        range.find(pieces[0], mine.from);
         for (int i = 0; pieces[i % 2].run.n > 0; i++) {
             const Piece &x = pieces[i % 2], &following = pieces[(i + 1) % 2];
-            share.find(pieces[(i + 1) % 2], x.next);
+            range.find(pieces[(i + 1) % 2], x.next);
             const int p = pos[x.n], last_key = x.run.n - 1;
             for (int kv = x.kv; S == 1 && kv < x.end && x.run.key[last_key] == p; kv++)
                 append(x.n, kv, x.run.row[last_key]);

@@ -11,14 +11,14 @@
 // tiles (2 KiB) for each plane. A block is 32 x 32 sums in four tile registers. For each step it
 // takes four tile loads and four tile products; with floats, 14 loads and 24 products.
 //
-// Each thread has a rectangle of the result, and packs its part of A and B into memory of its own:
-// packing twice takes less time than sharing, because cache lines go from core to core slowly
-// (dev/speed.md). One operand is resident: as many of its panels as fit L2 are packed at a time.
-// The other operand is streamed: one panel is packed into L1 and L2 and multiplied by all resident
-// panels, SUB steps at a time, so that data that is read again stays in L1. Resident tiles bypass
-// L1. If each row of memory has only one or two cache lines of a streamed panel, GROUP panels are
-// packed together, because a core reads four lines of each row four times as fast as single lines
-// (dev/speed.md).
+// A chunk of the loop, one for each thread, has a rectangle of the result. It packs its part of A
+// and B into its worker's memory: packing twice takes less time than sharing, because cache lines
+// go from core to core slowly (dev/speed.md). One operand is resident: as many of its panels as fit
+// L2 are packed at a time. The other operand is streamed: one panel is packed into L1 and L2 and
+// multiplied by all resident panels, SUB steps at a time, so that data that is read again stays in
+// L1. Resident tiles bypass L1. If each row of memory has only one or two cache lines of a streamed
+// panel, GROUP panels are packed together, because a core reads four lines of each row four times
+// as fast as single lines (dev/speed.md).
 //
 // While a block is computed, the previous block passes through the epilogue, evenly over the
 // products, because bursts of stores delay tile loads. Meanwhile the memory of the next streamed
@@ -166,9 +166,9 @@ struct Panels {
     int from, to;
     static Panels share(int n, int i, int of) { return {int(int64_t(n) * i / of), int(int64_t(n) * (i + 1) / of)}; }
 };
-// A thread's part of the result. Threads form a grid over the result's M x N panels; each computes
+// A chunk's part of the result. Chunks form a grid over the result's M x N panels; each computes
 // some rows and some columns of panels, over all k. Grid and resident operand are chosen so that
-// the busiest thread multiplies least and, among equals, packs least; if both operands cost the
+// the largest chunk multiplies least and, among equals, packs least; if both operands cost the
 // same, B is resident. most: panels that can be resident at once. A thread with more packs them in
 // parts, and packs its streamed panels again for each part.
 struct ThreadShare {
@@ -191,7 +191,7 @@ struct ThreadShare {
             across = j;
             a_resident = by_a < by_b;
         }
-        if (thread >= down * across) return;    // idle thread
+        if (thread >= down * across) return;    // empty chunk
         const Panels rows = Panels::share(M, thread / across, down);
         const Panels columns = Panels::share(N, thread % across, across);
         resident = a_resident ? rows : columns;
@@ -200,7 +200,7 @@ struct ThreadShare {
         part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
     }
 };
-// What the epilogue does after bias and residual. add: nothing. slope: multiplies by GELU's
+// The epilogue's work after bias and residual. add: nothing. slope: multiplies by GELU's
 // derivative. gelu: also writes GELU of the result.
 enum class Then { add, slope, gelu };
 template <Then then, class X, class Y> struct Product {

@@ -193,7 +193,7 @@ template <class X, class Y> struct Product {
     struct Step {
         Block k;
         int s0, size;
-        float* shared;    // packed
+        float* shared;
     };
     Step step(int i, float* workspace) const {
         const int deep = depth(), high = tall(), across = blocks_of(shared_all(), high);
@@ -233,7 +233,7 @@ template <class X, class Y> struct Product {
         Step now = step(0, workspace);
         each_chunk(packs_of(now), [&](int64_t i, int) { pack_shared(now, int(i) * MICRO); });
         for (int i = 0; i < steps; i++) {
-            const Step next = step(i + 1, workspace);
+            const Step next = i + 1 < steps ? step(i + 1, workspace) : now;
             const int64_t strips = blocks_of(now.size, own_a() ? MICRO : ROWS);
             each_chunk(chunks + (i + 1 < steps ? packs_of(next) : 0), [&](int64_t chunk, int worker) {
                 if (chunk >= chunks) return pack_shared(next, int(chunk - chunks) * MICRO);

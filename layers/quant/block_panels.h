@@ -34,8 +34,8 @@ template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g)
 }
 INLINE vf from_bytes(const uint8_t* p) { return __builtin_convertvector(load_bytes(p), vf); }
 
-// Scales and offsets of the block that `read` read last. They are those of VW of the panel's 16
-// outputs, from its argument `lane` on.
+// Scales and offsets of the block that `read` read last, for VW of the panel's 16 outputs, from
+// output `lane` on.
 template <BlockType F> struct BlockScales {
     vf d = {}, m = {}, scale[SUMS<F>], offset = {};
 

@@ -427,8 +427,8 @@ template <class F> static void with_rows(const PackedProduct& p, int64_t N, F mu
     const int64_t chunks = N * p.C * p.OC > ONE_THREAD ? chunks_of((p.OC + 15) / 16) : 1;
     each_chunk(chunks, [&](int64_t chunk, int worker) { multiply(x, Chunk{chunk, chunks, worker}); });
 }
-// Packs the part's rows for a product with N rows of x, if they are too many to leave it in its
-// file.
+// Packs the part's rows from its file, unless a product with so few rows of x (N) leaves them
+// there.
 static void pack_for(const PackedPart& part, int64_t N, int C) {
     if (part.mapped && !leaves_rows(N)) pack_all(part, C);
 }

@@ -32,7 +32,7 @@ INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 INLINE vf set1(float s) { return s - vf{}; }
 // Returns x, a product that must not be contracted to an FMA. It is needed where the compiler has a
 // choice, and the result would depend on it: in a * b + c * d, and in a loop that is compiled in
-// two variants. x86 only.
+// two variants. Does nothing on CPUs other than x86.
 INLINE vf rounded_product(vf x) {
 #if defined(__x86_64__)
     __asm__("" : "+x"(x));
@@ -247,13 +247,13 @@ INLINE Range part_of(int64_t n, int64_t unit, int64_t part, int64_t parts) {
     const int64_t units = (n + unit - 1) / unit;
     return {least64(n, units * part / parts * unit), least64(n, units * (part + 1) / parts * unit)};
 }
-// Calls f(range, worker) for ranges of n items in units of `unit`. `elements`, all numbers that the
-// loop reads, only decides whether it is divided (ONE_THREAD).
+// Calls f(range, worker) for ranges of n items in units of `unit`. `elements`, the loop's work,
+// only decides whether it is divided (ONE_THREAD).
 template <class F> INLINE void each_range(int64_t n, int64_t unit, int64_t elements, const F& f) {
     const int64_t chunks = elements <= ONE_THREAD ? 1 : chunks_of((n + unit - 1) / unit);
     each_chunk(chunks, [&](int64_t chunk, int worker) { f(part_of(n, unit, chunk, chunks), worker); });
 }
-// Calls f(i) for each i of 0..n-1, likewise.
+// As each_range, but calls f(i) for each i of 0..n-1.
 template <class F> INLINE void each_item(int64_t n, int64_t elements, const F& f) {
     each_range(n, 1, elements, [&](Range r, int) {
         for (int64_t i = r.from; i < r.to; i++) f(i);
