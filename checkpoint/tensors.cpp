@@ -242,9 +242,9 @@ Status heads_match(const Weights& w, const Config& c, const Tensor& wte, const s
                 location.c_str(), a.entry->name.c_str());
 }
 
-// Loads tensors from files into the model, by parallel loops if the model is in host memory.
-// Each worker has two buffers of PIECE elements, for the file's bytes and for floats. `raw`, which all share, holds one
-// whole tensor that is to be transposed.
+// Loads tensors from files into the model, by parallel loops if the model is in host memory. Each
+// worker has two buffers of PIECE elements, for the file's bytes and for floats. `raw`, which all
+// workers share, holds one whole tensor that is to be transposed.
 struct Loading {
     static constexpr int64_t PIECE = 1 << 16;    // elements; stays in a core's cache until written
     struct Buffers {

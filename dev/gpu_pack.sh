@@ -2,7 +2,7 @@
 # At home: what dev/gpu_call.py runs on the GPU's machine, built for one kind of GPU, as
 # carry/gpu.tar.xz (git ignores carry/).
 # Usage: dev/gpu_pack.sh [90a] [TEXT...]     texts to train on; none: this project's sources
-# VARIANTS="NAME=TREE ...": build/flatgpt of other trees, which gpu_call.py measures beside this one.
+# VARIANTS="NAME=TREE ...": build/flatgpt of other trees, which gpu_call.py measures beside this.
 # LOSSES: the options of the steps that a GPU's losses are held to.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
