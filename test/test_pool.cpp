@@ -52,14 +52,15 @@ TEST_CASE("pool: a loop sees what was written before it, and its caller what its
 TEST_CASE("pool: a loop within a chunk runs on the chunk's worker, one beside another on its caller") {
     const Threads set(2);
     std::atomic<int> wrong{0}, inner{0};
-    each_chunk(8, [&](int64_t, int worker) {
+    each_chunk(40, [&](int64_t, int worker) {
+        sleep_us(100);    // so that both workers take some
         each_chunk(5, [&](int64_t, int nested) {
             wrong += nested != worker;
             inner++;
         });
     });
     CHECK(wrong == 0);
-    CHECK(inner == 40);
+    CHECK(inner == 200);
     std::atomic<bool> started{false}, ended{false};
     std::thread beside([&] {
         while (!started) std::this_thread::yield();
