@@ -24,7 +24,7 @@ void spin_pause() {
 #endif
 }
 
-// Chunks first..end-1 of a worker that nobody has taken yet: `first` in the upper half of the word,
+// A worker's chunks that are not taken yet, first..end-1: `first` in the upper half of the word,
 // `end` in the lower. Their worker takes the first one, other workers take the last. So a worker's
 // chunks follow each other in memory and are mostly those that it had in the loop before, whose
 // memory is in its core's caches.
