@@ -137,9 +137,6 @@ template <class WorkItems> struct Prefetcher {
         item = i;
         if (item < work.items) work.rows(item, rows, row, to);
     }
-    void begin(int i) {
-        if (item < i) enter(i);
-    }
     void used(int n) { budget = least(budget + n, LEAD); }
     INLINE_MEMBER void some() {
         for (int n = rate; n > 0 && budget > 0 && item < work.items; n--, budget--) {

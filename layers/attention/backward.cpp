@@ -457,7 +457,7 @@ template <bool half, class Set> void run_item(const WorkItems& work, int item, S
     const Back& c = work.c;
     Workspace t = make_workspace(mine, c.S, c.h);
     Prefetcher<WorkItems> ahead = {work, 1536 / (c.S + 64) + 1};    // all rows well within the products
-    ahead.begin(item);
+    ahead.enter(item);
     float* dq = work.parts > 1 ? dqs + dq_floats(c.S, c.h) * item : mine + tile_floats(c.S, c.h);
     head<half>(work, t, set, ahead, dq, work.item(item));
 }

@@ -309,7 +309,7 @@ static void run_item(const Call& c, const WorkItems& work, int item, ForwardTile
     const auto [b, kv, from, to] = work.item(item);
     const int64_t head = b * c.keys.sequence + kv * c.keys.head;
     int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
-    ahead.begin(item);
+    ahead.enter(item);
     for (int i = kv * group; i < (kv + 1) * group; i++)
         for (int i0 = from; i0 < to; i0 += QB) {
             const int m = least(QB, c.S - i0);
