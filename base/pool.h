@@ -20,6 +20,10 @@ void pool_set_threads(int threads);
 typedef void (*ChunkBody)(const void* context, int64_t chunk, int worker);
 void pool_run(int64_t chunks, ChunkBody body, const void* context);
 
+// For tests: unless it is null, the threads of a divided loop call it before each chunk. It must
+// not change while a loop runs.
+extern void (*pool_before_chunk)(int64_t chunk, int worker);
+
 // Calls pool_run with a function f(chunk, worker).
 template <class F> static inline void each_chunk(int64_t chunks, const F& f) {
     pool_run(

@@ -1,8 +1,12 @@
 // test_gpt.cpp - the whole model: gradients of all parameters, CPU against reference, training.
-#include "model/cost_table.h"
-#include "base/philox.h"
+#include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "base/philox.h"
+#include "base/pool.h"
 #include "checkpoint/checkpoint.h"
+#include "model/cost_table.h"
 #include "tensors.h"
 #include "test.h"
 #include "model_checks.h"
@@ -122,7 +126,13 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
     CHECK(weights() == good);
 }
 
-TEST_CASE("gpt: same bits twice, and for every number of threads") {
+// Threads that are late take other chunks than threads that are not.
+static void delay_randomly(int64_t chunk, int worker) {
+    static std::atomic<uint64_t> calls{0};
+    const uint32_t random = philox(7, calls++, uint64_t(chunk)).v[worker % 4];
+    if (random % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random % 97));
+}
+TEST_CASE("gpt: same bits twice, for every number of threads, and with random delays of their chunks") {
     const int B = 2, S = 64;
     const Config c = {257, 64, 2, 2, 64, 256, 1e-5f};
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
@@ -130,8 +140,10 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
         for (bool master : {true, false}) {
             std::vector<float> first;
             double loss = 0;
-            for (int threads : {1, 1, 2, 3}) {
+            for (const auto& [threads, delayed] : std::vector<std::pair<int, bool>>{
+                     {1, false}, {1, false}, {2, false}, {3, false}, {2, true}, {3, true}, {7, true}}) {
                 cpu_set_threads(threads);
+                pool_before_chunk = delayed ? delay_randomly : nullptr;
                 auto g = model();
                 toy_model(*g, c, {RunMode::train, B, S, Recompute::none, master});
                 double now = train_pass(*g, in, out, B, S);
@@ -143,6 +155,7 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
             }
         }
     });
+    pool_before_chunk = nullptr;
     cpu_set_threads(0);
 }
 

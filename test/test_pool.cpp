@@ -2,6 +2,7 @@
 // loops and beside those of another thread, a worker that is delayed, a forked process.
 #include "base/pool.h"
 
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,6 +88,58 @@ TEST_CASE("pool: while a worker is stuck in a chunk, the others run all other ch
         done++;
     });
     CHECK(done == 100);
+}
+// A thread that sleeps in a chunk looks like one that the system has put aside: another thread
+// gives it its core. Afterwards both may run on all cores again.
+TEST_CASE("pool: a thread that is put aside within a chunk is moved to the core of one that waits") {
+    if (pool_cores() < 2) SKIP("needs two cores");
+    const Threads set(2);
+    cpu_set_t all;
+    REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+    const auto mine = [] {
+        cpu_set_t mask;
+        return sched_getaffinity(0, sizeof mask, &mask) == 0 ? mask : cpu_set_t{};
+    };
+    const auto each_worker = [](const auto& f) {    // calls f(worker) once on both threads
+        std::atomic<int> started{0};
+        each_chunk(2, [&](int64_t, int worker) {
+            started++;
+            while (started < 2) std::this_thread::yield();
+            f(worker);
+        });
+    };
+    const auto part = [&] {    // two threads on one core would not move each other
+        each_worker([&](int worker) {
+            cpu_set_t own;
+            CPU_ZERO(&own);
+            for (int core = 0, n = 0; core < CPU_SETSIZE; core++)
+                if (CPU_ISSET(core, &all) && n++ % 2 == worker) CPU_SET(core, &own);
+            sched_setaffinity(0, sizeof own, &own);
+            sched_setaffinity(0, sizeof all, &all);
+        });
+    };
+    for (const int sleeper : {0, 1}) {
+        bool moved = false, free = false;    // other processes may spoil one attempt
+        for (int attempt = 0; attempt < 50 && !moved; attempt++) {
+            part();
+            each_worker([&](int worker) {
+                if (worker != sleeper) return;
+                sleep_us(20000);
+                const cpu_set_t mask = mine();
+                moved = CPU_COUNT(&mask) == 1;
+            });
+        }
+        CHECK(moved);
+        for (int attempt = 0; attempt < 50 && !free; attempt++) {
+            std::atomic<int> on_all{0};
+            each_chunk(2, [&](int64_t, int) {
+                const cpu_set_t mask = mine();
+                on_all += CPU_EQUAL(&mask, &all) ? 1 : 0;
+            });
+            free = on_all == 2;
+        }
+        CHECK(free);
+    }
 }
 TEST_CASE("pool: a forked process runs loops on its one thread") {
     const Threads set(2);
