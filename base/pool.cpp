@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <thread>
@@ -52,70 +54,88 @@ struct ChunksLeft {
     }
 };
 
-// A worker's thread, as other threads see it. If the system has put it aside within a chunk, a
-// thread that has no chunk moves it to its own core, where it can run at once. Without that, loops
-// beside one other process on two cores would wait for that process half of the time.
+// For the calling thread; 0 after a fork.
+thread_local pid_t thread_id = 0;
+thread_local clockid_t thread_clock = -1;
+
+cpu_set_t one_core(int core) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    return one;
+}
+// The calling thread goes to one of `cores`, then may run on all cores of `mask`.
+void go_to(const cpu_set_t& cores, const cpu_set_t& mask) {
+    sched_setaffinity(0, sizeof cores, &cores);
+    if (sched_setaffinity(0, sizeof mask, &mask) == 0) return;
+    cpu_set_t all;    // the process was given other cores meanwhile
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all);
+}
+
+// The thread of one worker. If it gets no CPU time within a chunk, because other processes do, a
+// thread that has no chunk moves it to its own core, at most once a loop. Without that, loops
+// beside one other process on two cores would wait for that process half of the time. A thread that
+// blocks looks the same. Threads and processes that are started within a chunk may inherit a mask
+// of one core.
 class WorkerThread {
   public:
-    // Called by the thread itself; another loop's caller may be another thread.
+    // The thread itself calls enter_loop and leave_loop. The callers of two loops, which are worker
+    // 0, may be different threads.
     void enter_loop() {
-        thread_local const pid_t own_id = gettid();
-        thread_local const clockid_t own_clock = own_cpu_clock();
-        thread.store(own_id, std::memory_order_relaxed);
-        clock.store(own_clock, std::memory_order_relaxed);
-        core.store(sched_getcpu(), std::memory_order_relaxed);
+        if (thread_id == 0) {
+            thread_id = gettid();
+            if (pthread_getcpuclockid(pthread_self(), &thread_clock) != 0) thread_clock = -1;
+        }
+        thread.store(thread_id, std::memory_order_relaxed);
+        clock.store(thread_clock, std::memory_order_relaxed);
+        core.store(sched_getcpu(), std::memory_order_relaxed);    // the system may move it later
         in_loop.store(true, std::memory_order_release);
     }
-    void leave_loop() { in_loop.store(false, std::memory_order_release); }
+    void leave_loop() {
+        const std::lock_guard<std::mutex> lock(moving);
+        in_loop = false;
+        if (!moved) return;
+        moved = false;
+        go_to(returns ? away : mask, mask);
+    }
 
     // Whether it may have a chunk, and uses no CPU time for LOOK rounds.
     bool is_put_aside() const {
-        if (!in_loop || moved != NOT_MOVED) return false;
+        if (!in_loop || moved) return false;
         const int64_t before = cpu_time();
         for (int round = 0; round < LOOK && in_loop; round++) spin_pause();
         return before >= 0 && in_loop && cpu_time() == before;
     }
-    // Moves it to the calling thread's core and returns the core that it had; -1 if the system
-    // refuses or another thread was first. The calling thread then leaves its core: it sleeps until
-    // the moved thread, after its chunk, goes back (`returns`), or goes to the core returned.
-    int move_here(const cpu_set_t& all, bool returns) {
+    // Moves it to the calling thread's core. The calling thread must then free this core: it sleeps
+    // until the moved thread has no chunk any more and goes to one of the cores `to`
+    // (`then_returns`), or goes there itself. Returns false if the system refuses or another thread
+    // was first.
+    bool move_here(bool then_returns, cpu_set_t* to) {
+        // A thread that leaves the loop waits for the lock. So it is never moved afterwards.
+        const std::unique_lock<std::mutex> lock(moving, std::try_to_lock);
+        if (!lock || !in_loop || moved || sched_getaffinity(thread, sizeof mask, &mask) != 0) return false;
         const int its_core = core, here = sched_getcpu();
-        if (here == its_core) return its_core;
-        int none = NOT_MOVED;
-        if (!moved.compare_exchange_strong(none, returns ? its_core : STAY)) return -1;
-        // The moved thread may run before set_core returns, and may settle before it is moved.
-        const bool can = set_core(thread, here);
-        if (!can) moved = NOT_MOVED;
-        else if (moved == NOT_MOVED) sched_setaffinity(thread, sizeof all, &all);
-        return can ? its_core : -1;
-    }
-    bool was_moved() const { return moved.load(std::memory_order_relaxed) != NOT_MOVED; }
-    // Called by the thread itself, without a chunk: it goes back, and may run on all cores again.
-    void settle(const cpu_set_t& all) {
-        const int back = moved.exchange(NOT_MOVED);
-        if (back == NOT_MOVED) return;
-        if (back >= 0) set_core(0, back);
-        sched_setaffinity(0, sizeof all, &all);
-    }
-    // 0 is the calling thread, which this moves at once.
-    static bool set_core(pid_t which, int core) {
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(core, &one);
-        return sched_setaffinity(which, sizeof one, &one) == 0;
+        const cpu_set_t one = one_core(here);
+        if (its_core != here && sched_setaffinity(thread, sizeof one, &one) != 0) return false;
+        away = its_core != here ? one_core(its_core) : mask;
+        CPU_CLR(here, &away);
+        moved = true;
+        returns = then_returns;
+        *to = away;
+        return true;
     }
 
   private:
-    enum : int { NOT_MOVED = -2, STAY = -1 };    // or the core to which it goes back
     alignas(64) std::atomic<bool> in_loop{false};
+    std::atomic<bool> moved{false};
     std::atomic<pid_t> thread{0};
     std::atomic<clockid_t> clock{-1};
-    std::atomic<int> core{0}, moved{NOT_MOVED};
+    std::atomic<int> core{0};
+    std::mutex moving;
+    cpu_set_t mask, away;    // the mask that it had; where one of both threads goes
+    bool returns = false;    // it goes there, not the thread that moved it
 
-    static clockid_t own_cpu_clock() {
-        clockid_t own;
-        return pthread_getcpuclockid(pthread_self(), &own) == 0 ? own : -1;
-    }
     int64_t cpu_time() const {    // ns, -1 if the system does not tell
         timespec t;
         return clock_gettime(clock, &t) == 0 ? int64_t(t.tv_sec) * 1000000000 + t.tv_nsec : -1;
@@ -130,7 +150,6 @@ class Pool {
   public:
     // If the system refuses a thread, the others run its chunks, too.
     explicit Pool(int workers) : chunks_left(size_t(workers)), threads(size_t(workers)) {
-        can_move = cores > 1 && sched_getaffinity(0, sizeof all_cores, &all_cores) == 0;
         others.reserve(size_t(workers));
         try {
             for (int w = 1; w < workers; w++) others.emplace_back([this, w] { run_loops(w); });
@@ -158,12 +177,12 @@ class Pool {
         for (int awake = int(others.size()) - sleeping; awake < most_awake; awake++) loop_number.notify_one();
         run_chunks(0);
         bool sleeps = false;
+        cpu_set_t away;
         for (int round = 1, left; (left = unfinished.load(std::memory_order_acquire)) > 0; round++) {
-            sleeps = sleeps || round > LAST_CHUNKS || (round % LOOK_EVERY == 0 && move_one_here(0) >= 0);
+            sleeps = sleeps || round > LAST_CHUNKS || (round % LOOK_EVERY == 0 && move_one_here(0, &away));
             if (sleeps) unfinished.wait(left, std::memory_order_acquire);
             else spin_pause();
         }
-        if (threads[0].was_moved()) threads[0].settle(all_cores);
     }
 
   private:
@@ -173,8 +192,6 @@ class Pool {
     const void* context = nullptr;
     std::vector<ChunksLeft> chunks_left;    // by worker
     std::vector<WorkerThread> threads;      // by worker
-    cpu_set_t all_cores;                    // those of the process
-    bool can_move = false;
     alignas(64) std::atomic<int> loop_number{0};
     alignas(64) std::atomic<int> unfinished{0};    // chunks
     alignas(64) std::atomic<int> sleeping{0};      // workers
@@ -188,13 +205,12 @@ class Pool {
         for (int i = 1; i < n && chunk < 0; i++) chunk = chunks_left[size_t((worker + i) % n)].take(false);
         return chunk;
     }
-    // Moves a thread that is put aside within a chunk to this worker's core. Returns the core that
-    // the thread had, or -1: none was moved.
-    int move_one_here(int worker) {
-        for (int w = 0; can_move && w < workers(); w++)
+    // WorkerThread::move_here of the first other worker that is put aside; false if none is.
+    bool move_one_here(int worker, cpu_set_t* away) {
+        for (int w = 0; cores > 1 && w < workers(); w++)
             if (w != worker && threads[size_t(w)].is_put_aside())
-                return threads[size_t(w)].move_here(all_cores, worker == 0);
-        return -1;
+                return threads[size_t(w)].move_here(worker == 0, away);
+        return false;
     }
     // An exception would leave the loop while other workers use its context.
     void run_chunks(int worker) noexcept {
@@ -210,18 +226,16 @@ class Pool {
         current_worker = -1;
     }
     // While a worker waits for the next loop, a thread of this one may need its core.
-    void help_others(int worker, int round) {
-        if (threads[size_t(worker)].was_moved()) threads[size_t(worker)].settle(all_cores);
-        if (round % LOOK_EVERY != 0 || unfinished.load(std::memory_order_relaxed) == 0) return;
-        const int free_core = move_one_here(worker);
-        if (free_core >= 0 && WorkerThread::set_core(0, free_core)) sched_setaffinity(0, sizeof all_cores, &all_cores);
+    void free_core(int worker) {
+        cpu_set_t away, mask;
+        if (move_one_here(worker, &away) && sched_getaffinity(0, sizeof mask, &mask) == 0) go_to(away, mask);
     }
     void run_loops(int worker) {
         for (int seen = 0; !stopping;) {
             int now = loop_number.load(std::memory_order_acquire);
             for (int round = 1; now == seen && round < NEXT_LOOP; round++) {
                 spin_pause();
-                help_others(worker, round);
+                if (round % LOOK_EVERY == 0 && unfinished.load(std::memory_order_relaxed) > 0) free_core(worker);
                 now = loop_number.load(std::memory_order_acquire);
             }
             if (now == seen) {
@@ -230,7 +244,6 @@ class Pool {
                 sleeping--;
             } else {
                 run_chunks(worker);
-                if (threads[size_t(worker)].was_moved()) threads[size_t(worker)].settle(all_cores);
             }
             seen = now;
         }
@@ -243,11 +256,18 @@ int default_threads() {
     return threads > 0 ? threads : pool_cores();
 }
 std::mutex one_loop;
-// Never deleted at exit, because a forked child has no threads to join. In such a child the caller
-// runs all chunks, until another number of threads makes a new pool.
+// Never deleted at exit, because a forked child has no threads to join. In such a child callers run
+// all chunks, until pool_set_threads is called.
 Pool* pool = nullptr;
-pid_t pool_process;
+std::atomic<bool> alone{false};
+void enter_child() {
+    new (&one_loop) std::mutex;    // another thread may have held it
+    pool = nullptr;
+    alone = true;
+    thread_id = 0;
+}
 std::atomic<int> wanted_threads{0};
+std::atomic<int64_t> divided_loops{0};
 }    // namespace
 
 void (*pool_before_chunk)(int64_t, int) = nullptr;
@@ -268,19 +288,24 @@ void pool_set_threads(int threads) {
     CHECK(threads > 0 && current_worker < 0, "%d threads, set by worker %d", threads, current_worker);
     const std::lock_guard<std::mutex> lock(one_loop);
     wanted_threads = threads;
+    alone = false;
 }
+
+int64_t pool_loops() { return divided_loops; }
 
 void pool_run(int64_t chunks, ChunkBody body, const void* context) {
     CHECK(chunks <= INT32_MAX, "%lld chunks", (long long)chunks);
     const int threads = pool_threads();
-    if (chunks > 1 && threads > 1 && current_worker < 0 && one_loop.try_lock()) {
+    if (chunks > 1 && threads > 1 && current_worker < 0 && !alone && one_loop.try_lock()) {
         const std::lock_guard<std::mutex> lock(one_loop, std::adopt_lock);
         if (!pool || pool->workers() != threads) {
-            if (pool_process == getpid()) delete pool;
+            static const int watched = pthread_atfork(nullptr, nullptr, enter_child);
+            (void)watched;
+            delete pool;
             pool = nullptr;
             pool = new Pool(threads);
-            pool_process = getpid();
         }
+        divided_loops++;
         return pool->run(chunks, body, context);
     }
     const int worker = current_worker < 0 ? 0 : current_worker;

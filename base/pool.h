@@ -11,6 +11,8 @@ int pool_cores();
 // else pool_cores(). pool_set_threads must not be called while a loop runs.
 int pool_threads();
 void pool_set_threads(int threads);
+// The number of loops so far that were divided among threads. Each waits once, for its last chunks.
+int64_t pool_loops();
 
 // Calls body(context, chunk, worker) for each chunk of 0..chunks-1, and returns when all calls have
 // returned. Of one loop, calls that run at the same time have different workers, of

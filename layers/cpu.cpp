@@ -1,6 +1,7 @@
 // cpu.cpp - the CPU backend's memory, threads, choice of instruction set and tables.
 #include "cpu.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "base/memory.h"
@@ -95,7 +97,7 @@ double quota(const std::string& directory) {
 }
 
 int usable_cores() {
-    const int cores = pool_cores();
+    const int cores = cpu_cores("/sys/devices/system/cpu");
     double limit = 0;
     each_cgroup("cpu", [&](const std::string& directory) {
         double q = quota(directory);
@@ -194,6 +196,18 @@ void cpu_scratch_release() {
 float cpu_alibi_slope(int head, int NH) { return float(alibi_slope(head, NH)); }
 float cpu_retention_decay(int i, int n) { return float(retention_decay(i, n)); }
 
+int cpu_cores(const std::string& system) {
+    cpu_set_t mask;
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0) return pool_cores();
+    std::set<std::string> cores;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &mask)) continue;
+        std::string siblings = "cpu" + std::to_string(cpu);    // alone on its core, if the system does not tell
+        std::getline(std::ifstream(system + "/" + siblings + "/topology/thread_siblings_list"), siblings);
+        cores.insert(siblings);
+    }
+    return int(cores.size());
+}
 void cpu_set_threads(int threads) { pool_set_threads(threads > 0 ? threads : usable_cores()); }
 int cpu_threads() { return pool_threads(); }
 

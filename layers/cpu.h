@@ -27,6 +27,10 @@ int cpu_prefetch_bytes();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
+// The number of cores that the CPUs of the affinity mask lie on. CPUs that share a core
+// (hyper-threads) share its arithmetic units and caches, so a second thread would gain nothing in
+// products. system: /sys/devices/system/cpu. A CPU that it does not describe counts as a core.
+int cpu_cores(const std::string& system);
 
 // The unit that multiplies matrices. none: vectors of the instruction set. amx: AMX tiles.
 // emulated: an emulation of AMX tiles in plain C++, with the same bits. Tiles multiply bf16, or

@@ -370,5 +370,5 @@ struct PackedWeight;
 const Ops<float, PackedWeight>& cpu_packed_ops();
 // Whether the instruction set in use multiplies bf16 (AVX512-BF16, AMX). If not, fp32 is faster.
 bool cpu_has_bf16();
-void cpu_set_threads(int threads);    // 0: all available cores (affinity, cgroup quota)
+void cpu_set_threads(int threads);    // 0: all usable cores (affinity, cgroup quota, hyper-threads)
 int cpu_threads();

@@ -6,8 +6,12 @@
 #include "test/ops/ops.h"
 #include "tools/selftest/cached.h"
 
-#include <array>
+#include <sched.h>
 #include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
 
 namespace {
 // Seeded normal numbers, rounded to T.
@@ -454,4 +458,20 @@ TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says
     CHECK(cpu_check().ok());
     CHECK(std::string(op.name).find("cpu fp32 (") == 0);
     CHECK(std::string(cpu_ops<bf16>().name).find("cpu bf16 (") == 0);
+}
+TEST_CASE("cpu: CPUs that share a core count once") {
+    cpu_set_t mask;
+    REQUIRE(sched_getaffinity(0, sizeof mask, &mask) == 0);
+    const int cpus = CPU_COUNT(&mask);
+    const std::string system = temporary_directory();
+    CHECK(cpu_cores(system) == cpus);    // none is described
+    for (int cpu = 0, n = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &mask)) continue;
+        const std::string topology = system + "/cpu" + std::to_string(cpu) + "/topology";
+        std::filesystem::create_directories(topology);
+        std::ofstream(topology + "/thread_siblings_list") << "pair " << n++ / 2 << "\n";
+    }
+    CHECK(cpu_cores(system) == (cpus + 1) / 2);
+    cpu_set_threads(0);
+    CHECK(cpu_threads() <= cpu_cores("/sys/devices/system/cpu"));
 }

@@ -49,6 +49,15 @@ TEST_CASE("pool: a loop sees what was written before it, and its caller what its
     std::vector<int64_t> x(64, 0);
     for (int64_t loop = 1; loop <= 20000; loop++) each_chunk(64, [&](int64_t i, int) { x[size_t(i)] += loop; });
     for (const int64_t sum : x) CHECK(sum == int64_t(20000) * 20001 / 2);
+    std::atomic<int> started{0};
+    int late[2] = {};
+    each_chunk(2, [&](int64_t chunk, int worker) {
+        started++;
+        while (started < 2) std::this_thread::yield();    // a second thread has the other chunk
+        if (worker > 0) sleep_us(5000);
+        late[chunk] = 1;
+    });
+    CHECK(late[0] + late[1] == 2);
 }
 TEST_CASE("pool: a loop within a chunk runs on the chunk's worker, one beside another on its caller") {
     const Threads set(2);
@@ -118,6 +127,7 @@ TEST_CASE("pool: a thread that is put aside within a chunk is moved to the core 
             sched_setaffinity(0, sizeof all, &all);
         });
     };
+    int pinned = 0;
     for (const int sleeper : {0, 1}) {
         bool moved = false, free = false;    // other processes may spoil one attempt
         for (int attempt = 0; attempt < 50 && !moved; attempt++) {
@@ -128,6 +138,8 @@ TEST_CASE("pool: a thread that is put aside within a chunk is moved to the core 
                 const cpu_set_t mask = mine();
                 moved = CPU_COUNT(&mask) == 1;
             });
+            const cpu_set_t mask = mine();
+            pinned += CPU_EQUAL(&mask, &all) ? 0 : 1;
         }
         CHECK(moved);
         for (int attempt = 0; attempt < 50 && !free; attempt++) {
@@ -140,6 +152,7 @@ TEST_CASE("pool: a thread that is put aside within a chunk is moved to the core 
         }
         CHECK(free);
     }
+    CHECK(pinned == 0);    // the caller's own thread, right after a loop
 }
 TEST_CASE("pool: a forked process runs loops on its one thread") {
     const Threads set(2);

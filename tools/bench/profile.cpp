@@ -2,11 +2,13 @@
 // and its table of operations measures them.
 #include "bench.h"
 #include "base/console.h"
+#include "base/pool.h"
 #include "base/table.h"
 #include "files/json_write.h"
 #include "model/decoder.h"
 
 void Profile::call(const Cost& work, const std::function<void()>& run) {
+    const int64_t loops = pool_loops();
     const double called = now_seconds();
     run();
     real.wait(real.mark());
@@ -14,8 +16,9 @@ void Profile::call(const Cost& work, const std::function<void()>& run) {
     std::string name = operation_name(work.call.operation);
     if (work.call.out) name += " " + std::to_string(work.call.in) + " to " + std::to_string(work.call.out);
     auto row = std::find_if(noted.begin(), noted.end(), [&](const ProfileRow& r) { return r.name == name; });
-    if (row == noted.end()) row = noted.insert(row, {name, 0, 0, 0, {}});
+    if (row == noted.end()) row = noted.insert(row, {.name = name});
     row->calls++;
+    row->loops += pool_loops() - loops;
     row->seconds += done - called;
     row->floor += peak.floor(work);
     row->work += work;
@@ -36,7 +39,7 @@ std::vector<ProfileRow> Profile::rows() const {
             r.work.bytes += bytes_beside_fp32 * r.weights / weights;
             r.floor = peak.floor(r.work);
         }
-    rows.push_back({"everything else, on the host", 0, rest, 0, {}});
+    rows.push_back({.name = "everything else, on the host", .seconds = rest});
     return rows;
 }
 
@@ -44,27 +47,28 @@ std::vector<ProfileRow> Profile::rows() const {
 
 namespace {
 ProfileRow sum_of(const std::vector<ProfileRow>& rows) {
-    ProfileRow sum = {"sum", 0, 0, 0, {}};
+    ProfileRow sum = {.name = "sum"};
     for (const ProfileRow& r : rows) {
-        sum.calls += r.calls, sum.seconds += r.seconds, sum.floor += r.floor;
+        sum.calls += r.calls, sum.loops += r.loops, sum.seconds += r.seconds, sum.floor += r.floor;
         sum.work += r.work;
     }
     return sum;
 }
 
-const std::vector<int> COLUMNS = {-38, 6, 10, 8, 10, 7, 8, 0};
+const std::vector<int> COLUMNS = {-38, 6, 6, 10, 8, 10, 7, 8, 0};
 void print_row(const Bench& bench, const std::string& what, const ProfileRow& r, double total) {
     const double flops = r.work.flops(), bytes = r.work.bytes;
     const double compute = r.work.products / bench.peak.products + r.work.arithmetic / bench.peak.flops;
     if (bench.o.json) {
-        Json::object("profile", what, "name", r.name, "device", bench.device.text, "calls", r.calls, "ms",
-                     r.seconds * 1e3, "share", r.seconds / total, "floor_ms", r.floor * 1e3, "FLOPs",
+        Json::object("profile", what, "name", r.name, "device", bench.device.text, "calls", r.calls, "loops", r.loops,
+                     "ms", r.seconds * 1e3, "share", r.seconds / total, "floor_ms", r.floor * 1e3, "FLOPs",
                      std::llround(flops), "bytes", std::llround(bytes))
             .print();
         return;
     }
-    Cell calls, floor, ratio, rate;
+    Cell calls, loops, floor, ratio, rate;
     if (r.calls) calls = r.calls;
+    if (r.loops) loops = r.loops;
     if (r.floor > 0) {
         floor = {r.floor * 1e3, "%.3f"};
         ratio = {r.floor / r.seconds * 100, "%.0f %%"};
@@ -72,8 +76,8 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
                                                   : Cell(bytes / r.seconds / 1e9, "  %.1f GB/s");
     }
     print_table_line(
-        COLUMNS, {"  " + r.name, calls, Cell(r.seconds * 1e3, "%.3f"), Cell(r.seconds / total * 100, "%.1f %%"), floor,
-                  ratio, Cell(std::max(0.0, r.seconds - r.floor) * 1e3, "%.3f"), rate});
+        COLUMNS, {"  " + r.name, calls, loops, Cell(r.seconds * 1e3, "%.3f"), Cell(r.seconds / total * 100, "%.1f %%"),
+                  floor, ratio, Cell(std::max(0.0, r.seconds - r.floor) * 1e3, "%.3f"), rate});
 }
 
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
@@ -83,7 +87,7 @@ void print(const Bench& bench, const std::string& what, int steps, const std::ve
             "\nprofile: %s, the fastest of %d%s\nfloors take data from memory: above 100 %%, a cache held them\n"
             "%s\n",
             what.c_str(), steps, bench.device.gpu ? "; every call is waited for, which the row above does not do" : "",
-            table_line(COLUMNS, {"", "calls", "ms", "share", "floor ms", "ratio", "above"}).c_str());
+            table_line(COLUMNS, {"", "calls", "loops", "ms", "share", "floor ms", "ratio", "above"}).c_str());
     for (const ProfileRow& r : rows) print_row(bench, what, r, sum.seconds);
     print_row(bench, what, sum, sum.seconds);
     if (!bench.o.json) printf("\n");
