@@ -207,8 +207,8 @@ def speed(args):
             for (what, length), rows in speeds.items():
                 for who, row in zip((ours, *peers), rows):
                     row.append(who.speed(what, length, args.tokens))
-    for command, peer in zip(benches, peers):
-        print(f"{command}: {peer.title}")
+    for i, (command, peer) in enumerate(zip(benches, peers)):
+        print(f"llama-bench {i + 1}: {command}: {peer.title}")
     names = [name for i in range(len(peers)) for name in (f"llama-bench {i + 1}", "ratio", "from, to")]
     print("| tokens/s | flatgpt | " + " | ".join(names) + " |\n|" + "---|" * (2 + len(names)))
     for (what, length), (mine, *theirs) in speeds.items():
