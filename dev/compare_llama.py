@@ -15,7 +15,8 @@ Where the CPU has AMX, llama-cpp-python 0.3.36 crashes with weights in blocks: b
 -DGGML_NATIVE=OFF and the instruction sets by name.
 
 --build takes llama.cpp's source from the sdist of llama-cpp-python and builds its llama-bench for this CPU, into
-build/llama.cpp. For ik_llama.cpp clone https://github.com/ikawrakow/ik_llama.cpp and do as `build` below does.
+build/llama.cpp. For ik_llama.cpp clone https://github.com/ikawrakow/ik_llama.cpp and give cmake the same options
+but for LLAMA_BUILD_EXAMPLES, since its llama-bench is one of the examples.
 
 --speed prints a table: tokens/s of prompts (--prompts, tokens), and of --tokens tokens generated after as many as
 --depths says are in the cache; flatgpt's (./flatgpt, or FLATGPT), each llama-bench's, and the ratio: medians over the

@@ -11,9 +11,9 @@ the best PyTorch's. --apart: memory holds one PyTorch or flatgpt at a time, each
 
 PyTorch runs as it comes, and again "preloaded": with libtcmalloc_minimal or libjemalloc, where it is installed, and
 on a CPU by AMD with MKL's check of the vendor overridden; the first line says which. PyPI's wheel holds MKL within
-libtorch_cpu.so, which still finds mkl_serv_intel_cpu_true through its table of symbols, so LD_PRELOAD replaces it: on
-one core of Zen 4 torch 2.15's linear layers in fp32 went from 85 and 95 to 103 and 105 GFLOP/s, bmm from 68 to 84
-(2026-11-29, on a busy machine, by CPU time). Products in bf16 are oneDNN's, which makes no such check.
+libtorch_cpu.so, which still calls mkl_serv_intel_cpu_true through its table of symbols, so LD_PRELOAD replaces it: on
+one core of Zen 4 torch 2.15's F.linear in fp32 went from 75 to 95 GFLOP/s to 82 to 108 (four shapes), torch.bmm from
+68 to 84 (2026-11-29, a busy machine, by CPU time).
 
 On a machine without CUDA: pip install --no-deps torch filelock typing-extensions sympy networkx jinja2 markupsafe
 fsspec mpmath setuptools numpy nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13, in the
