@@ -110,9 +110,9 @@ def build():
         [archive] = os.listdir(folder)
         with tarfile.open(os.path.join(folder, archive)) as sdist:
             for member in sdist:
-                _, found, name = member.name.partition("/vendor/llama.cpp/")
-                if found:
-                    sdist.extract(member.replace(name=name), source, filter="data")
+                _, *path = member.name.split("/")
+                if path[:2] == ["vendor", "llama.cpp"] and path[2:]:
+                    sdist.extract(member.replace(name="/".join(path[2:])), source, filter="data")
     off = ("LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER",
            "LLAMA_BUILD_APP", "BUILD_SHARED_LIBS")
     subprocess.run(["cmake", "-S", source, "-B", LLAMA_BUILD, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
