@@ -116,7 +116,8 @@ def build():
     off = ("LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER",
            "LLAMA_BUILD_APP", "BUILD_SHARED_LIBS")
     subprocess.run(["cmake", "-S", source, "-B", LLAMA_BUILD, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
-                    *(f"-D{option}=OFF" for option in off)], check=True)
+                    f"-DLLAMA_BUILD_COMMIT={archive.removesuffix('.tar.gz')}", *(f"-D{option}=OFF" for option in off)],
+                   check=True)
     subprocess.run(["cmake", "--build", LLAMA_BUILD, "--target", "llama-bench", "--parallel"], check=True)
 
 
