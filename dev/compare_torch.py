@@ -2,17 +2,33 @@
 """PyTorch on the same machine, for side-by-side figures: the attention products and a training step of GPT-2.
 
 usage: dev/compare_torch.py [--batch 32] [--seq-len 1024] [--steps 20] [--device cuda] [--attention-only]
-       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3,4,5] [--threads 2] [--no-compile]
+       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3,4,5] [--dtypes fp32,bf16] [--threads 2]
+                            [--no-compile] [--apart]
 One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated. On the CPU six
-models, fp32 and bf16, eager and compiled, in turns with `flatgpt bench` (./flatgpt, or FLATGPT): tokens/s of the best
-step of each round, medians over the rounds, and flatgpt's over PyTorch's.
+models (a seventh has 1B parameters: --models 6 --apart), fp32 and bf16, eager and compiled, in turns with `flatgpt
+bench` (./flatgpt, or FLATGPT): tokens/s of the best step of each round, medians over the rounds, and flatgpt's over
+the best PyTorch's. --apart: memory holds one PyTorch or flatgpt at a time, each is started anew in each round.
+
+PyTorch runs as it comes, and again "preloaded": with libtcmalloc_minimal or libjemalloc, where it is installed, and
+on a CPU by AMD with MKL's check of the vendor overridden; the first line says which. PyPI's wheel holds MKL within
+libtorch_cpu.so, which still calls mkl_serv_intel_cpu_true through its table of symbols, so LD_PRELOAD replaces it: on
+one core of Zen 4 torch 2.15's F.linear in fp32 went from 75 to 95 GFLOP/s to 82 to 108 (four shapes), torch.bmm from
+68 to 84 (2026-11-29, a busy machine, by CPU time).
+
+On a machine without CUDA: pip install --no-deps torch filelock typing-extensions sympy networkx jinja2 markupsafe
+fsspec mpmath setuptools numpy nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13, in the
+versions that torch asks for, if the CUDA toolkit and cuDNN are there; else leave --no-deps out.
 """
 import argparse
 import contextlib
+import ctypes.util
+import functools
 import json
 import os
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 
 # A second backend would get the first one's graph: PyTorch's key for it does not have the backend
@@ -210,7 +226,8 @@ CPU_MODELS = [("GPT-2 124M, B=4 T=256", "gpt2", 12, 12, 768, 50257, 50304, 4, 25
               ("6 layers, 6 heads, C=384, T=256, B=12, V=65", "gpt2", 6, 6, 384, 65, 65, 12, 256),
               ("4 layers, 4 heads, C=128, T=64, B=12, V=65", "gpt2", 4, 4, 128, 65, 65, 12, 64),
               ("Llama d12, B=4 T=256", "llama", 12, 12, 768, 50257, 50304, 4, 256),
-              ("Llama d6, T=256, B=12, V=65", "llama", 6, 6, 384, 65, 65, 12, 256)]
+              ("Llama d6, T=256, B=12, V=65", "llama", 6, 6, 384, 65, 65, 12, 256),
+              ("Llama 1B, B=1 T=256", "llama", 16, 16, 2048, 50257, 50304, 1, 256)]
 TWINS = {"gpt2": Gpt, "llama": Llama}
 
 
@@ -248,32 +265,90 @@ def torch_stepper(family, layers, heads, channels, vocabulary, B, T, dtype, comp
     return step
 
 
-def on_cpu(args):
+def preloads(folder):
+    """The libraries that make PyTorch faster here."""
+    found = [ctypes.util.find_library(name) for name in ("tcmalloc_minimal", "jemalloc")]
+    libraries = [name for name in found if name][:1]
+    with open("/proc/cpuinfo") as file:
+        amd = "AuthenticAMD" in file.read()
+    if amd:
+        source, library = os.path.join(folder, "intel.c"), os.path.join(folder, "mkl_serv_intel_cpu_true.so")
+        with open(source, "w") as file:
+            file.write("int mkl_serv_intel_cpu_true(void) { return 1; }\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        libraries.insert(0, library)
+    return libraries
+
+
+class Worker:
+    """A process of this script with a model of its own, which measures when it is told to."""
+
+    def __init__(self, args, model, dtype, compiled, libraries):
+        command = [sys.executable, __file__, "--device", "cpu", "--threads", str(args.threads), "--models", str(model),
+                   "--dtypes", dtype, "--worker"] + ([] if compiled else ["--no-compile"])
+        environment = {**os.environ, "LD_PRELOAD": " ".join(libraries)}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=environment)
+        self.answer()    # The warm-up is over before anything else is measured.
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"PyTorch ended with status {self.process.wait()}")
+        return json.loads(line)
+
+    def speed(self):
+        print(file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def close(self):
+        self.process.communicate()
+
+
+def work(args):
+    """A worker's side: a line when warm, then tokens/s of the best step within 4 s for each line of the input."""
     torch.set_num_threads(args.threads)
+    _, family, layers, heads, channels, _, padded, B, T = CPU_MODELS[int(args.models)]
+    step = torch_stepper(family, layers, heads, channels, padded, B, T, args.dtypes, not args.no_compile)
+    for _ in range(3):
+        step()
+    print("0", flush=True)
+    for _ in sys.stdin:
+        best = 1e9
+        until = time.perf_counter() + 4
+        while time.perf_counter() < until:
+            before = time.perf_counter()
+            step()
+            best = min(best, time.perf_counter() - before)
+        print(json.dumps(B * T / best), flush=True)
+
+
+def on_cpu(args, libraries):
+    variants = {"eager": (False, [])}
+    if not args.no_compile:
+        variants["compiled"] = (True, [])
+    if libraries:
+        variants.update({f"{who}, preloaded": (compiled, libraries) for who, (compiled, _) in list(variants.items())})
     for m in (int(i) for i in args.models.split(",")):
-        name, family, layers, heads, channels, ours, padded, B, T = CPU_MODELS[m]
-        for dtype in ("fp32", "bf16"):
-            steppers = {"eager": torch_stepper(family, layers, heads, channels, padded, B, T, dtype, False)}
-            if not args.no_compile:
-                steppers["compiled"] = torch_stepper(family, layers, heads, channels, padded, B, T, dtype, True)
-            for step in steppers.values():
-                for _ in range(3):
-                    step()
-            speeds = {who: [] for who in ("flatgpt", *steppers)}
+        name, family, layers, heads, channels, ours, _, B, T = CPU_MODELS[m]
+        for dtype in args.dtypes.split(","):
+            start = {who: functools.partial(Worker, args, m, dtype, *how) for who, how in variants.items()}
+            workers = {} if args.apart else {who: begin() for who, begin in start.items()}
+            speeds = {who: [] for who in ("flatgpt", *variants)}
             for _ in range(args.rounds):
-                ours_now = flatgpt_speed(family, layers, heads, channels, ours, B, T, dtype, args.threads)
-                speeds["flatgpt"].append(ours_now)
-                for who, step in steppers.items():
-                    best = 1e9
-                    until = time.perf_counter() + 4
-                    while time.perf_counter() < until:
-                        before = time.perf_counter()
-                        step()
-                        best = min(best, time.perf_counter() - before)
-                    speeds[who].append(B * T / best)
+                speeds["flatgpt"].append(flatgpt_speed(family, layers, heads, channels, ours, B, T, dtype,
+                                                       args.threads))
+                for who, begin in start.items():
+                    worker = workers.get(who) or begin()
+                    speeds[who].append(worker.speed())
+                    if args.apart:
+                        worker.close()
+            for worker in workers.values():
+                worker.close()
             median = {who: statistics.median(s) for who, s in speeds.items()}
-            row = {"what": name, "dtype": dtype, **{who: round(s) for who, s in median.items()}}
-            row.update({f"flatgpt / {who}": round(median["flatgpt"] / median[who], 2) for who in steppers})
+            best = max(variants, key=median.get)
+            row = {"what": name, "dtype": dtype, **{who: round(s) for who, s in median.items()}, "best": best,
+                   "flatgpt / best": round(median["flatgpt"] / median[best], 2)}
             print(json.dumps(row), flush=True)
 
 
@@ -288,13 +363,21 @@ if __name__ == "__main__":
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--models", default="0,1,2,3,4,5")
     p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--dtypes", default="fp32,bf16")
     p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--apart", action="store_true")
+    p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = p.parse_args()
-    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name()
-                      if options.device == "cuda" else "cpu"}), flush=True)
-    if options.device == "cpu":
-        on_cpu(options)
+    if options.worker:
+        work(options)
+    elif options.device == "cpu":
+        with tempfile.TemporaryDirectory() as folder:
+            libraries = preloads(folder)
+            print(json.dumps({"torch": torch.__version__, "device": "cpu",
+                              "preloaded": [os.path.basename(name) for name in libraries]}), flush=True)
+            on_cpu(options, libraries)
     else:
+        print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name()}), flush=True)
         attention(options)
         if not options.attention_only:
             training(options)
