@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <pthread.h>
 #include <sched.h>
 #include <thread>
@@ -18,11 +19,13 @@
 
 namespace {
 // Rounds of active waiting before a thread sleeps, some 20 ns each on x86: of a worker for the next
-// loop, of the caller for the last chunks of others. A thread that sleeps leaves its core to other
-// processes: with 1000 and 100, training beside two busy processes is 0.75 times as fast.
+// loop, of the caller for the last chunks of others. A thread that sleeps loses its core to other
+// processes. So both limits are long: with 1000 and 100, training beside two busy processes is 0.75
+// times as fast.
 constexpr int NEXT_LOOP = 8000, LAST_CHUNKS = 20000;
 // A thread that has waited LOOK_EVERY rounds for others' chunks watches for LOOK rounds whether
-// their threads run. Most chunks take less time.
+// their threads run. Most chunks end within LOOK_EVERY rounds, so an earlier look would find
+// nothing.
 constexpr int LOOK_EVERY = 2500, LOOK = 400;
 
 void spin_pause() {
@@ -54,9 +57,9 @@ struct ChunksLeft {
     }
 };
 
-// For the calling thread; 0 after a fork.
+// The calling thread's id, which is kept because gettid is a system call; 0: a forked child's
+// thread must ask again.
 thread_local pid_t thread_id = 0;
-thread_local clockid_t thread_clock = -1;
 
 cpu_set_t one_core(int core) {
     cpu_set_t one;
@@ -73,22 +76,20 @@ void go_to(const cpu_set_t& cores, const cpu_set_t& mask) {
     sched_setaffinity(0, sizeof all, &all);
 }
 
-// The thread of one worker. If it gets no CPU time within a chunk, because other processes do, a
-// thread that has no chunk moves it to its own core, at most once a loop. Without that, loops
-// beside one other process on two cores would wait for that process half of the time. A thread that
-// blocks looks the same. Threads and processes that are started within a chunk may inherit a mask
-// of one core.
+// The thread of one worker. If it is preempted within a chunk, a thread that waits for it, the
+// helper, moves it to the helper's core, at most once a loop. Without that, loops beside one other
+// process on two cores would wait for that process half of the time. A thread that blocks looks the
+// same. Threads and processes that are started within a chunk may inherit a mask of one core.
 class WorkerThread {
   public:
-    // The thread itself calls enter_loop and leave_loop. The callers of two loops, which are worker
-    // 0, may be different threads.
+    // The thread itself calls enter_loop and leave_loop. Worker 0 may be another thread in each
+    // loop, so enter_loop notes the thread again.
     void enter_loop() {
-        if (thread_id == 0) {
-            thread_id = gettid();
-            if (pthread_getcpuclockid(pthread_self(), &thread_clock) != 0) thread_clock = -1;
-        }
+        if (thread_id == 0) thread_id = gettid();
+        clockid_t own_clock = -1;
+        pthread_getcpuclockid(pthread_self(), &own_clock);
         thread.store(thread_id, std::memory_order_relaxed);
-        clock.store(thread_clock, std::memory_order_relaxed);
+        clock.store(own_clock, std::memory_order_relaxed);
         core.store(sched_getcpu(), std::memory_order_relaxed);    // the system may move it later
         in_loop.store(true, std::memory_order_release);
     }
@@ -107,23 +108,23 @@ class WorkerThread {
         for (int round = 0; round < LOOK && in_loop; round++) spin_pause();
         return before >= 0 && in_loop && cpu_time() == before;
     }
-    // Moves it to the calling thread's core. The calling thread must then free this core: it sleeps
-    // until the moved thread has no chunk any more and goes to one of the cores `to`
-    // (`then_returns`), or goes there itself. Returns false if the system refuses or another thread
-    // was first.
-    bool move_here(bool then_returns, cpu_set_t* to) {
+    // Moves it to the calling thread's core, which that thread, the helper, must then free. Returns
+    // the cores for whoever leaves: with `then_returns` the helper sleeps until the loop ends, and
+    // the moved thread leaves after its last chunk; else the helper leaves at once. If both were on
+    // one core, nothing moves before that. Returns nothing if the thread has left the loop, another
+    // helper was first, or the system refuses.
+    std::optional<cpu_set_t> move_here(bool then_returns) {
         // A thread that leaves the loop waits for the lock. So it is never moved afterwards.
         const std::unique_lock<std::mutex> lock(moving, std::try_to_lock);
-        if (!lock || !in_loop || moved || sched_getaffinity(thread, sizeof mask, &mask) != 0) return false;
+        if (!lock || !in_loop || moved || sched_getaffinity(thread, sizeof mask, &mask) != 0) return {};
         const int its_core = core, here = sched_getcpu();
         const cpu_set_t one = one_core(here);
-        if (its_core != here && sched_setaffinity(thread, sizeof one, &one) != 0) return false;
+        if (its_core != here && sched_setaffinity(thread, sizeof one, &one) != 0) return {};
         away = its_core != here ? one_core(its_core) : mask;
         CPU_CLR(here, &away);
         moved = true;
         returns = then_returns;
-        *to = away;
-        return true;
+        return away;
     }
 
   private:
@@ -133,8 +134,8 @@ class WorkerThread {
     std::atomic<clockid_t> clock{-1};
     std::atomic<int> core{0};
     std::mutex moving;
-    cpu_set_t mask, away;    // the mask that it had; where one of both threads goes
-    bool returns = false;    // it goes there, not the thread that moved it
+    cpu_set_t mask, away;    // the mask that it had; the cores for whoever leaves
+    bool returns = false;    // this thread leaves, not its helper
 
     int64_t cpu_time() const {    // ns, -1 if the system does not tell
         timespec t;
@@ -177,9 +178,8 @@ class Pool {
         for (int awake = int(others.size()) - sleeping; awake < most_awake; awake++) loop_number.notify_one();
         run_chunks(0);
         bool sleeps = false;
-        cpu_set_t away;
         for (int round = 1, left; (left = unfinished.load(std::memory_order_acquire)) > 0; round++) {
-            sleeps = sleeps || round > LAST_CHUNKS || (round % LOOK_EVERY == 0 && move_one_here(0, &away));
+            sleeps = sleeps || round > LAST_CHUNKS || (round % LOOK_EVERY == 0 && move_one_here(0));
             if (sleeps) unfinished.wait(left, std::memory_order_acquire);
             else spin_pause();
         }
@@ -205,14 +205,13 @@ class Pool {
         for (int i = 1; i < n && chunk < 0; i++) chunk = chunks_left[size_t((worker + i) % n)].take(false);
         return chunk;
     }
-    // WorkerThread::move_here of the first other worker that is put aside; false if none is.
-    bool move_one_here(int worker, cpu_set_t* away) {
+    // WorkerThread::move_here of the first other worker that is put aside, if any is.
+    std::optional<cpu_set_t> move_one_here(int worker) {
         for (int w = 0; cores > 1 && w < workers(); w++)
-            if (w != worker && threads[size_t(w)].is_put_aside())
-                return threads[size_t(w)].move_here(worker == 0, away);
-        return false;
+            if (w != worker && threads[size_t(w)].is_put_aside()) return threads[size_t(w)].move_here(worker == 0);
+        return {};
     }
-    // An exception would leave the loop while other workers use its context.
+    // noexcept, because an exception would end the context's life while other workers use it.
     void run_chunks(int worker) noexcept {
         current_worker = worker;
         threads[size_t(worker)].enter_loop();
@@ -225,10 +224,11 @@ class Pool {
         threads[size_t(worker)].leave_loop();
         current_worker = -1;
     }
-    // While a worker waits for the next loop, a thread of this one may need its core.
+    // A thread of the current loop may need the core on which this worker waits for the next one.
     void free_core(int worker) {
-        cpu_set_t away, mask;
-        if (move_one_here(worker, &away) && sched_getaffinity(0, sizeof mask, &mask) == 0) go_to(away, mask);
+        cpu_set_t mask;
+        const std::optional<cpu_set_t> away = move_one_here(worker);
+        if (away && sched_getaffinity(0, sizeof mask, &mask) == 0) go_to(*away, mask);
     }
     void run_loops(int worker) {
         for (int seen = 0; !stopping;) {
@@ -256,8 +256,8 @@ int default_threads() {
     return threads > 0 ? threads : pool_cores();
 }
 std::mutex one_loop;
-// Never deleted at exit, because a forked child has no threads to join. In such a child callers run
-// all chunks, until pool_set_threads is called.
+// Not deleted at exit, when other threads may still run loops. In a forked child callers run all
+// chunks, until pool_set_threads is called.
 Pool* pool = nullptr;
 std::atomic<bool> alone{false};
 void enter_child() {

@@ -5,13 +5,14 @@
 #pragma once
 #include <stdint.h>
 
-// The number of CPUs in the process's affinity mask.
+// The number of CPUs in the calling thread's affinity mask. Hyper-threads count one by one.
 int pool_cores();
-// The most threads that run a loop, with its caller. The default is OMP_NUM_THREADS, if it is set,
-// else pool_cores(). pool_set_threads must not be called while a loop runs.
+// At most this many threads, the caller included, run a loop. The default is OMP_NUM_THREADS, if it
+// is set, else pool_cores(). pool_set_threads must not be called while a loop runs.
 int pool_threads();
 void pool_set_threads(int threads);
-// The number of loops so far that were divided among threads. Each waits once, for its last chunks.
+// The number of loops so far that were divided among threads. The caller of each may have to wait
+// for others' last chunks.
 int64_t pool_loops();
 
 // Calls body(context, chunk, worker) for each chunk of 0..chunks-1, and returns when all calls have
@@ -32,7 +33,7 @@ template <class F> static inline void each_chunk(int64_t chunks, const F& f) {
         chunks,
         [](const void* context, int64_t chunk, int worker) { (*static_cast<const F*>(context))(chunk, worker); }, &f);
 }
-// Likewise, but on the caller alone unless `parallel`.
+// Likewise, but on the caller alone, as worker 0, unless `parallel`. Not for use within a chunk.
 template <class F> static inline void each_chunk_if(bool parallel, int64_t chunks, const F& f) {
     if (parallel) return each_chunk(chunks, f);
     for (int64_t chunk = 0; chunk < chunks; chunk++) f(chunk, 0);

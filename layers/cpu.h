@@ -28,8 +28,9 @@ int cpu_prefetch_bytes();
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
 // The number of cores that the CPUs of the affinity mask lie on. CPUs that share a core
-// (hyper-threads) share its arithmetic units and caches, so a second thread would gain nothing in
-// products. system: /sys/devices/system/cpu. A CPU that it does not describe counts as a core.
+// (hyper-threads) share its arithmetic units and caches, so a second thread should gain little in
+// products (not measured). system: /sys/devices/system/cpu. A CPU that it does not describe counts
+// as a core.
 int cpu_cores(const std::string& system);
 
 // The unit that multiplies matrices. none: vectors of the instruction set. amx: AMX tiles.

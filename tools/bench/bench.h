@@ -86,7 +86,7 @@ struct ProfileRow {
     std::string name;
     int64_t calls = 0, loops = 0;    // loops: those divided among a CPU's threads
     double seconds = 0, floor = 0;
-    Cost work;             // the sum over all calls
+    Cost work = {};        // the sum over all calls
     double weights = 0;    // number of weights read by matrix products
 };
 // Times each call synchronously and records its cost.
