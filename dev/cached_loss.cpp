@@ -37,7 +37,7 @@ static Status cached_loss(char** args) {
     TRY(g.allocate(config, {RunMode::infer, streams, 1}));
     TRY(checkpoint_weights(model, g));
     KvCache cache;
-    const CacheOptions kind = {TRY(cache_type(config, type, g.op.activation)), evicts, sinks};
+    const CacheOptions kind = {TRY(cache_type(config, type, g.op.activation, false)), evicts, sinks};
     TRY(allocate_cache(g, cache, streams, evicts ? kept : length, kind));
     std::vector<float> logits(size_t(streams) * size_t(config.V));
     std::vector<double> sums(PARTS), micros, mebibytes;

@@ -5,11 +5,11 @@
     dev/compare_llama.py MODEL.gguf TEXT [--windows 4] [--length 256] [--greedy 32] [--repack]
     dev/compare_llama.py --build
     dev/compare_llama.py MODEL.gguf --speed [--prompts 512] [--depths 0,512,900] [--tokens 32] [--rounds 5]
-                         [--threads 2] [--llama-bench 'PATH [OPTION...]']...
+                         [--threads N] [--llama-bench 'PROGRAM [OPTION...]']...
 
-The first prints whether both have the same tokens of the text, the largest difference of logits over the same windows,
-both perplexities, and whether the likeliest continuations of the first half window are equal. llama.cpp runs with
-a cache of floats and no flash attention; without --repack also without its own layouts of quantised weights.
+With a TEXT: prints whether both have the same tokens of the text, the largest difference of logits over the same
+windows, both perplexities, and whether the likeliest continuations of the first half window are equal. llama.cpp runs
+with a cache of floats and no flash attention; without --repack also without its own layouts of quantised weights.
 Exit status 1 where tokens differ, or perplexities by more than 0.5 %.
 Where the CPU has AMX, llama-cpp-python 0.3.36 crashes with weights in blocks: build it with CMAKE_ARGS that hold
 -DGGML_NATIVE=OFF and the instruction sets by name.
@@ -19,9 +19,11 @@ build/llama.cpp. For ik_llama.cpp clone https://github.com/ikawrakow/ik_llama.cp
 but for LLAMA_BUILD_EXAMPLES, since its llama-bench is one of the examples.
 
 --speed prints a table: tokens/s of prompts (--prompts, tokens), and of --tokens tokens generated after as many as
---depths says are in the cache; flatgpt's (./flatgpt, or FLATGPT), each llama-bench's, and the ratio: medians over the
-rounds, and the ratio's range. Each round runs all in turns. A --llama-bench is a command with its options: give it
-several times for several peers or settings ('ik/bin/llama-bench -rtr 1'); none: build/llama.cpp's, or PATH's.
+--depths says are in the cache. Lengths beyond the model's context are left out. Its columns: flatgpt (./flatgpt, or
+FLATGPT), each llama-bench, the ratio of their medians over the rounds, and the smallest and the largest ratio of a
+round. A round runs all in turns; its figure of a prompt, and of a llama-bench, is the median of three. Give
+--llama-bench several times for several peers or settings ('ik/bin/llama-bench -rtr 1'); by default it is
+build/llama.cpp's, else the one that the shell finds. --threads: all CPUs by default.
 flatgpt's side is `flatgpt sample --temperature 0`, timed by when its output comes, so it also chooses and prints each
 token, which llama-bench does not.
 """

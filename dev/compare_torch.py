@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
-"""PyTorch on the same machine, for side-by-side figures: the attention products and a training step of GPT-2.
+"""PyTorch on the same machine, for side-by-side figures: attention's products and a training step on a GPU; training
+steps of GPT-2 and Llama on a CPU.
 
 usage: dev/compare_torch.py [--batch 32] [--seq-len 1024] [--steps 20] [--device cuda] [--attention-only]
-       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3,4,5] [--dtypes fp32,bf16] [--threads 2]
+       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3,4,5] [--dtypes fp32,bf16] [--threads N]
                             [--no-compile] [--apart]
-One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated. On the CPU six
-models (a seventh has 1B parameters: --models 6 --apart), fp32 and bf16, eager and compiled, in turns with `flatgpt
-bench` (./flatgpt, or FLATGPT): tokens/s of the best step of each round, medians over the rounds, and flatgpt's over
-the best PyTorch's. --apart: memory holds one PyTorch or flatgpt at a time, each is started anew in each round.
+Prints one JSON object a line. On a GPU: {"what": ..., "ms": median, ...}, with random inputs in rotation, by the
+device's events. On a CPU: tokens/s of the best step of each round, medians over the rounds, of PyTorch eager and
+compiled and of `flatgpt bench` (./flatgpt, or FLATGPT) in turns, and flatgpt's over the best PyTorch's. --models: rows
+of CPU_MODELS; number 6, with 1B parameters, is not among the default ones and needs --apart: memory then holds one
+PyTorch or flatgpt at a time, each started anew in each round. --threads: all CPUs by default.
 
-PyTorch runs as it comes, and again "preloaded": with libtcmalloc_minimal or libjemalloc, where it is installed, and
-on a CPU by AMD with MKL's check of the vendor overridden; the first line says which. PyPI's wheel holds MKL within
-libtorch_cpu.so, which still calls mkl_serv_intel_cpu_true through its table of symbols, so LD_PRELOAD replaces it: on
-one core of Zen 4 torch 2.15's F.linear in fp32 went from 75 to 95 GFLOP/s to 82 to 108 (four shapes), torch.bmm from
-68 to 84 (2026-11-29, a busy machine, by CPU time).
+On a CPU PyTorch runs as it comes, and again "preloaded": with libtcmalloc_minimal or libjemalloc, where it is
+installed, and on AMD with MKL's check of the vendor overridden (needs cc); the first line tells which. PyPI's wheel
+holds MKL within libtorch_cpu.so, which still calls mkl_serv_intel_cpu_true through its table of symbols, so LD_PRELOAD
+replaces it. On one core of Zen 4 this took F.linear of torch 2.15 in fp32, four shapes, from between 75 and 95 GFLOP/s
+to between 82 and 108, and torch.bmm from 68 to 84 (2026-11-29, a busy machine, by CPU time).
 
-On a machine without CUDA: pip install --no-deps torch filelock typing-extensions sympy networkx jinja2 markupsafe
-fsspec mpmath setuptools numpy nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13, in the
-versions that torch asks for, if the CUDA toolkit and cuDNN are there; else leave --no-deps out.
+PyPI's torch needs NVIDIA's libraries to load, also on a CPU. Where the CUDA toolkit and cuDNN are installed, these
+are enough: pip install --no-deps torch filelock typing-extensions sympy networkx jinja2 markupsafe fsspec mpmath
+setuptools numpy nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13, in the versions that torch
+asks for. Elsewhere: pip install torch.
 """
 import argparse
 import contextlib

@@ -405,7 +405,10 @@ TEST_CASE("cache: which one a command gets") {
     CHECK(cache_limits(c, {"auto", 0, 4}, 10).status.code == Exit::usage);
     c.mask_kind = MaskKind::prefix;
     CHECK(cache_limits(c, {"auto", 60, -1}, 100).status.code == Exit::usage);
-    CHECK(cache_type(c, "fp32", Element::bf16).status.code == Exit::usage);
-    CHECK(cache_type(c, "int8", Element::bf16).value == Element::int8);
-    CHECK(!cache_type(c, "auto", Element::bf16).value);
+    CHECK(cache_type(c, "fp32", Element::bf16, false).status.code == Exit::usage);
+    CHECK(cache_type(c, "int8", Element::bf16, true).value == Element::int8);
+    CHECK(cache_type(c, "fp32", Element::f32, true).value == Element::f32);
+    CHECK(cache_type(c, "auto", Element::f32, true).value == Element::bf16);
+    for (const bool narrow : {false, true}) CHECK(!cache_type(c, "auto", Element::bf16, narrow).value);
+    CHECK(!cache_type(c, "auto", Element::f32, false).value);
 }

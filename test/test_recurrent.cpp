@@ -81,8 +81,8 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
     CHECK(cache_limits(model_of(LinearAttention::gated, 2), {}, 1000).value.positions == 64);
     CHECK(cache_limits(model_of(LinearAttention::gated), {.positions = 32}, 1000).status.code == Exit::usage);
     CHECK(cache_limits(model_of(LinearAttention::gated), {.sinks = 4}, 1000).status.code == Exit::usage);
-    CHECK(cache_type(model_of(LinearAttention::gated), "int8", Element::f32).status.code == Exit::usage);
-    CHECK(!cache_type(model_of(LinearAttention::gated), "auto", Element::f32).value);
+    CHECK(cache_type(model_of(LinearAttention::gated), "int8", Element::f32, true).status.code == Exit::usage);
+    CHECK(!cache_type(model_of(LinearAttention::gated), "auto", Element::f32, true).value);
 }
 
 // Rounding of a state depends on where the prompt is cut, so that must not depend on the load.

@@ -29,7 +29,7 @@ Status Chat::open() {
     logits.resize(size_t(model.c.V));
     // This sampler is discarded: opening it checks options.sampling.
     TRY(Sampler::open(options.sampling, tokenizer, std::min(model.c.V, tokenizer.vocab_size())));
-    CacheOptions kind = {TRY(cache_type(model.c, options.cache_type, model.op.activation))};
+    CacheOptions kind = {TRY(cache_type(model.c, options.cache_type, model.op.activation, has_narrow_weights(model)))};
     TRY(can_speculate(model, options.speculation));
     if (Model* other = options.speculation.draft)
         TRY(draft_model.emplace(*other).open(1, std::min(other->c.T, context)));

@@ -67,8 +67,8 @@ Status Search::open(const std::vector<int>& prompt) {
         limits = TRY(cache_limits(model.c, options.cache, most));
         if (options.note) options.note(formatted("the context of %d tokens ends the text after %d", most, tokens));
     }
-    CacheOptions kind = {TRY(cache_type(model.c, options.cache.type, model.op.activation)), limits.evicts, limits.sinks,
-                         0, limits.lossless};
+    CacheOptions kind = {TRY(cache_type(model.c, options.cache.type, model.op.activation, has_narrow_weights(model))),
+                         limits.evicts, limits.sinks, 0, limits.lossless};
     const int shared = all / Pages::SIZE;
     if (!limits.evicts) kind.pages = shared + beam_options.beams * (pages_for(all + tokens) - shared + 1);
     TRY(sequences.open(2 * beam_options.beams, limits.positions, kind));

@@ -6,7 +6,12 @@
 // Whether every layer has linear attention, and so no keys and values to cache.
 static bool all_recurrent(const Config& c) { return c.recurrent_layers_below(c.L) == c.L; }
 
-Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation) {
+bool has_narrow_weights(const Model& model) { return model.store.packed.bytes_beside_fp32(model.c) < 0; }
+
+Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation,
+                                          bool narrow_weights) {
+    if (name == "auto" && narrow_weights && activation == Element::f32 && !all_recurrent(c))
+        return std::optional<Element>(Element::bf16);
     if (name == "auto") return std::optional<Element>();
     if (all_recurrent(c))
         return fail(Exit::usage,
@@ -62,8 +67,8 @@ Result<CacheLimits> cache_limits(const Config& c, const CacheFlags& options, int
 std::vector<Flag> cache_flags(CacheFlags& options) {
     return {{"--cache-dtype",
              &options.type,
-             "type of cached keys and values; auto: the activations' type. fp8 and int8 "
-             "store a scale for each key and value of a head",
+             "type of cached keys and values; auto: the activations' type, but bf16 with weights of 16 bits or "
+             "fewer. fp8 and int8 store a scale for each key and value of a head",
              0,
              0,
              {"auto", "fp32", "bf16", "fp8", "int8"}},

@@ -152,8 +152,8 @@ Status Generator::open() {
 Status Generator::open_cache(size_t longest) {
     const int64_t length = int64_t(longest) + options.tokens;
     const CacheLimits limits = TRY(cache_limits(model.c, options.cache, length));
-    CacheOptions kind = {TRY(cache_type(model.c, options.cache.type, model.op.activation)), limits.evicts, limits.sinks,
-                         0, limits.lossless};
+    CacheOptions kind = {TRY(cache_type(model.c, options.cache.type, model.op.activation, has_narrow_weights(model))),
+                         limits.evicts, limits.sinks, 0, limits.lossless};
     const int count = int(std::min({total(), int64_t(options.batch), model.plan.max_tokens()}));
     // Pages for the worst case, in which the longest sequences run together. Full pages of the
     // prefix that all prompts share count once, if the model can share them. They count for each

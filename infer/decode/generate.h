@@ -29,7 +29,7 @@ struct StreamedText {
 
 // Options for the cached keys and values.
 struct CacheFlags {
-    std::string type = "auto";    // fp32, bf16, fp8, int8; auto: the activations' type
+    std::string type = "auto";    // fp32, bf16, fp8, int8; auto: see cache_type
     int positions = 0;            // positions per sequence; 0: the model's context
     int sinks = -1;               // first positions, never evicted, in whole pages; -1: 4
 };
@@ -40,7 +40,12 @@ struct CacheLimits {
     bool evicts, lossless;    // lossless: no layer's window reaches evicted positions
 };
 Result<CacheLimits> cache_limits(const Config& c, const CacheFlags& options, int64_t length);
-Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation);
+// Whether matrices take fewer bytes than in fp32 (a file's 16 bits, or blocks).
+bool has_narrow_weights(const Model& model);
+// The cache's type for a value of --cache-dtype; none: the activations' type. With "auto" keys and
+// values of narrow weights are rounded to bf16, as their rounding adds little to the weights'.
+Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation,
+                                          bool narrow_weights);
 std::vector<Flag> cache_flags(CacheFlags& options);
 
 struct Sample {
