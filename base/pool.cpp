@@ -109,8 +109,8 @@ class WorkerThread {
         return before >= 0 && in_loop && cpu_time() == before;
     }
     // Moves it to the calling thread's core, which that thread, the helper, must then free. Returns
-    // the cores for whoever leaves: with `then_returns` the helper sleeps until the loop ends, and
-    // the moved thread leaves after its last chunk; else the helper leaves at once. If both were on
+    // the cores to which one of both threads goes: with `then_returns` the moved one, after its last
+    // chunk, while the helper sleeps until the loop ends; else the helper, at once. If both were on
     // one core, nothing moves before that. Returns nothing if the thread has left the loop, another
     // helper was first, or the system refuses.
     std::optional<cpu_set_t> move_here(bool then_returns) {
@@ -134,8 +134,8 @@ class WorkerThread {
     std::atomic<clockid_t> clock{-1};
     std::atomic<int> core{0};
     std::mutex moving;
-    cpu_set_t mask, away;    // the mask that it had; the cores for whoever leaves
-    bool returns = false;    // this thread leaves, not its helper
+    cpu_set_t mask, away;    // the mask that it had; the cores to which one of both threads goes
+    bool returns = false;    // this thread goes there, not its helper
 
     int64_t cpu_time() const {    // ns, -1 if the system does not tell
         timespec t;

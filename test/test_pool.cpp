@@ -44,6 +44,16 @@ TEST_CASE("pool: each chunk runs once, and no worker's number is in use twice at
         CHECK(clashes == 0);
     }
 }
+TEST_CASE("pool: loops that are divided among threads are counted") {
+    const Threads set(2);
+    const int64_t before = pool_loops();
+    each_chunk(5, [](int64_t, int) { each_chunk(3, [](int64_t, int) {}); });    // the inner ones are not divided
+    each_chunk(1, [](int64_t, int) {});
+    CHECK(pool_loops() == before + 1);
+    const Threads alone(1);
+    each_chunk(5, [](int64_t, int) {});
+    CHECK(pool_loops() == before + 1);
+}
 TEST_CASE("pool: a loop sees what was written before it, and its caller what its chunks wrote") {
     const Threads set(3);
     std::vector<int64_t> x(64, 0);
