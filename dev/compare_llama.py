@@ -205,7 +205,7 @@ def speed(args):
         peers = [LlamaBench(command, args.model, args.threads) for command in benches]
         tests = [("prompt", n) for n in args.prompts if n < context]
         tests += [("tokens", n) for n in args.depths if n + args.tokens < context]
-        ours.check_length(max(1, *(length for _, length in tests)))
+        ours.check_length(max([1, *(length for _, length in tests)]))
         speeds = {test: [[] for _ in (ours, *peers)] for test in tests}
         for _ in range(args.rounds):
             for (what, length), rows in speeds.items():
