@@ -109,10 +109,10 @@ class WorkerThread {
         return before >= 0 && in_loop && cpu_time() == before;
     }
     // Moves it to the calling thread's core, which that thread, the helper, must then free. Returns
-    // the cores to which one of both threads goes: with `then_returns` the moved one, after its last
-    // chunk, while the helper sleeps until the loop ends; else the helper, at once. If both were on
-    // one core, nothing moves before that. Returns nothing if the thread has left the loop, another
-    // helper was first, or the system refuses.
+    // the cores to which one of both threads goes: with `then_returns` the moved one, after its
+    // last chunk, while the helper sleeps until the loop ends; else the helper, at once. If both
+    // were on one core, nothing moves before that. Returns nothing if the thread has left the loop,
+    // another helper was first, or the system refuses.
     std::optional<cpu_set_t> move_here(bool then_returns) {
         // A thread that leaves the loop waits for the lock. So it is never moved afterwards.
         const std::unique_lock<std::mutex> lock(moving, std::try_to_lock);
