@@ -239,12 +239,12 @@ void Gpt::loss(bool train, float scale) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
         head_forward(head, op.at(lnf, at), rows);
-        op.cross_entropy(losses + n, train ? head : nullptr, head, batch.target() + n, scale, c.logits_of(), rows, V,
+        op.cross_entropy(losses + n, train ? dhead : nullptr, head, batch.target() + n, scale, c.logits_of(), rows, V,
                          Vp);
         if (!train) continue;
         GradTarget<Gradient> into = store.into(head_dw);
         into.add |= n > 0;
-        op.linear_backward(op.at(dt, at), into, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp, {});
+        op.lm_head_backward(op.at(dt, at), into, dw.headb, dhead, op.at(lnf, at), head_w, rows, C, Vp, {});
     }
     if (!train) return;
     op.add_losses(step.loss, losses, N);

@@ -96,7 +96,8 @@ struct Gpt {
     // T5's relative position bias (Heads::bias), its gradient, the bucket of each distance.
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
     int* bucket = nullptr;                         // (2*RELATIVE_MAX_DISTANCE+1)
-    Activation* head = nullptr;                    // (head_rows,Vp): logits, then their gradients
+    Activation* head = nullptr;                    // (head_rows,Vp): logits
+    Input* dhead = nullptr;                        // (head_rows,Vp): their gradients; may be head
     int head_rows = 0;                             // positions per chunk of logits
 
   private:

@@ -89,7 +89,7 @@ template <class X, class Y> struct Matmul {
     const float* residual = nullptr;    // (M,N)    C += residual
     const float* gelu_of = nullptr;     // (M,N)    C *= gelu'(gelu_of)
     Y* gelu = nullptr;                  // (M,N)    = gelu(C); with tiles it may be C
-    float* row_sums = nullptr;          // (M)      += sum_k A(m,k), not rounded; float X
+    float* row_sums = nullptr;          // (M)      += sum_k A(m,k), not rounded
 };
 
 // y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual may be null.

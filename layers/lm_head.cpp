@@ -26,8 +26,10 @@ template <Shape shape> INLINE Shaped shaped(vf x, Logits l) {
     return {t * l.cap, (1 - t * t) * l.scale};
 }
 
-// Returns the loss of one row; e, if not null, gets the gradient (and may be x).
-template <Shape shape> INLINE float row(float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
+// Returns the loss of one row; d, if not null, gets the gradient. e (V) holds the exponentials: d
+// itself if it has floats, which may be x.
+template <Shape shape, class D>
+INLINE float row(D* d, float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
     constexpr bool plain = shape == Shape::plain;
     const int size = int(4096 + V / PIECES);    // at most PIECES pieces
     const Shaped of_target = shaped<shape>(set1(x[target]), l);
@@ -48,36 +50,51 @@ template <Shape shape> INLINE float row(float* e, const float* x, int target, fl
             const Shaped logit = shaped<shape>(at.get(x + from + i), l);
             vf v = at.fill_rest(exp(logit.z - tops[p]), 0);
             s += v;
-            if (e) at.put(e + from + i, plain ? v : v * logit.slope);
+            if (d) at.put(e + from + i, plain ? v : v * logit.slope);
         });
         total += sum(s);
     }
-    if (e) {
+    auto factor = [&](int p) { return scale / total * scalar_exp(tops[p] - top); };
+    if (d) {
+        const float label = rounded_product(set1(e[target] * factor(target / size)))[0];
         for (int p = 0, from = 0; from < V; p++, from += size) {
-            const float factor = scale / total * scalar_exp(tops[p] - top);
+            const float f = factor(p);
             each_vector(least(size, V - from),
-                        [&](int64_t i, auto at) { at.put(e + from + i, at.get(e + from + i) * factor); });
+                        [&](int64_t i, auto at) { at.put(d + from + i, at.get(e + from + i) * f); });
         }
-        e[target] -= plain ? scale : scale * of_target.slope[0];
-        for (int v = V; v < Vp; v++) e[v] = 0;
+        store_some(d + target, set1(label - (plain ? scale : scale * of_target.slope[0])), 1);
+        __builtin_memset(d + V, 0, size_t(Vp - V) * sizeof(D));
     }
     return __builtin_logf(total) + (top - of_target.z[0]);
 }
 
-template <Shape shape> static void rows(float* loss, float* dlogits, const float* logits, const int* target,
-                                        float scale, Logits l, int N, int V, int Vp) {
-    each_item(N, int64_t(N) * V, [&](int64_t n) {
-        const int64_t at = n * Vp;
-        loss[n] = target[n] < 0 ? 0
-                                : row<shape>(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, l, V, Vp);
-        if (target[n] < 0 && dlogits) __builtin_memset(dlogits + at, 0, size_t(Vp) * sizeof(float));
+// Gradients in bf16 cannot hold a row's exponentials on the way. Scratch does, a row for each
+// worker, which stays in its core's cache.
+template <class D> static int64_t scratch_bytes(int V) {
+    return sizeof(D) == sizeof(float) ? 0 : int64_t(sizeof(float)) * pool_threads() * padded(V);
+}
+template <class P> static int64_t scratch_of(const CallSizes& call) { return scratch_bytes<P>(call.in); }
+
+template <Shape shape, class D> static void rows(float* loss, D* dlogits, const float* logits, const int* target,
+                                                 float scale, Logits l, int N, int V, int Vp) {
+    float* scratch = static_cast<float*>(cpu_scratch(scratch_bytes<D>(V)));
+    each_range(N, 1, int64_t(N) * V, [&](Range r, int worker) {
+        for (int64_t n = r.from; n < r.to; n++) {
+            D* d = dlogits ? dlogits + n * Vp : nullptr;
+            float* e = scratch + int64_t(worker) * padded(V);
+            if constexpr (sizeof(D) == sizeof(float)) e = d;
+            loss[n] = target[n] < 0 ? 0 : row<shape>(d, e, logits + n * Vp, target[n], scale, l, V, Vp);
+            if (target[n] < 0 && d) __builtin_memset(d, 0, size_t(Vp) * sizeof(D));
+        }
     });
 }
-static void cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, Logits l,
-                          int N, int V, int Vp) {
-    const auto run = l.cap != 0 ? rows<Shape::capped> : l.scale != 1 ? rows<Shape::scaled> : rows<Shape::plain>;
+template <class P> static void cross_entropy(float* loss, P* dlogits, const float* logits, const int* target,
+                                             float scale, Logits l, int N, int V, int Vp) {
+    const auto run = l.cap != 0     ? rows<Shape::capped, P>
+                     : l.scale != 1 ? rows<Shape::scaled, P>
+                                    : rows<Shape::plain, P>;
     run(loss, dlogits, logits, target, scale, l, N, V, Vp);
 }
 
-REGISTER_CPU(cross_entropy, cross_entropy)
+REGISTER_CPU_WITH_SCRATCH(cross_entropy, cross_entropy<P>, scratch_of<P>)
 }    // namespace ISA

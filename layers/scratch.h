@@ -213,7 +213,8 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::norm_linear_forward:
         case Operation::norm_ffn_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
-        case Operation::linear_backward: {
+        case Operation::linear_backward:
+        case Operation::lm_head_backward: {
             const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // column sums are computed last
             const bool takes = c.precision == Precision::fp8 && Fp8Scratch::takes(c.rows, c.in, c.out);
             return takes ? std::max(sums, Fp8Scratch::backward(c.rows, c.in, c.out).bytes()) : sums;

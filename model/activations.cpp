@@ -182,5 +182,8 @@ void lay_out_logits(Layout& at, Gpt& g) {
     // it has at least 64 rows, because products of fewer rows are slow.
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
-    at.reserve(g.head, int64_t(g.head_rows) * g.c.Vp());
+    const int64_t n = int64_t(g.head_rows) * g.c.Vp();
+    at.reserve(g.head, n);
+    if (g.plan.mode == RunMode::train && g.op.has_input_type()) at.reserve(g.dhead, n);
+    else g.dhead = reinterpret_cast<Input*>(g.head);    // types are equal
 }

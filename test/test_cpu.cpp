@@ -362,6 +362,11 @@ TEST_CASE("cpu: products with bf16 weights round gradients first") {
                 op.linear_backward(expected.data(), {dw_expected.data(), false}, nullptr, rounded.data(), x.data(),
                                    w.data(), N, C, OC, {});
                 CHECK((dx == expected && dw == dw_expected));
+                std::vector<P> half(dy.size());
+                for (size_t i = 0; i < dy.size(); i++) half[i] = to_bf16(dy[i]);
+                op.lm_head_backward(dx.data(), {dw.data(), false}, nullptr, half.data(), x.data(), w.data(), N, C, OC,
+                                    {});
+                CHECK((dx == expected && dw == dw_expected));
             }
         }
     });

@@ -23,6 +23,10 @@ void poisoned_linear_backward(float* dx, GradTarget<float> dw, float* db, const 
     cpu_ops<float>().linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
     if (backward_calls++ == poison_call) dw.p[int64_t(OC) * C / 2] = poison_value;
 }
+void poisoned_lm_head_backward(float* dx, GradTarget<float> dw, float* db, const float* dy, const float* x,
+                               const float* w, int N, int C, int OC, Precision) {
+    poisoned_linear_backward(dx, dw, db, dy, x, w, N, C, OC, {});
+}
 void poisoned_linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db, float* dpre_sum, const float* dy,
                                    const float* x, const float* w, const float* pre, int N, int C, int OC) {
     cpu_ops<float>().linear_gelu_backward(dpre, dw, db, dpre_sum, dy, x, w, pre, N, C, OC);
@@ -46,6 +50,7 @@ struct Steps : Trainer {
     float* grads() const { return typed<float>(gpt(), gpt().store.grads); }
     void prepare(const Toy& toy) {
         poisoned.linear_backward = poisoned_linear_backward;
+        poisoned.lm_head_backward = poisoned_lm_head_backward;
         if (poisoned.linear_gelu_backward) poisoned.linear_gelu_backward = poisoned_linear_gelu_backward;
         poisoned.cross_entropy = poisoned_cross_entropy;
         o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2";

@@ -121,8 +121,12 @@ template <class Planes> struct Operand {
         for (int h = 0; h < 2; h++)
             if (Planes::PLANES == 1 && half) pack_tile<bf16>(to + h * TILE, is_a, i0 + 16 * h, k0);
             else pack_tile<float>(to + h * TILE, is_a, i0 + 16 * h, k0);
-        for (int i = i0; sums && i < least(n, i0 + SIDE); i += VW) {
-            const float* row = static_cast<const float*>(p) + k0 * ld + i;
+        if (sums && half) add_rows<bf16>(sums, i0, k0);
+        else if (sums) add_rows<float>(sums, i0, k0);
+    }
+    template <class E> void add_rows(float* sums, int i0, int k0) const {
+        for (int i = i0; i < least(n, i0 + SIDE); i += VW) {
+            const E* row = static_cast<const E*>(p) + k0 * ld + i;
             vf total = {};
             for (int k = k0; k < least(K, k0 + 32); k++, row += ld) total += load_most(row, n - i);
             for (int j = 0; j < least(n - i, VW); j++) sums[i + j] += total[j];

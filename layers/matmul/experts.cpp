@@ -24,9 +24,10 @@ template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, 
 }
 template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
-    const int64_t dx = max_matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, rows, C, OC));
+    const float* dy = nullptr;
+    const int64_t dx = max_matmul_scratch(input_gradient<tiles>(nullptr, dy, w, rows, C, OC));
     const GradTarget<float> to = {nullptr, true};
-    const int64_t dw = max_matmul_scratch(weight_gradient<P, tiles>(to, nullptr, nullptr, w, rows, C, OC));
+    const int64_t dw = max_matmul_scratch(weight_gradient<tiles>(to, nullptr, dy, w, rows, C, OC));
     return dx > dw ? dx : dw;
 }
 
@@ -45,8 +46,8 @@ template <class P, Tiles tiles> static void backward(float* dx, GradTarget<float
             __builtin_memset(dw.p + int64_t(i) * OC * C, 0, sizeof(float) * size_t(OC) * size_t(C));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         const int64_t matrix = int64_t(i) * OC * C;
-        matmul(input_gradient<P, tiles>(dx + from * C, dy + from * OC, w + matrix, n, C, OC));
-        matmul(weight_gradient<P, tiles>({dw.p + matrix, dw.add}, nullptr, dy + from * OC, x + from * C, n, C, OC));
+        matmul(input_gradient<tiles>(dx + from * C, dy + from * OC, w + matrix, n, C, OC));
+        matmul(weight_gradient<tiles>({dw.p + matrix, dw.add}, nullptr, dy + from * OC, x + from * C, n, C, OC));
     });
 }
 

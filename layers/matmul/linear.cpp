@@ -14,10 +14,16 @@ template <class P, Tiles tiles> static void linear_forward(float* y, const P* x,
     matmul(m);
 }
 
-template <class P, Tiles tiles> static void linear_backward(float* dx, GradTarget<float> dw, float* db, const float* dy,
-                                                            const P* x, const P* w, int N, int C, int OC, Precision) {
-    if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
-    matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
+template <class P, Tiles tiles, class Dy = float>
+static void linear_backward(float* dx, GradTarget<float> dw, float* db, const Dy* dy, const P* x, const P* w, int N,
+                            int C, int OC, Precision) {
+    if (dx) matmul(input_gradient<tiles>(dx, dy, w, N, C, OC));
+    matmul(weight_gradient<tiles>(dw, db, dy, x, N, C, OC));
+}
+template <class P, Tiles tiles> static void lm_head_backward(float* dx, GradTarget<float> dw, float* db, const P* dy,
+                                                             const P* x, const P* w, int N, int C, int OC,
+                                                             Precision precision) {
+    linear_backward<P, tiles>(dx, dw, db, dy, x, w, N, C, OC, precision);
 }
 
 template <class P, Tiles tiles>
@@ -47,21 +53,27 @@ static void column_sums(float* sums, const float* x, int N, int C) {
 template <class P, Tiles tiles> static void linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db,
                                                                  float* dpre_sum, const float* dy, const P* x,
                                                                  const P* w, const float* pre, int N, int C, int OC) {
-    Matmul<float, P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
+    Matmul<float, P> m = input_gradient<tiles>(dpre, dy, w, N, C, OC);
     m.gelu_of = pre;
     matmul(m);
-    matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
+    matmul(weight_gradient<tiles>(dw, db, dy, x, N, C, OC));
     if (dpre_sum) column_sums(dpre_sum, dpre, N, C);
 }
 
-template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call) {
+template <class P, Tiles tiles, class Dy = float> static int64_t backward_scratch(const CallSizes& call) {
     const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
-    if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
-        return matmul_scratch(output<P, tiles>(nullptr, w, w, N, C, OC));
-    const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
-    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>({nullptr, true}, nullptr, nullptr, w, N, C, OC));
+    const Dy* dy = nullptr;
+    const int64_t dx = matmul_scratch(input_gradient<tiles>(nullptr, dy, w, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<tiles>({nullptr, true}, nullptr, dy, w, N, C, OC));
     return dx > dw ? dx : dw;
+}
+template <class P, Tiles tiles> static int64_t head_scratch(const CallSizes& call) {
+    return backward_scratch<P, tiles, P>(call);
+}
+template <class P, Tiles tiles> static int64_t forward_scratch(const CallSizes& call) {
+    const P* w = nullptr;
+    return matmul_scratch(output<P, tiles>(nullptr, w, w, call.rows, call.in, call.out));
 }
 
 template <class To, class From> static void convert(To* to, const From* from, int64_t n) {
@@ -70,10 +82,11 @@ template <class To, class From> static void convert(To* to, const From* from, in
     });
 }
 
-REGISTER_CPU_TILES(linear_forward, linear_forward, scratch_of)
-REGISTER_CPU_TILES(linear_backward, linear_backward, scratch_of)
-REGISTER_CPU_TILES(linear_gelu_forward, linear_gelu_forward, scratch_of)
-REGISTER_CPU_TILES(linear_gelu_backward, linear_gelu_backward, scratch_of)
+REGISTER_CPU_TILES(linear_forward, linear_forward, forward_scratch)
+REGISTER_CPU_TILES(linear_backward, linear_backward, backward_scratch)
+REGISTER_CPU_TILES(lm_head_backward, lm_head_backward, head_scratch)
+REGISTER_CPU_TILES(linear_gelu_forward, linear_gelu_forward, forward_scratch)
+REGISTER_CPU_TILES(linear_gelu_backward, linear_gelu_backward, backward_scratch)
 REGISTER_CPU(from_floats, (convert<P, float>))
 REGISTER_CPU(to_floats, (convert<float, P>))
 }    // namespace ISA

@@ -453,6 +453,7 @@ template <class T, Dtype dtype> struct Linear {
 
     static void entries(Ops<T>& o) {
         if (!o.fp8) o.linear_forward = forward, o.linear_backward = backward;    // fp8: linear_fp8.cu's
+        o.lm_head_backward = backward;
         o.linear_gelu_forward = gelu_forward;
         o.linear_gelu_backward = gelu_backward;
     }

@@ -29,14 +29,13 @@ template <class P, Tiles tiles> INLINE Matmul<P, P> output(float* y, const P* x,
     return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .tiles = tiles};
 }
 // dx = dy w
-template <class P, Tiles tiles>
-INLINE Matmul<float, P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
+template <Tiles tiles, class Dy, class P>
+INLINE Matmul<Dy, P> input_gradient(float* dx, const Dy* dy, const P* w, int N, int C, int OC) {
     return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx, .tiles = tiles};
 }
 // dw (+)= dy^T x, db[o] += sum_n dy[n,o]
-template <class P, Tiles tiles> INLINE Matmul<float, P> weight_gradient(GradTarget<float> dw, float* db,
-                                                                        const float* dy, const P* x, int N, int C,
-                                                                        int OC) {
+template <Tiles tiles, class Dy, class P>
+INLINE Matmul<Dy, P> weight_gradient(GradTarget<float> dw, float* db, const Dy* dy, const P* x, int N, int C, int OC) {
     return {.M = OC,
             .N = C,
             .K = N,

@@ -266,6 +266,11 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
     }
 }
 
+void lm_head_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
+                      Precision precision) {
+    linear_backward(dx, dw, db, dy, x, w, N, C, OC, precision);
+}
+
 void add_losses(double* total, const float* loss, int64_t n) {
     for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
 }

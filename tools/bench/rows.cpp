@@ -66,7 +66,8 @@ void Rows::head_and_update() {
     const int rows = head_rows();
     const int64_t n = int64_t(32) << 20;
     {
-        auto logits = arrays<Activation>(int64_t(rows) * c.Vp()), other = arrays<Activation>(int64_t(rows) * c.Vp());
+        auto logits = arrays<Activation>(int64_t(rows) * c.Vp());
+        auto other = arrays<Input>(int64_t(rows) * c.Vp());
         auto loss = arrays<float>(rows);
         auto target = ids(rows, c.V);
         if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
@@ -146,24 +147,29 @@ void Rows::experts() {
 
 // Times a product's forward and backward pass. With `ffn`, products fused with GELU are timed, too.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
+    const bool head = name == "head";
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
-    auto x = arrays<Input>(most), activated = arrays<Input>(ffn ? most : 1);
+    auto x = arrays<Input>(most), dlogits = arrays<Input>(head ? most : 1), activated = arrays<Input>(ffn ? most : 1);
     auto y = arrays<Activation>(most), dx = arrays<Activation>(most), pre = arrays<Activation>(ffn ? most : 1);
     auto w = arrays<Parameter>(weights, 0.05f), b = arrays<Parameter>(out);
     auto dw = arrays<Gradient>(weights), db = arrays<Gradient>(out), pre_sum = arrays<Gradient>(in);
     const Parameter* bias = nullptr;
     const Activation* residual = nullptr;
-    if (!x[0] || !activated[0] || !pre[0] || !w[0] || !dw[0] || !pre_sum[0]) {
+    if (!x[0] || !dlogits[0] || !activated[0] || !pre[0] || !w[0] || !dw[0] || !pre_sum[0]) {
         bench.short_of_memory("linear " + name);
     } else {
-        ROW(linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in, out,
+        ROW(linear_forward, " " + name, y[i], x[i], w[i], head ? bias : b[i], residual, rows, in, out,
             Precision::normal);
         if (ffn && out > in && op.linear_gelu_forward)
             ROW(linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out,
                 Precision::normal);
-        if (rows > 1)
-            ROW(linear_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false),
-                name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out, Precision::normal);
+        Gradient* no_sums = nullptr;
+        if (rows > 1 && head)
+            ROW(lm_head_backward, "", dx[i], GradTarget<Gradient>(dw[i], false), no_sums, dlogits[i], x[i], w[i], rows,
+                in, out, Precision::normal);
+        else if (rows > 1)
+            ROW(linear_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false), db[i], y[i], x[i], w[i], rows,
+                in, out, Precision::normal);
         if (ffn && in > out && rows > 1 && op.linear_gelu_backward)
             ROW(linear_gelu_backward, " " + name, dx[i], GradTarget<Gradient>(dw[i], false), db[i], pre_sum[i], y[i],
                 x[i], w[i], pre[i], rows, in, out);

@@ -1,8 +1,8 @@
-// lm_head.h - checks of the cross-entropy.
+// lm_head.h - checks of the cross-entropy and of the LM head's backward pass.
 #pragma once
-#include "check.h"
+#include "linear.h"
 
-// If in_place, dlogits overwrite the logits.
+// If in_place, dlogits overwrite the logits, where both have one type.
 template <class T, class P>
 Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place, Logits z = {}) {
     std::string form = with_gradient ? in_place ? " in place" : " gradient" : " loss only";
@@ -19,13 +19,36 @@ Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_g
                 numbers[size_t(n) * size_t(Vp) + size_t(v)] = v % 2 || v >= V ? double(NAN) : double(INFINITY);
     }
     Statistics loss(op, N);
-    Dual<T> logits(op, numbers), apart(op, logits.size());
-    Dual<T>& dlogits = in_place ? logits : apart;
+    typedef InputType<T, P> I;
+    Dual<T> logits(op, numbers);
+    Dual<I> apart(op, logits.size());
     Integers target(op, targets);
+    auto run = [&](auto& dlogits) {
+        both(op, [&](auto& table, auto at) {
+            table.cross_entropy(at(loss), at(dlogits, with_gradient), at(logits), at(target), 0.37f, z, N, V, Vp);
+        });
+        check.expect("loss", loss, ROUNDING<float>);
+        if (with_gradient) check.expect("dlogits", dlogits, ROUNDING<I>);
+    };
+    if constexpr (std::is_same_v<I, T>) run(in_place ? logits : apart);
+    else run(apart);
+    return check;
+}
+
+template <class T, class P> Check check_lm_head_backward(const Ops<T, P>& op, int N, int C, int V, bool bias,
+                                                         Dtype dtype = DTYPE<P>, bool add = true) {
+    typedef InputType<T, P> I;
+    Check check =
+        product_check("lm_head_backward", dtype, N, C, V, std::string(bias ? " db" : "") + (add ? "" : " assigned"));
+    Dual<I> dy(op, operand<I>(dtype, int64_t(N) * V, 1)), x(op, operand<I>(dtype, int64_t(N) * C, 2));
+    Dual<P> w(op, operand<P>(dtype, int64_t(V) * C, 3, 1 / std::sqrt(V)));
+    Dual<T> dx(op, int64_t(N) * C);
+    Dual<Grad<P>> dw(op, start_into(int64_t(V) * C, 4, N, add)), db(op, start_sums(V, 5, N));
     both(op, [&](auto& table, auto at) {
-        table.cross_entropy(at(loss), at(dlogits, with_gradient), at(logits), at(target), 0.37f, z, N, V, Vp);
+        table.lm_head_backward(at(dx), {at(dw), add}, at(db, bias), at(dy), at(x), at(w), N, C, V, {});
     });
-    check.expect("loss", loss, ROUNDING<float>);
-    if (with_gradient) check.expect("dlogits", dlogits, ROUNDING<T>);
+    check.expect("dx", dx, product_limit<T, T>(dtype, V));
+    check.expect("dw", dw, product_limit<Grad<P>, T>(dtype, N));
+    if (bias) check.expect("db", db, product_limit<Grad<P>, T>(dtype, N));
     return check;
 }
