@@ -260,14 +260,14 @@ asan:
 asan-cuda:    # the emulated kernels
 	$(MAKE) $(ASAN) build/asan/emu/test_cuda
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
-# Races between the threads of the emulated kernels, by clang's ThreadSanitizer: in the tests that
-# need no model (clang does not compile its loops for CPUs), and in the ladder with the one kernel
-# of a token. ARGS: of the tests, alone.
+# Races between the threads of the emulated kernels and of the pool, by clang's ThreadSanitizer: in
+# the tests that need no model (clang does not compile its loops for CPUs), and in the ladder with
+# the one kernel of a token. ARGS: of the tests, alone.
 WITH_MODELS := model families generation sampling nccl ranks choice launches
 SEARCHED := $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
             $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json_write.cpp \
             base/table.cpp base/draw.cpp base/console.cpp base/pool.cpp
-KERNEL_TEST := $(filter-out $(WITH_MODELS:%=test/cuda/test_%.cpp),$(CUDA_TEST)) $(SEARCHED)
+KERNEL_TEST := $(filter-out $(WITH_MODELS:%=test/cuda/test_%.cpp),$(CUDA_TEST)) $(SEARCHED) test/test_pool.cpp
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(filter-out %_golden_attention.cpp.o,$(OPS_TEST))
 	$(LINK) -o $@
 $(BUILD)/emu/token: $(patsubst %,$(BUILD)/emu/%.o,dev/token.cu $(SEARCHED))
