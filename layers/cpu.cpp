@@ -229,7 +229,12 @@ bool cpu_has_vnni(Isa isa) {
     unsigned a, b, c, d;
     return isa == Isa::avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
 }
-int cpu_prefetch_bytes() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
+PrefetchDistance cpu_prefetch_distance() {
+    if (__builtin_cpu_is("intel")) return {.floats = 2048};
+    const bool zen_4 = __builtin_cpu_is("amdfam19h") && __builtin_cpu_supports("avx512f");    // Zen 3 has none
+    if (zen_4) return {.floats = 0, .blocks = 0};
+    return {};
+}
 // The tile registers are state of a thread, which Linux saves and restores. Linux must support this
 // (XCR0) and grant the registers to each process (arch_prctl, since Linux 5.16). Without the grant,
 // tile instructions raise SIGILL.
@@ -263,7 +268,7 @@ template <class P> CpuKernels<P> cpu_kernels(Isa isa, Tiles tiles) {
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_vnni(Isa) { return false; }
-int cpu_prefetch_bytes() { return 8192; }
+PrefetchDistance cpu_prefetch_distance() { return {}; }
 bool cpu_has_amx() { return false; }
 bool cpu_has_amx_int8() { return false; }
 template <class P> CpuKernels<P> cpu_kernels(Isa, Tiles tiles) { return base::kernels<P>(tiles); }

@@ -19,11 +19,19 @@ bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
 // Whether the CPU has VNNI, dot products of four bytes, for this instruction set's vectors.
 bool cpu_has_vnni(Isa isa);
-// Prefetch distance, in bytes, of loops over weights that are floats. Intel's hardware prefetchers
+// Prefetch distances, in bytes, of loops over packed weights: in floats (bf16, fp16), and in blocks
+// of integers. 0: what is read now, which leaves it to the hardware's prefetchers.
+struct PrefetchDistance {
+    int floats = 8192, blocks = 8192;
+};
+// Distances that were measured on this kind of CPU, or the default. Zen 4's prefetchers read whole
+// streams ahead, and software's prefetches only take their places: without them one thread reads
+// q8_0 weights at 32 GB/s instead of 18, other types 1 to 11 % faster (EPYC, 2026-11-29). Intel's
 // look at most 4 KiB ahead, and prefetches from further ahead hinder them: a token of GPT-2 in fp32
 // reads at 97 % of the memory's speed with 2 KiB, at 89 % with 8 KiB (2 cores of a Xeon with AMX,
-// 2026-11-26). On Zen 4 and 5 only 8 KiB were measured.
-int cpu_prefetch_bytes();
+// 2026-11-26). On Zen 5 eight sequences of q8_0 take 17 % longer with half of the default (2 cores,
+// 2026-11-25, medians of three alternating rounds).
+PrefetchDistance cpu_prefetch_distance();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
@@ -102,9 +110,9 @@ struct PackedProduct {
     bool vnni;                         // from cpu_has_vnni
     Tiles tiles = Tiles::none;         // for weights in bf16
     Tiles byte_tiles = Tiles::none;    // for weights in blocks of integers
-    int ahead = 8192;                  // prefetch distance for non-integer weights, bytes
-    bool gelu = false;                 // y = gelu of the sum above
-    Precision precision = {};          // prefill: tiles multiply floats, too
+    PrefetchDistance ahead = {};
+    bool gelu = false;           // y = gelu of the sum above
+    Precision precision = {};    // prefill: tiles multiply floats, too
 };
 
 // Kernels of one instruction set for parameters of type P: the entries of Ops except those that

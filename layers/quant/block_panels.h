@@ -8,9 +8,6 @@
 #include "int_dot.h"
 
 namespace ISA {
-// Prefetch distance, larger than that of hardware prefetchers. With half of it, eight sequences of
-// q8_0 take 17 % longer (2 cores of Zen 5, 2026-11-25, medians of three alternating rounds).
-constexpr int AHEAD_BYTES = 8192;
 template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // integer sums, each with a scale
 
 // Calls f<F>() with this format of blocks; for other formats it returns null.

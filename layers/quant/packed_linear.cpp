@@ -38,8 +38,9 @@ struct Prepared {
     float *copy, *pairs, *planes;
     int8_t* ints;                                       // null, like the three before, if unused
     int64_t float_row, pair_row, plane_row, int_row;    // row strides: words, the last one bytes
-    int C, ahead;                                       // ahead: PackedProduct's
-    char* own;                                          // each thread's panel for rows in a file
+    int C;
+    PrefetchDistance ahead;
+    char* own;    // each thread's panel for rows in a file
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
@@ -231,7 +232,7 @@ static void float_panel(float* sums, const char* panel, const Prepared& x, int64
 #pragma GCC unroll 2
         for (int k = 0; k < words; k++, w += W * As::BYTES) {
 #pragma GCC unroll 6
-            for (int at = 0; ahead && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + x.ahead + at);
+            for (int at = 0; ahead && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + x.ahead.floats + at);
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
 #pragma GCC unroll 6
@@ -270,7 +271,7 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
             const uint8_t *high = p + L.scales, *quads = high + L.high + 4 * lane;
 #pragma GCC unroll 8
             for (int g = 0; g < (eight ? 8 : 4); g++) {
-                __builtin_prefetch(quads + AHEAD_BYTES + 64 * g);
+                __builtin_prefetch(quads + x.ahead.blocks + 64 * g);
                 const vq both = load_quants(quads + 64 * g);
                 const vq low = eight ? both : with_high<F>(both & 15, high + 4 * lane, g);
 #pragma GCC unroll 8
@@ -394,7 +395,7 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
         const FloatTiles multiply_floats = float_tiles(p.tiles);
         auto by_float_tiles = [&](auto& tiles) {
             all([&](const char* panel, int64_t i, int left) {
-                const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
+                const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead.floats : 0;
                 if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
                 else
                     tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,

@@ -21,7 +21,7 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static PackedProduct product(float* y, const float* x, const P* w, int N, int C, int OC) {
         static const bool vnni = cpu_has_vnni(isa);
         static const Tiles bytes = tiles == Tiles::amx && !cpu_has_amx_int8() ? Tiles::none : tiles;
-        static const int ahead = cpu_prefetch_bytes();
+        static const PrefetchDistance ahead = cpu_prefetch_distance();
         return {y, x, w, nullptr, nullptr, N, C, OC, vnni, tiles, bytes, ahead};
     }
 

@@ -116,7 +116,7 @@ template <BlockType F> struct Unpacked {
                 if (L.offsets) store(offset[i] + lane, s.offset);
                 const uint8_t *high = p + L.scales + 4 * lane, *quads = high + L.high;
                 for (int g = 0; g < (F == BlockType::q8_0 ? 8 : 4); g++) {
-                    __builtin_prefetch(quads + AHEAD_BYTES + 64 * g);
+                    __builtin_prefetch(quads + PrefetchDistance().blocks + 64 * g);
                     const vq both = load_quants(quads + 64 * g);
                     int8_t* to = numbers[i] + 64 * g + 4 * lane;
                     if constexpr (F == BlockType::q8_0) {
