@@ -54,6 +54,7 @@ LLAMA_BUILD = os.path.join(BUILD, "llama.cpp")
 LLAMA_BENCH = os.path.join(LLAMA_BUILD, "bin", "llama-bench")
 PROGRAM = os.environ.get("FLATGPT", "./flatgpt")
 REPEATS = 3    # per round
+WARM_UP = 12    # tokens
 # Each is one token of every common vocabulary, so a prompt has the length that was asked for.
 WORDS = ("the of and to in is that for it with as was on be at by this had not are but from or have an they which one "
          "you were all her she there would their we him been has when who will more no if out so said what up").split()
@@ -187,11 +188,13 @@ class Sample:
             times = self.run("--prompts", self.prompts(length, REPEATS + 1), "--format", "text", "--batch", "1",
                              "--tokens", "1", "--json")
             return length / statistics.median(b - a for a, b in zip(times, times[1:]))
-        # The first token ends the prompt's pass, the other ones have a pass each. (A token that is
-        # part of a character is printed with the next one, so one in a hundred starts is too late.)
+        # The first token ends the prompt's pass, the other ones have a pass each. During WARM_UP
+        # passes weights in floats move from their file into panels; llama-bench has a warm-up, too.
+        # (A token that is part of a character is printed with the next one, so one in a hundred
+        # starts is too late.)
         options = ["--prompt-file", self.prompts(length, 1)] if length else []
-        times = self.run("--tokens", str(tokens + 1), *options)
-        return tokens / (times[-1] - times[0])
+        times = self.run("--tokens", str(WARM_UP + tokens + 1), *options)
+        return (len(times) - 1 - WARM_UP) / (times[-1] - times[WARM_UP])
 
 
 def speed(args):
@@ -204,7 +207,7 @@ def speed(args):
         ours = Sample(args.model, args.threads, folder)
         peers = [LlamaBench(command, args.model, args.threads) for command in benches]
         tests = [("prompt", n) for n in args.prompts if n < context]
-        tests += [("tokens", n) for n in args.depths if n + args.tokens < context]
+        tests += [("tokens", n) for n in args.depths if n + WARM_UP + args.tokens < context]
         ours.check_length(max([1, *(length for _, length in tests)]))
         speeds = {test: [[] for _ in (ours, *peers)] for test in tests}
         for _ in range(args.rounds):
