@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <numeric>
 #include <tuple>
 
@@ -30,7 +31,7 @@ void catch_signals(bool prints) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // predicts one rank's run; only rank 0 prints
+    if (o.dry_run || o.preview) {    // predicts one rank's run; only rank 0 prints
         const Result<RankInfo> here = comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
         ranks.info.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
@@ -68,14 +69,14 @@ Status Trainer::issue() {
     const int S = o.seq_len;
     // The step's first sequence, counted from the run's beginning.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
-    const int64_t all = objective.targets(first, o.total_batch / S, S);
+    const int64_t sequences = o.total_batch / S, all = objective.targets(first, sequences, S, data.targets(sequences));
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
-        TRY(data.next(tokens.data(), targets.data()));
+        TRY(data.next(tokens.data(), targets.data(), &texts));
         Spans spans;
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
-                            &targets[size_t(b) * size_t(S)], S, S, &spans);
+                            &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b)]);
         g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         g.forward(true);
         g.loss(true, float(1.0 / double(all)));
@@ -266,7 +267,9 @@ Status Trainer::save() {
 
 Status Trainer::sample_text() {
     GenerationOptions what;
-    what.prompts = {tokenizer.encode_prompt(o.sample_prompt)};
+    if (chat_encoder && !o.sample_prompt.empty())    // a user's message, to which the sample is the answer
+        what.prompts = {TRY(chat_encoder->prompt({{"user", o.sample_prompt}}, int64_t(time(nullptr))))};
+    else what.prompts = {tokenizer.encode_prompt(o.sample_prompt)};
     if (what.prompts[0].empty()) what.prompts = {beginning_of_text(tokenizer, state.documents)};
     what.tokens = o.sample_tokens;
     what.sampling.seed = uint64_t(o.seed);
@@ -289,7 +292,7 @@ Status Trainer::validate_and_sample() {
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
     const TrainState before = state;
     Status done;
-    if (!o.val.empty() && (due(o.eval_every) || last)) done = validate();
+    if (validates() && (due(o.eval_every) || last)) done = validate();
     if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
     if (!done.ok()) {
         state = before;

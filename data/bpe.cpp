@@ -33,7 +33,9 @@ struct Tokenizer::Tables {
     void encode_chunk(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
     void encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
     void encode_segment(Splitter& splitter, std::string_view text, bool special, bool beginning, bool follows,
-                        std::vector<int>& out) const;
+                        const std::vector<size_t>& plain, std::vector<int>& out) const;
+    bool is_plain(const AddedTokens::Found& found, const std::vector<size_t>& plain) const;
+    const std::string& decoded(int id) const { return text.empty() ? v.tokens[size_t(id)] : text[size_t(id)]; }
     std::string without_marks(int id) const;
     size_t chunk_end(std::string_view text, size_t limit) const;
     size_t mark_before(std::string_view text, size_t limit, std::string_view mark) const;
@@ -196,23 +198,33 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view prepa
 // Encodes the text between two added tokens: normalizes it, finds added tokens of normalized text,
 // marks spaces, splits into pieces, and merges.
 void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool specials, bool beginning,
-                                       bool follows, std::vector<int>& out) const {
+                                       bool follows, const std::vector<size_t>& plain, std::vector<int>& out) const {
     std::string held;
+    std::vector<size_t> here = plain;    // offsets in the normalized segment
     if (!is_normalized(segment, v.normalization, follows)) {
+        for (size_t& offset : here) offset = normalized(segment.substr(0, offset), v.normalization, follows).size();
         held = normalized(segment, v.normalization, follows);
         segment = held;
     }
-    auto ordinary = [&](std::string_view plain, bool first) {
-        if (plain.empty()) return;
-        if (v.spaces == Spaces::kept) return encode_pieces(splitter, plain, out);
-        encode_pieces(splitter, marked(plain, v.spaces, beginning && first, follows && first), out);
+    auto ordinary = [&](std::string_view between, bool first) {
+        if (between.empty()) return;
+        if (v.spaces == Spaces::kept) return encode_pieces(splitter, between, out);
+        encode_pieces(splitter, marked(between, v.spaces, beginning && first, follows && first), out);
     };
     size_t from = 0;
-    for (AddedTokens::Found found; late.find(segment, from, specials, found); from = found.end) {
+    for (AddedTokens::Found found; late.find(segment, from, specials, found);) {
+        if (is_plain(found, here)) continue;
         if (found.begin > from) ordinary(segment.substr(from, found.begin - from), from == 0);
         out.push_back(found.id);
+        from = found.end;
     }
     ordinary(segment.substr(from), from == 0);
+}
+
+// Whether a special token's name lies around one of these offsets.
+bool Tokenizer::Tables::is_plain(const AddedTokens::Found& found, const std::vector<size_t>& plain) const {
+    const auto inside = std::upper_bound(plain.begin(), plain.end(), found.begin);
+    return special[size_t(found.id)] && inside != plain.end() && *inside < found.end;
 }
 
 Tokenizer::Tokenizer() = default;
@@ -262,6 +274,17 @@ Tokenizer Tokenizer::of_model(int V) const {
     less.t = std::move(tables);
     return less;
 }
+Tokenizer Tokenizer::with_chat_template(const std::string& source, const std::vector<int>& ends) const {
+    Vocabulary v = vocabulary();
+    v.chat_template = source;
+    for (int id : ends)
+        if (id != v.eos && std::find(v.ends.begin(), v.ends.end(), id) == v.ends.end()) v.ends.push_back(id);
+    auto tables = std::make_shared<Tables>(std::move(v));
+    tables->fingerprint = fingerprint();
+    Tokenizer other;
+    other.t = std::move(tables);
+    return other;
+}
 Status Tokenizer::fits(int V, Exit code, const std::string& advice) const {
     if (vocab_size() <= V) return {};
     return fail(code, "the tokenizer has %d tokens, the model %d%s", vocab_size(), V, advice.c_str());
@@ -275,27 +298,102 @@ int Tokenizer::vocab_size() const { return int(vocabulary().tokens.size()); }
 int Tokenizer::end_of_text() const { return t ? t->end_of_text : -1; }
 std::string_view Tokenizer::token(int id) const {
     CHECK(id >= 0 && id < vocab_size(), "token %d of %d", id, vocab_size());
-    return t->text.empty() ? t->v.tokens[size_t(id)] : t->text[size_t(id)];
+    return t->decoded(id);
 }
 uint64_t Tokenizer::fingerprint() const { return t ? t->fingerprint : 0; }
 bool Tokenizer::is_special(int id) const { return id >= 0 && id < vocab_size() && t->special[size_t(id)]; }
 
-std::vector<int> Tokenizer::encode(std::string_view text, bool special, bool follows) const {
+// The offsets of encode_cut, and how they lie among the tokens.
+struct Tokenizer::Cutter {
+    const Tables& t;
+    const std::vector<size_t>& plain;
+    std::vector<TextCut>* cuts;
+    size_t done = 0;    // cuts with final counts
+
+    std::vector<size_t> plain_within(size_t from, size_t end) const {
+        std::vector<size_t> some;
+        for (auto i = std::upper_bound(plain.begin(), plain.end(), from); i != plain.end() && *i < end; ++i)
+            some.push_back(*i - from);
+        return some;
+    }
+    // Counts the tokens of the part of the text from `from` on: ids from index `first` on.
+    void add(std::string_view part, size_t from, const std::vector<int>& ids, size_t first, bool follows) {
+        for (; cuts && done < cuts->size() && (*cuts)[done].at < from + part.size(); done++) {
+            TextCut& cut = (*cuts)[done];
+            cut.ended = cut.begun = int(first);
+            if (cut.at > from) count(part, cut.at - from, ids, first, follows, cut);
+        }
+    }
+    void count(std::string_view part, size_t at, const std::vector<int>& ids, size_t first, bool follows,
+               TextCut& cut) const;
+};
+
+// Tokens decode to the normalized part, perhaps behind one space more. Where they do not
+// (characters without a token), the tokens of the text before the cut are counted instead.
+void Tokenizer::Cutter::count(std::string_view part, size_t at, const std::vector<int>& ids, size_t first, bool follows,
+                              TextCut& cut) const {
+    std::string all;
+    for (size_t i = first; i < ids.size(); i++) all += t.decoded(ids[i]);
+    auto plainly = [&](std::string_view text) { return with_spaces(normalized(text, t.v.normalization, follows)); };
+    const std::string before = plainly(part.substr(0, at)), whole = plainly(part);
+    const size_t shift = all.size() == whole.size() + 1 && all[0] == ' ' ? 1 : 0;
+    if (all.compare(shift, before.size(), before) != 0 || all.size() != whole.size() + shift) {
+        Splitter splitter(t.pieces);
+        std::vector<int> some;
+        t.encode_segment(splitter, part.substr(0, at), false, false, follows, {}, some);
+        cut.ended = cut.begun = int(std::min(first + some.size(), ids.size()));
+        return;
+    }
+    size_t offset = 0;
+    for (size_t i = first; i < ids.size() && offset < before.size() + shift; i++) {
+        offset += t.decoded(ids[i]).size();
+        cut.begun = int(i + 1);
+        if (offset <= before.size() + shift) cut.ended = int(i + 1);
+    }
+}
+
+std::vector<int> Tokenizer::encode_with(std::string_view text, bool special, bool follows, Cutter* cutter) const {
     std::vector<int> out;
     CHECK(t || text.empty(), "encode without a vocabulary");
     if (!t) return out;
     Splitter splitter(t->pieces);
+    const std::vector<size_t> none;
     size_t from = 0;
     auto segment = [&](size_t end) {
         const bool beginning = from == 0;
-        t->encode_segment(splitter, text.substr(from, end - from), special, beginning, follows && beginning, out);
+        const size_t first = out.size();
+        const std::string_view part = text.substr(from, end - from);
+        t->encode_segment(splitter, part, special, beginning, follows && beginning,
+                          cutter ? cutter->plain_within(from, end) : none, out);
+        if (cutter) cutter->add(part, from, out, first, follows && beginning);
     };
-    for (AddedTokens::Found found; t->raw.find(text, from, special, found); from = found.end) {
+    for (AddedTokens::Found found; t->raw.find(text, from, special, found);) {
+        if (cutter && t->is_plain(found, cutter->plain)) continue;
         if (found.begin > from) segment(found.begin);
         out.push_back(found.id);
+        from = found.end;
+        if (!cutter) continue;
+        std::vector<TextCut>* cuts = cutter->cuts;
+        for (; cuts && cutter->done < cuts->size() && (*cuts)[cutter->done].at < found.end; cutter->done++) {
+            TextCut& cut = (*cuts)[cutter->done];
+            cut.ended = int(out.size()) - 1;
+            cut.begun = cut.ended + (cut.at > found.begin);
+        }
     }
     segment(text.size());
     return out;
+}
+std::vector<int> Tokenizer::encode(std::string_view text, bool special, bool follows) const {
+    return encode_with(text, special, follows, nullptr);
+}
+std::vector<int> Tokenizer::encode_cut(std::string_view text, const std::vector<size_t>& plain,
+                                       std::vector<TextCut>* cuts) const {
+    CHECK(t, "encode without a vocabulary");
+    Cutter cutter{*t, plain, cuts};
+    const std::vector<int> ids = encode_with(text, true, false, &cutter);
+    for (; cuts && cutter.done < cuts->size(); cutter.done++)
+        (*cuts)[cutter.done].ended = (*cuts)[cutter.done].begun = int(ids.size());
+    return ids;
 }
 
 std::vector<int> Tokenizer::encode_prompt(std::string_view text) const {

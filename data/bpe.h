@@ -14,6 +14,13 @@
 #include "byte_alphabet.h"
 #include "vocabulary.h"
 
+// An offset in a text, and the numbers of the text's tokens that end at or before it, and that
+// begin before it. They differ where a token lies across the offset.
+struct TextCut {
+    size_t at = 0;
+    int ended = 0, begun = 0;
+};
+
 class Tokenizer {
   public:
     Tokenizer();    // empty: vocab_size() == 0
@@ -36,6 +43,8 @@ class Tokenizer {
     // the model cannot have been trained (Gemma 3's <image_soft_token>), are removed; the
     // fingerprint stays equal. If ordinary tokens have ids >= V, too, returns a plain copy.
     Tokenizer of_model(int V) const;
+    // Returns a tokenizer with equal ids and another template; `ends`: more ids that end an answer.
+    Tokenizer with_chat_template(const std::string& source, const std::vector<int>& ends) const;
     Status fits(int V, Exit code, const std::string& advice) const;    // fails with `code` if an id is V or more
 
     const Vocabulary& vocabulary() const;
@@ -50,6 +59,10 @@ class Tokenizer {
     // (unless called in a chunk of a loop); the ids do not depend on the number of cores. BOS and
     // EOS are not added.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
+    // Encodes with the names of special tokens, except a name around an offset of `plain`, which is
+    // ordinary text. Fills in the counts of `cuts`. Both are sorted byte offsets.
+    std::vector<int> encode_cut(std::string_view text, const std::vector<size_t>& plain,
+                                std::vector<TextCut>* cuts = nullptr) const;
     // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS
     // is added if the tokenizer's files require it.
     std::vector<int> encode_prompt(std::string_view text) const;
@@ -61,6 +74,8 @@ class Tokenizer {
 
   private:
     struct Tables;
+    struct Cutter;
+    std::vector<int> encode_with(std::string_view text, bool special, bool follows, Cutter* cutter) const;
     std::shared_ptr<const Tables> t;    // immutable: copies share it, threads may encode
 };
 

@@ -9,6 +9,8 @@
 #include <system_error>
 #include <thread>
 
+#include "data/samples.h"
+
 // A Feistel network with philox as round function permutes [0, 2^bits), where 2^bits < 2n. It is
 // applied again while the result is outside [0, n) (cycle walking: Black & Rogaway 2002), on
 // average fewer than twice in all.
@@ -35,35 +37,35 @@ struct Loader::State {
     static constexpr int DEPTH = 2;    // batches that the ring buffer holds
 
     LoaderConfig c;
-    std::vector<Shard> shards;
-    std::vector<int64_t> before;    // samples before shard i; last entry: all samples
-    int64_t epoch = 0;              // samples per epoch, limited by max_tokens
-    Position at;                    // start of the batch that next() returns
+    std::shared_ptr<const SampleSource> source;
+    int64_t epoch = 0;    // samples per epoch, limited by max_tokens
+    Position at;          // start of the batch that next() returns
 
     // Shared with the reader thread, which reads batch `made`. The ring holds batches [taken,
     // made).
     std::mutex mutex;
     std::condition_variable_any changed;
-    std::vector<int> ring[DEPTH];    // (B,S+1) tokens per batch
-    Status error;                    // reading batch `made` failed
-    Position ahead;                  // start of batch `made`
+    struct Batch {
+        std::vector<int> tokens, targets;    // (B,S)
+        std::vector<std::vector<Text>> texts;
+    } ring[DEPTH];
+    Status error;      // reading batch `made` failed
+    Position ahead;    // start of batch `made`
     int64_t made = 0, taken = 0, seeks = 0;
     std::jthread reader;    // last: stops before the other members are destroyed
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
     int64_t sample_at(Position order_pos) const {
         if (c.shuffle) return shuffled(c.seed, order_pos.epoch, epoch, order_pos.index);
-        return int64_t(__int128(order_pos.index) * before.back() / epoch);
+        return int64_t(__int128(order_pos.index) * source->samples() / epoch);
     }
     Position after(Position p) const { return normal({p.epoch, p.index + int64_t(c.ranks) * c.B}); }
 
-    Status read(Position p, int* out) const {
+    Status read(Position p, Batch& to) const {
         for (int b = 0; b < c.B; b++) {
-            Position order_pos = normal({p.epoch, p.index + int64_t(c.rank) * c.B + b});
-            int64_t sample = sample_at(order_pos);
-            auto shard = std::upper_bound(before.begin(), before.end(), sample) - before.begin() - 1;
-            int64_t first = (sample - before[size_t(shard)]) * c.S;
-            TRY(shard_read(shards[size_t(shard)], first, c.S + 1, c.vocab, out + int64_t(b) * (c.S + 1)));
+            const int64_t sample = sample_at(normal({p.epoch, p.index + int64_t(c.rank) * c.B + b}));
+            const size_t first = size_t(b) * size_t(c.S);
+            TRY(source->read(sample, &to.tokens[first], &to.targets[first], &to.texts[size_t(b)]));
         }
         return {};
     }
@@ -75,9 +77,9 @@ struct Loader::State {
             if (stop.stop_requested()) return;
             Position p = ahead;
             int64_t seeks_then = seeks;
-            int* out = ring[made % DEPTH].data();
+            Batch& to = ring[made % DEPTH];
             lock.unlock();
-            Status status = read(p, out);
+            Status status = read(p, to);
             lock.lock();
             if (seeks != seeks_then) continue;    // seek made this batch obsolete
             error = status;
@@ -88,27 +90,25 @@ struct Loader::State {
 };
 
 Result<Loader> Loader::open(const LoaderConfig& c) {
+    CHECK(c.S > 0 && c.vocab > 0);
+    return open(TRY(shard_windows(c)), c);
+}
+Result<Loader> Loader::open(std::shared_ptr<const SampleSource> source, const LoaderConfig& c) {
     CHECK(c.B > 0 && c.S > 0 && c.vocab > 0 && c.ranks > 0 && c.rank >= 0 && c.rank < c.ranks);
     CHECK(c.max_tokens >= 0 && (c.max_tokens == 0 || !c.shuffle), "some samples, in a shuffled order");
     Loader loader;
     loader.s = std::make_shared<State>();
     State& s = *loader.s;
     s.c = c;
-    s.before = {0};
-    for (const std::string& path : TRY(shard_glob(c.pattern))) {
-        s.shards.push_back(TRY(shard_open(path, c.raw_u16)));
-        s.before.push_back(s.before.back() + std::max<int64_t>(0, s.shards.back().tokens - 1) / c.S);
-    }
-    TRY(check_shard_sets(s.shards, c.allow_partial_set));
-    const int64_t all = s.before.back();
+    s.source = std::move(source);
+    const int64_t all = s.source->samples();
+    CHECK(all > 0, "no samples");
     s.epoch = c.max_tokens ? std::min(all, ceil_div(c.max_tokens, c.S)) : all;
-    if (all == 0)
-        return fail(Exit::input,
-                    "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
-                    "first, %s, has %lld",
-                    c.pattern.c_str(), s.shards.size(), c.S + 1, s.shards[0].path.c_str(),
-                    (long long)s.shards[0].tokens);
-    for (auto& batch : s.ring) batch.resize(size_t(c.B) * size_t(c.S + 1));
+    const size_t positions = size_t(c.B) * size_t(c.S);
+    for (State::Batch& batch : s.ring) {
+        batch.tokens.resize(positions), batch.targets.resize(positions);
+        batch.texts.resize(size_t(c.B));
+    }
     try {
         s.reader = std::jthread([&s](std::stop_token stop) { s.read_ahead(stop); });
     } catch (const std::system_error& e) {
@@ -117,17 +117,16 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
     return loader;
 }
 
-Status Loader::next(int* tokens, int* targets) {
+Status Loader::next(int* tokens, int* targets, std::vector<std::vector<Text>>* texts) {
     CHECK(s);
     std::unique_lock lock(s->mutex);
     s->changed.wait(lock, [&] { return s->made > s->taken || !s->error.ok(); });
     if (s->made == s->taken) return s->error;
-    const int *from = s->ring[s->taken % State::DEPTH].data(), B = s->c.B, S = s->c.S;
+    const State::Batch& from = s->ring[s->taken % State::DEPTH];
     lock.unlock();    // the thread cannot reuse it before `taken` grows
-    for (int64_t b = 0; b < B; b++, from += S + 1) {
-        std::copy(from, from + S, tokens + b * S);
-        std::copy(from + 1, from + S + 1, targets + b * S);
-    }
+    std::copy(from.tokens.begin(), from.tokens.end(), tokens);
+    std::copy(from.targets.begin(), from.targets.end(), targets);
+    if (texts) *texts = from.texts;
     lock.lock();
     s->taken++;
     s->at = s->after(s->at);
@@ -146,26 +145,15 @@ void Loader::seek(Position p) {
     s->changed.notify_all();
 }
 int64_t Loader::samples() const { return s->epoch; }
-const std::vector<Shard>& Loader::shards() const { return s->shards; }
-int64_t Loader::tokens() const {
-    int64_t n = 0;
-    for (const Shard& shard : s->shards) n += shard.tokens;
-    return n;
+int64_t Loader::tokens() const { return s->source->tokens(); }
+const SampleSource& Loader::source() const { return *s->source; }
+const std::vector<Shard>& Loader::shards() const {
+    static const std::vector<Shard> none;
+    return s ? s->source->shards() : none;
 }
-
-uint64_t Loader::fingerprint() const {
-    uint64_t h = FNV_OFFSET_BASIS;    // FNV-1a of bytes
-    auto add = [&](const void* data, size_t bytes) {
-        for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
-    };
-    for (const Shard& shard : s->shards) {
-        // The hash takes the file's name without the directory (data may move before a resume), and
-        // with its NUL as a separator.
-        const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
-        add(name, std::char_traits<char>::length(name) + 1);
-        add(&shard.file_bytes, 8);
-        add(&shard.tokens, 8);
-    }
-    add(&s->c.S, sizeof s->c.S);
-    return h;
+int64_t Loader::targets(int64_t n) const {
+    int64_t all = 0;
+    for (int64_t i = 0; i < n; i++) all += s->source->targets(s->sample_at(s->normal({s->at.epoch, s->at.index + i})));
+    return all;
 }
+uint64_t Loader::fingerprint() const { return s->source->fingerprint(); }

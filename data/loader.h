@@ -16,7 +16,9 @@
 
 #include "base/common.h"
 
+class SampleSource;
 class Tokenizer;
+struct Text;
 
 // A set of shards written together, and the shard's index in it.
 struct ShardSet {
@@ -96,28 +98,32 @@ struct LoaderConfig {
 // Element i of epoch e's permutation of n samples, a bijection on [0, n); O(1) time and memory.
 int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 
-// A sample is a window of S+1 tokens of one shard. Windows begin S tokens apart; a shorter rest of
-// the shard is dropped. Epoch e visits every sample once, in the order shuffled(seed, e, n, .).
-// Together, the ranks' next() calls consume ranks*B consecutive samples of that order, into the
-// next epoch if necessary: rank r takes B samples from index + r*B on. So a step's samples depend
-// on (seed, epoch, index) and the global batch size alone, not on the number of ranks.
+// Samples come from a source (samples.h). Those of shards are windows of S+1 tokens of one shard:
+// they begin S tokens apart, and a shorter rest of the shard is dropped. Epoch e visits every
+// sample once, in the order shuffled(seed, e, n, .). Together, the ranks' next() calls consume
+// ranks*B consecutive samples of that order, into the next epoch if necessary: rank r takes B
+// samples from index + r*B on. So a step's samples depend on (seed, epoch, index) and the global
+// batch size alone, not on the number of ranks.
 class Loader {
   public:
-    static Result<Loader> open(const LoaderConfig& config);
-    // Gets the next batch: tokens and targets (B,S); a target is the next token. A thread reads
-    // batches in advance; `next` waits only if that thread is behind. An error of shard_read is
-    // returned again until `seek`.
-    Status next(int* tokens, int* targets);
+    static Result<Loader> open(const LoaderConfig& config);    // over the shards that `config` names
+    static Result<Loader> open(std::shared_ptr<const SampleSource> source, const LoaderConfig& config);
+    // Gets the next batch: tokens and targets (B,S); a target is the next token, or -1: none.
+    // `texts`: the texts of each sample. A thread reads batches in advance; `next` waits only if
+    // that thread is behind. An error of the source is returned again until `seek`.
+    Status next(int* tokens, int* targets, std::vector<std::vector<Text>>* texts = nullptr);
     struct Position {
         int64_t epoch = 0, index = 0;
         bool operator==(const Position&) const = default;
     };
-    Position position() const;    // start of the next batch, without batches read ahead
-    void seek(Position p);        // an index beyond the epoch counts into later ones
-    int64_t samples() const;      // samples in an epoch
-    int64_t tokens() const;       // tokens in all shards
+    Position position() const;           // start of the next batch, without batches read ahead
+    void seek(Position p);               // an index beyond the epoch counts into later ones
+    int64_t samples() const;             // samples in an epoch
+    int64_t tokens() const;              // tokens of the source
+    int64_t targets(int64_t n) const;    // targets of the next n samples, over all ranks
+    const SampleSource& source() const;
     const std::vector<Shard>& shards() const;
-    uint64_t fingerprint() const;    // hash of S and the shards' names and sizes
+    uint64_t fingerprint() const;    // the source's
 
   private:
     struct State;

@@ -54,8 +54,8 @@ int Objective::prefix(int64_t number, int S) const {
     return S < 2 ? 1 : 1 + int(bits * uint64_t(S - 1) >> 32);
 }
 
-int64_t Objective::targets(int64_t first, int64_t n, int S) const {
-    if (mask_kind == MaskKind::causal) return n * S;
+int64_t Objective::targets(int64_t first, int64_t n, int S, int64_t given) const {
+    if (mask_kind == MaskKind::causal) return given;
     if (mask_kind == MaskKind::all) return n * masked(S);
     int64_t all = 0;
     for (int64_t i = 0; i < n; i++) all += S - prefix(first + i, S) + 1;    // the prefix's last position has a target
@@ -73,9 +73,9 @@ void Objective::mask_out(int64_t number, int* tokens, int* targets, int S) const
     }
 }
 
-void Objective::apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const {
+void Objective::apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans,
+                      std::vector<Text> texts) const {
     if (is_plain_causal()) return;
-    std::vector<Text> texts = {Text{}};
     for (int s = 1; s < n && begin >= 0; s++)
         if (tokens[s] == begin) texts.push_back({s});
     if (mask_kind == MaskKind::prefix) {

@@ -26,14 +26,18 @@ struct Objective {
     double fraction = 0.15;        // mlm: share of positions that are targets
     uint64_t seed = 0;
 
-    bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0; }
-    // Returns the number of targets in `n` sequences whose indices start at `first`.
-    int64_t targets(int64_t first, int64_t n, int S) const;
-    // `number` is the index of the sequence. On entry, `tokens` (n) has the sequence, and `targets`
-    // (n) each position's next token. On return, they have the model's inputs and targets (-1:
-    // none). Appends the spans of the sequence and of S - n padding positions, unless
-    // is_plain_causal().
-    void apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const;
+    bool packed = false;    // the source packs texts that do not attend to each other
+
+    bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0 && !packed; }
+    // Returns the number of targets in `n` sequences whose indices start at `first`, in which the
+    // source has `given` targets.
+    int64_t targets(int64_t first, int64_t n, int S, int64_t given) const;
+    // `number` is the index of the sequence. On entry, `tokens` (n) has the sequence, `targets`
+    // (n) each position's next token (-1: none), and `texts` the texts that the source has packed.
+    // On return, they have the model's inputs and targets (-1: none). Appends the spans of the
+    // sequence and of S - n padding positions, unless is_plain_causal().
+    void apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans,
+               std::vector<Text> texts = {Text{}}) const;
 
     const char* name() const {
         return mask_kind == MaskKind::all ? "mlm" : mask_kind == MaskKind::prefix ? "prefix" : "causal";

@@ -20,6 +20,11 @@ Result<json> json_parse(std::string_view text, const std::string& name, int max_
     TRY(json_check(text, name, v));
     return json::parse(text.begin(), text.end(), nullptr, false);
 }
+Result<nlohmann::ordered_json> json_parse_ordered(std::string_view text, const std::string& name, int max_depth) {
+    JsonCheck v(max_depth);
+    TRY(json_check(text, name, v));
+    return nlohmann::ordered_json::parse(text.begin(), text.end(), nullptr, false);
+}
 
 Result<std::string> json_text_field(std::string_view text, const std::string& name, const std::string& field,
                                     int max_depth) {
@@ -38,45 +43,50 @@ Result<std::string> json_text_field(std::string_view text, const std::string& na
 }
 
 namespace {
-const json& field(const json& object, const char* key) {    // JSON null if absent
-    static const json none;
+template <class J> const J& field(const J& object, const char* key) {    // JSON null if absent
+    static const J none;
     auto it = object.find(key);
     return it == object.end() ? none : *it;
 }
 }    // namespace
 
-bool JsonFields::has(const char* key) const { return !field(object, key).is_null(); }
+template <class J> bool FieldsOf<J>::has(const char* key) const { return !field(object, key).is_null(); }
 
-template <class V> Status JsonFields::take(const char* key, bool fits, const std::string& expected, V* out) const {
+template <class J> template <class V>
+Status FieldsOf<J>::take(const char* key, bool fits, const std::string& expected, V* out) const {
     std::string found = "nothing";
     if (auto it = object.find(key); it != object.end()) {
-        if (fits) return *out = it->get<V>(), Status{};
-        found = it->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
+        if (fits) return *out = it->template get<V>(), Status{};
+        found = it->dump(-1, ' ', true, J::error_handler_t::replace).substr(0, 60);
     }
     return fail(Exit::input, "%s: %s: expected %s, found %s", name.c_str(), key, expected.c_str(), found.c_str());
 }
 
-Status JsonFields::get(const char* key, int64_t* out, int64_t min, int64_t max) const {
-    const json& j = field(object, key);
-    const bool fits = j.is_number_integer() && !(j.is_number_unsigned() && j.get<uint64_t>() > uint64_t(INT64_MAX)) &&
-                      j.get<int64_t>() >= min && j.get<int64_t>() <= max;
+template <class J> Status FieldsOf<J>::get(const char* key, int64_t* out, int64_t min, int64_t max) const {
+    const J& j = field(object, key);
+    const bool fits = j.is_number_integer() &&
+                      !(j.is_number_unsigned() && j.template get<uint64_t>() > uint64_t(INT64_MAX)) &&
+                      j.template get<int64_t>() >= min && j.template get<int64_t>() <= max;
     return take(key, fits, "an integer from " + std::to_string(min) + " to " + std::to_string(max), out);
 }
-Status JsonFields::get(const char* key, int* out, int min, int max) const {
+template <class J> Status FieldsOf<J>::get(const char* key, int* out, int min, int max) const {
     int64_t wide = 0;
     TRY(get(key, &wide, int64_t(min), int64_t(max)));
     *out = int(wide);
     return {};
 }
-Status JsonFields::get(const char* key, uint64_t* out) const {
+template <class J> Status FieldsOf<J>::get(const char* key, uint64_t* out) const {
     return take(key, field(object, key).is_number_unsigned(), "an integer from 0 to 2^64-1", out);
 }
-Status JsonFields::get(const char* key, double* out, double min, double max) const {
-    const json& j = field(object, key);
+template <class J> Status FieldsOf<J>::get(const char* key, double* out, double min, double max) const {
+    const J& j = field(object, key);
     char range[80];
     snprintf(range, sizeof range, "a number from %g to %g", min, max);
-    return take(key, j.is_number() && j.get<double>() >= min && j.get<double>() <= max, range, out);
+    return take(key, j.is_number() && j.template get<double>() >= min && j.template get<double>() <= max, range, out);
 }
-Status JsonFields::get(const char* key, std::string* out) const {
+template <class J> Status FieldsOf<J>::get(const char* key, std::string* out) const {
     return take(key, field(object, key).is_string(), "a string", out);
 }
+
+template struct FieldsOf<nlohmann::json>;
+template struct FieldsOf<nlohmann::ordered_json>;

@@ -9,10 +9,12 @@
 // Parses JSON. max_depth: limit on nested objects and arrays. Exit 3 naming `name` and the byte.
 Result<nlohmann::json> json_parse(std::string_view text, const std::string& name, int max_depth);
 
+Result<nlohmann::ordered_json> json_parse_ordered(std::string_view text, const std::string& name, int max_depth);
+
 // Reads the fields of one object. A getter fails with exit 3 if the field is missing, of another
 // type or out of [min, max].
-struct JsonFields {
-    const nlohmann::json& object;       // must be a JSON object
+template <class J> struct FieldsOf {
+    const J& object;                    // must be a JSON object
     std::string name;                   // the file, for messages
     bool has(const char* key) const;    // present and not null
     Status get(const char* key, int64_t* out, int64_t min, int64_t max) const;
@@ -24,3 +26,5 @@ struct JsonFields {
   private:
     template <class V> Status take(const char* key, bool fits, const std::string& expected, V* out) const;
 };
+typedef FieldsOf<nlohmann::json> JsonFields;
+typedef FieldsOf<nlohmann::ordered_json> OrderedFields;

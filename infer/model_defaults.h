@@ -21,10 +21,10 @@ std::vector<std::string> truncation_flags(const Sampling& sampling);
 
 // How a conversation is written as tokens, and where an answer ends.
 struct ChatFormat {
-    std::string chat_template, name;    // Jinja source; its origin
-    std::string bos, eos;               // text of the tokens, for the template; "": none
-    std::vector<int> ends;              // end tokens, from all files and the template's markers
-    std::vector<std::string> stop;      // template's end markers without a single token
+    std::string chat_template = {}, name = {};    // Jinja source; its origin
+    std::string bos = {}, eos = {};               // text of the tokens, for the template; "": none
+    std::vector<int> ends = {};                   // end tokens, from all files and the template's markers
+    std::vector<std::string> stop = {};           // template's end markers without a single token
 };
 // named: a template file, or "chatml" for the built-in template, or "" for the tokenizer's own.
 // model: the model's name, for messages. Exit 2: no template; 3, 4: the template file cannot be

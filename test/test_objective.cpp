@@ -68,7 +68,7 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
             auto in = text, out = next;
             Spans spans, again;
             o.apply(number, in.data(), out.data(), S, S, &spans);
-            REQUIRE(counting(out) == o.targets(number, 1, S));
+            REQUIRE(counting(out) == o.targets(number, 1, S, S));
             all += counting(out);
             auto in2 = text, out2 = next;
             o.apply(number, in2.data(), out2.data(), S, S, &again);
@@ -86,7 +86,7 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
                 if (out[size_t(s)] >= 0) masked += in[size_t(s)] == 12, same += in[size_t(s)] == text[size_t(s)];
             }
         }
-        CHECK(all == o.targets(0, n, S));
+        CHECK(all == o.targets(0, n, S, int64_t(n) * S));
         if (o.mask_kind == MaskKind::all) {
             CHECK(all == n * 12);    // round(0.3 * 40)
             CHECK(std::fabs(double(masked) / double(all) - 0.8) < 0.03);

@@ -156,11 +156,8 @@ Status print_ranks(const Trainer& t) {
 // Prints data, steps and work; without --data, as far as options determine them.
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
-    const bool has_data = !o.data.empty();
-    if (has_data)
-        printf("data          %s tokens in %s, %s of %d\n", human_count(double(t.data.tokens())).c_str(),
-               counted(int64_t(t.data.shards().size()), "shard").c_str(), counted(t.data.samples(), "window").c_str(),
-               o.seq_len);
+    const bool has_data = t.has_data();
+    if (has_data) printf("data          %s\n", t.data.source().text().c_str());
     else
         printf(
             "data          none given (--data)%s\n",

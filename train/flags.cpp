@@ -53,6 +53,43 @@ std::vector<Flag> model_flags(TrainOptions& o) {
                                  0, 1 << 20});
     return flags;
 }
+FlagGroup chat_flags(TrainOptions& o) {
+    const std::vector<std::string> chat = {"--chat"};
+    return {"Conversations",
+            {
+                {.name = "--chat-template",
+                 .to = &o.chat_template,
+                 .help = "a file with a chat template (Jinja), or chatml, for a model without one; the run keeps it",
+                 .needs = chat},
+                {.name = "--preview",
+                 .to = &o.preview,
+                 .help = "print this many conversations, with what is learnt in colour, and counts; then stop",
+                 .min = 0,
+                 .max = 1e9,
+                 .needs = chat,
+                 .excludes = {"--dry-run"}},
+            },
+            {
+                {.name = "--chat-val",
+                 .to = &o.chat_val,
+                 .help = "conversations for validation, given in the same way",
+                 .needs = chat},
+                {.name = "--train-on",
+                 .to = &o.train_on,
+                 .help = "tokens that are learnt: of all answers, of a conversation's last one, or all tokens",
+                 .choices = {"assistant", "last", "all"},
+                 .needs = chat},
+                {.name = "--pack",
+                 .to = &o.pack,
+                 .help = "several conversations in a sequence, each apart from the others; else one, padded",
+                 .needs = chat},
+                {.name = "--too-long",
+                 .to = &o.too_long,
+                 .help = "a conversation longer than --seq-len is cut, or left out",
+                 .choices = {"cut", "drop"},
+                 .needs = chat},
+            }};
+}
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {
         {"Common",
@@ -61,8 +98,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .to = &o.data,
               .help = "training shards, from `flatgpt tokenize`: a path, a glob pattern, "
                       "or several separated by commas",
-              .required_unless = {"--dry-run"}},
+              .required_unless = {"--chat", "--dry-run"}},
              {"--val", &o.val, "validation shards, given in the same way"},
+             {.name = "--chat",
+              .to = &o.chat,
+              .help = "conversations to fine-tune on instead: JSON lines with messages (or prompt and "
+                      "completion, or ShareGPT's conversations), written by the model's chat template",
+              .excludes = {"--data", "--val", "--documents", "--raw-u16", "--objective prefix", "--objective mlm"}},
              {"--tokenizer", &o.tokenizer,
               "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
               "checkpoint's, else gpt2"},
@@ -70,7 +112,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .to = &o.out,
               .help = "the run's directory: checkpoints, metrics.jsonl, run.toml",
               .letter = 'o',
-              .required_unless = {"--dry-run"}},
+              .required_unless = {"--dry-run", "--preview"}},
              {"--model", &o.model,
               config_names() + ", or a directory or a GGUF file whose shape to take; none: that of "
                                "--from, else gpt2"},
@@ -85,7 +127,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               "tokens per sequence, and without --context a new model's context; 0: the model's, "
               "at most 2048",
               0, 1 << 20},
-             {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
+             {"--steps", &o.steps, "updates in total; 0: one pass over the data, or --epochs", 0, 99999999},
+             {.name = "--epochs",
+              .to = &o.epochs,
+              .help = "passes over the data, instead of --steps; 0: one",
+              .min = 0,
+              .max = 1e6,
+              .excludes = {"--steps"}},
              {"--lr", &o.lr, "peak learning rate", 0, 10},
          },
          {
@@ -133,6 +181,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
              {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
          }},
+        chat_flags(o),
         {"Schedule and optimizer",
          {
              {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
@@ -145,7 +194,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "steps between validations; 0: only at the end",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val"}},
+              .needs = {"--val or --chat-val"}},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
          },
          {
@@ -155,7 +204,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "the same each time; 0: all",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val"}},
+              .needs = {"--val or --chat-val"}},
              {.name = "--patience",
               .to = &o.patience,
               .help = "stop after this many validations without a lower loss; 0: "
@@ -182,7 +231,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          {
              {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
              {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
-             {"--keep-best", &o.keep_best, "with --val: also keep the checkpoint with the lowest validation loss"},
+             {"--keep-best", &o.keep_best, "with validation: also keep the checkpoint with the lowest validation loss"},
          }}};
 }
 std::vector<FlagGroup> machine_flags(TrainOptions& o) {
@@ -264,7 +313,7 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
-    Command c{"train", "Train a GPT on token shards, from scratch or from a checkpoint.",
+    Command c{"train", "Train a GPT on token shards or conversations, from scratch or from a checkpoint.",
               "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
               "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3"};
     c.flags = flag_groups(run_flags(*o));

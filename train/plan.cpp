@@ -88,7 +88,7 @@ Status Trainer::check_same_start() {
     if (!ranks.coordinator) return {};
     return check_same_on_ranks(formatted("step = %lld\ndata = %016llx\nvalidation = %016llx\nweights = %016llx\n",
                                          (long long)state.step, (unsigned long long)data.fingerprint(),
-                                         (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
+                                         (unsigned long long)(validates() ? val.fingerprint() : 0),
                                          (unsigned long long)device.model->store.hash()));
 }
 
@@ -156,13 +156,13 @@ Status Trainer::set_up() {
     TRY(find_start());
     TRY(agreed(choose_model()));
     share_cores();
-    Result<Device> opened = o.dry_run ? plan_device(o.device, o.gpu, ranks.info.local_rank)
-                                      : open_device(o.device, true, ranks.info.local_rank);
+    Result<Device> opened = o.dry_run || o.preview ? plan_device(o.device, o.gpu, ranks.info.local_rank)
+                                                   : open_device(o.device, true, ranks.info.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
     TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // e.g. one rank has no GPU
     // If NCCL does not start on a rank, that rank ends at once, without agreeing with the others.
-    if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
+    if (!o.dry_run && !o.preview) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
     TRY(agreed(ranks.first() ? open_trace(o.trace, device.model, trace) : Status{}));
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
@@ -170,7 +170,8 @@ Status Trainer::set_up() {
     TRY(check_fp8(device, config, plan.B, o.seq_len));
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
-    if (!o.data.empty()) warn_of_repetition();
+    if (o.preview) return preview();
+    if (has_data()) warn_of_repetition();
     if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
     if (plan.ranks == 1 && plan.comm_dtype != Element::f32)
         progress.note("note: --reduce-dtype changes nothing on one rank");
@@ -224,7 +225,7 @@ Status Trainer::choose_batch() {
     plan.master = !o.stochastic_rounding;
     plan.rank = ranks.rank(), plan.ranks = ranks.count();
     plan.zero = o.zero;
-    plan.spans = o.documents;
+    plan.spans = o.documents || o.pack;
     plan.dropout = float(o.dropout);
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
@@ -307,6 +308,14 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
 }    // namespace
 
 Status Trainer::open_data() {
+    TRY(o.chat.empty() ? open_shards() : open_conversations());
+    if (!validates()) return {};
+    const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
+    state.validation = fnv1a_words(FNV_OFFSET_BASIS, measured_on, sizeof measured_on);
+    return {};
+}
+
+Status Trainer::open_shards() {
     const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // tokenizer comes with the weights
     const TokenizerSource tokenizer_source = {
         theirs                ? start + "'s"
@@ -324,11 +333,17 @@ Status Trainer::open_data() {
         bool same = false;
         if (!o.data.empty()) TRY(check_disjoint(data.shards(), val.shards(), &same));
         if (same) progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
-        const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
-        state.validation = fnv1a_words(FNV_OFFSET_BASIS, measured_on, sizeof measured_on);
         TRY(check_shard_tokenizer(val.shards(), tokenizer, config.V, tokenizer_source));
     }
     return o.data.empty() ? Status{} : check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source);
+}
+
+// --epochs reads each sample so many times at least. By default shards are read once but for their
+// last tokens, and conversations, of which there may be few, once in full.
+int64_t Trainer::steps_of(int64_t epochs, int64_t total_batch) const {
+    const int64_t pass = data.samples() * o.seq_len;
+    if (!epochs && o.chat.empty()) return std::max<int64_t>(1, pass / total_batch);
+    return ceil_div(std::max<int64_t>(1, epochs) * pass, total_batch);
 }
 
 Status Trainer::plan_steps() {
@@ -342,8 +357,8 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
     accumulate = int(o.total_batch / all);
-    const bool known = o.steps || !o.data.empty();    // a dry run may have neither
-    if (o.steps == 0 && known) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
+    const bool known = o.steps || has_data();    // a dry run may have neither
+    if (o.steps == 0 && known) o.steps = steps_of(o.epochs, o.total_batch);
     if (o.warmup < 0) o.warmup = default_warmup(o.steps);
     if (o.warmup > o.steps && known)
         return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);

@@ -162,6 +162,7 @@ Status Trainer::choose_model() {
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
     TRY(choose_objective());
+    TRY(choose_chat_template());
     return check_overrides(o.shape, config);
 }
 
@@ -201,6 +202,7 @@ Status Trainer::choose_objective() {
         config.V = std::max(config.V, config.mask + 1);
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
+    objective.packed = o.pack;
     return {};
 }
 
@@ -227,7 +229,7 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
         // A dry run without data keeps the vocabulary size of the model that --model names.
-        if (base.path.empty() && o.data.empty() && config.V != gpt2.vocab_size()) return {};
+        if (base.path.empty() && !has_data() && config.V != gpt2.vocab_size()) return {};
         vocabulary_assumed = base.path.empty();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // padded as by llm.c and nanoGPT
         if (base.path.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
@@ -300,8 +302,11 @@ Status Trainer::load_resized() {
 Status Trainer::resume() {
     const TrainState s = TRY(checkpoint_state(start));
     if (s.data != state.data)
-        return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
-                    start.c_str(), o.data.c_str());
+        return fail(Exit::usage, "%s: trained on other %s, or with another --seq-len", start.c_str(),
+                    o.chat.empty() ? ("shards than --data " + o.data + " names").c_str()
+                                   : ("tokens than those of --chat " + o.chat +
+                                      ", with another --chat-template, --train-on, --pack or --too-long")
+                                         .c_str());
     if (s.seed != state.seed)
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.seed, (unsigned long long)state.seed);
@@ -354,7 +359,7 @@ std::string Trainer::new_rate(const TrainState& before) const {
     Schedule old = {decay_named(decay.substr(1, decay.size() - 2)), number("lr"), number("final-lr-frac"),
                     int64_t(number("warmup")), int64_t(number("steps"))};
     if (old.steps == 0 && number("total-batch") >= 1)    // one pass over the data
-        old.steps = std::max<int64_t>(1, int64_t(double(data.samples()) * o.seq_len / number("total-batch")));
+        old.steps = steps_of(rows.contains("epochs") ? int64_t(number("epochs")) : 0, int64_t(number("total-batch")));
     if (old.warmup < 0) old.warmup = default_warmup(old.steps);
     const int64_t next = before.step;
     if (old == schedule || next == 0 || next >= o.steps) return "";

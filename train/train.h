@@ -1,7 +1,9 @@
 // train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
-// start.cpp: resume, --from, model and tokenizer; dry_run.cpp: memory and messages;
-// train_gpt.cu: step loop.
+// start.cpp: resume, --from, model and tokenizer; chat.cpp: conversations; dry_run.cpp: memory and
+// messages; train_gpt.cu: step loop.
 #pragma once
+#include <optional>
+
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
 #include "base/command.h"
@@ -9,12 +11,16 @@
 #include "data/loader.h"
 #include "files/json_write.h"
 #include "model/device.h"
+#include "train/conversations.h"
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
 #include "infer/trace.h"
 
 struct TrainOptions {
+    std::string chat, chat_val, chat_template, train_on = "assistant", too_long = "cut";
+    bool pack = false;
+    int preview = 0, epochs = 0;
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
     ConfigOverrides shape = no_overrides();    // overrides of the model's configuration
     int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
@@ -55,6 +61,7 @@ struct Trainer {
     Tokenizer tokenizer;
     GenerationConfig generation;    // from the checkpoint at the start
     Objective objective;
+    std::optional<ChatEncoder> chat_encoder;    // with --chat
     Loader data, val;
     Schedule schedule;
     TrainState state;    // after the last finished step
@@ -72,6 +79,7 @@ struct Trainer {
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
+    std::vector<std::vector<Text>> texts;                         // the texts in each sequence of a batch
     Json extra_metrics = Json::object();                          // more metrics of this step
     std::string val_text;                                         // last validation loss
     std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation
@@ -95,8 +103,12 @@ struct Trainer {
     Status choose_batch();    // plan; --batch auto: the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);
-    Status open_data();     // opens the loaders
-    Status plan_steps();    // steps, warmup and schedule from the data's size
+    bool has_data() const { return !o.data.empty() || !o.chat.empty(); }
+    bool validates() const { return !o.val.empty() || !o.chat_val.empty(); }
+    Status open_data();                                             // opens the loaders
+    Status open_shards();                                           // opens --data and --val
+    int64_t steps_of(int64_t epochs, int64_t total_batch) const;    // steps for so many passes; 0: the default
+    Status plan_steps();                                            // steps, warmup and schedule from the data's size
     void warn_of_repetition();
     std::string launcher_text() const;
     Status open_run();    // creates and locks the run's directory
@@ -117,6 +129,11 @@ struct Trainer {
     Status load_resized();
     Status resume();
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
+
+    // Functions of train/chat.cpp.
+    Status choose_chat_template();
+    Status open_conversations();    // opens --chat and --chat-val
+    Status preview() const;         // prints some conversations, and what is learnt in them
 
     // Function of train/dry_run.cpp.
     Status dry_run();

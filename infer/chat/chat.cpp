@@ -7,14 +7,12 @@
 
 #include <algorithm>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/console.h"
 #include "base/file.h"
+#include "infer/chat/chat_encoder.h"
 #include "infer/decode/check_logits.h"
-
-using nlohmann::ordered_json;
 
 // ---- commands -----------------------------------------------------------------------------------
 
@@ -173,13 +171,8 @@ Result<std::vector<int>> Chat::render(size_t from) {
     std::vector<ChatMessage> shown = with_system_prompt();
     const auto after_system = shown.begin() + (options.system.empty() ? 0 : 1);
     shown.erase(after_system, after_system + ptrdiff_t(from));
-    ordered_json context = {{"messages", messages_json(shown)},
-                            {"add_generation_prompt", true},
-                            {"tools", nullptr},
-                            {"documents", nullptr}};
-    if (!options.bos.empty()) context["bos_token"] = options.bos;
-    if (!options.eos.empty()) context["eos_token"] = options.eos;
-    return tokenizer.encode(TRY(chat_template.render(context, int64_t(time(nullptr)))), true);
+    const ChatEncoder encoder(tokenizer, chat_template, {.bos = options.bos, .eos = options.eos});
+    return encoder.prompt(shown, int64_t(time(nullptr)));
 }
 
 // When the context is full, the oldest turns are dropped until half of it is free, so that the

@@ -1,33 +1,61 @@
 // messages.cpp - a conversation as JSON.
 #include "messages.h"
 
+#include <algorithm>
+
+#include "base/command.h"
 #include "files/json.h"
 
 using nlohmann::ordered_json;
 
-Result<std::vector<ChatMessage>> messages_parse(std::string_view text, const std::string& name) {
-    const nlohmann::json j = TRY(json_parse(text, name, 32));
-    const nlohmann::json& list = j.is_object() && j.contains("messages") ? j["messages"] : j;
+namespace {
+// Checks the fields that have a meaning in every template, and keeps all others as they are.
+Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
+    if (!m.is_object()) return fail(Exit::input, "%s: expected an object", at.c_str());
+    const OrderedFields f{m, at};
+    ChatMessage message;
+    TRY(f.get("role", &message.role));
+    if (std::find(MESSAGE_ROLES.begin(), MESSAGE_ROLES.end(), message.role) == MESSAGE_ROLES.end())
+        return fail(Exit::input, "%s: role: expected %s, found \"%s\"", at.c_str(), join(MESSAGE_ROLES, ", ").c_str(),
+                    message.role.substr(0, 60).c_str());
+    const bool calls = f.has("tool_calls");
+    if (calls && (message.role != "assistant" || !m["tool_calls"].is_array()))
+        return fail(Exit::input, "%s: tool_calls: expected a list, in an assistant's message", at.c_str());
+    if (f.has("reasoning_content")) {
+        std::string reasoning;
+        TRY(f.get("reasoning_content", &reasoning));
+    }
+    ordered_json more = ordered_json::object();
+    if (!calls || f.has("content")) TRY(f.get("content", &message.content));
+    else if (m.contains("content")) more["content"] = nullptr;
+    for (auto& [key, value] : m.items())
+        if (key != "role" && key != "content") more[key] = value;
+    if (!more.empty()) message.more = more.dump();
+    return message;
+}
+}    // namespace
+
+Result<std::vector<ChatMessage>> messages_of(const ordered_json& list, const std::string& name) {
     if (!list.is_array())
         return fail(Exit::input, "%s: expected a list of messages, each {\"role\": ..., \"content\": ...}",
                     name.c_str());
     std::vector<ChatMessage> messages;
-    for (const nlohmann::json& m : list) {
-        const std::string at = formatted("%s: message %zu", name.c_str(), messages.size() + 1);
-        if (!m.is_object()) return fail(Exit::input, "%s: expected an object", at.c_str());
-        const JsonFields f{m, at};
-        ChatMessage& message = messages.emplace_back();
-        TRY(f.get("role", &message.role));
-        TRY(f.get("content", &message.content));
-        if (message.role != "system" && message.role != "user" && message.role != "assistant")
-            return fail(Exit::input, "%s: role: expected system, user or assistant, found \"%s\"", at.c_str(),
-                        message.role.substr(0, 60).c_str());
-    }
+    for (const ordered_json& m : list)
+        messages.push_back(TRY(message_of(m, formatted("%s: message %zu", name.c_str(), messages.size() + 1))));
     return messages;
+}
+Result<std::vector<ChatMessage>> messages_parse(std::string_view text, const std::string& name) {
+    const ordered_json j = TRY(json_parse_ordered(text, name, 32));
+    return messages_of(j.is_object() && j.contains("messages") ? j["messages"] : j, name);
 }
 ordered_json messages_json(const std::vector<ChatMessage>& messages) {
     ordered_json list = ordered_json::array();
-    for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
+    for (const ChatMessage& m : messages) {
+        ordered_json& object = list.emplace_back(ordered_json{{"role", m.role}, {"content", m.content}});
+        if (m.more.empty()) continue;
+        const ordered_json more = ordered_json::parse(m.more);
+        for (auto& [key, value] : more.items()) object[key] = value;
+    }
     return list;
 }
 std::string messages_text(const std::vector<ChatMessage>& messages) {

@@ -8,11 +8,18 @@
 #include "base/common.h"
 
 struct ChatMessage {
-    std::string role, content;    // role: system, user or assistant
+    std::string role, content;    // role: one of MESSAGE_ROLES; content: empty if null beside calls
+    // The other fields that templates may read (tool_calls, reasoning_content, name, ...): an
+    // object's JSON text, in the file's order; empty: none.
+    std::string more = {};
     bool operator==(const ChatMessage&) const = default;
 };
+inline const std::vector<std::string> MESSAGE_ROLES = {"system", "developer", "user", "assistant", "tool"};
+
 // Parses the list, or an object with a member "messages". On exit 3 the message gives what was
 // expected and what was found.
 Result<std::vector<ChatMessage>> messages_parse(std::string_view json, const std::string& name);
+// Reads a list of messages that was parsed already. `name`: the file, and what in it, for messages.
+Result<std::vector<ChatMessage>> messages_of(const nlohmann::ordered_json& list, const std::string& name);
 std::string messages_text(const std::vector<ChatMessage>& messages);    // messages_parse reads it back
 nlohmann::ordered_json messages_json(const std::vector<ChatMessage>& messages);

@@ -40,13 +40,14 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     const int rank = coordinator ? coordinator->rank() : 0, ranks = coordinator ? coordinator->ranks() : 1;
     std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
     std::vector<float> losses(tokens.size());
+    std::vector<std::vector<Text>> texts;
     std::vector<Window> sums;
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
-        TRY(loader.next(tokens.data(), targets.data()));
+        TRY(loader.next(tokens.data(), targets.data(), &texts));
         const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch wraps into the next epoch
         Spans spans;
         for (int b = 0; b < rows; b++)
-            objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S, &spans);
+            objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S, &spans, texts[size_t(b)]);
         model.batch.upload(tokens.data(), targets.data(), rows, S, objective.is_plain_causal() ? nullptr : &spans);
         model.forward();
         model.loss(false, 0);

@@ -65,7 +65,9 @@ void Interpreter::emit(const std::string& text) {
 }
 std::string Interpreter::captured_output(const Node& body) {
     std::string outer = std::exchange(out, {});
+    captures++;
     exec(body);
+    captures--;
     return std::exchange(out, std::move(outer));
 }
 Interpreter::Flow Interpreter::exec(const Node& n) {
@@ -85,6 +87,13 @@ Interpreter::Flow Interpreter::executed(const Node& n) {
                 if (truth(eval(*n.kids[i]))) return exec(*n.kids[i + 1]);
             }
             return Flow::on;
+        case Op::generation: {
+            const size_t from = out.size();
+            emit(str(eval(*n.kids[0]), meter));
+            if (captures) hidden = n.line;
+            else generated.push_back({from, out.size()});
+            return Flow::on;
+        }
         case Op::loop: return loop(n);
         case Op::set: return set(*n.kids[0], eval(*n.kids[1])), Flow::on;
         case Op::leave: return Flow::leave;
@@ -421,6 +430,11 @@ Status failed(const jinja::Error& e) {
 }
 }    // namespace
 
+static bool has_generation(const jinja::Node& n) {
+    return n.op == jinja::Op::generation ||
+           std::any_of(n.kids.begin(), n.kids.end(), [](auto& kid) { return kid && has_generation(*kid); });
+}
+
 Result<ChatTemplate> ChatTemplate::parse(const std::string& text) {
     try {
         ChatTemplate t;
@@ -428,9 +442,17 @@ Result<ChatTemplate> ChatTemplate::parse(const std::string& text) {
         return t;
     } catch (const jinja::Error& e) { return failed(e); }
 }
-Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, int64_t now) const {
+Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, int64_t now,
+                                         std::vector<TextRange>* generated) const {
     if (!context.is_object()) return fail(Exit::input, "chat template: expected an object as its context");
     try {
-        return jinja::Interpreter(jinja::from_json(context), now).render(*root);
+        jinja::Interpreter run(jinja::from_json(context), now);
+        std::string text = run.render(*root);
+        if (generated && run.hidden)
+            throw jinja::Error{"{% generation %} inside a macro or a captured block: its text could be anywhere",
+                               run.hidden};
+        if (generated) *generated = std::move(run.generated);
+        return text;
     } catch (const jinja::Error& e) { return failed(e); }
 }
+bool ChatTemplate::marks_generation() const { return has_generation(*root); }

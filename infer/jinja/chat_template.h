@@ -8,12 +8,17 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "base/common.h"
 
 namespace jinja {
 struct Node;
 }
+
+struct TextRange {
+    size_t from = 0, to = 0;    // bytes
+};
 
 class ChatTemplate {
   public:
@@ -24,7 +29,11 @@ class ChatTemplate {
     // bos_token, eos_token, tools and others. Objects keep the order of their members, because
     // templates can print them. `now`: seconds since 1970, for strftime_now. Exit 3, with the line:
     // the template fails or rejects the conversation (raise_exception).
-    Result<std::string> render(const nlohmann::ordered_json& context, int64_t now) const;
+    // `generated` gets the bytes of {% generation %} blocks; exit 3 then also if one is inside a
+    // macro or a captured block.
+    Result<std::string> render(const nlohmann::ordered_json& context, int64_t now,
+                               std::vector<TextRange>* generated = nullptr) const;
+    bool marks_generation() const;    // whether the template has {% generation %} blocks
 
   private:
     std::shared_ptr<const jinja::Node> root;

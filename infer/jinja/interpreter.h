@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "infer/jinja/chat_template.h"
 #include "infer/jinja/syntax.h"
 
 namespace jinja {
@@ -44,6 +45,10 @@ class Interpreter {
   public:
     Meter meter{MAX_STEPS};
     const int64_t now;
+    // Bytes of the output that {% generation %} blocks wrote. `hidden`: line of such a block inside
+    // a macro or a captured block, whose text's place in the output is unknown; 0: none.
+    std::vector<TextRange> generated;
+    int hidden = 0;
     Interpreter(const Value& context, int64_t time);
     ~Interpreter();
     Interpreter(const Interpreter&) = delete;
@@ -65,7 +70,7 @@ class Interpreter {
     std::shared_ptr<Frame> frame;
     std::vector<std::shared_ptr<Frame>> captured;    // breaks reference cycles with macros and namespaces
     std::vector<Value> spaces;
-    int depth = 0;
+    int depth = 0, captures = 0;    // captures: outputs that are being captured
     struct Deeper;
     struct Scope;
 

@@ -131,7 +131,7 @@ class Parser {
             NodePtr filters = filter_chain(std::move(first));
             n = node(Op::print, kids(filtered(std::move(filters), body("endfilter"))));
         } else if (word == "generation") {
-            n = node(Op::print, kids(node(Op::capture, kids(body("endgeneration")))));
+            n = node(Op::generation, kids(node(Op::capture, kids(body("endgeneration")))));
         } else if (word == "break" || word == "continue") {
             if (loops == 0) throw Error{"'" + word + "' outside of a loop", tag.line};
             n = node(word == "break" ? Op::leave : Op::next);

@@ -38,8 +38,9 @@ enum class Op : uint8_t {
     loop,      // kids: target, iterable, [filter], body, [else body]
     set,       // kids: target, value
     leave,
-    next,     // break, continue
-    block,    // kids: statements
+    next,          // break, continue
+    block,         // kids: statements
+    generation,    // kid: a capture, the text that an assistant generates
 };
 
 struct Node {

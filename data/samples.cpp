@@ -1,0 +1,71 @@
+// samples.cpp - windows of S+1 tokens of shards. See samples.h.
+#include "samples.h"
+
+#include <algorithm>
+
+#include "base/console.h"
+
+namespace {
+class ShardWindows : public SampleSource {
+  public:
+    std::vector<Shard> files;
+    std::vector<int64_t> before = {0};    // windows before shard i; last entry: all windows
+    int S = 0, vocab = 0;
+
+    int64_t samples() const override { return before.back(); }
+    int64_t targets(int64_t) const override { return S; }
+    const std::vector<Shard>& shards() const override { return files; }
+    int64_t tokens() const override {
+        int64_t n = 0;
+        for (const Shard& shard : files) n += shard.tokens;
+        return n;
+    }
+    std::string text() const override {
+        return human_count(double(tokens())) + " tokens in " + counted(int64_t(files.size()), "shard") + ", " +
+               counted(samples(), "window") + " of " + std::to_string(S);
+    }
+    Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const override {
+        const auto shard = std::upper_bound(before.begin(), before.end(), sample) - before.begin() - 1;
+        const int64_t first = (sample - before[size_t(shard)]) * S;
+        std::vector<int> window(size_t(S + 1));
+        TRY(shard_read(files[size_t(shard)], first, S + 1, vocab, window.data()));
+        std::copy(window.begin(), window.end() - 1, tokens);
+        std::copy(window.begin() + 1, window.end(), targets);
+        *texts = {Text{}};
+        return {};
+    }
+    uint64_t fingerprint() const override {
+        uint64_t h = FNV_OFFSET_BASIS;    // FNV-1a of bytes
+        auto add = [&](const void* data, size_t bytes) {
+            for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
+        };
+        for (const Shard& shard : files) {
+            // The hash takes the file's name without the directory (data may move before a resume),
+            // and with its NUL as a separator.
+            const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
+            add(name, std::char_traits<char>::length(name) + 1);
+            add(&shard.file_bytes, 8);
+            add(&shard.tokens, 8);
+        }
+        add(&S, sizeof S);
+        return h;
+    }
+};
+}    // namespace
+
+Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& c) {
+    auto windows = std::make_shared<ShardWindows>();
+    windows->S = c.S, windows->vocab = c.vocab;
+    std::vector<Shard>& files = windows->files;
+    for (const std::string& path : TRY(shard_glob(c.pattern))) {
+        files.push_back(TRY(shard_open(path, c.raw_u16)));
+        windows->before.push_back(windows->samples() + std::max<int64_t>(0, files.back().tokens - 1) / c.S);
+    }
+    TRY(check_shard_sets(files, c.allow_partial_set));
+    if (windows->samples() == 0)
+        return fail(Exit::input,
+                    "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
+                    "first, %s, has %lld",
+                    c.pattern.c_str(), files.size(), c.S + 1, files[0].path.c_str(), (long long)files[0].tokens);
+    return std::shared_ptr<const SampleSource>(windows);
+}

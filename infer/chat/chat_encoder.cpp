@@ -1,0 +1,242 @@
+// chat_encoder.cpp - see chat_encoder.h.
+#include "chat_encoder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+using nlohmann::ordered_json;
+
+namespace {
+// Noncharacters of Unicode, which no text has. MARK is inside a name that is ordinary text, BEGIN
+// before an answer's content.
+const std::string MARK = "\uFDD0", BEGIN = "\uFDD1";
+// Templates that write today's date get this one in training (2024-07-26, the date in Llama 3's
+// template), so that a run resumed on another day reads the same tokens.
+constexpr int64_t TRAINING_DATE = 1721995200;
+
+size_t first_character(const std::string& text) {    // bytes
+    size_t n = 1;
+    while (n < text.size() && (text[n] & 0xC0) == 0x80) n++;
+    return n;
+}
+size_t common_bytes(const std::string& a, const std::string& b) {
+    return size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+std::string without(std::string text, const std::string& mark) {
+    for (size_t at = 0; (at = text.find(mark, at)) != text.npos;) text.erase(at, mark.size());
+    return text;
+}
+// Applies f to each string of a value, and to each key but those of the outermost object.
+template <class F> ordered_json each_string(const ordered_json& j, const F& f, bool outermost = false) {
+    if (j.is_string()) return f(j.get<std::string>());
+    if (!j.is_structured()) return j;
+    ordered_json all = j.is_array() ? ordered_json::array() : ordered_json::object();
+    if (j.is_array())
+        for (auto& item : j) all.push_back(each_string(item, f));
+    else
+        for (auto& [key, value] : j.items()) all[outermost ? key : f(key)] = each_string(value, f);
+    return all;
+}
+// Templates read an answer's reasoning under one of two names, so it is given under both, as
+// transformers does.
+void add_reasoning_names(ordered_json& message) {
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+        const auto found = message.find(name);
+        if (found == message.end() || found->is_null()) continue;
+        const ordered_json reasoning = *found;
+        message["reasoning_content"] = reasoning;
+        if (!message.contains("thinking")) message["thinking"] = reasoning;
+        return;
+    }
+}
+}    // namespace
+
+ChatEncoder::ChatEncoder(const Tokenizer& t, const ChatTemplate& form, const ChatFormat& format)
+    : tokenizer(t), chat_template(form), source(format.chat_template), bos(format.bos), eos(format.eos),
+      ends(format.stop) {
+    const Vocabulary& v = tokenizer.vocabulary();
+    for (const AddedToken& a : v.added)
+        if (a.special) special.push_back(v.name(a));
+    for (int id : format.ends) ends.push_back(v.name(id));
+}
+
+// Puts the mark behind the first character of each special token's name.
+std::string ChatEncoder::marked(const std::string& text, const std::string& mark) const {
+    std::vector<size_t> offsets;
+    for (const std::string& name : special)
+        for (size_t at = 0; !name.empty() && (at = text.find(name, at)) != text.npos; at++)
+            offsets.push_back(at + first_character(name));
+    std::sort(offsets.begin(), offsets.end(), std::greater<>());
+    offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
+    std::string out = text;
+    for (size_t at : offsets) out.insert(at, mark);
+    return out;
+}
+
+Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>& messages, const std::string& tools,
+                                                  bool prompts, int64_t now) const {
+    auto ordinary = [&](const std::string& text) { return marked(text, MARK); };
+    ordered_json list = messages_json(messages);
+    for (ordered_json& message : list) {
+        const std::string role = message["role"];
+        message = each_string(message, ordinary, true);
+        message["role"] = role;
+        add_reasoning_names(message);
+    }
+    ordered_json context = {
+        {"messages", std::move(list)}, {"add_generation_prompt", prompts}, {"tools", nullptr}, {"documents", nullptr}};
+    if (!tools.empty()) context["tools"] = each_string(ordered_json::parse(tools), ordinary);
+    if (!bos.empty()) context["bos_token"] = bos;
+    if (!eos.empty()) context["eos_token"] = eos;
+    Rendered r;
+    r.text = TRY(chat_template.render(context, now, now == TRAINING_DATE ? &r.generated : nullptr));
+    return r;
+}
+
+namespace {
+// A rendered text without marks, and their offsets in it.
+struct Unmarked {
+    std::string text;
+    std::vector<size_t> offsets;
+    explicit Unmarked(const std::string& marked) {
+        for (size_t from = 0;;) {
+            const size_t at = marked.find(MARK, from);
+            text.append(marked, from, at - from);
+            if (at == marked.npos) return;
+            offsets.push_back(text.size());
+            from = at + MARK.size();
+        }
+    }
+};
+size_t marks_before(const std::string& text, size_t end) {
+    size_t n = 0;
+    for (size_t at = 0; (at = text.find(MARK, at)) < end; at += MARK.size()) n++;
+    return n;
+}
+}    // namespace
+
+Result<std::vector<int>> ChatEncoder::prompt(const std::vector<ChatMessage>& messages, int64_t now) const {
+    const Unmarked text(TRY(render(messages, "", true, now)).text);
+    return tokenizer.encode_cut(text.text, text.offsets);
+}
+
+Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on) const {
+    auto here = [&](Status s) {
+        if (!s.ok()) s.message = c.where + ": " + s.message;
+        return s;
+    };
+    Result<Rendered> whole = render(c.messages, c.tools, false, TRAINING_DATE);
+    TRY(here(whole.status));
+    const Result<std::vector<TextRange>> ranges = answers(c, whole.value, train_on);
+    TRY(here(ranges.status));
+    const std::string& marked_text = whole.value.text;
+    std::vector<TextCut> cuts;
+    for (const TextRange& r : ranges.value)
+        for (size_t offset : {r.from, r.to})
+            cuts.push_back({.at = offset - MARK.size() * marks_before(marked_text, offset)});
+    const Unmarked text(marked_text);
+    EncodedChat e;
+    e.ids = tokenizer.encode_cut(text.text, text.offsets, &cuts);
+    e.trained.resize(e.ids.size());
+    for (size_t i = 0; i < cuts.size(); i += 2)
+        for (int k = cuts[i].ended; k < cuts[i + 1].begun; k++) e.trained[size_t(k)] = true;
+    return e;
+}
+
+Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const Rendered& whole,
+                                                    TrainOn train_on) const {
+    const std::vector<ChatMessage>& m = c.messages;
+    if (train_on == TrainOn::all) return std::vector<TextRange>{{0, whole.text.size()}};
+    size_t first = c.first;
+    for (size_t k = 0; k < m.size() && train_on == TrainOn::last; k++)
+        if (m[k].role == "assistant") first = std::max(first, k);
+    std::vector<TextRange> ranges;
+    if (chat_template.marks_generation()) {
+        size_t begin = 0;    // blocks before it belong to messages before the first
+        if (first > 0) {
+            const std::vector<ChatMessage> before(m.begin(), m.begin() + ptrdiff_t(first));
+            begin = common_bytes(TRY(render(before, c.tools, false, TRAINING_DATE)).text, whole.text);
+        }
+        for (const TextRange& r : whole.generated)
+            if (r.from >= begin && r.from < r.to) ranges.push_back(r);
+        return ranges;
+    }
+    size_t from = 0;
+    for (size_t k = 0; k < m.size(); k++) {
+        if (m[k].role != "assistant" || k < first) continue;
+        ranges.push_back(TRY(answer(c, whole.text, k, from)));
+        from = ranges.back().to;
+    }
+    return ranges;
+}
+
+// ---- a template without generation blocks -------------------------------------------------------
+
+// Returns the bytes of answer k, which begins at `from` at the earliest.
+Result<TextRange> ChatEncoder::answer(const Conversation& c, const std::string& whole, size_t k, size_t from) const {
+    TextRange range = {TRY(answer_begin(c, whole, k, from)), whole.size()};
+    if (k + 1 < c.messages.size()) {
+        const std::vector<ChatMessage> with(c.messages.begin(), c.messages.begin() + ptrdiff_t(k + 1));
+        const std::string text = TRY(render(with, c.tools, false, TRAINING_DATE)).text;
+        range.to = whole.starts_with(text) && text.size() > range.from ? text.size() : behind_end(whole, range.from);
+    }
+    if (range.to == whole.npos || range.to <= range.from)
+        return fail(
+            Exit::input,
+            "message %zu: the chat template writes the conversation up to here otherwise than within the whole, "
+            "so the answer's end cannot be found; give --chat-template a copy of it with {%% generation %%} and "
+            "{%% endgeneration %%} around an answer",
+            k + 1);
+    return range;
+}
+
+// Returns the offset behind the first text that ends an answer, and the white space behind it;
+// npos: there is none.
+size_t ChatEncoder::behind_end(const std::string& text, size_t from) const {
+    size_t end = text.npos, first = text.npos;
+    for (const std::string& name : ends) {
+        const size_t at = text.find(name, from);
+        if (at < first || (at == first && at != text.npos && at + name.size() > end))
+            first = at, end = at + name.size();
+    }
+    while (end < text.size() && (text[end] == ' ' || text[end] == '\n')) end++;
+    return end;
+}
+
+Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const {
+    const std::vector<ChatMessage> before(c.messages.begin(), c.messages.begin() + ptrdiff_t(k));
+    auto rendered = [&](bool prompts) { return render(before, c.tools, prompts, TRAINING_DATE); };
+    const std::string asked = TRY(rendered(true)).text;
+    if (whole.starts_with(asked) && asked.size() >= from) return asked.size();
+    const std::string past = TRY(rendered(false)).text;
+    // The generation prompt may have more than the conversation (DeepSeek-R1's <think>). The answer
+    // begins behind the last special token that both have.
+    if (whole.starts_with(past) && past.size() >= from && asked.starts_with(past)) {
+        const size_t common = common_bytes(asked, whole);
+        size_t begin = past.size();
+        for (const std::string& name : special)
+            for (size_t at = past.size(); (at = whole.find(name, at)) < common; at += name.size())
+                if (at + name.size() <= common) begin = std::max(begin, at + name.size());
+        return begin;
+    }
+    // The messages before are written otherwise within the whole. A mark shows the answer's
+    // content, and the generation prompt is the last one before it.
+    std::vector<ChatMessage> marked = c.messages;
+    const size_t letter = marked[k].content.find_first_not_of(" \t\r\n");
+    if (letter != std::string::npos) {
+        marked[k].content.insert(letter, BEGIN);
+        const std::string text = TRY(render(marked, c.tools, false, TRAINING_DATE)).text;
+        const size_t at = text.find(BEGIN);
+        const std::string prompt = asked.starts_with(past) ? asked.substr(past.size()) : "";
+        if (at != text.npos && without(text, BEGIN) == whole && at >= from) {
+            const size_t begin = prompt.empty() || at < prompt.size() ? whole.npos
+                                                                      : whole.rfind(prompt, at - prompt.size());
+            return begin != whole.npos && begin >= from ? begin + prompt.size() : at;
+        }
+    }
+    return fail(Exit::input,
+                "message %zu: the chat template writes the messages before it otherwise than within the whole "
+                "conversation, so the answer's beginning cannot be found; give --chat-template a copy of it with {%% "
+                "generation %%} and {%% endgeneration %%} around an answer",
+                k + 1);
+}

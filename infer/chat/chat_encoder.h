@@ -1,0 +1,64 @@
+// chat_encoder.h - a conversation as tokens, by a chat template, for `chat` and for training.
+//
+// The template's text is encoded with special tokens. The messages' own text never gives one: a
+// noncharacter of Unicode is put into each name of a special token in it, and taken out of the
+// rendered text, where it marks a name that is ordinary text.
+//
+// Which tokens a model has to learn is known from the template's {% generation %} blocks, as in
+// transformers. A template without them is rendered for each answer with the messages before it and
+// the generation prompt, and with the answer: the answer is what the second text has behind the
+// first one. Where a template writes the beginning of a conversation otherwise once there is more
+// of it (Qwen 3 drops old reasoning), an answer begins behind the generation prompt, or where its
+// content is, and ends with the first token that ends an answer, and the white space behind it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/bpe.h"
+#include "infer/chat/messages.h"
+#include "infer/jinja/chat_template.h"
+#include "infer/model_defaults.h"
+
+struct Conversation {
+    std::vector<ChatMessage> messages;
+    std::string tools;    // JSON text of the tools; empty: none
+    size_t first = 0;     // answers before this message are not learnt
+    std::string where;    // file and line, for messages
+};
+enum class TrainOn { assistant, all, last };
+struct EncodedChat {
+    std::vector<int> ids;
+    std::vector<bool> trained;    // by token
+};
+
+class ChatEncoder {
+  public:
+    ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate& chat_template, const ChatFormat& format);
+    // Returns the tokens of a conversation and of the prompt for an answer. `now`: seconds since
+    // 1970, for templates that write the date. Exit 3: the template rejects the conversation.
+    Result<std::vector<int>> prompt(const std::vector<ChatMessage>& messages, int64_t now) const;
+    // Returns a conversation's tokens, and those that are learnt. Exit 3, with `where`: the
+    // template rejects it, or its answers cannot be found in the text.
+    Result<EncodedChat> encode(const Conversation& conversation, TrainOn train_on) const;
+    bool writes(const char* field) const { return source.find(field) != std::string::npos; }
+    const ChatTemplate& form() const { return chat_template; }
+
+  private:
+    struct Rendered {
+        std::string text;    // with marks
+        std::vector<TextRange> generated;
+    };
+    Result<Rendered> render(const std::vector<ChatMessage>& messages, const std::string& tools, bool prompts,
+                            int64_t now) const;
+    std::string marked(const std::string& text, const std::string& mark) const;
+    Result<std::vector<TextRange>> answers(const Conversation& c, const Rendered& whole, TrainOn train_on) const;
+    Result<TextRange> answer(const Conversation& c, const std::string& whole, size_t k, size_t from) const;
+    Result<size_t> answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const;
+    size_t behind_end(const std::string& text, size_t from) const;
+
+    Tokenizer tokenizer;
+    ChatTemplate chat_template;
+    std::string source, bos, eos;
+    std::vector<std::string> special;    // names of special tokens
+    std::vector<std::string> ends;       // texts that end an answer
+};
