@@ -141,6 +141,16 @@ TEST_CASE("chat encoder: templates that write conversations in other ways") {
                                "{% if add_generation_prompt %}<|im_start|>assistant\n"
                                "{% endif %}")
                                 .value) == "one<|im_end|>|two<|im_end|>");
+    // A conversation may begin with an answer, whatever the template does without messages.
+    const std::string own = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe.<|im_end|>{% endif %}";
+    for (const char* without : {"", "{% if not messages %}{{ raise_exception('none') }}{% endif %}"}) {
+        const std::string source = without + own + loop +
+                                   "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+        const Conversation begun = talk({m[1], m[2], m[3]});
+        const Result<EncodedChat> e = encoder_of(tokenizer, source).encode(begun, TrainOn::assistant);
+        CHECK_MESSAGE(e.ok(), e.status.message);
+        CHECK(learnt(tokenizer, e.value) == "one<|im_end|>|two<|im_end|>");
+    }
     // Neither way leads to an answer.
     const Result<EncodedChat> none =
         of("{{ messages|length }}{% for m in messages %}{{ m.content|upper }}{% endfor %}");

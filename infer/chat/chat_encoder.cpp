@@ -206,12 +206,15 @@ size_t ChatEncoder::behind_end(const std::string& text, size_t from) const {
 Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const {
     const std::vector<ChatMessage> before(c.messages.begin(), c.messages.begin() + ptrdiff_t(k));
     auto rendered = [&](bool prompts) { return render(before, c.tools, prompts, TRAINING_DATE); };
-    const std::string asked = TRY(rendered(true)).text;
-    if (whole.starts_with(asked) && asked.size() >= from) return asked.size();
-    const std::string past = TRY(rendered(false)).text;
+    // Some templates refuse an empty conversation, and others write a system prompt of their own
+    // only if there is a message.
+    const Result<Rendered> asks = rendered(true), pasts = rendered(false);
+    if (k > 0) TRY(asks), TRY(pasts);
+    const std::string &asked = asks.value.text, &past = pasts.value.text;
+    if (asks.ok() && whole.starts_with(asked) && asked.size() >= from) return asked.size();
     // The generation prompt may have more than the conversation (DeepSeek-R1's <think>). The answer
     // begins behind the last special token that both have.
-    if (whole.starts_with(past) && past.size() >= from && asked.starts_with(past)) {
+    if (k > 0 && whole.starts_with(past) && past.size() >= from && asked.starts_with(past)) {
         const size_t common = common_bytes(asked, whole);
         size_t begin = past.size();
         for (const std::string& name : special)
