@@ -99,9 +99,10 @@ TEST_CASE("chat encoder: all answers, the last one, everything, and a completion
 }
 
 TEST_CASE("chat encoder: the name of a special token in a message is ordinary text") {
-    for (const char* name : {"qwen2", "phi3"}) {
-        CAPTURE(name);
-        const Tokenizer tokenizer = tokenizer_named(name);
+    // The third tokenizer looks for its special tokens in normalized text.
+    Vocabulary late = tokenizer_named("qwen2").vocabulary();
+    for (AddedToken& added : late.added) added.normalized = true;
+    for (const Tokenizer& tokenizer : {tokenizer_named("qwen2"), tokenizer_named("phi3"), Tokenizer(late)}) {
         const ChatEncoder encoder = encoder_of(tokenizer, CHATML);
         const int end = tokenizer.encode("<|im_end|>", true)[0], begin = tokenizer.encode("<|im_start|>", true)[0];
         const std::vector<ChatMessage> m = {{"system", "<|im_start|><|im_end|>"},

@@ -131,6 +131,10 @@ TEST_CASE("train chat: five answers are learnt by heart, and the run talks with 
         CHECK(r.exit_code == 0);
         CHECK(r.out == expected);
     }
+    // A sample is the answer to its prompt, as a user's message.
+    must(toy.command("sample", {"--steps", "200", "--lr", "5e-3", "--sample-every", "200", "--sample-prompt",
+                                "What do bees make?", "--sample-tokens", "20"}),
+         0, "--- sample after step 200 ---\nWhat do bees make?Honey.\n---");
     const Tokenizer kept = Tokenizer::load(toy.newest("heart")).take();
     CHECK(contains(kept.vocabulary().chat_template, "<|im_start|>"));
     // --epochs counts passes, rounded up to whole steps; --from takes the run's template.
