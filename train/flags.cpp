@@ -56,6 +56,7 @@ std::vector<Flag> model_flags(TrainOptions& o) {
 FlagGroup chat_flags(TrainOptions& o) {
     const std::vector<std::string> chat = {"--chat"};
     return {"Conversations",
+            {},
             {
                 {.name = "--chat-template",
                  .to = &o.chat_template,
@@ -68,8 +69,6 @@ FlagGroup chat_flags(TrainOptions& o) {
                  .max = 1e9,
                  .needs = chat,
                  .excludes = {"--dry-run"}},
-            },
-            {
                 {.name = "--chat-val",
                  .to = &o.chat_val,
                  .help = "conversations for validation, given in the same way",
@@ -103,7 +102,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {.name = "--chat",
               .to = &o.chat,
               .help = "conversations to fine-tune on instead: JSON lines with messages (or prompt and "
-                      "completion, or ShareGPT's conversations), written by the model's chat template",
+                      "completion, or ShareGPT's conversations), written by the model's chat template; "
+                      "--preview 3 shows what is learnt",
               .excludes = {"--data", "--val", "--documents", "--raw-u16", "--objective prefix", "--objective mlm"}},
              {"--tokenizer", &o.tokenizer,
               "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
