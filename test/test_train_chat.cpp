@@ -214,7 +214,7 @@ TEST_CASE("train chat: the preview brackets what is learnt, counts, and trains n
     CHECK(!fs::exists(toy.dir + "/none"));
     Toy::set(command, "--seq-len", "20");
     CHECK(contains(must(command, 3, "as no token is learnt").err, "5 conversations cut"));
-    must(toy.command("none", {"--dry-run"}), 0, "data          ");
+    must(toy.command("none", {"--dry-run", "--pack"}), 0, "objective     causal, on answers, conversations apart\n");
     CHECK(contains(must(toy.command("none", {"--dry-run"})).out, " tokens in 5 conversations, "));
     CHECK(!fs::exists(toy.dir + "/none"));
 }

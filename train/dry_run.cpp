@@ -163,7 +163,13 @@ static void print_run(const Trainer& t) {
             "data          none given (--data)%s\n",
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     const Objective& objective = t.objective;
-    if (!objective.is_plain_causal()) {
+    if (!o.chat.empty())
+        printf("objective     causal, on %s%s\n",
+               o.train_on == "all"    ? "all tokens"
+               : o.train_on == "last" ? "each conversation's last answer"
+                                      : "answers",
+               o.pack ? ", conversations apart" : "");
+    else if (!objective.is_plain_causal()) {
         std::string more;
         if (objective.mask_kind == MaskKind::all)
             more =

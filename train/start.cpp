@@ -301,12 +301,14 @@ Status Trainer::load_resized() {
 
 Status Trainer::resume() {
     const TrainState s = TRY(checkpoint_state(start));
+    if (s.data != state.data && !o.chat.empty())
+        return fail(Exit::usage,
+                    "%s: trained on other tokens than --chat %s gives now: with another file, --chat-template, "
+                    "--train-on, --pack, --too-long or --seq-len",
+                    start.c_str(), o.chat.c_str());
     if (s.data != state.data)
-        return fail(Exit::usage, "%s: trained on other %s, or with another --seq-len", start.c_str(),
-                    o.chat.empty() ? ("shards than --data " + o.data + " names").c_str()
-                                   : ("tokens than those of --chat " + o.chat +
-                                      ", with another --chat-template, --train-on, --pack or --too-long")
-                                         .c_str());
+        return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
+                    start.c_str(), o.data.c_str());
     if (s.seed != state.seed)
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.seed, (unsigned long long)state.seed);
