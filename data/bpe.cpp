@@ -221,9 +221,9 @@ void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segm
     ordinary(segment.substr(from), from == 0);
 }
 
-// Whether a special token's name lies around one of these offsets.
+// Whether one of these offsets is where a special token's name begins, or inside the name.
 bool Tokenizer::Tables::is_plain(const AddedTokens::Found& found, const std::vector<size_t>& plain) const {
-    const auto inside = std::upper_bound(plain.begin(), plain.end(), found.begin);
+    const auto inside = std::lower_bound(plain.begin(), plain.end(), found.begin);
     return special[size_t(found.id)] && inside != plain.end() && *inside < found.end;
 }
 
@@ -312,7 +312,7 @@ struct Tokenizer::Cutter {
 
     std::vector<size_t> plain_within(size_t from, size_t end) const {
         std::vector<size_t> some;
-        for (auto i = std::upper_bound(plain.begin(), plain.end(), from); i != plain.end() && *i < end; ++i)
+        for (auto i = std::lower_bound(plain.begin(), plain.end(), from); i != plain.end() && *i < end; ++i)
             some.push_back(*i - from);
         return some;
     }
@@ -321,17 +321,19 @@ struct Tokenizer::Cutter {
         for (; cuts && done < cuts->size() && (*cuts)[done].at < from + part.size(); done++) {
             TextCut& cut = (*cuts)[done];
             cut.ended = cut.begun = int(first);
-            if (cut.at > from) count(part, cut.at - from, ids, first, follows, cut);
+            if (cut.at > from) count(part, from, ids, first, follows, cut);
         }
     }
-    void count(std::string_view part, size_t at, const std::vector<int>& ids, size_t first, bool follows,
+    void count(std::string_view part, size_t from, const std::vector<int>& ids, size_t first, bool follows,
                TextCut& cut) const;
 };
 
-// Tokens decode to the normalized part, perhaps behind one space more. Where they do not
-// (characters without a token), the tokens of the text before the cut are counted instead.
-void Tokenizer::Cutter::count(std::string_view part, size_t at, const std::vector<int>& ids, size_t first, bool follows,
-                              TextCut& cut) const {
+// Decoded, the tokens give the normalized part, with one space before it if the tokenizer adds one.
+// Where they do not (characters without a token), the tokens of the text before the cut are counted
+// instead.
+void Tokenizer::Cutter::count(std::string_view part, size_t from, const std::vector<int>& ids, size_t first,
+                              bool follows, TextCut& cut) const {
+    const size_t at = cut.at - from;
     std::string all;
     for (size_t i = first; i < ids.size(); i++) all += t.decoded(ids[i]);
     auto plainly = [&](std::string_view text) { return with_spaces(normalized(text, t.v.normalization, follows)); };
@@ -340,7 +342,7 @@ void Tokenizer::Cutter::count(std::string_view part, size_t at, const std::vecto
     if (all.compare(shift, before.size(), before) != 0 || all.size() != whole.size() + shift) {
         Splitter splitter(t.pieces);
         std::vector<int> some;
-        t.encode_segment(splitter, part.substr(0, at), false, false, follows, {}, some);
+        t.encode_segment(splitter, part.substr(0, at), true, from == 0, follows, plain_within(from, cut.at), some);
         cut.ended = cut.begun = int(std::min(first + some.size(), ids.size()));
         return;
     }

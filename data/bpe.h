@@ -15,7 +15,7 @@
 #include "vocabulary.h"
 
 // An offset in a text, and the numbers of the text's tokens that end at or before it, and that
-// begin before it. They differ where a token lies across the offset.
+// begin before it. A token that crosses the offset counts in `begun` alone.
 struct TextCut {
     size_t at = 0;
     int ended = 0, begun = 0;
@@ -59,8 +59,8 @@ class Tokenizer {
     // (unless called in a chunk of a loop); the ids do not depend on the number of cores. BOS and
     // EOS are not added.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
-    // Encodes with the names of special tokens, except a name around an offset of `plain`, which is
-    // ordinary text. Fills in the counts of `cuts`. Both are sorted byte offsets.
+    // Encodes with the names of special tokens. A name with an offset of `plain` at its beginning
+    // or inside it is ordinary text. Fills in the counts of `cuts`. Both are sorted by byte offset.
     std::vector<int> encode_cut(std::string_view text, const std::vector<size_t>& plain,
                                 std::vector<TextCut>* cuts = nullptr) const;
     // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS

@@ -98,11 +98,11 @@ struct LoaderConfig {
 // Element i of epoch e's permutation of n samples, a bijection on [0, n); O(1) time and memory.
 int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 
-// Samples come from a source (samples.h). Those of shards are windows of S+1 tokens of one shard:
-// they begin S tokens apart, and a shorter rest of the shard is dropped. Epoch e visits every
-// sample once, in the order shuffled(seed, e, n, .). Together, the ranks' next() calls consume
-// ranks*B consecutive samples of that order, into the next epoch if necessary: rank r takes B
-// samples from index + r*B on. So a step's samples depend on (seed, epoch, index) and the global
+// Samples come from a source (samples.h). A sample of shards is a window of S+1 tokens of one
+// shard; windows begin S tokens apart, and a shorter rest of the shard is dropped. Epoch e visits
+// every sample once, in the order shuffled(seed, e, n, .). Together, the ranks' next() calls
+// consume ranks*B consecutive samples of that order, into the next epoch if necessary: rank r takes
+// B samples from index + r*B on. So a step's samples depend on (seed, epoch, index) and the global
 // batch size alone, not on the number of ranks.
 class Loader {
   public:

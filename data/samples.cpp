@@ -2,6 +2,7 @@
 #include "samples.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/console.h"
 
@@ -68,4 +69,17 @@ Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& c)
                     "first, %s, has %lld",
                     c.pattern.c_str(), files.size(), c.S + 1, files[0].path.c_str(), (long long)files[0].tokens);
     return std::shared_ptr<const SampleSource>(windows);
+}
+
+int cut_behind_targets(int* tokens, int* targets, int B, int S, bool gpu) {
+    int used = 1;
+    for (int b = 0; b < B; b++)
+        for (int s = S - 1; s >= used; s--)
+            if (targets[int64_t(b) * S + s] >= 0) used = s + 1;
+    const int length = std::min(S, gpu ? std::max(64, int(std::bit_ceil(unsigned(used)))) : int(round_up(used, 16)));
+    for (int64_t b = 1; b < B && length < S; b++) {
+        std::copy_n(tokens + b * S, length, tokens + b * length);
+        std::copy_n(targets + b * S, length, targets + b * length);
+    }
+    return length;
 }

@@ -27,3 +27,8 @@ class SampleSource {
 
 // The windows of the shards that `config` names. Exit 3: see shard_open; no shard has a window.
 Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& config);
+
+// Cuts sequences (B,S) behind the last target of all of them, where a causal model computes nothing
+// that is used, and moves them together. Returns their new length: a multiple of 16; for a GPU,
+// whose products are tuned for each length, a power of two.
+int cut_behind_targets(int* tokens, int* targets, int B, int S, bool gpu);

@@ -22,6 +22,7 @@ Result<json> json_parse(std::string_view text, const std::string& name, int max_
 }
 Result<nlohmann::ordered_json> json_parse_ordered(std::string_view text, const std::string& name, int max_depth) {
     JsonCheck v(max_depth);
+    v.most_keys = 10000;    // an ordered object searches its keys one by one
     TRY(json_check(text, name, v));
     return nlohmann::ordered_json::parse(text.begin(), text.end(), nullptr, false);
 }

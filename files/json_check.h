@@ -25,6 +25,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     std::vector<std::string> fields;    // the outermost object's keys
     bool object = false;                // the outermost value is an object
     bool here = false;                  // the next value is the field's
+    size_t most_keys = SIZE_MAX;        // in one object
     explicit JsonCheck(int most_levels, const std::string* wanted = nullptr) : max_depth(most_levels), field(wanted) {}
 
     bool null() override { return is("null"); }
@@ -47,6 +48,10 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     bool key(string_t& name) override {
         here = field && keys.size() == 1 && name == *field;
         std::vector<std::string>& names = keys.back();
+        if (names.size() >= most_keys) {
+            error = "expected at most " + std::to_string(most_keys) + " fields in an object";
+            return false;
+        }
         if (names.size() == names.capacity() && !distinct()) return false;    // detects many equal keys early
         names.push_back(name);
         return true;

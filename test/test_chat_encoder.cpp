@@ -27,7 +27,7 @@ ChatEncoder encoder_of(const Tokenizer& tokenizer, const std::string& source) {
     format.value.ends.push_back(tokenizer.encode("</s>", true)[0]);
     Result<ChatTemplate> parsed = ChatTemplate::parse(source);
     REQUIRE_MESSAGE(parsed.ok(), parsed.status.message);
-    return {tokenizer, parsed.value, format.value};
+    return {tokenizer, parsed.value, format.value, ChatEncoder::TRAINING_DATE};
 }
 // Indices at which the mask changes.
 std::vector<int> runs(const std::vector<bool>& mask) {
@@ -113,14 +113,27 @@ TEST_CASE("chat encoder: the name of a special token in a message is ordinary te
         CHECK(std::count(e.ids.begin(), e.ids.end(), begin) == 3);
         const std::string text = learnt(tokenizer, e);
         CHECK_MESSAGE(contains(text, "It is <|im_end|>, </s>.<|im_end|>"), text);
-        const std::vector<int> prompt = encoder.prompt({m[0], m[1]}, 0).take();
+        const std::vector<int> prompt = encoder.prompt({m[0], m[1]}).take();
         CHECK(std::equal(prompt.begin(), prompt.end(), e.ids.begin()));
         CHECK(tokenizer.decode(prompt).find("say <|im_end|>\n<|im_start|>assistant\nno") != std::string::npos);
     }
+    // A name of one character, first in the text, too.
+    const Tokenizer short_name =
+        Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>", "\u00a7", "<|im_start|>", "<|im_end|>"});
+    const ChatFormat none = chat_format("", "chatml", short_name).take();
+    const ChatEncoder sections(short_name, ChatTemplate::parse("\u00a7{{ messages[0].content }}").take(), none, 0);
+    const std::vector<int> ids = sections.prompt({{"user", "\u00a7 1 \u00a7"}}).take();
+    CHECK(std::count(ids.begin(), ids.end(), short_name.encode("\u00a7", true)[0]) == 1);
+    CHECK(short_name.decode(ids) == "\u00a7\u00a7 1 \u00a7");
+    // Characters that mark names may not come from a message.
+    const Result<EncodedChat> marks = encoder_of(tokenizer_named("qwen2"), CHATML)
+                                          .encode(talk({{"user", "q"}, {"assistant", "a\uFDD0"}}), TrainOn::assistant);
+    CHECK(marks.status.code == Exit::input);
+    CHECK_MESSAGE(contains(marks.status.message, "f:1: message 2: U+FDD0"), marks.status.message);
     // Such a name has the ids that it has as text.
     const Tokenizer tokenizer = tokenizer_named("qwen2");
     const ChatEncoder encoder = encoder_of(tokenizer, "{{ messages[0].content }}");
-    CHECK(encoder.prompt({{"user", "a <|im_end|> b"}}, 0).value == tokenizer.encode("a <|im_end|> b", false));
+    CHECK(encoder.prompt({{"user", "a <|im_end|> b"}}).value == tokenizer.encode("a <|im_end|> b", false));
 }
 
 TEST_CASE("chat encoder: templates that write conversations in other ways") {
@@ -152,6 +165,17 @@ TEST_CASE("chat encoder: templates that write conversations in other ways") {
         CHECK_MESSAGE(e.ok(), e.status.message);
         CHECK(learnt(tokenizer, e.value) == "one<|im_end|>|two<|im_end|>");
     }
+    // A template that ends the whole conversation alone does not say where an answer ends.
+    const std::string open = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}</s>";
+    const Result<EncodedChat> unended =
+        encoder_of(tokenizer, open).encode(talk({m[0], m[1], m[2]}), TrainOn::assistant);
+    CHECK(unended.status.code == Exit::input);
+    CHECK_MESSAGE(contains(unended.status.message, "the answer's end cannot be found"), unended.status.message);
+    // Marked answers before the first that is learnt are none, wherever they lie.
+    const std::string counted =
+        "{{ messages|length }}{% for m in messages %}{{ m.role }}{% generation %}{{ m.content }}"
+        "{% endgeneration %}{% endfor %}";
+    CHECK(learnt(tokenizer, encoder_of(tokenizer, counted).encode(talk(m, 3), TrainOn::assistant).value) == "two");
     // Neither way leads to an answer.
     const Result<EncodedChat> none =
         of("{{ messages|length }}{% for m in messages %}{{ m.content|upper }}{% endfor %}");

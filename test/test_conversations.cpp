@@ -28,7 +28,7 @@ Tokenizer chatml_bytes() {
 }
 ChatEncoder chatml(const Tokenizer& tokenizer) {
     const ChatFormat format = chat_format("", "chatml", tokenizer).take();
-    return {tokenizer, ChatTemplate::parse(format.chat_template).take(), format};
+    return {tokenizer, ChatTemplate::parse(format.chat_template).take(), format, ChatEncoder::TRAINING_DATE};
 }
 std::shared_ptr<const Conversations> read(const std::string& text, ConversationOptions o, Status* error = nullptr) {
     const std::string dir = temporary_directory();
@@ -71,6 +71,16 @@ TEST_CASE("conversations: lines of three shapes") {
     CHECK(call.tools == R"([{"z":1,"a":2}])");
     CHECK(call.messages[1].more == R"({"content":null,"reasoning_content":"hm","tool_calls":[{"z":1,"a":2}]})");
     CHECK(call.messages[2].more == R"({"name":"add"})");
+    // Fields that are null, as exports write them, are none.
+    const Conversation nulls =
+        parsed(R"({"tools": [], "messages": [{"role": "user", "content": "q", "tool_calls": null},
+        {"role": "assistant", "content": "a", "tool_calls": [], "reasoning_content": null}]})");
+    CHECK(nulls.tools == "");
+    CHECK(nulls.messages[0].more == "");
+    CHECK(!nulls.messages[1].calls);
+    const Conversation system = parsed(R"({"system": "s", "conversations": [{"from": "human", "value": "q"},
+        {"from": "gpt", "value": "a"}]})");
+    CHECK(system.messages == std::vector<ChatMessage>{{"system", "s"}, plain[0], plain[1]});
 }
 
 TEST_CASE("conversations: an error names the line and the field") {
@@ -88,6 +98,12 @@ TEST_CASE("conversations: an error names the line and the field") {
           "message 2: content: expected an answer, found none");
     CHECK(error_of(messages(user + R"(, {"role": "assistant", "content": null})")) ==
           "message 2: content: expected a string, found null");
+    for (const char* calls : {"null", "[]"})
+        CHECK(error_of(messages(user + R"(, {"role": "assistant", "content": "", "tool_calls": )" + calls + "}")) ==
+              "message 2: content: expected an answer, found none");
+    std::string wide = R"({"messages": [])";
+    for (int i = 0; i < 10001; i++) wide += ", \"" + std::to_string(i) + "\": 0";
+    CHECK(contains(error_of(wide + "}"), "expected at most 10000 fields in an object"));
     CHECK(error_of(messages(user)) == "role: expected an assistant's message to learn, found none");
     CHECK(error_of(messages("")) == "messages: expected some, found none");
     CHECK(error_of(messages("3")) == "message 1: expected an object");
@@ -125,6 +141,8 @@ TEST_CASE("conversations: of a file with errors the first one is told, with its 
     read("{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, " + call + "]}", {.S = 64}, &error);
     CHECK_MESSAGE(contains(error.message, "c.jsonl:1: message 2: tool_calls: the chat template writes none"),
                   error.message);
+    read(R"({"prompt": "q", "completion": "a", "tools": [{}]})", {.S = 64}, &error);
+    CHECK_MESSAGE(contains(error.message, "c.jsonl:1: tools: the chat template writes none"), error.message);
 }
 
 TEST_CASE("conversations: best fit is what its rule says, and no item is lost") {
@@ -257,4 +275,26 @@ TEST_CASE("conversations: ranks share a step's samples, and each can count all o
             CHECK(std::equal(goal.begin(), goal.end(), out.begin() + rank * 4 * 90));
         }
     }
+}
+
+TEST_CASE("conversations: a batch is cut behind the last target of all its sequences") {
+    const int B = 3, S = 100;
+    for (const bool gpu : {false, true})
+        for (int last : {0, 1, 15, 16, 40, 63, 64, 98, 99}) {
+            CAPTURE(last);
+            std::vector<int> tokens(B * S), targets(B * S, -1);
+            for (int i = 0; i < B * S; i++) tokens[size_t(i)] = i;
+            targets[S + size_t(last)] = 7;    // second sequence
+            targets[2 * S] = 8;
+            const int length = cut_behind_targets(tokens.data(), targets.data(), B, S, gpu);
+            CHECK(length == std::min(S, gpu ? (last < 64 ? 64 : 128) : last / 16 * 16 + 16));
+            for (int b = 0; b < B; b++)
+                for (int s = 0; s < length; s++) {
+                    const size_t at = size_t(b * length + s);
+                    CHECK(tokens[at] == b * S + s);
+                    CHECK(targets[at] == (b == 1 && s == last ? 7 : b == 2 && s == 0 ? 8 : -1));
+                }
+        }
+    std::vector<int> tokens(6), none(6, -1);    // no target at all: nothing is learnt, but something is computed
+    CHECK(cut_behind_targets(tokens.data(), none.data(), 2, 3, false) == 3);
 }

@@ -179,6 +179,9 @@ TEST_CASE("train chat: a killed run goes on with the same bits") {
     write_file(toy.dir + "/other.jinja", "{{ messages[0].content }}");
     must({"train", "--config", toml, "--resume", "auto", "--steps", "30", "--chat-template", toy.dir + "/other.jinja"},
          2, "is not the one that");
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "30", "--chat-template", toy.dir + "/gone.jinja"},
+         3, "gone.jinja");
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "26", "--chat-template", "chatml"});
 }
 
 TEST_CASE("train chat: ranks and ZeRO have the losses of one process") {

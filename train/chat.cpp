@@ -11,7 +11,8 @@
 Status Trainer::choose_chat_template() {
     if (o.chat.empty()) return {};
     if (config.mask_kind != MaskKind::causal)
-        return fail(Exit::usage, "--chat: the model is trained with --objective %s; expected causal",
+        return fail(Exit::usage,
+                    "--chat: the model is trained with --objective %s; expected causal (--objective causal)",
                     Objective{.mask_kind = config.mask_kind}.name());
     for (auto [value, name] : {std::pair{config.stride, "--stride"}, {config.global_tokens, "--global-tokens"}})
         if (o.pack && value)
@@ -33,14 +34,20 @@ Status Trainer::choose_chat_template() {
                     "--chat: %s has no chat template; give --chat-template a file, or --chat-template chatml",
                     start.empty() ? "the tokenizer" : start.c_str());
     ChatFormat format = TRY(chat_format(start.empty() ? "the tokenizer" : start, named, tokenizer));
-    if (resuming && !o.chat_template.empty() && access(o.chat_template.c_str(), R_OK) == 0 &&
-        TRY(read_file(o.chat_template, 64 << 20)) != kept)
-        return fail(Exit::usage, "--chat-template %s is not the one that %s was trained with; leave it out",
-                    o.chat_template.c_str(), start.c_str());
+    if (resuming && !kept.empty() && !o.chat_template.empty()) {
+        const Result<ChatFormat> given = chat_format(start, o.chat_template, tokenizer);
+        const bool gone = !given.ok() && TRY(as_before("chat-template"));
+        if (!gone) TRY(given);
+        if (!gone && given.value.chat_template != kept)
+            return fail(Exit::usage, "--chat-template %s is not the one that %s was trained with; leave it out",
+                        o.chat_template.c_str(), start.c_str());
+    }
     Result<ChatTemplate> parsed = ChatTemplate::parse(format.chat_template);
     if (!parsed.ok()) return fail(parsed.status.code, "%s: %s", format.name.c_str(), parsed.status.message.c_str());
-    if (!named.empty()) tokenizer = tokenizer.with_chat_template(format.chat_template, format.ends);
-    chat_encoder.emplace(tokenizer, parsed.value, format);
+    // The run keeps the template, and the tokens that end its answers, for `sample` and
+    // transformers.
+    tokenizer = tokenizer.with_chat_template(format.chat_template, format.ends);
+    chat_encoder.emplace(tokenizer, parsed.value, format, ChatEncoder::TRAINING_DATE);
     for (const std::string& text : format.stop)
         progress.note("note: the tokenizer has no token " + text + ", which ends an answer: it is written as text");
     return {};

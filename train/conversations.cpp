@@ -59,7 +59,7 @@ Status check_conversation(const Conversation& c) {
         const ChatMessage& m = c.messages[k];
         const bool empty = m.content.find_first_not_of(" \t\r\n") == std::string::npos;
         if (m.role != "assistant") continue;
-        if (empty && m.more.find("\"tool_calls\"") == std::string::npos)
+        if (empty && !m.calls)
             return fail(Exit::input, "%s: message %zu: content: expected an answer, found none", c.where.c_str(),
                         k + 1);
         answered |= k >= c.first;
@@ -79,6 +79,12 @@ Result<Conversation> conversation_parse(std::string_view line, const std::string
         c.messages = TRY(messages_of(j["messages"], where));
     } else if (j.contains("conversations")) {
         c.messages = TRY(messages_of(TRY(from_sharegpt(j["conversations"], where)), where));
+        if (j.contains("system") && !j["system"].is_null()) {
+            std::string system;
+            const OrderedFields fields{j, where};
+            TRY(fields.get("system", &system));
+            if (!system.empty()) c.messages.insert(c.messages.begin(), {"system", system});
+        }
     } else if (j.contains("prompt") || j.contains("completion")) {
         c.messages = TRY(part_of(j, "prompt", "user", where));
         c.first = c.messages.size();
@@ -93,7 +99,7 @@ Result<Conversation> conversation_parse(std::string_view line, const std::string
     }
     if (j.contains("tools") && !j["tools"].is_null()) {
         if (!j["tools"].is_array()) return fail(Exit::input, "%s: tools: expected a list", where.c_str());
-        c.tools = j["tools"].dump();
+        if (!j["tools"].empty()) c.tools = j["tools"].dump();
     }
     TRY(check_conversation(c));
     return c;
@@ -111,12 +117,18 @@ Result<std::shared_ptr<const Conversations>> Conversations::read(const Conversat
     files.format = TextFormat::jsonl;
     files.flags = false;
     Corpus corpus = TRY(Corpus::open(files));
-    const bool calls = encoder.writes("tool_calls"),
-               reasons = encoder.writes("reasoning_content") || encoder.writes(".thinking");
+    const bool calls = encoder.writes("tool_calls"), tools = encoder.writes("tools"),
+               reasons = encoder.writes("reasoning_content") || encoder.writes(".thinking") ||
+                         encoder.writes("['thinking']");
     auto encoded = [&](const Segment& line) -> Result<EncodedChat> {
         const Conversation c = TRY(conversation_parse(line.text, line.where));
+        if (!tools && !c.tools.empty())
+            return fail(Exit::input,
+                        "%s: tools: the chat template writes none; give --chat-template one that does, or take the "
+                        "field out",
+                        c.where.c_str());
         for (size_t k = 0; k < c.messages.size() && !calls; k++)
-            if (c.messages[k].more.find("\"tool_calls\"") != std::string::npos)
+            if (c.messages[k].calls)
                 return fail(Exit::input,
                             "%s: message %zu: tool_calls: the chat template writes none; give --chat-template one "
                             "that does",
@@ -147,7 +159,8 @@ Result<std::shared_ptr<const Conversations>> Conversations::read(const Conversat
 }
 
 void Conversations::add(EncodedChat e) {
-    const size_t most = size_t(o.S) + 1;    // the last token is only a target
+    const size_t most = size_t(o.S) + 1;         // the last token is only a target
+    if (!e.ids.empty()) e.trained[0] = false;    // the first one is none
     for (int id : e.ids) CHECK(id >= 0 && id < o.vocab, "token %d of %d", id, o.vocab);
     if (e.ids.size() > most && o.drop) {
         counts.dropped++;
@@ -159,7 +172,7 @@ void Conversations::add(EncodedChat e) {
         counts.cut_tokens += int64_t(e.ids.size() - most);
         e.ids.resize(most), e.trained.resize(most);
     }
-    const int64_t learnt = e.ids.empty() ? 0 : std::count(e.trained.begin() + 1, e.trained.end(), true);
+    const int64_t learnt = std::count(e.trained.begin(), e.trained.end(), true);
     if (learnt == 0) {
         counts.untrained++;
         return;
@@ -193,7 +206,7 @@ std::vector<std::vector<int64_t>> best_fit(const std::vector<int>& sizes, int si
     std::stable_sort(items.begin(), items.end(),
                      [&](int64_t a, int64_t b) { return sizes[size_t(a)] > sizes[size_t(b)]; });
     std::vector<std::vector<int64_t>> bins;
-    std::set<std::pair<int, size_t>> room;    // what is left in a bin, and the bin
+    std::set<std::pair<int, size_t>> room;    // free tokens of a bin, its index
     for (int64_t item : items) {
         const int n = sizes[size_t(item)];
         CHECK(n > 0 && n <= size, "an item of %d in a bin of %d", n, size);

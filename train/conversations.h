@@ -4,7 +4,7 @@
 // A line is an object of one of three shapes:
 //   {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}    OpenAI's
 //   {"prompt": "..." or messages, "completion": "..." or messages}             TRL's
-//   {"conversations": [{"from": "human", "value": "..."}, ...]}                ShareGPT's
+//   {"conversations": [{"from": "human", "value": "..."}, ...], "system": ""}  ShareGPT's
 // Other fields of the object are ignored. infer/chat/chat_encoder.h says which tokens are learnt.
 #pragma once
 #include <memory>
@@ -37,13 +37,14 @@ class Conversations : public SampleSource {
     std::string text() const override;
     Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const override;
 
-    // What became of the lines. Tokens and conversations that were cut or left out are not in ids.
+    // Counts of lines, conversations and tokens: read, cut, left out. What was cut or left out is
+    // not in ids.
     struct Counts {
         int64_t lines = 0, trained = 0;             // trained: tokens that are targets
         int64_t cut = 0, cut_tokens = 0;            // conversations longer than S + 1 tokens
         int64_t dropped = 0, dropped_tokens = 0;    // left out as too long
         int64_t untrained = 0;                      // left out: nothing in them is a target
-        int64_t unread = 0;                         // messages with reasoning that the template does not write
+        int64_t unread = 0;                         // lines with reasoning that the template does not write
     } counts;
     int64_t conversations() const { return int64_t(begins.size()) - 1; }
     EncodedChat conversation(int64_t i) const;

@@ -338,8 +338,9 @@ Status Trainer::open_shards() {
     return o.data.empty() ? Status{} : check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source);
 }
 
-// --epochs reads each sample so many times at least. By default shards are read once but for their
-// last tokens, and conversations, of which there may be few, once in full.
+// --epochs N rounds up to whole steps, so each sample is read at least N times. Without it, a run
+// on shards rounds down to whole steps, and a run on conversations, which may be few, rounds one
+// pass up.
 int64_t Trainer::steps_of(int64_t epochs, int64_t total_batch) const {
     const int64_t pass = data.samples() * o.seq_len;
     if (!epochs && o.chat.empty()) return std::max<int64_t>(1, pass / total_batch);

@@ -206,6 +206,11 @@ Status Trainer::choose_objective() {
     return {};
 }
 
+Result<bool> Trainer::as_before(const std::string& key) const {
+    const TrainState before = TRY(checkpoint_state(start));
+    return toml_rows(before.config)[key] == toml_rows(o.resolved)[key];
+}
+
 // A resumed run uses its checkpoint's tokenizer; --tokenizer must be equal, unless its file is
 // gone. A new run uses --tokenizer, else the one beside the weights, else GPT-2's if its size fits.
 Status Trainer::choose_tokenizer(const ModelSource& base) {
@@ -214,8 +219,7 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
     const bool known = tokenizer.vocab_size() > 0;
     bool gone = false;
     if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
-        const TrainState before = TRY(checkpoint_state(base.path));
-        gone = toml_rows(before.config)["tokenizer"] == toml_rows(o.resolved)["tokenizer"];
+        gone = TRY(as_before("tokenizer"));
     }
     if (!o.tokenizer.empty() && !gone) {
         const Tokenizer given = TRY(Tokenizer::load(o.tokenizer));
@@ -357,6 +361,7 @@ std::string Trainer::new_rate(const TrainState& before) const {
     const std::string decay = rows["lr-schedule"];
     for (const char* key : {"warmup", "steps", "total-batch"})    // state.json may hold any value
         if (!(std::fabs(number(key)) < 1e15)) return "";
+    if (rows.contains("epochs") && !(std::fabs(number("epochs")) <= 1e6)) return "";
     if (decay.size() < 2) return "";
     Schedule old = {decay_named(decay.substr(1, decay.size() - 2)), number("lr"), number("final-lr-frac"),
                     int64_t(number("warmup")), int64_t(number("steps"))};

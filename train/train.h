@@ -79,9 +79,10 @@ struct Trainer {
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::vector<std::vector<Text>> texts;                         // the texts in each sequence of a batch
-    Json extra_metrics = Json::object();                          // more metrics of this step
-    std::string val_text;                                         // last validation loss
+    std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
+    int64_t computed[2] = {};                // positions that this rank computes, of the steps on the device
+    Json extra_metrics = Json::object();     // more metrics of this step
+    std::string val_text;                    // last validation loss
     std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation
     double started = 0, last_step_end = 0,
            saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
@@ -127,6 +128,7 @@ struct Trainer {
     Status choose_objective();    // also finds the mask token
     Status load();                // loads weights: resumed, --from, or random
     Status load_resized();
+    Result<bool> as_before(const std::string& key) const;    // an option has the resumed run's value
     Status resume();
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
@@ -140,6 +142,7 @@ struct Trainer {
 
     // Functions of train_gpt.cu.
     Status loop();
+    bool needs_padding() const;
     Status issue();                         // queues one more step on the device
     bool due_after(int64_t steps) const;    // work is due between this step and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }

@@ -171,8 +171,9 @@ Result<std::vector<int>> Chat::render(size_t from) {
     std::vector<ChatMessage> shown = with_system_prompt();
     const auto after_system = shown.begin() + (options.system.empty() ? 0 : 1);
     shown.erase(after_system, after_system + ptrdiff_t(from));
-    const ChatEncoder encoder(tokenizer, chat_template, {.bos = options.bos, .eos = options.eos});
-    return encoder.prompt(shown, int64_t(time(nullptr)));
+    const ChatEncoder encoder(tokenizer, chat_template, {.bos = options.bos, .eos = options.eos},
+                              int64_t(time(nullptr)));
+    return encoder.prompt(shown);
 }
 
 // When the context is full, the oldest turns are dropped until half of it is free, so that the

@@ -4,20 +4,21 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/console.h"
+
 using nlohmann::ordered_json;
 
 namespace {
-// Noncharacters of Unicode, which no text has. MARK is inside a name that is ordinary text, BEGIN
-// before an answer's content.
+// Noncharacters of Unicode, which conversations may not have. MARK is put into each special token's
+// name that a message spells, so that the tokenizer reads the name as text. BEGIN is put before an
+// answer's content.
 const std::string MARK = "\uFDD0", BEGIN = "\uFDD1";
-// Templates that write today's date get this one in training (2024-07-26, the date in Llama 3's
-// template), so that a run resumed on another day reads the same tokens.
-constexpr int64_t TRAINING_DATE = 1721995200;
+constexpr size_t MOST_NAMES = 10000;    // names of special tokens in a conversation
 
-size_t first_character(const std::string& text) {    // bytes
-    size_t n = 1;
-    while (n < text.size() && (text[n] & 0xC0) == 0x80) n++;
-    return n;
+size_t inside(const std::string& name) {    // bytes of its first character; 0: it has no other
+    bool complete;
+    const size_t n = utf8_character(name, complete);
+    return n < name.size() ? n : 0;
 }
 size_t common_bytes(const std::string& a, const std::string& b) {
     return size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -51,8 +52,8 @@ void add_reasoning_names(ordered_json& message) {
 }
 }    // namespace
 
-ChatEncoder::ChatEncoder(const Tokenizer& t, const ChatTemplate& form, const ChatFormat& format)
-    : tokenizer(t), chat_template(form), source(format.chat_template), bos(format.bos), eos(format.eos),
+ChatEncoder::ChatEncoder(const Tokenizer& t, const ChatTemplate& form, const ChatFormat& format, int64_t date)
+    : tokenizer(t), chat_template(form), source(format.chat_template), bos(format.bos), eos(format.eos), now(date),
       ends(format.stop) {
     const Vocabulary& v = tokenizer.vocabulary();
     for (const AddedToken& a : v.added)
@@ -60,22 +61,27 @@ ChatEncoder::ChatEncoder(const Tokenizer& t, const ChatTemplate& form, const Cha
     for (int id : format.ends) ends.push_back(v.name(id));
 }
 
-// Puts the mark behind the first character of each special token's name.
-std::string ChatEncoder::marked(const std::string& text, const std::string& mark) const {
+// Puts MARK into each special token's name, behind its first byte's character, or before a name of
+// one character.
+std::string ChatEncoder::marked(const std::string& text) const {
     std::vector<size_t> offsets;
     for (const std::string& name : special)
         for (size_t at = 0; !name.empty() && (at = text.find(name, at)) != text.npos; at++)
-            offsets.push_back(at + first_character(name));
-    std::sort(offsets.begin(), offsets.end(), std::greater<>());
+            offsets.push_back(at + inside(name));
+    std::sort(offsets.begin(), offsets.end());
     offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
-    std::string out = text;
-    for (size_t at : offsets) out.insert(at, mark);
-    return out;
+    std::string out;
+    size_t from = 0;
+    for (size_t at : offsets) {
+        out.append(text, from, at - from).append(MARK);
+        from = at;
+    }
+    return out.append(text, from);
 }
 
 Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>& messages, const std::string& tools,
-                                                  bool prompts, int64_t now) const {
-    auto ordinary = [&](const std::string& text) { return marked(text, MARK); };
+                                                  bool prompts) const {
+    auto ordinary = [&](const std::string& text) { return marked(text); };
     ordered_json list = messages_json(messages);
     for (ordered_json& message : list) {
         const std::string role = message["role"];
@@ -89,7 +95,7 @@ Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>
     if (!bos.empty()) context["bos_token"] = bos;
     if (!eos.empty()) context["eos_token"] = eos;
     Rendered r;
-    r.text = TRY(chat_template.render(context, now, now == TRAINING_DATE ? &r.generated : nullptr));
+    r.text = TRY(chat_template.render(context, now, prompts ? nullptr : &r.generated));
     return r;
 }
 
@@ -115,9 +121,20 @@ size_t marks_before(const std::string& text, size_t end) {
 }
 }    // namespace
 
-Result<std::vector<int>> ChatEncoder::prompt(const std::vector<ChatMessage>& messages, int64_t now) const {
-    const Unmarked text(TRY(render(messages, "", true, now)).text);
+Result<std::vector<int>> ChatEncoder::prompt(const std::vector<ChatMessage>& messages) const {
+    const Unmarked text(TRY(render(messages, "", true)).text);
     return tokenizer.encode_cut(text.text, text.offsets);
+}
+
+static Status check_characters(const Conversation& c) {
+    for (const std::string& mark : {MARK, BEGIN}) {
+        for (size_t k = 0; k < c.messages.size(); k++)
+            if (c.messages[k].content.find(mark) != mark.npos || c.messages[k].more.find(mark) != mark.npos)
+                return fail(Exit::input, "message %zu: U+FDD0 and U+FDD1 are no characters: expected none", k + 1);
+        if (c.tools.find(mark) != mark.npos)
+            return fail(Exit::input, "tools: U+FDD0 and U+FDD1 are no characters: expected none");
+    }
+    return {};
 }
 
 Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on) const {
@@ -125,7 +142,8 @@ Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on)
         if (!s.ok()) s.message = c.where + ": " + s.message;
         return s;
     };
-    Result<Rendered> whole = render(c.messages, c.tools, false, TRAINING_DATE);
+    TRY(here(check_characters(c)));
+    Result<Rendered> whole = render(c.messages, c.tools, false);
     TRY(here(whole.status));
     const Result<std::vector<TextRange>> ranges = answers(c, whole.value, train_on);
     TRY(here(ranges.status));
@@ -135,6 +153,9 @@ Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on)
         for (size_t offset : {r.from, r.to})
             cuts.push_back({.at = offset - MARK.size() * marks_before(marked_text, offset)});
     const Unmarked text(marked_text);
+    if (text.offsets.size() > MOST_NAMES)
+        return fail(Exit::input, "%s: expected at most %zu names of special tokens in the messages, found %zu",
+                    c.where.c_str(), MOST_NAMES, text.offsets.size());
     EncodedChat e;
     e.ids = tokenizer.encode_cut(text.text, text.offsets, &cuts);
     e.trained.resize(e.ids.size());
@@ -152,13 +173,13 @@ Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const
         if (m[k].role == "assistant") first = std::max(first, k);
     std::vector<TextRange> ranges;
     if (chat_template.marks_generation()) {
-        size_t begin = 0;    // blocks before it belong to messages before the first
+        size_t earlier = 0;    // generation blocks of answers that are not learnt
         if (first > 0) {
             const std::vector<ChatMessage> before(m.begin(), m.begin() + ptrdiff_t(first));
-            begin = common_bytes(TRY(render(before, c.tools, false, TRAINING_DATE)).text, whole.text);
+            earlier = TRY(render(before, c.tools, false)).generated.size();
         }
-        for (const TextRange& r : whole.generated)
-            if (r.from >= begin && r.from < r.to) ranges.push_back(r);
+        for (size_t i = earlier; i < whole.generated.size(); i++)
+            if (whole.generated[i].from < whole.generated[i].to) ranges.push_back(whole.generated[i]);
         return ranges;
     }
     size_t from = 0;
@@ -177,8 +198,13 @@ Result<TextRange> ChatEncoder::answer(const Conversation& c, const std::string& 
     TextRange range = {TRY(answer_begin(c, whole, k, from)), whole.size()};
     if (k + 1 < c.messages.size()) {
         const std::vector<ChatMessage> with(c.messages.begin(), c.messages.begin() + ptrdiff_t(k + 1));
-        const std::string text = TRY(render(with, c.tools, false, TRAINING_DATE)).text;
+        const std::string text = TRY(render(with, c.tools, false)).text;
         range.to = whole.starts_with(text) && text.size() > range.from ? text.size() : behind_end(whole, range.from);
+        // An end token behind later messages ends the conversation, not this answer.
+        const size_t last = range.to == whole.npos ? whole.npos : whole.find_last_not_of(" \n", range.to - 1);
+        if (last == whole.npos || last < range.from ||
+            text.find(whole.substr(range.from, last + 1 - range.from)) == text.npos)
+            range.to = whole.npos;
     }
     if (range.to == whole.npos || range.to <= range.from)
         return fail(
@@ -205,15 +231,15 @@ size_t ChatEncoder::behind_end(const std::string& text, size_t from) const {
 
 Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const {
     const std::vector<ChatMessage> before(c.messages.begin(), c.messages.begin() + ptrdiff_t(k));
-    auto rendered = [&](bool prompts) { return render(before, c.tools, prompts, TRAINING_DATE); };
+    auto rendered = [&](bool prompts) { return render(before, c.tools, prompts); };
     // Some templates refuse an empty conversation, and others write a system prompt of their own
     // only if there is a message.
     const Result<Rendered> asks = rendered(true), pasts = rendered(false);
     if (k > 0) TRY(asks), TRY(pasts);
     const std::string &asked = asks.value.text, &past = pasts.value.text;
     if (asks.ok() && whole.starts_with(asked) && asked.size() >= from) return asked.size();
-    // The generation prompt may have more than the conversation (DeepSeek-R1's <think>). The answer
-    // begins behind the last special token that both have.
+    // The generation prompt may contain text that a finished conversation lacks, such as <think>
+    // (DeepSeek-R1). The answer then begins behind the last special token that both have.
     if (k > 0 && whole.starts_with(past) && past.size() >= from && asked.starts_with(past)) {
         const size_t common = common_bytes(asked, whole);
         size_t begin = past.size();
@@ -228,7 +254,7 @@ Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::strin
     const size_t letter = marked[k].content.find_first_not_of(" \t\r\n");
     if (letter != std::string::npos) {
         marked[k].content.insert(letter, BEGIN);
-        const std::string text = TRY(render(marked, c.tools, false, TRAINING_DATE)).text;
+        const std::string text = TRY(render(marked, c.tools, false)).text;
         const size_t at = text.find(BEGIN);
         const std::string prompt = asked.starts_with(past) ? asked.substr(past.size()) : "";
         if (at != text.npos && without(text, BEGIN) == whole && at >= from) {

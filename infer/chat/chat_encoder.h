@@ -33,10 +33,14 @@ struct EncodedChat {
 
 class ChatEncoder {
   public:
-    ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate& chat_template, const ChatFormat& format);
-    // Returns the tokens of a conversation and of the prompt for an answer. `now`: seconds since
-    // 1970, for templates that write the date. Exit 3: the template rejects the conversation.
-    Result<std::vector<int>> prompt(const std::vector<ChatMessage>& messages, int64_t now) const;
+    // The date of all training: 2024-07-26, as in Llama 3's template. So a run resumed on another
+    // day reads the same tokens.
+    static constexpr int64_t TRAINING_DATE = 1721995200;
+    // `now`: seconds since 1970, for templates that write the date.
+    ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate& chat_template, const ChatFormat& format, int64_t now);
+    // Returns the tokens of a conversation and of the prompt for an answer. Exit 3: the template
+    // rejects the conversation.
+    Result<std::vector<int>> prompt(const std::vector<ChatMessage>& messages) const;
     // Returns a conversation's tokens, and those that are learnt. Exit 3, with `where`: the
     // template rejects it, or its answers cannot be found in the text.
     Result<EncodedChat> encode(const Conversation& conversation, TrainOn train_on) const;
@@ -45,12 +49,11 @@ class ChatEncoder {
 
   private:
     struct Rendered {
-        std::string text;    // with marks
-        std::vector<TextRange> generated;
+        std::string text;                    // with marks
+        std::vector<TextRange> generated;    // {% generation %} blocks; none in a prompt
     };
-    Result<Rendered> render(const std::vector<ChatMessage>& messages, const std::string& tools, bool prompts,
-                            int64_t now) const;
-    std::string marked(const std::string& text, const std::string& mark) const;
+    Result<Rendered> render(const std::vector<ChatMessage>& messages, const std::string& tools, bool prompts) const;
+    std::string marked(const std::string& text) const;
     Result<std::vector<TextRange>> answers(const Conversation& c, const Rendered& whole, TrainOn train_on) const;
     Result<TextRange> answer(const Conversation& c, const std::string& whole, size_t k, size_t from) const;
     Result<size_t> answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const;
@@ -59,6 +62,7 @@ class ChatEncoder {
     Tokenizer tokenizer;
     ChatTemplate chat_template;
     std::string source, bos, eos;
+    int64_t now;
     std::vector<std::string> special;    // names of special tokens
     std::vector<std::string> ends;       // texts that end an answer
 };

@@ -18,18 +18,18 @@ Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
     if (std::find(MESSAGE_ROLES.begin(), MESSAGE_ROLES.end(), message.role) == MESSAGE_ROLES.end())
         return fail(Exit::input, "%s: role: expected %s, found \"%s\"", at.c_str(), join(MESSAGE_ROLES, ", ").c_str(),
                     message.role.substr(0, 60).c_str());
-    const bool calls = f.has("tool_calls");
-    if (calls && (message.role != "assistant" || !m["tool_calls"].is_array()))
+    if (f.has("tool_calls") && (message.role != "assistant" || !m["tool_calls"].is_array()))
         return fail(Exit::input, "%s: tool_calls: expected a list, in an assistant's message", at.c_str());
+    message.calls = f.has("tool_calls") && !m["tool_calls"].empty();
     if (f.has("reasoning_content")) {
         std::string reasoning;
         TRY(f.get("reasoning_content", &reasoning));
     }
     ordered_json more = ordered_json::object();
-    if (!calls || f.has("content")) TRY(f.get("content", &message.content));
+    if (!message.calls || f.has("content")) TRY(f.get("content", &message.content));
     else if (m.contains("content")) more["content"] = nullptr;
     for (auto& [key, value] : m.items())
-        if (key != "role" && key != "content") more[key] = value;
+        if (key != "role" && key != "content" && !value.is_null()) more[key] = value;    // null: no such field
     if (!more.empty()) message.more = more.dump();
     return message;
 }

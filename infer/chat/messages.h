@@ -9,9 +9,10 @@
 
 struct ChatMessage {
     std::string role, content;    // role: one of MESSAGE_ROLES; content: empty if null beside calls
-    // The other fields that templates may read (tool_calls, reasoning_content, name, ...): an
-    // object's JSON text, in the file's order; empty: none.
+    // The other fields, if not null, that templates may read (tool_calls, reasoning_content, name,
+    // ...): an object's JSON text, in the file's order; empty: none.
     std::string more = {};
+    bool calls = false;    // tool_calls has some
     bool operator==(const ChatMessage&) const = default;
 };
 inline const std::vector<std::string> MESSAGE_ROLES = {"system", "developer", "user", "assistant", "tool"};

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "data/samples.h"
+
 namespace {
 struct Window {
     double loss = 0;     // sum over the window's targets, nats
@@ -44,19 +46,21 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     std::vector<Window> sums;
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data(), &texts));
+        const bool cut = objective.is_plain_causal();
+        const int n = cut ? cut_behind_targets(tokens.data(), targets.data(), B, S, !model.op.on_host()) : S;
         const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch wraps into the next epoch
         Spans spans;
         for (int b = 0; b < rows; b++)
-            objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S, &spans, texts[size_t(b)]);
-        model.batch.upload(tokens.data(), targets.data(), rows, S, objective.is_plain_causal() ? nullptr : &spans);
+            objective.apply(done + b, &tokens[size_t(b * n)], &targets[size_t(b * n)], n, n, &spans, texts[size_t(b)]);
+        model.batch.upload(tokens.data(), targets.data(), rows, n, objective.is_plain_causal() ? nullptr : &spans);
         model.forward();
         model.loss(false, 0);
         (void)model.mean_loss(losses.data());
         if (each) each(rows, losses.data(), targets.data());
-        for (int n = 0; n < rows * S; n++) {
-            if (n % S == 0) sums.emplace_back();
-            sums.back().loss += double(losses[size_t(n)]);
-            const int id = targets[size_t(n)];
+        for (int i = 0; i < rows * n; i++) {
+            if (i % n == 0) sums.emplace_back();
+            sums.back().loss += double(losses[size_t(i)]);
+            const int id = targets[size_t(i)];
             if (id < 0) continue;
             sums.back().targets++;
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
