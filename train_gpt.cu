@@ -72,16 +72,16 @@ bool Trainer::needs_padding() const {
 Status Trainer::issue() {
     Model& g = *device.model;
     int S = o.seq_len;
-    computed[issued % 2] = 0;
     // The step's first sequence, counted from the run's beginning.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
     const int64_t sequences = o.total_batch / o.seq_len,
                   all = objective.targets(first, sequences, S, data.targets(sequences));
+    sizes[issued % 2] = {0, all};
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data(), &texts));
         if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len, device.gpu);
-        computed[issued % 2] += int64_t(o.batch) * S;
+        sizes[issued % 2].positions += int64_t(o.batch) * S;
         Spans spans;
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
@@ -170,7 +170,7 @@ constexpr int GUESS_STEPS = 20;    // steps above guess_limit before a warning
 Status Trainer::report(const Step& s, double seconds, bool whole) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1);
-    const double rate = double(computed[(state.step - 1) % 2] * ranks.count()) / seconds;
+    const double rate = double(sizes[(state.step - 1) % 2].positions * ranks.count()) / seconds;
     if (state.step == first_step + 1)    // after a step, all its memory is allocated
         device_bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
@@ -200,6 +200,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                             "tokens_per_second", rate);
     if (device.peak > 0) row.set("mfu", work / device.peak);
     row.set("tokens", state.tokens);
+    if (!o.chat.empty()) row.set("targets", sizes[(state.step - 1) % 2].targets);
     if (s.skipped) row.set("skipped", true);
     add_experts(row);
     state.unwritten += "{" + row.fields();

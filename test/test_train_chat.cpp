@@ -1,6 +1,8 @@
 // test_train_chat.cpp - flatgpt train --chat: losses as TRL's, resume, ranks, answers by heart.
 #include <signal.h>
 
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "files/json.h"
@@ -90,6 +92,10 @@ TEST_CASE("train chat: fifty losses and gradient norms of TRL's SFTTrainer") {
         CHECK(losses[i] == doctest::Approx(golden["losses"][i].get<double>()).epsilon(1e-5));
         CHECK(norms[i] == doctest::Approx(golden["norms"][i].get<double>()).epsilon(1e-5));
     }
+    const std::vector<double> targets = toy.losses("sft", "\"targets\":"), tokens = toy.losses("sft", "\"tokens\":");
+    CHECK(std::all_of(targets.begin(), targets.end(), [](double n) { return n >= 4 && n < 254; }));
+    CHECK(std::set<double>(targets.begin(), targets.end()).size() > 5);
+    CHECK(tokens[49] == 50 * 508);
     // Cut in other batches, the steps are the same.
     must(questions(toy.dir + "/four", {"--batch", "4"}));
     const std::vector<double> four = toy.losses("four");

@@ -80,9 +80,12 @@ struct Trainer {
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
-    int64_t computed[2] = {};                // positions that this rank computes, of the steps on the device
-    Json extra_metrics = Json::object();     // more metrics of this step
-    std::string val_text;                    // last validation loss
+    struct StepSize {
+        int64_t positions;                                        // this rank computes them
+        int64_t targets;                                          // on all ranks
+    } sizes[2] = {};                                              // steps on the device: two at most
+    Json extra_metrics = Json::object();                          // more metrics of this step
+    std::string val_text;                                         // last validation loss
     std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation
     double started = 0, last_step_end = 0,
            saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
