@@ -316,7 +316,8 @@ struct Tokenizer::Cutter {
             some.push_back(*i - from);
         return some;
     }
-    // Counts the tokens of the part of the text from `from` on: ids from index `first` on.
+    // Sets the counts of each cut before the end of `part`, which begins at offset `from` of the
+    // text, and whose tokens begin at ids[first].
     void add(std::string_view part, size_t from, const std::vector<int>& ids, size_t first, bool follows) {
         for (; cuts && done < cuts->size() && (*cuts)[done].at < from + part.size(); done++) {
             TextCut& cut = (*cuts)[done];

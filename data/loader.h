@@ -108,9 +108,9 @@ class Loader {
   public:
     static Result<Loader> open(const LoaderConfig& config);    // over the shards that `config` names
     static Result<Loader> open(std::shared_ptr<const SampleSource> source, const LoaderConfig& config);
-    // Gets the next batch: tokens and targets (B,S); a target is the next token, or -1: none.
-    // `texts`: the texts of each sample. A thread reads batches in advance; `next` waits only if
-    // that thread is behind. An error of the source is returned again until `seek`.
+    // Returns the next batch: tokens and targets (B,S), where -1 is no target. `texts` gets the
+    // texts in each sample. A thread reads batches in advance, and `next` waits only if the thread
+    // is behind. After an error of the source, each call returns the error again until `seek`.
     Status next(int* tokens, int* targets, std::vector<std::vector<Text>>* texts = nullptr);
     struct Position {
         int64_t epoch = 0, index = 0;

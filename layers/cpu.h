@@ -24,13 +24,14 @@ bool cpu_has_vnni(Isa isa);
 struct PrefetchDistance {
     int floats = 8192, blocks = 8192;
 };
-// Distances that were measured on this kind of CPU, or the default. Zen 4's prefetchers read whole
-// streams ahead, and software's prefetches only take their places: without them one thread reads
-// q8_0 weights at 32 GB/s instead of 18, other types 1 to 11 % faster (EPYC, 2026-11-29). Intel's
-// look at most 4 KiB ahead, and prefetches from further ahead hinder them: a token of GPT-2 in fp32
-// reads at 97 % of the memory's speed with 2 KiB, at 89 % with 8 KiB (2 cores of a Xeon with AMX,
-// 2026-11-26). On Zen 5 eight sequences of q8_0 take 17 % longer with half of the default (2 cores,
-// 2026-11-25, medians of three alternating rounds).
+// Returns the distances that were measured on this kind of CPU, or the default. Zen 4's hardware
+// prefetchers read whole streams ahead, and software prefetches only displace them: without
+// software prefetches one thread reads q8_0 weights at 32 GB/s instead of 18, other types 1 to 11 %
+// faster (EPYC, 2026-11-29). Intel's prefetchers look at most 4 KiB ahead, and software prefetches
+// from further ahead hinder them: a token of GPT-2 in fp32 reads at 97 % of the memory's speed with
+// 2 KiB, at 89 % with 8 KiB (2 cores of a Xeon with AMX, 2026-11-26). On Zen 5 eight sequences of
+// q8_0 take 17 % longer with half of the default (2 cores, 2026-11-25, medians of three alternating
+// rounds).
 PrefetchDistance cpu_prefetch_distance();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();

@@ -68,8 +68,8 @@ INLINE float row(D* d, float* e, const float* x, int target, float scale, Logits
     return __builtin_logf(total) + (top - of_target.z[0]);
 }
 
-// Gradients in bf16 cannot hold a row's exponentials on the way. Scratch does, a row for each
-// worker, which stays in its core's cache.
+// A row's exponentials need floats until they are scaled. Gradients that are floats hold them in
+// place. For gradients in bf16 each worker has one row of scratch, which stays in its core's cache.
 template <class D> static int64_t scratch_bytes(int V) {
     return sizeof(D) == sizeof(float) ? 0 : int64_t(sizeof(float)) * pool_threads() * padded(V);
 }

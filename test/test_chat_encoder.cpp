@@ -1,5 +1,5 @@
-// test_chat_encoder.cpp - conversations as tokens, and which of them are learnt, as in transformers
-// (dev/golden_chat.py); special tokens that messages spell.
+// test_chat_encoder.cpp - conversations get the tokens, and the learnt tokens, that transformers
+// gives (dev/golden_chat.py); special tokens that messages spell stay ordinary text.
 #include <nlohmann/json.hpp>
 
 #include "files/json.h"

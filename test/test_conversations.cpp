@@ -71,7 +71,7 @@ TEST_CASE("conversations: lines of three shapes") {
     CHECK(call.tools == R"([{"z":1,"a":2}])");
     CHECK(call.messages[1].more == R"({"content":null,"reasoning_content":"hm","tool_calls":[{"z":1,"a":2}]})");
     CHECK(call.messages[2].more == R"({"name":"add"})");
-    // Fields that are null, as exports write them, are none.
+    // Exports write null for absent fields. So null, or an empty list of calls, counts as absent.
     const Conversation nulls =
         parsed(R"({"tools": [], "messages": [{"role": "user", "content": "q", "tool_calls": null},
         {"role": "assistant", "content": "a", "tool_calls": [], "reasoning_content": null}]})");
@@ -203,7 +203,7 @@ TEST_CASE("conversations: each token once, behind its text's start, with the tar
             texts.push_back({S});
             for (size_t t = 0; t + 1 < texts.size(); t++) {
                 const auto from = in.begin() + texts[t].from, end = in.begin() + texts[t + 1].from;
-                if (*from != 257) {    // padding: <|im_start|> begins a conversation
+                if (*from != 257) {    // padding, as <|im_start|> begins a conversation
                     CHECK(std::all_of(out.begin() + texts[t].from, out.end(), [](int x) { return x == -1; }));
                     CHECK(t + 2 == texts.size());
                     continue;

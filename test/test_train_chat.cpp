@@ -105,7 +105,7 @@ TEST_CASE("train chat: fifty losses and gradient norms of TRL's SFTTrainer") {
 
 TEST_CASE("train chat: packed conversations have the losses that they have apart") {
     ChatToy toy;
-    // All conversations are one step, in which --pack only changes where they lie.
+    // Each step has all fifty conversations, so --pack changes only their places in the batch.
     const Words val = {"--chat-val", QUESTIONS};
     Words apart = questions(toy.dir + "/apart", val), packed = questions(toy.dir + "/packed", with(val, {"--pack"}));
     for (Words* words : {&apart, &packed}) Toy::set(*words, "--steps", "6"), Toy::set(*words, "--seq-len", "240");

@@ -49,7 +49,7 @@ Result<std::vector<ChatMessage>> part_of(const ordered_json& object, const char*
     if (part != object.end() && part->is_string()) return std::vector<ChatMessage>{{role, part->get<std::string>()}};
     if (part != object.end() && part->is_array()) return messages_of(*part, where + ": " + key);
     std::string text;
-    return OrderedFields{object, where}.get(key, &text);    // the error
+    return OrderedFields{object, where}.get(key, &text);    // fails: no text
 }
 // Checks what training needs beyond what templates do.
 Status check_conversation(const Conversation& c) {
@@ -160,7 +160,7 @@ Result<std::shared_ptr<const Conversations>> Conversations::read(const Conversat
 
 void Conversations::add(EncodedChat e) {
     const size_t most = size_t(o.S) + 1;         // the last token is only a target
-    if (!e.ids.empty()) e.trained[0] = false;    // the first one is none
+    if (!e.ids.empty()) e.trained[0] = false;    // the first token is never a target
     for (int id : e.ids) CHECK(id >= 0 && id < o.vocab, "token %d of %d", id, o.vocab);
     if (e.ids.size() > most && o.drop) {
         counts.dropped++;

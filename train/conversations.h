@@ -16,8 +16,8 @@
 Result<Conversation> conversation_parse(std::string_view line, const std::string& where);
 
 struct ConversationOptions {
-    std::string pattern = {};    // files: as of shard_glob; each may be compressed
-    std::string flag = {};       // the option that names them, for messages
+    std::string pattern = {};    // shard_glob expands it; each file may be compressed
+    std::string flag = {};       // option that gave the pattern, for error texts
     TrainOn train_on = TrainOn::assistant;
     bool pack = false;
     bool drop = false;    // leave out conversations longer than S, instead of cutting them

@@ -1,6 +1,6 @@
 // train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
-// start.cpp: resume, --from, model and tokenizer; chat.cpp: conversations; dry_run.cpp: memory and
-// messages; train_gpt.cu: step loop.
+// start.cpp: resume, --from, model and tokenizer; chat.cpp: conversations; dry_run.cpp: memory,
+// work and communication of ranks; train_gpt.cu: step loop.
 #pragma once
 #include <optional>
 

@@ -13,7 +13,7 @@ namespace {
 // name that a message spells, so that the tokenizer reads the name as text. BEGIN is put before an
 // answer's content.
 const std::string MARK = "\uFDD0", BEGIN = "\uFDD1";
-constexpr size_t MOST_NAMES = 10000;    // names of special tokens in a conversation
+constexpr size_t MOST_NAMES = 10000;    // limit of special tokens' names in a conversation
 
 size_t inside(const std::string& name) {    // bytes of its first character; 0: it has no other
     bool complete;
@@ -61,8 +61,8 @@ ChatEncoder::ChatEncoder(const Tokenizer& t, const ChatTemplate& form, const Cha
     for (int id : format.ends) ends.push_back(v.name(id));
 }
 
-// Puts MARK into each special token's name, behind its first byte's character, or before a name of
-// one character.
+// Inserts MARK into each special token's name in the text: after the name's first character, or
+// before a name that has only one.
 std::string ChatEncoder::marked(const std::string& text) const {
     std::vector<size_t> offsets;
     for (const std::string& name : special)

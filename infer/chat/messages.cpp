@@ -9,7 +9,8 @@
 using nlohmann::ordered_json;
 
 namespace {
-// Checks the fields that have a meaning in every template, and keeps all others as they are.
+// Checks the fields that have a meaning in every template. All others stay as they are, but null
+// fields are dropped.
 Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
     if (!m.is_object()) return fail(Exit::input, "%s: expected an object", at.c_str());
     const OrderedFields f{m, at};

@@ -20,7 +20,8 @@ inline const std::vector<std::string> MESSAGE_ROLES = {"system", "developer", "u
 // Parses the list, or an object with a member "messages". On exit 3 the message gives what was
 // expected and what was found.
 Result<std::vector<ChatMessage>> messages_parse(std::string_view json, const std::string& name);
-// Reads a list of messages that was parsed already. `name`: the file, and what in it, for messages.
+// Reads a list of chat messages from parsed JSON. Error texts begin with `name`: the file and the
+// place in it.
 Result<std::vector<ChatMessage>> messages_of(const nlohmann::ordered_json& list, const std::string& name);
 std::string messages_text(const std::vector<ChatMessage>& messages);    // messages_parse reads it back
 nlohmann::ordered_json messages_json(const std::vector<ChatMessage>& messages);

@@ -70,7 +70,7 @@ class Interpreter {
     std::shared_ptr<Frame> frame;
     std::vector<std::shared_ptr<Frame>> captured;    // breaks reference cycles with macros and namespaces
     std::vector<Value> spaces;
-    int depth = 0, captures = 0;    // captures: outputs that are being captured
+    int depth = 0, captures = 0;    // captures: nested bodies whose output is captured
     struct Deeper;
     struct Scope;
 
