@@ -35,7 +35,7 @@ std::shared_ptr<const Conversations> read(const std::string& text, ConversationO
     write_file(dir + "/c.jsonl", text);
     const Tokenizer tokenizer = chatml_bytes();
     o.pattern = dir + "/c.jsonl", o.flag = "--chat", o.vocab = tokenizer.vocab_size();
-    Result<std::shared_ptr<const Conversations>> all = Conversations::read(o, chatml(tokenizer));
+    const Result<std::shared_ptr<Conversations>> all = Conversations::read(o, chatml(tokenizer));
     if (error) *error = all.status;
     else REQUIRE_MESSAGE(all.ok(), all.status.message);
     return all.value;
@@ -241,6 +241,20 @@ TEST_CASE("conversations: what is too long is cut or left out, and counted") {
     read(text, {.drop = true, .S = 10}, &error);
     CHECK(error.code == Exit::input);
     CHECK_MESSAGE(contains(error.message, "found 3 lines; 3 conversations longer"), error.message);
+}
+
+TEST_CASE("conversations: samples may be as short as the longest conversation") {
+    const std::string text = many(20);
+    const auto whole = read(text, {.S = 300}), cut = read(text, {.S = 40});
+    CHECK(whole->longest() > 40);
+    CHECK(cut->longest() == 40);
+    Conversations shorter = *whole;
+    shorter.shorten(whole->longest());
+    CHECK(shorter.fingerprint() == read(text, {.S = whole->longest()})->fingerprint());
+    CHECK(shorter.samples() == 20);
+    std::vector<int> tokens(size_t(whole->longest())), targets(tokens);
+    std::vector<Text> texts;
+    for (int i = 0; i < 20; i++) REQUIRE(shorter.read(i, tokens.data(), targets.data(), &texts).ok());
 }
 
 TEST_CASE("conversations: the fingerprint depends on tokens, masks and packing") {

@@ -147,7 +147,7 @@ TEST_CASE("train chat: five answers are learnt by heart, and the run talks with 
     const std::string run = toy.dir + "/heart";
     must({"train", "--from", run, "--chat", toy.dir + "/five.jsonl", "--batch", "2", "--epochs", "3", "--out",
           toy.dir + "/more"},
-         0, "8 steps of 192 tokens");
+         0, "8 steps of 128 tokens");
 }
 
 TEST_CASE("train chat: a killed run goes on with the same bits") {
@@ -225,6 +225,13 @@ TEST_CASE("train chat: the preview brackets what is learnt, counts, and trains n
     CHECK(contains(must(command, 3, "as no token is learnt").err, "5 conversations cut"));
     must(toy.command("none", {"--dry-run", "--pack"}), 0, "objective     causal, on answers, conversations apart\n");
     CHECK(contains(must(toy.command("none", {"--dry-run"})).out, " tokens in 5 conversations, "));
+    // Without a length, samples are as long as the longest conversation, in whole 16 tokens.
+    for (const bool pack : {false, true}) {
+        const std::string plan = must(toy.command("none", pack ? Words{"--seq-len", "0", "--dry-run", "--pack"}
+                                                               : Words{"--seq-len", "0", "--dry-run"}))
+                                     .out;
+        CHECK_MESSAGE(contains(plan, pack ? "1 sample of 1024, " : "5 samples of 64, "), plan);
+    }
     CHECK(!fs::exists(toy.dir + "/none"));
 }
 

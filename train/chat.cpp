@@ -53,30 +53,45 @@ Status Trainer::choose_chat_template() {
     return {};
 }
 
+static ConversationOptions conversation_options(const TrainOptions& o, const Tokenizer& tokenizer, int vocab) {
+    return {.pattern = o.chat,
+            .flag = "--chat",
+            .train_on = o.train_on == "all"    ? TrainOn::all
+                        : o.train_on == "last" ? TrainOn::last
+                                               : TrainOn::assistant,
+            .pack = o.pack,
+            .drop = o.too_long == "drop",
+            .S = o.seq_len,
+            .vocab = vocab,
+            .pad = std::max(0, tokenizer.vocabulary().pad)};
+}
+void Trainer::note_conversations(const Conversations& read, const char* flag) {
+    if (const std::string note = read.note(); !note.empty() && !o.preview)
+        progress.note(
+            formatted("note: %s: %s%s", flag, counted(read.conversations(), "conversation").c_str(), note.c_str()));
+}
+
+Status Trainer::read_conversations() {
+    if (o.chat.empty()) return {};
+    conversations = TRY(Conversations::read(conversation_options(o, tokenizer, config.V), *chat_encoder));
+    note_conversations(*conversations, "--chat");
+    if (length_given || o.pack) return {};
+    o.seq_len = std::min(o.seq_len, int(round_up(conversations->longest(), 16)));
+    conversations->shorten(o.seq_len);
+    return {};
+}
+
 Status Trainer::open_conversations() {
-    ConversationOptions c = {.pattern = o.chat,
-                             .flag = "--chat",
-                             .train_on = o.train_on == "all"    ? TrainOn::all
-                                         : o.train_on == "last" ? TrainOn::last
-                                                                : TrainOn::assistant,
-                             .pack = o.pack,
-                             .drop = o.too_long == "drop",
-                             .S = o.seq_len,
-                             .vocab = config.V,
-                             .pad = std::max(0, tokenizer.vocabulary().pad)};
     LoaderConfig l;
     l.B = o.batch, l.S = o.seq_len, l.vocab = config.V, l.seed = uint64_t(o.seed), l.rank = plan.rank,
     l.ranks = plan.ranks;
-    auto open = [&]() -> Result<Loader> {
-        const std::shared_ptr<const Conversations> read = TRY(Conversations::read(c, *chat_encoder));
-        if (const std::string note = read->note(); !note.empty() && !o.preview)
-            progress.note("note: " + c.flag + ": " + counted(read->conversations(), "conversation") + note);
-        return Loader::open(read, l);
-    };
-    data = TRY(open());
+    data = TRY(Loader::open(conversations, l));
     if (o.chat_val.empty()) return {};
+    ConversationOptions c = conversation_options(o, tokenizer, config.V);
     c.pattern = o.chat_val, c.flag = "--chat-val", l.shuffle = false, l.max_tokens = o.eval_tokens;
-    val = TRY(open());
+    const std::shared_ptr<const Conversations> read = TRY(Conversations::read(c, *chat_encoder));
+    note_conversations(*read, "--chat-val");
+    val = TRY(Loader::open(read, l));
     if (val.fingerprint() == data.fingerprint())
         progress.note("note: --chat-val has the conversations of --chat: its loss says nothing about new ones");
     return {};

@@ -107,8 +107,8 @@ Result<Conversation> conversation_parse(std::string_view line, const std::string
 
 // ---- all lines ----------------------------------------------------------------------------------
 
-Result<std::shared_ptr<const Conversations>> Conversations::read(const ConversationOptions& options,
-                                                                 const ChatEncoder& encoder) {
+Result<std::shared_ptr<Conversations>> Conversations::read(const ConversationOptions& options,
+                                                           const ChatEncoder& encoder) {
     constexpr size_t GROUP_BYTES = 16 << 20;    // bytes of lines that are encoded at once
     auto all = std::make_shared<Conversations>();
     all->o = options;
@@ -155,7 +155,18 @@ Result<std::shared_ptr<const Conversations>> Conversations::read(const Conversat
         return fail(Exit::input, "%s %s: expected conversations, found %s%s", options.flag.c_str(),
                     options.pattern.c_str(), counted(all->counts.lines, "line").c_str(), all->note().c_str());
     all->arrange();
-    return std::shared_ptr<const Conversations>(all);
+    return all;
+}
+
+int Conversations::longest() const {
+    int64_t most = 0;
+    for (size_t i = 0; i + 1 < begins.size(); i++) most = std::max(most, begins[i + 1] - begins[i] - 1);
+    return int(most);
+}
+void Conversations::shorten(int length) {
+    CHECK(longest() <= length, "%d tokens of %d", longest(), length);
+    o.S = length;
+    arrange();
 }
 
 void Conversations::add(EncodedChat e) {
@@ -194,6 +205,7 @@ void Conversations::arrange() {
     std::vector<int> sizes;
     for (size_t i = 0; i + 1 < begins.size(); i++) sizes.push_back(int(begins[i + 1] - begins[i] - 1));
     order.clear();
+    first_of = {0};
     for (const std::vector<int64_t>& bin : best_fit(sizes, o.S)) {
         order.insert(order.end(), bin.begin(), bin.end());
         first_of.push_back(int64_t(order.size()));

@@ -28,8 +28,9 @@ class Conversations : public SampleSource {
   public:
     // Reads, renders and encodes all lines, on all cores. Exit 3: the first line that is wrong, or
     // no conversation is left.
-    static Result<std::shared_ptr<const Conversations>> read(const ConversationOptions& options,
-                                                             const ChatEncoder& encoder);
+    static Result<std::shared_ptr<Conversations>> read(const ConversationOptions& options, const ChatEncoder& encoder);
+    int longest() const;         // tokens that the model reads of the longest conversation
+    void shorten(int length);    // makes the samples this long, which no conversation exceeds
     int64_t samples() const override { return int64_t(first_of.size()) - 1; }
     int64_t tokens() const override { return int64_t(ids.size()); }
     int64_t targets(int64_t sample) const override;

@@ -156,6 +156,7 @@ Status Trainer::set_up() {
     TRY(find_start());
     TRY(agreed(choose_model()));
     share_cores();
+    TRY(agreed(read_conversations()));
     Result<Device> opened = o.dry_run || o.preview ? plan_device(o.device, o.gpu, ranks.info.local_rank)
                                                    : open_device(o.device, true, ranks.info.local_rank);
     TRY(agreed(opened.status));

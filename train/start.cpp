@@ -158,7 +158,8 @@ Status Trainer::choose_model() {
         if (own) config.T = own;
     }
     TRY(tokenizer.fits(config.V, Exit::usage, start.empty() || resuming ? "" : "; --resize-vocab adds rows for them"));
-    if (!o.seq_len) o.seq_len = config.default_length();
+    length_given = o.seq_len > 0;
+    if (!length_given) o.seq_len = config.default_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
     TRY(choose_objective());

@@ -61,7 +61,9 @@ struct Trainer {
     Tokenizer tokenizer;
     GenerationConfig generation;    // from the checkpoint at the start
     Objective objective;
-    std::optional<ChatEncoder> chat_encoder;    // with --chat
+    std::optional<ChatEncoder> chat_encoder;         // with --chat
+    std::shared_ptr<Conversations> conversations;    // with --chat
+    bool length_given = true;                        // --seq-len is not 0
     Loader data, val;
     Schedule schedule;
     TrainState state;    // after the last finished step
@@ -137,7 +139,9 @@ struct Trainer {
 
     // Functions of train/chat.cpp.
     Status choose_chat_template();
-    Status open_conversations();    // opens --chat and --chat-val
+    void note_conversations(const Conversations& read, const char* flag);
+    Status read_conversations();    // reads --chat; without --seq-len, sets the length
+    Status open_conversations();    // opens the loaders of --chat and --chat-val
     Status preview() const;         // prints some conversations, and what is learnt in them
 
     // Function of train/dry_run.cpp.
